@@ -1,0 +1,101 @@
+//! A change set: everything one group commit changes, as plain data.
+
+use crate::rows::{ContentRow, InodeRow};
+use larder_format::{CommitSeq, Extent, Ino, Name, SegmentIndex, SessionId, StoreId};
+
+/// Which attribute columns an update writes; others keep what plain SQL may have put there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AttrMask {
+    /// `mode`
+    pub mode: bool,
+    /// `uid`, `gid`
+    pub owner: bool,
+    /// `nlink`
+    pub nlink: bool,
+    /// `size`, `blocks`
+    pub size: bool,
+    /// `atime_ns`
+    pub atime: bool,
+    /// `mtime_ns`
+    pub mtime: bool,
+    /// `ctime_ns`
+    pub ctime: bool,
+}
+
+impl std::ops::BitOr for AttrMask {
+    type Output = AttrMask;
+
+    fn bitor(self, other: AttrMask) -> AttrMask {
+        AttrMask {
+            mode: self.mode | other.mode,
+            owner: self.owner | other.owner,
+            nlink: self.nlink | other.nlink,
+            size: self.size | other.size,
+            atime: self.atime | other.atime,
+            mtime: self.mtime | other.mtime,
+            ctime: self.ctime | other.ctime,
+        }
+    }
+}
+
+/// What happens to one row of a store table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InodeChange {
+    /// A new inode.
+    Insert(InodeRow),
+    /// New values for the columns in the mask. The row exists.
+    Update(InodeRow, AttrMask),
+    /// The inode goes, with its content row, map pages, and extended attributes (its extents are
+    /// in [`ChangeSet::retired`]).
+    Delete(Ino),
+}
+
+/// Everything one group commit changes. Applied as a whole or not at all, in field order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChangeSet {
+    /// Store rows.
+    pub inodes: Vec<(StoreId, InodeChange)>,
+    /// Directory entries: `(store, parent, name, Some(ino))` sets, `None` removes. Each
+    /// `(store, parent, name)` appears at most once.
+    pub dirents: Vec<(StoreId, Ino, Name, Option<Ino>)>,
+    /// Inline content and link targets; `None` removes the row.
+    pub contents: Vec<(StoreId, Ino, Option<ContentRow>)>,
+    /// Drops all map pages with index ≥ the given one (truncation of large files),
+    /// before `map_pages` is applied.
+    pub map_cuts: Vec<(StoreId, Ino, u64)>,
+    /// Encoded map pages `(store, ino, page index, bytes)`; `None` removes the page.
+    pub map_pages: Vec<(StoreId, Ino, u64, Option<Vec<u8>>)>,
+    /// Extended attributes `(store, ino, name, Some(value))` sets, `None` removes.
+    pub xattrs: Vec<(StoreId, Ino, Vec<u8>, Option<Vec<u8>>)>,
+    /// Newly allocated extents and the object that holds each.
+    pub allocated: Vec<(Extent, StoreId, Ino)>,
+    /// Extents, or parts of extents, that lost their last reference in this commit. They become
+    /// rows with `retired_seq` = this commit.
+    pub retired: Vec<Extent>,
+    /// Rows retired at or before this commit are deleted: their space is free again once this
+    /// change set is durable.
+    pub reclaim_horizon: Option<CommitSeq>,
+    /// Segments whose usable size grew, or that are new.
+    pub segments: Vec<(SegmentIndex, u64)>,
+    /// Inodes without a name that must live on because somebody has them open.
+    pub orphans_added: Vec<(StoreId, Ino)>,
+    /// Orphans that are gone (their inode is deleted in this set).
+    pub orphans_removed: Vec<(StoreId, Ino)>,
+    /// `(store, ino, session)`: the session has this orphan open.
+    pub holders_added: Vec<(StoreId, Ino, SessionId)>,
+    /// The session closed this orphan.
+    pub holders_removed: Vec<(StoreId, Ino, SessionId)>,
+    /// Bytes of content retired by this group, for storage age.
+    pub retired_bytes: u64,
+    /// The session's new pin.
+    pub pin: Option<(SessionId, CommitSeq)>,
+}
+
+/// What a commit did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitOutcome {
+    /// Its number.
+    pub seq: CommitSeq,
+    /// The extents that [`ChangeSet::reclaim_horizon`] set free.
+    pub reclaimed: Vec<Extent>,
+}

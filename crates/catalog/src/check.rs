@@ -1,0 +1,212 @@
+//! Proving that the catalog is consistent in itself. Extent rows against extent maps is the concern
+//! of the layer above, which can decode maps.
+
+use crate::codec::unsigned;
+use crate::error::{At, Result};
+use crate::{Catalog, schema};
+use rusqlite::{Connection, TransactionBehavior};
+use std::collections::BTreeSet;
+
+/// Findings of one kind that are listed; a damaged catalog could have millions.
+const FINDINGS_MAX: usize = 100;
+
+/// Checks of the system tables: each query gives one finding per row.
+const SYSTEM: &[&str] = &[
+    "SELECT 'larder_gate: the gate is open, so nothing guards the tables (CATALOG-3)'
+       FROM (SELECT 1) WHERE (SELECT open FROM larder_gate) IS NOT 0",
+    "SELECT 'larder_meta: ' || wanted.key || ' is missing' FROM (
+         SELECT 'database_id' AS key UNION ALL SELECT 'capacity_bytes' UNION ALL SELECT 'retention_ns'
+         UNION ALL SELECT 'created_ns' UNION ALL SELECT 'commit_seq'
+         UNION ALL SELECT 'retired_bytes_total' UNION ALL SELECT 'next_store'
+         UNION ALL SELECT 'next_session') AS wanted
+       LEFT JOIN larder_meta AS meta ON meta.key = wanted.key WHERE meta.key IS NULL",
+    "SELECT 'larder_store: store ' || s.name || ' shows store ' || s.table_store || ', which does not exist'
+       FROM larder_store AS s LEFT JOIN larder_store AS o ON o.id = s.table_store WHERE o.id IS NULL",
+    "SELECT 'larder_store: store id ' || id || ' is not below next_store (CATALOG-4)'
+       FROM larder_store WHERE id >= (SELECT value FROM larder_meta WHERE key = 'next_store')",
+    "SELECT 'larder_extent: segment ' || segment || ' blocks ' || start_block || '..'
+         || (start_block + block_count) || ' overlap the row at ' || next_start || ' (CATALOG-1)'
+       FROM (SELECT segment, start_block, block_count,
+               lead(start_block) OVER (PARTITION BY segment ORDER BY start_block) AS next_start
+             FROM larder_extent) WHERE start_block + block_count > next_start",
+    "SELECT 'larder_extent: segment ' || e.segment || ' blocks ' || e.start_block || '..'
+         || (e.start_block + e.block_count) || ' lie beyond the segment, which has '
+         || coalesce(s.block_count || ' blocks', 'no row') || ' (CATALOG-1)'
+       FROM larder_extent AS e LEFT JOIN larder_segment AS s ON s.segment = e.segment
+       WHERE s.segment IS NULL OR e.start_block + e.block_count > s.block_count",
+    "SELECT 'larder_extent: segment ' || e.segment || ' block ' || e.start_block || ' is held by store '
+         || e.store || ', which does not exist'
+       FROM larder_extent AS e LEFT JOIN larder_store AS s ON s.id = e.store
+       WHERE e.retired_seq IS NULL AND s.id IS NULL",
+    "SELECT 'larder_extent: segment ' || segment || ' block ' || start_block || ' was retired by commit '
+         || retired_seq || ', which has not happened'
+       FROM larder_extent WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+    "SELECT 'larder_holder: session ' || h.session || ' holds inode ' || h.ino || ' of store ' || h.store
+         || ', which is no orphan'
+       FROM larder_holder AS h LEFT JOIN larder_orphan AS o ON o.store = h.store AND o.ino = h.ino
+       WHERE o.ino IS NULL",
+    "SELECT 'larder_holder: inode ' || h.ino || ' of store ' || h.store || ' is held by session '
+         || h.session || ', which does not exist'
+       FROM larder_holder AS h LEFT JOIN larder_session AS s ON s.id = h.session WHERE s.id IS NULL",
+];
+
+/// Checks of one store's tables; `{t}` is its name, `?1` its id.
+const STORE: &[&str] = &[
+    "SELECT '{t}: the root directory, inode 1, is missing or no directory' FROM (SELECT 1)
+       WHERE (SELECT kind FROM \"{t}\" WHERE ino = 1) IS NOT 'dir'",
+    "SELECT '{t}_dirent: ' || quote(d.name) || ' in directory ' || d.parent || ' names inode ' || d.ino
+         || ', which does not exist'
+       FROM \"{t}_dirent\" AS d LEFT JOIN \"{t}\" AS i ON i.ino = d.ino WHERE i.ino IS NULL",
+    "SELECT '{t}_dirent: ' || quote(d.name) || ' lies in inode ' || d.parent || ', which is '
+         || coalesce('a ' || i.kind, 'missing')
+       FROM \"{t}_dirent\" AS d LEFT JOIN \"{t}\" AS i ON i.ino = d.parent WHERE i.kind IS NOT 'dir'",
+    "SELECT '{t}: inode ' || i.ino || ' has nlink ' || i.nlink || ' and ' || count(d.ino) || ' names'
+       FROM \"{t}\" AS i LEFT JOIN \"{t}_dirent\" AS d ON d.ino = i.ino
+       WHERE i.kind <> 'dir' GROUP BY i.ino HAVING i.nlink <> count(d.ino)",
+    // A directory without a name is an orphan: nothing counts it. Others count `.`, `..` and children.
+    "SELECT '{t}: directory ' || ino || ' has nlink ' || nlink || ', expected ' || expected FROM (
+         SELECT i.ino, i.nlink, CASE
+             WHEN i.ino = 1 OR EXISTS (SELECT 1 FROM \"{t}_dirent\" AS d WHERE d.ino = i.ino)
+             THEN 2 + coalesce(c.child_count, 0) ELSE 0 END AS expected
+           FROM \"{t}\" AS i LEFT JOIN (
+             SELECT d.parent, count(*) AS child_count FROM \"{t}_dirent\" AS d
+               JOIN \"{t}\" AS child ON child.ino = d.ino AND child.kind = 'dir' GROUP BY d.parent
+           ) AS c ON c.parent = i.ino WHERE i.kind = 'dir') WHERE nlink <> expected",
+    "SELECT '{t}_dirent: directory ' || d.ino || ' has ' || count(*) || ' names, expected '
+         || iif(d.ino = 1, 0, 1)
+       FROM \"{t}_dirent\" AS d JOIN \"{t}\" AS i ON i.ino = d.ino
+       WHERE i.kind = 'dir' GROUP BY d.ino HAVING count(*) <> iif(d.ino = 1, 0, 1)",
+    "WITH RECURSIVE reached (ino) AS (
+         SELECT 1 UNION
+         SELECT d.ino FROM reached JOIN \"{t}_dirent\" AS d ON d.parent = reached.ino
+           JOIN \"{t}\" AS i ON i.ino = d.ino AND i.kind = 'dir')
+       SELECT '{t}: directory ' || i.ino || ' cannot be reached from the root' FROM \"{t}\" AS i
+       WHERE i.kind = 'dir' AND i.ino NOT IN reached AND i.nlink > 0",
+    "SELECT '{t}: inode ' || i.ino || ' has no name and is no orphan' FROM \"{t}\" AS i
+       WHERE i.nlink = 0 AND NOT EXISTS (
+         SELECT 1 FROM larder_orphan AS o WHERE o.store = ?1 AND o.ino = i.ino)",
+    "SELECT 'larder_orphan: inode ' || o.ino || ' of {t} '
+         || iif(i.ino IS NULL, 'does not exist', 'has nlink ' || i.nlink)
+       FROM larder_orphan AS o LEFT JOIN \"{t}\" AS i ON i.ino = o.ino
+       WHERE o.store = ?1 AND i.nlink IS NOT 0",
+    "SELECT '{t}: inode ' || ino || ' is not below next_ino (CATALOG-4)' FROM \"{t}\"
+       WHERE ino >= (SELECT next_ino FROM larder_store WHERE id = ?1)",
+    "SELECT '{t}_content: there is no inode ' || c.ino
+       FROM \"{t}_content\" AS c LEFT JOIN \"{t}\" AS i ON i.ino = c.ino WHERE i.ino IS NULL",
+    "SELECT '{t}_content: inode ' || c.ino || ', a ' || i.kind || ', has the content of another kind'
+       FROM \"{t}_content\" AS c JOIN \"{t}\" AS i ON i.ino = c.ino
+       WHERE i.kind <> iif(c.inline IS NULL, 'symlink', 'file')",
+    "SELECT '{t}: symlink ' || i.ino || ' of ' || i.size || ' bytes has '
+         || coalesce('a target of ' || length(c.target) || ' bytes', 'no target')
+       FROM \"{t}\" AS i LEFT JOIN \"{t}_content\" AS c ON c.ino = i.ino
+       WHERE i.kind = 'symlink' AND length(c.target) IS NOT i.size",
+    "SELECT DISTINCT '{t}_map: there is no file ' || m.ino
+       FROM \"{t}_map\" AS m LEFT JOIN \"{t}\" AS i ON i.ino = m.ino WHERE i.kind IS NOT 'file'",
+    "SELECT DISTINCT '{t}_map: inode ' || m.ino || ' has inline content as well'
+       FROM \"{t}_map\" AS m JOIN \"{t}_content\" AS c ON c.ino = m.ino",
+    "SELECT DISTINCT '{t}_xattr: there is no inode ' || x.ino
+       FROM \"{t}_xattr\" AS x LEFT JOIN \"{t}\" AS i ON i.ino = x.ino WHERE i.ino IS NULL",
+];
+
+impl Catalog {
+    /// Proves the catalog's structure at one committed moment: SQLite's integrity check, the schema,
+    /// and every rule between tables that SQL can express. Returns one line per finding, at most
+    /// 100 of each kind; none means sound. Reads everything: seconds per million files.
+    pub fn check(&self) -> Result<Vec<String>> {
+        self.read(|reader| {
+            let txn = rusqlite::Transaction::new_unchecked(reader, TransactionBehavior::Deferred)
+                .at("the start of a check")?;
+            let mut findings = Vec::new();
+            collect(&txn, "PRAGMA integrity_check", None, &mut findings)?;
+            findings.retain(|finding| finding != "ok");
+            let stores = stores_with_tables(&txn)?;
+            let is_complete = check_schema(&txn, &stores, &mut findings)?;
+            if !is_complete {
+                return Ok(findings); // The queries below would fail on what is missing.
+            }
+            for sql in SYSTEM {
+                collect(&txn, sql, None, &mut findings)?;
+            }
+            for (id, name) in &stores {
+                for sql in STORE {
+                    collect(&txn, &sql.replace("{t}", name), Some(*id), &mut findings)?;
+                }
+            }
+            Ok(findings)
+        })
+    }
+}
+
+fn stores_with_tables(connection: &Connection) -> Result<Vec<(u64, String)>> {
+    let mut list = connection
+        .prepare("SELECT id, name FROM larder_store WHERE table_store = id ORDER BY id")
+        .at("larder_store")?;
+    let rows = list
+        .query_map([], |row| Ok((unsigned(row, 0)?, row.get(1)?)))
+        .at("larder_store")?;
+    rows.collect::<rusqlite::Result<_>>().at("larder_store")
+}
+
+/// Finds objects and columns of ours that somebody dropped or renamed; returns whether all tables
+/// and columns are there.
+fn check_schema(
+    connection: &Connection,
+    stores: &[(u64, String)],
+    findings: &mut Vec<String>,
+) -> Result<bool> {
+    let names: Vec<String> = stores.iter().map(|(_, name)| name.clone()).collect();
+    let mut list = connection
+        .prepare("SELECT type, name FROM sqlite_schema")
+        .at("sqlite_schema")?;
+    let found: BTreeSet<(String, String)> = list
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .and_then(Iterator::collect)
+        .at("sqlite_schema")?;
+    let mut is_complete = true;
+    for (kind, name) in schema::expected_objects(&names)? {
+        is_complete &= found.contains(&(kind.clone(), name.clone())) || kind != "table";
+        if !found.contains(&(kind.clone(), name.clone())) {
+            findings.push(format!("schema: {kind} {name} is missing"));
+        }
+    }
+    for name in &names {
+        for column in schema::ENGINE_COLUMNS {
+            let is_there = connection
+                .prepare_cached("SELECT 1 FROM pragma_table_xinfo(?1) WHERE name = ?2")
+                .and_then(|mut find| find.exists([name.as_str(), column]))
+                .at(name)?;
+            if !is_there {
+                is_complete = false;
+                findings.push(format!("schema: column {column} of {name} is missing"));
+            }
+        }
+    }
+    Ok(is_complete)
+}
+
+/// Runs one check and appends its findings.
+fn collect(
+    connection: &Connection,
+    sql: &str,
+    store: Option<u64>,
+    findings: &mut Vec<String>,
+) -> Result<()> {
+    let step = sql.get(..40).unwrap_or(sql);
+    let mut query = connection.prepare(sql).at(step)?;
+    if query.parameter_count() > 0 {
+        query
+            .raw_bind_parameter(1, store.map(crate::codec::signed))
+            .at(step)?;
+    }
+    let mut rows = query.raw_query();
+    let mut count = 0;
+    while let Some(row) = rows.next().at(step)? {
+        if count == FINDINGS_MAX {
+            findings.push(format!("… and more like the last {FINDINGS_MAX}"));
+            break;
+        }
+        findings.push(String::from_utf8_lossy(crate::codec::bytes(row, 0).at(step)?).into_owned());
+        count += 1;
+    }
+    Ok(())
+}

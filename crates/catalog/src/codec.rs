@@ -1,0 +1,70 @@
+//! Between our types and SQLite's values.
+
+use larder_format::{FileKind, Name};
+use rusqlite::Row;
+use rusqlite::types::{FromSqlError, ToSql, ToSqlOutput, Type, ValueRef};
+use std::cmp::Ordering;
+
+/// An unsigned number as SQLite stores it. What exceeds 2⁶³−1 turns negative: no row has such a
+/// key, and every column's CHECK refuses it.
+pub(crate) fn signed(value: u64) -> i64 {
+    value as i64
+}
+
+/// The unsigned number in a column; a negative one is damage.
+pub(crate) fn unsigned(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
+    let value: i64 = row.get(index)?;
+    u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
+}
+
+/// Bytes bound as TEXT when they are UTF-8, else as BLOB (`CATALOG-6`).
+pub(crate) struct TextOrBlob<'a>(pub(crate) &'a [u8]);
+
+impl ToSql for TextOrBlob<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        let value = match std::str::from_utf8(self.0) {
+            Ok(_) => ValueRef::Text(self.0),
+            Err(_) => ValueRef::Blob(self.0),
+        };
+        Ok(ToSqlOutput::Borrowed(value))
+    }
+}
+
+/// The bytes of a TEXT or BLOB column.
+pub(crate) fn bytes<'r>(row: &'r Row<'_>, index: usize) -> rusqlite::Result<&'r [u8]> {
+    match row.get_ref(index)? {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Ok(bytes),
+        other => Err(rusqlite::Error::InvalidColumnType(
+            index,
+            "bytes".into(),
+            other.data_type(),
+        )),
+    }
+}
+
+/// The name in a column.
+pub(crate) fn name(row: &Row<'_>, index: usize) -> rusqlite::Result<Name> {
+    Name::new(bytes(row, index)?)
+        .map_err(|why| rusqlite::Error::FromSqlConversionFailure(index, Type::Text, Box::new(why)))
+}
+
+/// The kind in a column.
+pub(crate) fn kind(row: &Row<'_>, index: usize) -> rusqlite::Result<FileKind> {
+    let word = std::str::from_utf8(bytes(row, index)?).unwrap_or_default();
+    FileKind::find_by_str(word).ok_or_else(|| {
+        rusqlite::Error::FromSqlConversionFailure(
+            index,
+            Type::Text,
+            Box::new(FromSqlError::InvalidType),
+        )
+    })
+}
+
+/// The order of names in the catalog and in [`Catalog::dirents`](crate::Catalog::dirents): all
+/// UTF-8 names before all others, each sorted by bytes (`CATALOG-6`). Total; never allocates.
+pub fn dirent_order(a: &Name, b: &Name) -> Ordering {
+    let rank = |name: &Name| std::str::from_utf8(name.as_bytes()).is_err();
+    rank(a)
+        .cmp(&rank(b))
+        .then_with(|| a.as_bytes().cmp(b.as_bytes()))
+}

@@ -1,0 +1,88 @@
+//! The user's own columns of a store table.
+
+use crate::Catalog;
+use crate::codec::{TextOrBlob, signed};
+use crate::error::{At, CatalogError, Result};
+use crate::read::rows;
+use crate::schema::ENGINE_COLUMNS;
+use larder_format::{Ino, StoreId};
+use rusqlite::{Connection, OptionalExtension, params};
+
+impl Catalog {
+    /// The user's columns of a store table, in order: all that are not ours, generated ones too.
+    pub fn user_columns(&self, store: StoreId) -> Result<Vec<String>> {
+        let sql = self.store_sql(store)?;
+        self.read(|reader| user_columns(reader, &sql.table))
+    }
+
+    /// The value of a user column: numbers as text, text and blobs as they are; `None` for NULL and
+    /// for an inode without a committed row. [`CatalogError::NotFound`] when there is no such column.
+    pub fn user_column(&self, store: StoreId, ino: Ino, column: &str) -> Result<Option<Vec<u8>>> {
+        let sql = self.store_sql(store)?;
+        self.read(|reader| {
+            let column = find_column(reader, &sql.table, column)?;
+            let select = format!(
+                "SELECT CAST(t.{column} AS BLOB) FROM \"{}\" AS t WHERE ino = ?1",
+                sql.table
+            );
+            reader
+                .prepare_cached(&select)
+                .and_then(|mut find| find.query_row([signed(ino.0)], |row| row.get(0)).optional())
+                .map(Option::flatten)
+                .at(&sql.table)
+        })
+    }
+
+    /// Sets a user column, in a transaction of its own, as plain SQL would: the gate stays closed.
+    /// Bytes are text when they are UTF-8, else a blob; the column's affinity makes numbers of
+    /// numerals. `None` is NULL. The user's constraints may refuse it.
+    pub fn set_user_column(
+        &self,
+        store: StoreId,
+        ino: Ino,
+        column: &str,
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        let sql = self.store_sql(store)?;
+        self.write_as_user(|txn| {
+            let column = find_column(txn, &sql.table, column)?;
+            let update = format!("UPDATE \"{}\" SET {column} = ?2 WHERE ino = ?1", sql.table);
+            let changed = txn
+                .prepare_cached(&update)
+                .and_then(|mut set| set.execute(params![signed(ino.0), value.map(TextOrBlob)]))
+                .at(&sql.table)?;
+            match changed {
+                0 => Err(CatalogError::not_found(format!(
+                    "inode {ino} of {}",
+                    sql.table
+                ))),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+fn user_columns(connection: &Connection, table: &str) -> Result<Vec<String>> {
+    let mut columns: Vec<String> = rows(
+        connection,
+        "SELECT name FROM pragma_table_xinfo(?1)",
+        [table],
+        |row| row.get(0),
+    )
+    .at(table)?;
+    columns.retain(|column| {
+        !ENGINE_COLUMNS
+            .iter()
+            .any(|ours| ours.eq_ignore_ascii_case(column))
+    });
+    Ok(columns)
+}
+
+/// The quoted name of a user column; SQLite compares names without regard to ASCII case.
+fn find_column(connection: &Connection, table: &str, column: &str) -> Result<String> {
+    user_columns(connection, table)?
+        .into_iter()
+        .find(|name| name.eq_ignore_ascii_case(column))
+        .map(|name| format!("\"{}\"", name.replace('"', "\"\"")))
+        .ok_or_else(|| CatalogError::not_found(format!("user column '{column}' of {table}")))
+}

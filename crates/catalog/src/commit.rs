@@ -1,0 +1,310 @@
+//! The commit of a change set.
+
+use crate::Catalog;
+use crate::changes::{ChangeSet, CommitOutcome, InodeChange};
+use crate::codec::{TextOrBlob, signed};
+use crate::error::{At, CatalogError, Result};
+use crate::extents;
+use crate::rows::{ContentRow, InodeRow};
+use crate::statements::StoreSql;
+use larder_format::{CommitSeq, StoreId};
+use rusqlite::{Connection, Statement, params};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// The statements of every store that a change set names.
+type Stores = HashMap<StoreId, Arc<StoreSql>>;
+
+impl Catalog {
+    /// Applies `changes` as a whole, durably, as the next commit. One `BEGIN IMMEDIATE … COMMIT`;
+    /// what can be computed before is. Any error leaves everything as it was and the connection
+    /// clean, but [`CatalogError::CommitUnknown`] means: stop and reopen. A user's constraint or
+    /// trigger may refuse the set ([`CatalogError::Constraint`] names it).
+    /// Cost: about 10 µs per new file (4 rows), plus one sync.
+    pub fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
+        let stores = self.stores_of(changes)?;
+        let allocated = extents::coalesce(&changes.allocated);
+        self.write(|txn| {
+            let seq = next_commit_seq(txn)?;
+            apply_inodes(txn, &stores, changes)?;
+            apply_dirents(txn, &stores, changes)?;
+            apply_contents(txn, &stores, changes)?;
+            apply_map_pages(txn, &stores, changes)?;
+            apply_xattrs(txn, &stores, changes)?;
+            extents::allocate(txn, &allocated)?;
+            extents::retire(txn, seq, &changes.retired)?;
+            let reclaimed = match changes.reclaim_horizon {
+                Some(horizon) => extents::reclaim(txn, horizon)?,
+                None => Vec::new(),
+            };
+            let touched = allocated
+                .iter()
+                .map(|(extent, ..)| extent)
+                .chain(&reclaimed);
+            extents::stamp_ags(txn, seq, touched)?;
+            apply_segments(txn, changes)?;
+            apply_orphans(txn, seq, changes)?;
+            apply_session(txn, changes)?;
+            Ok(CommitOutcome { seq, reclaimed })
+        })
+    }
+
+    fn stores_of(&self, changes: &ChangeSet) -> Result<Stores> {
+        let mut ids: BTreeSet<StoreId> = changes.inodes.iter().map(|change| change.0).collect();
+        ids.extend(changes.dirents.iter().map(|change| change.0));
+        ids.extend(changes.contents.iter().map(|change| change.0));
+        ids.extend(changes.map_pages.iter().map(|change| change.0));
+        ids.extend(changes.map_cuts.iter().map(|change| change.0));
+        ids.extend(changes.xattrs.iter().map(|change| change.0));
+        ids.into_iter()
+            .map(|id| Ok((id, self.store_sql(id)?)))
+            .collect()
+    }
+}
+
+/// Opens or closes the gate; `CATALOG-3` wants every transaction that opens it to close it.
+pub(crate) fn set_gate(connection: &Connection, is_open: bool) -> Result<()> {
+    let changed = connection
+        .prepare_cached("UPDATE larder_gate SET open = ?1")
+        .and_then(|mut set| set.execute([is_open]))
+        .at("larder_gate")?;
+    if changed != 1 {
+        return Err(CatalogError::corrupt(format!(
+            "larder_gate: expected 1 row, found {changed}"
+        )));
+    }
+    Ok(())
+}
+
+/// Takes the next commit number; the transaction is that commit from here on.
+pub(crate) fn next_commit_seq(connection: &Connection) -> Result<CommitSeq> {
+    add_meta(connection, "commit_seq", 1).map(CommitSeq)
+}
+
+/// Adds to a counter of `larder_meta` and returns the sum.
+pub(crate) fn add_meta(connection: &Connection, key: &str, count: u64) -> Result<u64> {
+    connection
+        .prepare_cached("UPDATE larder_meta SET value = value + ?2 WHERE key = ?1 RETURNING value")
+        .and_then(|mut add| {
+            add.query_row(params![key, signed(count)], |row| {
+                crate::codec::unsigned(row, 0)
+            })
+        })
+        .at("larder_meta")
+}
+
+fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+    for group in changes.inodes.chunk_by(|a, b| a.0 == b.0) {
+        let sql = &stores[&group[0].0];
+        let mut ino_max = 0;
+        let mut insert = txn.prepare_cached(&sql.inode_insert).at(&sql.table)?;
+        for (_, change) in group {
+            match change {
+                InodeChange::Insert(row) => {
+                    insert_inode(&mut insert, row).at(&sql.table)?;
+                    ino_max = ino_max.max(row.ino.0);
+                }
+                InodeChange::Update(row, mask) => {
+                    let Some(text) = sql.inode_update(*mask) else {
+                        continue;
+                    };
+                    let mut update = txn.prepare_cached(text).at(&sql.table)?;
+                    if insert_inode(&mut update, row).at(&sql.table)? != 1 {
+                        return Err(CatalogError::corrupt(format!(
+                            "{}: inode {} is to be changed and does not exist",
+                            sql.table, row.ino
+                        )));
+                    }
+                }
+                InodeChange::Delete(ino) => {
+                    for text in &sql.inode_delete {
+                        txn.prepare_cached(text)
+                            .and_then(|mut delete| delete.execute([signed(ino.0)]))
+                            .at(&sql.table)?;
+                    }
+                }
+            }
+        }
+        if ino_max > 0 {
+            raise_next_ino(txn, sql.table_store, ino_max)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs `inode_insert`, or an `inode_update` (same parameter numbers, cut after the last it uses).
+pub(crate) fn insert_inode(
+    statement: &mut Statement<'_>,
+    row: &InodeRow,
+) -> rusqlite::Result<usize> {
+    let numbers = [
+        signed(row.ino.0),
+        0,
+        row.mode.into(),
+        row.uid.into(),
+        row.gid.into(),
+        row.nlink.into(),
+        signed(row.size_bytes),
+        signed(row.block_count),
+        row.atime_ns,
+        row.mtime_ns,
+        row.ctime_ns,
+        row.btime_ns,
+        signed(row.rdev),
+    ];
+    for index in 1..=statement.parameter_count() {
+        match index {
+            2 => statement.raw_bind_parameter(index, row.kind.as_str())?,
+            _ => statement.raw_bind_parameter(index, numbers[index - 1])?,
+        }
+    }
+    statement.raw_execute()
+}
+
+/// `CATALOG-4`: no later inode gets this number or a lower one.
+pub(crate) fn raise_next_ino(txn: &Connection, store: StoreId, ino_max: u64) -> Result<()> {
+    txn.prepare_cached("UPDATE larder_store SET next_ino = max(next_ino, ?2) WHERE id = ?1")
+        .and_then(|mut raise| raise.execute(params![store.0, signed(ino_max) + 1]))
+        .at("larder_store")?;
+    Ok(())
+}
+
+fn apply_dirents(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+    for group in changes.dirents.chunk_by(|a, b| a.0 == b.0) {
+        let sql = &stores[&group[0].0];
+        let mut set = txn.prepare_cached(&sql.dirent_set).at(&sql.table_dirent)?;
+        let mut remove = txn
+            .prepare_cached(&sql.dirent_remove)
+            .at(&sql.table_dirent)?;
+        for (_, parent, name, ino) in group {
+            let (parent, name) = (signed(parent.0), TextOrBlob(name.as_bytes()));
+            match ino {
+                Some(ino) => set.execute(params![parent, name, signed(ino.0)]),
+                None => remove.execute(params![parent, name]),
+            }
+            .at(&sql.table_dirent)?;
+        }
+    }
+    Ok(())
+}
+
+fn apply_contents(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+    for group in changes.contents.chunk_by(|a, b| a.0 == b.0) {
+        let sql = &stores[&group[0].0];
+        let mut set = txn
+            .prepare_cached(&sql.content_set)
+            .at(&sql.table_content)?;
+        let mut remove = txn
+            .prepare_cached(&sql.content_remove)
+            .at(&sql.table_content)?;
+        for (_, ino, content) in group {
+            let ino = signed(ino.0);
+            match content {
+                Some(ContentRow::Inline(bytes)) => set.execute(params![ino, bytes, None::<&[u8]>]),
+                Some(ContentRow::Target(bytes)) => set.execute(params![ino, None::<&[u8]>, bytes]),
+                None => remove.execute([ino]),
+            }
+            .at(&sql.table_content)?;
+        }
+    }
+    Ok(())
+}
+
+fn apply_map_pages(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+    for group in changes.map_pages.chunk_by(|a, b| a.0 == b.0) {
+        let sql = &stores[&group[0].0];
+        let mut set = txn.prepare_cached(&sql.map_set).at(&sql.table_map)?;
+        let mut remove = txn.prepare_cached(&sql.map_remove).at(&sql.table_map)?;
+        for (_, ino, page, runs) in group {
+            match runs {
+                Some(runs) => set.execute(params![signed(ino.0), signed(*page), runs]),
+                None => remove.execute([signed(ino.0), signed(*page)]),
+            }
+            .at(&sql.table_map)?;
+        }
+    }
+    for (store, ino, page) in &changes.map_cuts {
+        let sql = &stores[store];
+        txn.prepare_cached(&sql.map_cut)
+            .and_then(|mut cut| cut.execute([signed(ino.0), signed(*page)]))
+            .at(&sql.table_map)?;
+    }
+    Ok(())
+}
+
+fn apply_xattrs(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+    for (store, ino, name, value) in &changes.xattrs {
+        let sql = &stores[store];
+        let (ino, name) = (signed(ino.0), TextOrBlob(name));
+        match value {
+            Some(value) => txn
+                .prepare_cached(&sql.xattr_set)
+                .and_then(|mut set| set.execute(params![ino, name, value])),
+            None => txn
+                .prepare_cached(&sql.xattr_remove)
+                .and_then(|mut remove| remove.execute(params![ino, name])),
+        }
+        .at(&sql.table_xattr)?;
+    }
+    Ok(())
+}
+
+fn apply_segments(txn: &Connection, changes: &ChangeSet) -> Result<()> {
+    for (segment, block_count) in &changes.segments {
+        txn.prepare_cached(
+            "INSERT INTO larder_segment (segment, block_count) VALUES (?1, ?2) \
+             ON CONFLICT (segment) DO UPDATE SET block_count = excluded.block_count",
+        )
+        .and_then(|mut set| set.execute([i64::from(segment.0), signed(*block_count)]))
+        .at("larder_segment")?;
+    }
+    Ok(())
+}
+
+fn apply_orphans(txn: &Connection, seq: CommitSeq, changes: &ChangeSet) -> Result<()> {
+    for (store, ino) in &changes.orphans_added {
+        txn.prepare_cached("INSERT INTO larder_orphan (store, ino, seq) VALUES (?1, ?2, ?3)")
+            .and_then(|mut add| add.execute(params![store.0, signed(ino.0), signed(seq.0)]))
+            .at("larder_orphan")?;
+    }
+    for (store, ino) in &changes.orphans_removed {
+        for text in [
+            "DELETE FROM larder_orphan WHERE store = ?1 AND ino = ?2",
+            "DELETE FROM larder_holder WHERE store = ?1 AND ino = ?2",
+        ] {
+            txn.prepare_cached(text)
+                .and_then(|mut remove| remove.execute(params![store.0, signed(ino.0)]))
+                .at("larder_orphan")?;
+        }
+    }
+    let holders = [
+        (
+            "INSERT INTO larder_holder (store, ino, session) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+            &changes.holders_added,
+        ),
+        (
+            "DELETE FROM larder_holder WHERE store = ?1 AND ino = ?2 AND session = ?3",
+            &changes.holders_removed,
+        ),
+    ];
+    for (text, rows) in holders {
+        for (store, ino, session) in rows {
+            txn.prepare_cached(text)
+                .and_then(|mut change| {
+                    change.execute(params![store.0, signed(ino.0), signed(session.0)])
+                })
+                .at("larder_holder")?;
+        }
+    }
+    Ok(())
+}
+
+fn apply_session(txn: &Connection, changes: &ChangeSet) -> Result<()> {
+    if changes.retired_bytes > 0 {
+        add_meta(txn, "retired_bytes_total", changes.retired_bytes)?;
+    }
+    if let Some((session, seq)) = changes.pin {
+        crate::sessions::update_pin(txn, session, seq)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! What can go wrong with the catalog; each message is one line, cause and remedy.
+
+use rusqlite::ErrorCode;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `Result` with [`CatalogError`].
+pub type Result<T> = std::result::Result<T, CatalogError>;
+
+/// How long our connections wait for a lock that another one holds.
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A failure of the catalog. Unless it is [`CatalogError::CommitUnknown`], nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogError {
+    /// There is no such database, store, inode, column or session.
+    #[error("{what} does not exist; check the name")]
+    NotFound {
+        /// What was looked for.
+        what: String,
+    },
+    /// It exists already.
+    #[error("{what} exists already; choose another name, or remove it first")]
+    Exists {
+        /// What is in the way.
+        what: String,
+    },
+    /// The file is not a Larder catalog.
+    #[error("{} is not a larder catalog: {why}", path.display())]
+    NotADatabase {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
+    /// A newer Larder wrote it.
+    #[error(
+        "written by a newer larder (format {found}, this one knows \u{2264} {known}); upgrade larder"
+    )]
+    NewerFormat {
+        /// The version in the catalog.
+        found: u32,
+        /// The newest version this build knows.
+        known: u32,
+    },
+    /// The catalog, or the place where it lies, cannot be written.
+    #[error("{what} is read-only; make the database directory and its files writable")]
+    ReadOnly {
+        /// What cannot be written.
+        what: String,
+    },
+    /// Another connection held the lock all the time.
+    #[error("another program holds the catalog's lock (waited {} s); end its transaction and try again", waited.as_secs())]
+    Busy {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// A constraint, ours or the user's, refused a row.
+    #[error("{table}: {constraint}")]
+    Constraint {
+        /// The table.
+        table: String,
+        /// The constraint, in SQLite's words.
+        constraint: String,
+    },
+    /// The catalog contradicts itself or the change set.
+    #[error("the catalog is damaged or a change does not fit it: {what}; run `larder check`")]
+    Corrupt {
+        /// What was expected, what was found.
+        what: String,
+    },
+    /// The filesystem that holds the catalog is full.
+    #[error("the filesystem that holds the catalog is full; free some space there")]
+    NoSpace,
+    /// An argument breaks a rule.
+    #[error("{what}")]
+    Invalid {
+        /// Which rule, and how to keep it.
+        what: String,
+    },
+    /// COMMIT itself failed: the change may or may not be durable. Stop and reopen (`CATALOG-5`).
+    #[error("the outcome of a commit is unknown ({cause}); close the database and open it again")]
+    CommitUnknown {
+        /// What SQLite said.
+        cause: String,
+    },
+    /// The user's SQL is wrong.
+    #[error("{}{message}", position.map(|at| format!("line {} column {}: ", at.0, at.1)).unwrap_or_default())]
+    Sql {
+        /// What SQLite said.
+        message: String,
+        /// Line and column, from 1, when SQLite knows.
+        position: Option<(usize, usize)>,
+    },
+    /// Anything else that SQLite reports, I/O errors among it.
+    #[error("the catalog failed at {context}: {source}")]
+    Sqlite {
+        /// The table or step.
+        context: String,
+        /// What SQLite said.
+        source: rusqlite::Error,
+    },
+}
+
+impl CatalogError {
+    pub(crate) fn corrupt(what: impl Into<String>) -> CatalogError {
+        CatalogError::Corrupt { what: what.into() }
+    }
+
+    pub(crate) fn invalid(what: impl Into<String>) -> CatalogError {
+        CatalogError::Invalid { what: what.into() }
+    }
+
+    pub(crate) fn not_found(what: impl Into<String>) -> CatalogError {
+        CatalogError::NotFound { what: what.into() }
+    }
+}
+
+/// Tells at which table or step an SQLite error happened, and sorts it by what to do about it.
+pub(crate) trait At<T> {
+    /// `context` is a table's name, or a step.
+    fn at(self, context: &str) -> Result<T>;
+}
+
+impl<T> At<T> for rusqlite::Result<T> {
+    fn at(self, context: &str) -> Result<T> {
+        self.map_err(|source| sort(context, source))
+    }
+}
+
+/// The catalog error that `source` amounts to.
+pub(crate) fn sort(context: &str, source: rusqlite::Error) -> CatalogError {
+    use rusqlite::Error as E;
+    match &source {
+        E::FromSqlConversionFailure(..)
+        | E::IntegralValueOutOfRange(..)
+        | E::InvalidColumnType(..)
+        | E::Utf8Error(..)
+        | E::QueryReturnedNoRows => CatalogError::corrupt(format!("{context}: {source}")),
+        _ => match source.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => CatalogError::Busy {
+                waited: BUSY_TIMEOUT,
+            },
+            Some(ErrorCode::ReadOnly) => CatalogError::ReadOnly {
+                what: context.into(),
+            },
+            Some(ErrorCode::DiskFull) => CatalogError::NoSpace,
+            Some(ErrorCode::ConstraintViolation) => constraint(context, &source),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                CatalogError::corrupt(format!("{context}: {source}"))
+            }
+            _ => CatalogError::Sqlite {
+                context: context.into(),
+                source,
+            },
+        },
+    }
+}
+
+/// `UNIQUE constraint failed: TABLE.COLUMN, …` names the table itself; the others leave it to the
+/// step that failed.
+fn constraint(context: &str, source: &rusqlite::Error) -> CatalogError {
+    let message = match source {
+        rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
+        other => other.to_string(),
+    };
+    let named = message.split_once("failed: ").map_or("", |(_, rest)| rest);
+    let table = match named.split_once('.') {
+        Some((table, _)) if !table.contains(' ') => table,
+        _ => context,
+    };
+    CatalogError::Constraint {
+        table: table.into(),
+        constraint: message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::ffi;
+
+    fn failure(code: i32, message: &str) -> rusqlite::Error {
+        rusqlite::Error::SqliteFailure(ffi::Error::new(code), Some(message.into()))
+    }
+
+    #[test]
+    fn codes_are_sorted_by_remedy() {
+        let sorted = |code| sort("step", failure(code, "m"));
+        assert!(matches!(sorted(ffi::SQLITE_FULL), CatalogError::NoSpace));
+        assert!(matches!(
+            sorted(ffi::SQLITE_BUSY),
+            CatalogError::Busy { .. }
+        ));
+        assert!(matches!(
+            sorted(ffi::SQLITE_READONLY_DIRECTORY),
+            CatalogError::ReadOnly { .. }
+        ));
+        assert!(matches!(
+            sorted(ffi::SQLITE_CORRUPT_VTAB),
+            CatalogError::Corrupt { .. }
+        ));
+        assert!(matches!(
+            sorted(ffi::SQLITE_IOERR_WRITE),
+            CatalogError::Sqlite { .. }
+        ));
+    }
+
+    #[test]
+    fn a_constraint_names_its_table() {
+        let line = |message: &str| {
+            sort("main_map", failure(ffi::SQLITE_CONSTRAINT_CHECK, message)).to_string()
+        };
+        assert_eq!(
+            line("UNIQUE constraint failed: photos.title"),
+            "photos: UNIQUE constraint failed: photos.title"
+        );
+        assert_eq!(
+            line("CHECK constraint failed: page >= 0"),
+            "main_map: CHECK constraint failed: page >= 0"
+        );
+    }
+}

@@ -1,0 +1,399 @@
+//! Extent rows: the truth of allocation (`CATALOG-1`).
+
+use crate::Catalog;
+use crate::codec::{signed, unsigned};
+use crate::commit::next_commit_seq;
+use crate::error::{At, CatalogError, Result};
+use crate::read::{row_limit, rows};
+use crate::rows::{ExtentRow, SegmentRow};
+use larder_format::limits::{AG_BLOCKS, BLOCK_BYTES};
+use larder_format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
+use rusqlite::{Connection, Row, params};
+use std::collections::BTreeSet;
+
+const TABLE: &str = "larder_extent";
+
+/// Blocks and the object that holds them.
+type Held = (Extent, StoreId, Ino);
+
+impl Catalog {
+    /// The segments of the database, by index.
+    pub fn segments(&self) -> Result<Vec<SegmentRow>> {
+        self.read(|reader| {
+            rows(
+                reader,
+                "SELECT segment, block_count FROM larder_segment ORDER BY segment",
+                [],
+                |row| {
+                    Ok(SegmentRow {
+                        segment: SegmentIndex(row.get(0)?),
+                        block_count: unsigned(row, 1)?,
+                    })
+                },
+            )
+            .at("larder_segment")
+        })
+    }
+
+    /// At most `limit` extent rows, live and retired, after the one that begins at `after`
+    /// (segment, start block), in that order.
+    pub fn extents(
+        &self,
+        after: Option<(SegmentIndex, u64)>,
+        limit: usize,
+    ) -> Result<Vec<ExtentRow>> {
+        let (segment, start) = after.map_or((0, -1), |(segment, start)| (segment.0, signed(start)));
+        self.read(|reader| {
+            rows(
+                reader,
+                "SELECT segment, start_block, block_count, store, ino, retired_seq FROM larder_extent \
+                 WHERE (segment, start_block) > (?1, ?2) ORDER BY segment, start_block LIMIT ?3",
+                params![segment, start, row_limit(limit)],
+                extent_row,
+            )
+            .at(TABLE)
+        })
+    }
+
+    /// All extent rows of one allocation group, by start.
+    pub fn extents_in_ag(&self, segment: SegmentIndex, ag: u64) -> Result<Vec<ExtentRow>> {
+        let first = ag.saturating_mul(AG_BLOCKS);
+        let last = first.saturating_add(AG_BLOCKS - 1);
+        self.read(|reader| {
+            rows(
+                reader,
+                "SELECT segment, start_block, block_count, store, ino, retired_seq FROM larder_extent \
+                 WHERE segment = ?1 AND start_block BETWEEN ?2 AND ?3 ORDER BY start_block",
+                params![segment.0, signed(first), signed(last)],
+                extent_row,
+            )
+            .at(TABLE)
+        })
+    }
+
+    /// The allocation groups in which a commit after `seq` allocated or reclaimed. O(groups).
+    pub fn ags_changed_since(&self, seq: CommitSeq) -> Result<Vec<(SegmentIndex, u64)>> {
+        self.read(|reader| {
+            rows(
+                reader,
+                "SELECT segment, ag FROM larder_ag WHERE changed_seq > ?1",
+                [signed(seq.0)],
+                |row| Ok((SegmentIndex(row.get(0)?), unsigned(row, 1)?)),
+            )
+            .at("larder_ag")
+        })
+    }
+
+    /// Whether anything retired at or before `horizon` waits for its reclaim.
+    pub fn has_retired(&self, horizon: CommitSeq) -> Result<bool> {
+        self.read(|reader| {
+            reader
+                .prepare_cached(
+                    "SELECT 1 FROM larder_extent \
+                     WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 LIMIT 1",
+                )
+                .and_then(|mut find| find.exists([signed(horizon.0)]))
+                .at(TABLE)
+        })
+    }
+
+    /// Blocks that are retired and not reclaimed. O(retired rows).
+    pub fn retired_blocks(&self) -> Result<u64> {
+        self.read(|reader| {
+            reader
+                .prepare_cached(
+                    "SELECT coalesce(sum(block_count), 0) FROM larder_extent \
+                     WHERE retired_seq IS NOT NULL",
+                )
+                .and_then(|mut sum| sum.query_row([], |row| unsigned(row, 0)))
+                .at(TABLE)
+        })
+    }
+}
+
+/// Sorts allocations by place and joins those that touch in one group and have one holder.
+pub(crate) fn coalesce(allocated: &[Held]) -> Vec<Held> {
+    let mut sorted = allocated.to_vec();
+    sorted.sort_unstable();
+    let mut joined: Vec<Held> = Vec::with_capacity(sorted.len());
+    for (extent, store, ino) in sorted {
+        match joined.last_mut() {
+            Some((last, last_store, last_ino))
+                if (*last_store, *last_ino) == (store, ino)
+                    && last.is_followed_by(&extent)
+                    && last.ag_index() == extent.ag_index() =>
+            {
+                last.block_count += extent.block_count;
+            }
+            _ => joined.push((extent, store, ino)),
+        }
+    }
+    joined
+}
+
+/// Inserts live rows; a row of the same holder that touches in the same group is extended instead.
+/// Refuses what any row covers already. O(log rows) each.
+pub(crate) fn allocate(txn: &Connection, allocated: &[Held]) -> Result<()> {
+    // The neighbour to the right begins at the end; the row before it, if it reaches the start,
+    // overlaps or is the neighbour to the left.
+    let mut neighbours = txn
+        .prepare_cached(
+            "SELECT segment, start_block, block_count, store, ino, retired_seq FROM larder_extent \
+             WHERE segment = ?1 AND start_block <= ?2 ORDER BY start_block DESC LIMIT 2",
+        )
+        .at(TABLE)?;
+    for (extent, store, ino) in allocated {
+        let near = neighbours
+            .query_map(
+                params![extent.segment.0, signed(extent.end_block())],
+                extent_row,
+            )
+            .and_then(|rows| rows.collect::<rusqlite::Result<Vec<ExtentRow>>>())
+            .at(TABLE)?;
+        if let Some(taken) = near.iter().find(|row| row.extent.overlaps(extent)) {
+            return Err(CatalogError::corrupt(format!(
+                "{extent} is to be allocated to inode {ino} of store {store}, but inode {} of store {} \
+                 holds {} (CATALOG-1)",
+                taken.ino, taken.store, taken.extent
+            )));
+        }
+        let joins = |row: &&ExtentRow| {
+            (row.store, row.ino, row.retired_seq) == (*store, *ino, None)
+                && row.extent.ag_index() == extent.ag_index()
+        };
+        let left = near
+            .iter()
+            .filter(joins)
+            .find(|row| row.extent.is_followed_by(extent));
+        let right = near
+            .iter()
+            .filter(joins)
+            .find(|row| extent.is_followed_by(&row.extent));
+        let mut whole = *extent;
+        if let Some(right) = right {
+            delete(txn, &right.extent)?;
+            whole.block_count += right.extent.block_count;
+        }
+        match left {
+            Some(left) => resize(
+                txn,
+                &left.extent,
+                left.extent.block_count + whole.block_count,
+            )?,
+            None => insert(txn, &whole, *store, *ino, None)?,
+        }
+    }
+    Ok(())
+}
+
+/// Makes the extents retired at `seq`, cutting live rows where an extent is a part of them.
+/// Refuses what is not wholly live.
+pub(crate) fn retire(txn: &Connection, seq: CommitSeq, retired: &[Extent]) -> Result<()> {
+    for extent in retired {
+        let rows = rows_under(txn, extent)?;
+        let mut covered_blocks = 0;
+        for row in &rows {
+            if row.retired_seq.is_some() {
+                return Err(CatalogError::corrupt(format!(
+                    "{extent} is to be retired, but {} is retired already (CATALOG-1)",
+                    row.extent
+                )));
+            }
+            covered_blocks += retire_part(txn, seq, row, extent)?;
+        }
+        if covered_blocks != extent.block_count {
+            return Err(CatalogError::corrupt(format!(
+                "{extent} is to be retired, but only {covered_blocks} of its blocks are allocated \
+                 (CATALOG-1)"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The rows that share a block with `extent`, last first.
+fn rows_under(txn: &Connection, extent: &Extent) -> Result<Vec<ExtentRow>> {
+    let mut before_end = txn
+        .prepare_cached(
+            "SELECT segment, start_block, block_count, store, ino, retired_seq FROM larder_extent \
+             WHERE segment = ?1 AND start_block < ?2 ORDER BY start_block DESC",
+        )
+        .at(TABLE)?;
+    before_end
+        .query_map(
+            params![extent.segment.0, signed(extent.end_block())],
+            extent_row,
+        )
+        .and_then(|rows| {
+            rows.take_while(|row| row.as_ref().map_or(true, |row| row.extent.overlaps(extent)))
+                .collect()
+        })
+        .at(TABLE)
+}
+
+/// Cuts `row` in up to three: live, retired (the part under `extent`), live. Returns the retired
+/// number of blocks.
+fn retire_part(txn: &Connection, seq: CommitSeq, row: &ExtentRow, extent: &Extent) -> Result<u64> {
+    let start = row.extent.start_block.max(extent.start_block);
+    let end = row.extent.end_block().min(extent.end_block());
+    let (left_count, count) = (start - row.extent.start_block, end - start);
+    let right_count = row.extent.end_block() - end;
+    match left_count {
+        0 => {
+            txn.prepare_cached(
+                "UPDATE larder_extent SET block_count = ?3, retired_seq = ?4 \
+                 WHERE segment = ?1 AND start_block = ?2",
+            )
+            .and_then(|mut cut| {
+                cut.execute(params![
+                    row.extent.segment.0,
+                    signed(start),
+                    signed(count),
+                    signed(seq.0)
+                ])
+            })
+            .at(TABLE)?;
+        }
+        _ => {
+            resize(txn, &row.extent, left_count)?;
+            insert(
+                txn,
+                &row.extent.slice(left_count, count),
+                row.store,
+                row.ino,
+                Some(seq),
+            )?;
+        }
+    }
+    if right_count > 0 {
+        let right = row.extent.slice(left_count + count, right_count);
+        insert(txn, &right, row.store, row.ino, None)?;
+    }
+    Ok(count)
+}
+
+/// Deletes the rows retired at or before `horizon`, and returns their extents, by place.
+pub(crate) fn reclaim(txn: &Connection, horizon: CommitSeq) -> Result<Vec<Extent>> {
+    let mut reclaimed = rows(
+        txn,
+        "DELETE FROM larder_extent WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 \
+         RETURNING segment, start_block, block_count",
+        [signed(horizon.0)],
+        extent,
+    )
+    .at(TABLE)?;
+    reclaimed.sort_unstable();
+    Ok(reclaimed)
+}
+
+/// Retires all that a store holds, and adds it to the bytes ever retired. Scans all extent rows.
+pub(crate) fn retire_store(txn: &Connection, store: StoreId) -> Result<CommitSeq> {
+    let seq = next_commit_seq(txn)?;
+    let retired_blocks: Vec<u64> = rows(
+        txn,
+        "UPDATE larder_extent SET retired_seq = ?2 WHERE store = ?1 AND retired_seq IS NULL \
+         RETURNING block_count",
+        params![store.0, signed(seq.0)],
+        |row| unsigned(row, 0),
+    )
+    .at(TABLE)?;
+    let retired_bytes = retired_blocks.iter().sum::<u64>() * BLOCK_BYTES;
+    crate::commit::add_meta(txn, "retired_bytes_total", retired_bytes)?;
+    Ok(seq)
+}
+
+/// Notes the allocation groups in which free space changed, for other sessions.
+pub(crate) fn stamp_ags<'e>(
+    txn: &Connection,
+    seq: CommitSeq,
+    touched: impl Iterator<Item = &'e Extent>,
+) -> Result<()> {
+    let ags: BTreeSet<(SegmentIndex, u64)> = touched
+        .map(|extent| (extent.segment, extent.ag_index()))
+        .collect();
+    for (segment, ag) in ags {
+        txn.prepare_cached(
+            "INSERT INTO larder_ag (segment, ag, changed_seq) VALUES (?1, ?2, ?3) \
+             ON CONFLICT (segment, ag) DO UPDATE SET changed_seq = excluded.changed_seq",
+        )
+        .and_then(|mut stamp| stamp.execute(params![segment.0, signed(ag), signed(seq.0)]))
+        .at("larder_ag")?;
+    }
+    Ok(())
+}
+
+fn insert(
+    txn: &Connection,
+    extent: &Extent,
+    store: StoreId,
+    ino: Ino,
+    retired_seq: Option<CommitSeq>,
+) -> Result<()> {
+    txn.prepare_cached(
+        "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, retired_seq) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )
+    .and_then(|mut insert| {
+        insert.execute(params![
+            extent.segment.0,
+            signed(extent.start_block),
+            signed(extent.block_count),
+            store.0,
+            signed(ino.0),
+            retired_seq.map(|seq| signed(seq.0))
+        ])
+    })
+    .at(TABLE)?;
+    Ok(())
+}
+
+fn resize(txn: &Connection, extent: &Extent, block_count: u64) -> Result<()> {
+    txn.prepare_cached(
+        "UPDATE larder_extent SET block_count = ?3 WHERE segment = ?1 AND start_block = ?2",
+    )
+    .and_then(|mut resize| {
+        resize.execute(params![
+            extent.segment.0,
+            signed(extent.start_block),
+            signed(block_count)
+        ])
+    })
+    .at(TABLE)?;
+    Ok(())
+}
+
+fn delete(txn: &Connection, extent: &Extent) -> Result<()> {
+    txn.prepare_cached("DELETE FROM larder_extent WHERE segment = ?1 AND start_block = ?2")
+        .and_then(|mut delete| {
+            delete.execute(params![extent.segment.0, signed(extent.start_block)])
+        })
+        .at(TABLE)?;
+    Ok(())
+}
+
+/// Columns 0–2 as an extent; damage must not reach the constructor's assertion.
+fn extent(row: &Row<'_>) -> rusqlite::Result<Extent> {
+    let (start_block, block_count) = (unsigned(row, 1)?, unsigned(row, 2)?);
+    if block_count == 0 || start_block.checked_add(block_count).is_none() {
+        return Err(rusqlite::Error::IntegralValueOutOfRange(
+            2,
+            signed(block_count),
+        ));
+    }
+    Ok(Extent::new(
+        SegmentIndex(row.get(0)?),
+        start_block,
+        block_count,
+    ))
+}
+
+fn extent_row(row: &Row<'_>) -> rusqlite::Result<ExtentRow> {
+    Ok(ExtentRow {
+        extent: extent(row)?,
+        store: StoreId(row.get(3)?),
+        ino: Ino(unsigned(row, 4)?),
+        retired_seq: row
+            .get::<_, Option<i64>>(5)?
+            .map(|seq| CommitSeq(seq as u64)),
+    })
+}

@@ -1,0 +1,379 @@
+//! Creating and opening a catalog, and the settings of its connections.
+
+use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
+use crate::rows::InodeRow;
+use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
+use crate::{Catalog, Writer, codec, commit, stores};
+use larder_format::{FileKind, Ino, StoreId};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, RwLock};
+use std::time::Duration;
+
+/// The catalog's file in the database directory.
+pub const CATALOG_FILE: &str = "catalog.db";
+/// Bytes of a catalog page (EVIDENCE: 8–16 KiB are best for group commits of small rows).
+const PAGE_BYTES: u32 = 8192;
+/// Compiled statements that each connection keeps.
+const STATEMENTS_MAX: usize = 256;
+/// The first SQLite without the WAL-reset corruption.
+const SQLITE_VERSION_MIN: i32 = 3_051_003;
+/// How long a checkpoint waits for readers: it must not keep the write lock meanwhile.
+const CHECKPOINT_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How to open a catalog.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CatalogOptions {
+    /// A named SQLite VFS that the process has registered (crash tests); `None`: the system's.
+    pub vfs: Option<String>,
+}
+
+/// What a new database starts with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatabaseInit {
+    /// Random identity.
+    pub database_id: [u8; 16],
+    /// Bytes that segments may grow to; 0 = what the filesystem has.
+    pub capacity_bytes: u64,
+    /// Default retention, nanoseconds.
+    pub retention_ns: i64,
+    /// The time, nanoseconds since 1970.
+    pub now_ns: i64,
+    /// Permission bits of the root directory of `main`.
+    pub root_mode: u32,
+    /// Its owner.
+    pub root_uid: u32,
+    /// Its group.
+    pub root_gid: u32,
+}
+
+impl Catalog {
+    /// Creates `dir/catalog.db` with an empty store `main` whose root directory is inode 1. The
+    /// directory exists. One transaction: a crash leaves either the whole catalog or an empty file,
+    /// which the next `create` completes; any other existing file is refused
+    /// ([`CatalogError::Exists`]). A failure removes what was created.
+    pub fn create(dir: &Path, options: &CatalogOptions, init: &DatabaseInit) -> Result<Catalog> {
+        let path = dir.join(CATALOG_FILE);
+        if !dir.is_dir() && options.vfs.is_none() {
+            return Err(CatalogError::not_found(format!(
+                "directory {}",
+                dir.display()
+            )));
+        }
+        let existed = path.exists();
+        let initialised = connect(&path, options, OpenFlags::SQLITE_OPEN_CREATE, BUSY_TIMEOUT)
+            .and_then(|connection| initialise(&connection, &path, init));
+        if let Err(error) = initialised {
+            if !existed {
+                for suffix in ["", "-wal", "-shm"] {
+                    // What cannot be removed is empty, and the next create completes it.
+                    let _ = std::fs::remove_file(dir.join(format!("{CATALOG_FILE}{suffix}")));
+                }
+            }
+            return Err(error);
+        }
+        Catalog::open(dir, options)
+    }
+
+    /// Opens `dir/catalog.db`, upgrading its schema when it is older. Errors tell apart: no such
+    /// database ([`CatalogError::NotFound`]), not a database, a newer format, read-only, and locked
+    /// ([`CatalogError::Busy`], after [`BUSY_TIMEOUT`]).
+    pub fn open(dir: &Path, options: &CatalogOptions) -> Result<Catalog> {
+        open_within(dir, options, BUSY_TIMEOUT)
+    }
+
+    /// A connection for reading only; it can change nothing.
+    pub(crate) fn connect_reader(&self) -> Result<Connection> {
+        let reader = connect(&self.path, &self.options, OpenFlags::empty(), BUSY_TIMEOUT)?;
+        configure(&reader)?;
+        reader
+            .pragma_update(None, "query_only", true)
+            .at("a reader")?;
+        Ok(reader)
+    }
+}
+
+fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Result<Catalog> {
+    let sqlite = rusqlite::version_number();
+    if sqlite < SQLITE_VERSION_MIN {
+        return Err(CatalogError::invalid(format!(
+            "SQLite {} may damage a database (fixed in 3.51.3); build larder with its bundled SQLite",
+            rusqlite::version()
+        )));
+    }
+    let path = dir.join(CATALOG_FILE);
+    let connection = connect(&path, options, OpenFlags::empty(), timeout)?;
+    identify(&connection, &path)?;
+    schema::upgrade(&connection, STEPS)?;
+    configure(&connection)?;
+    let data_version = crate::data_version(&connection)?;
+    let checkpointer = connect(&path, options, OpenFlags::empty(), CHECKPOINT_TIMEOUT)?;
+    configure(&checkpointer)?;
+    Ok(Catalog {
+        path,
+        options: options.clone(),
+        writer: Mutex::new(Writer {
+            connection,
+            data_version,
+        }),
+        checkpointer: Mutex::new(checkpointer),
+        readers: Mutex::new(Vec::new()),
+        stores: RwLock::default(),
+        is_stopped: AtomicBool::new(false),
+    })
+}
+
+/// Opens a connection that waits for locks up to `timeout`.
+pub(crate) fn connect(
+    path: &Path,
+    options: &CatalogOptions,
+    create: OpenFlags,
+    timeout: Duration,
+) -> Result<Connection> {
+    let access = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
+    connect_with(path, options, access, timeout)
+}
+
+/// The same for any access flags.
+pub(crate) fn connect_with(
+    path: &Path,
+    options: &CatalogOptions,
+    flags: OpenFlags,
+    timeout: Duration,
+) -> Result<Connection> {
+    let opened = match &options.vfs {
+        Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs.as_str()),
+        None => Connection::open_with_flags(path, flags),
+    };
+    let connection = opened.map_err(|error| match error.sqlite_error_code() {
+        Some(ErrorCode::CannotOpen) if flags.contains(OpenFlags::SQLITE_OPEN_CREATE) => {
+            CatalogError::ReadOnly {
+                what: path.display().to_string(),
+            }
+        }
+        Some(ErrorCode::CannotOpen) if !path.exists() => {
+            CatalogError::not_found(format!("database {}", path.display()))
+        }
+        Some(ErrorCode::CannotOpen) => CatalogError::NotADatabase {
+            path: path.into(),
+            why: "it cannot be opened; check that it is a file and its permissions".into(),
+        },
+        _ => sort(&path.display().to_string(), error),
+    })?;
+    connection.busy_timeout(timeout).at("the busy timeout")?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    Ok(connection)
+}
+
+/// The settings that every connection needs (the file itself remembers only page size and WAL).
+pub(crate) fn configure(connection: &Connection) -> Result<()> {
+    let journal_mode: String = connection
+        .pragma_query_value(None, "journal_mode", |row| row.get(0))
+        .at("journal_mode")?;
+    if journal_mode != "wal" {
+        use_wal(connection)?; // Somebody's shell changed it.
+    }
+    connection
+        .pragma_update(None, "synchronous", "FULL")
+        .at("synchronous")?;
+    connection
+        .pragma_update(None, "foreign_keys", true)
+        .at("foreign_keys")?;
+    // Checkpoints are the caller's: inside a commit they would lengthen the write lock.
+    connection
+        .pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))
+        .at("wal_autocheckpoint")
+}
+
+fn use_wal(connection: &Connection) -> Result<()> {
+    let mode: String = connection
+        .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
+        .at("journal_mode")?;
+    if mode != "wal" {
+        return Err(CatalogError::invalid(format!(
+            "the filesystem of the database cannot keep a write-ahead log (journal mode stays \
+             '{mode}'); use a local filesystem with shared memory maps"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses what is not our catalog, before anything is written to it.
+fn identify(connection: &Connection, path: &Path) -> Result<()> {
+    let not_ours = |why: &str| CatalogError::NotADatabase {
+        path: path.into(),
+        why: why.into(),
+    };
+    let application_id = match application_id(connection) {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
+            return Err(not_ours(
+                "it is not an SQLite file; check the path, or restore it from a copy",
+            ));
+        }
+        // The file opened; what cannot be opened is its log or shared memory beside it.
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) => {
+            return Err(CatalogError::ReadOnly {
+                what: format!("the directory of {}", path.display()),
+            });
+        }
+        other => other.at(&path.display().to_string())?,
+    };
+    if application_id != APPLICATION_ID {
+        return Err(not_ours(if is_pristine(connection)? {
+            "it is empty, an interrupted `larder init` left it; run `larder init` again"
+        } else {
+            "it is the SQLite database of another program; check the path"
+        }));
+    }
+    let found: u32 = connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .at("the schema version")?;
+    if found > SCHEMA_VERSION {
+        return Err(CatalogError::NewerFormat {
+            found,
+            known: SCHEMA_VERSION,
+        });
+    }
+    if connection.is_readonly("main").at("the access mode")? {
+        return Err(CatalogError::ReadOnly {
+            what: path.display().to_string(),
+        });
+    }
+    Ok(())
+}
+
+fn application_id(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.pragma_query_value(None, "application_id", |row| row.get(0))
+}
+
+/// Whether the file holds nothing at all.
+fn is_pristine(connection: &Connection) -> Result<bool> {
+    let objects: u64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| {
+            codec::unsigned(row, 0)
+        })
+        .at("sqlite_schema")?;
+    Ok(objects == 0 && application_id(connection).at("application_id")? == 0)
+}
+
+fn initialise(connection: &Connection, path: &PathBuf, init: &DatabaseInit) -> Result<()> {
+    let exists = || CatalogError::Exists {
+        what: path.display().to_string(),
+    };
+    match is_pristine(connection) {
+        Ok(true) => {}
+        Ok(false) | Err(CatalogError::Corrupt { .. }) => return Err(exists()),
+        Err(error) => return Err(error),
+    }
+    connection
+        .pragma_update(None, "page_size", PAGE_BYTES)
+        .at("page_size")?;
+    use_wal(connection)?;
+    configure(connection)?;
+    // WAL mode must be entered outside a transaction; everything else is one.
+    let txn = rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
+        .at("the start of the creation")?;
+    if !is_pristine(&txn)? {
+        return Err(exists()); // Another process was faster.
+    }
+    txn.pragma_update(None, "application_id", APPLICATION_ID)
+        .at("application_id")?;
+    schema::apply(&txn, STEPS, 0)?;
+    commit::set_gate(&txn, true)?;
+    {
+        let mut insert = txn
+            .prepare("INSERT INTO larder_meta (key, value) VALUES (?1, ?2)")
+            .at("larder_meta")?;
+        insert
+            .execute(rusqlite::params!["database_id", init.database_id])
+            .at("larder_meta")?;
+        for (key, value) in [
+            ("capacity_bytes", codec::signed(init.capacity_bytes)),
+            ("retention_ns", init.retention_ns),
+            ("created_ns", init.now_ns),
+            ("commit_seq", 0),
+            ("retired_bytes_total", 0),
+            ("next_store", i64::from(StoreId::MAIN.0)),
+            ("next_session", 1),
+        ] {
+            insert
+                .execute(rusqlite::params![key, value])
+                .at("larder_meta")?;
+        }
+    }
+    let root = root_inode(init.now_ns, init.root_mode, init.root_uid, init.root_gid);
+    stores::insert_store(&txn, "main", "files", "/", None, &root)?;
+    commit::set_gate(&txn, false)?;
+    txn.commit().at("the commit of the creation")
+}
+
+/// The root directory of a new store.
+pub(crate) fn root_inode(now_ns: i64, mode: u32, uid: u32, gid: u32) -> InodeRow {
+    InodeRow {
+        ino: Ino::ROOT,
+        kind: FileKind::Directory,
+        mode,
+        uid,
+        gid,
+        nlink: 2,
+        size_bytes: 0,
+        block_count: 0,
+        atime_ns: now_ns,
+        mtime_ns: now_ns,
+        ctime_ns: now_ns,
+        btime_ns: now_ns,
+        rdev: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INIT: DatabaseInit = DatabaseInit {
+        database_id: [7; 16],
+        capacity_bytes: 0,
+        retention_ns: 0,
+        now_ns: 1,
+        root_mode: 0o755,
+        root_uid: 0,
+        root_gid: 0,
+    };
+
+    #[test]
+    fn a_locked_catalog_is_busy() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Catalog::create(dir.path(), &CatalogOptions::default(), &INIT).unwrap());
+        let holder = Connection::open(dir.path().join(CATALOG_FILE)).unwrap();
+        holder
+            .pragma_update(None, "locking_mode", "EXCLUSIVE")
+            .unwrap();
+        holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let refused = open_within(
+            dir.path(),
+            &CatalogOptions::default(),
+            Duration::from_millis(20),
+        );
+        assert!(matches!(refused.err(), Some(CatalogError::Busy { .. })));
+        drop(holder);
+        Catalog::open(dir.path(), &CatalogOptions::default()).unwrap();
+    }
+
+    #[test]
+    fn an_interrupted_creation_is_told_and_completed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(CATALOG_FILE), b"").unwrap();
+        let told = Catalog::open(dir.path(), &CatalogOptions::default())
+            .err()
+            .unwrap();
+        assert!(matches!(told, CatalogError::NotADatabase { .. }), "{told}");
+        assert!(told.to_string().contains("run `larder init` again"));
+        Catalog::create(dir.path(), &CatalogOptions::default(), &INIT).unwrap();
+        let again = Catalog::create(dir.path(), &CatalogOptions::default(), &INIT)
+            .err()
+            .unwrap();
+        assert!(matches!(again, CatalogError::Exists { .. }), "{again}");
+        Catalog::open(dir.path(), &CatalogOptions::default()).unwrap();
+    }
+}

@@ -1,0 +1,219 @@
+//! Reading names, attributes and content. Each call is one statement, so it sees one committed
+//! moment; 2–4 µs plus the rows.
+
+use crate::codec::{self, TextOrBlob, signed, unsigned};
+use crate::error::{At, CatalogError, Result};
+use crate::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
+use crate::{Catalog, schema};
+use larder_format::{CommitSeq, Ino, Name, StoreId};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+impl Catalog {
+    /// Facts of the whole database.
+    pub fn info(&self) -> Result<DatabaseInfo> {
+        self.read(|reader| {
+            let database_id = reader
+                .prepare_cached("SELECT value FROM larder_meta WHERE key = 'database_id'")
+                .and_then(|mut find| find.query_row([], |row| row.get(0)))
+                .at("larder_meta")?;
+            Ok(DatabaseInfo {
+                database_id,
+                format_version: schema::SCHEMA_VERSION,
+                capacity_bytes: find_meta(reader, "capacity_bytes")? as u64,
+                retention_ns: find_meta(reader, "retention_ns")?,
+                created_ns: find_meta(reader, "created_ns")?,
+                commit_seq: CommitSeq(find_meta(reader, "commit_seq")? as u64),
+                retired_bytes_total: find_meta(reader, "retired_bytes_total")? as u64,
+            })
+        })
+    }
+
+    /// The newest committed group.
+    pub fn commit_seq(&self) -> Result<CommitSeq> {
+        self.read(|reader| Ok(CommitSeq(find_meta(reader, "commit_seq")? as u64)))
+    }
+
+    /// The attributes of an inode.
+    pub fn inode(&self, store: StoreId, ino: Ino) -> Result<Option<InodeRow>> {
+        let sql = self.store_sql(store)?;
+        self.read(|reader| {
+            reader
+                .prepare_cached(&sql.inode)
+                .and_then(|mut find| find.query_row([signed(ino.0)], inode_row).optional())
+                .at(&sql.table)
+        })
+    }
+
+    /// What `name` names in directory `parent`.
+    pub fn dirent(&self, store: StoreId, parent: Ino, name: &Name) -> Result<Option<Ino>> {
+        let sql = self.store_sql(store)?;
+        let key = params![signed(parent.0), TextOrBlob(name.as_bytes())];
+        self.read(|reader| {
+            reader
+                .prepare_cached(&sql.dirent)
+                .and_then(|mut find| find.query_row(key, |row| unsigned(row, 0)).optional())
+                .map(|found| found.map(Ino))
+                .at(&sql.table_dirent)
+        })
+    }
+
+    /// At most `limit` entries of `parent` after the name `after`, in the order of
+    /// [`dirent_order`](crate::dirent_order). Paging by the last name is complete and consistent:
+    /// an entry that is there all the time is seen exactly once, whatever else changes.
+    pub fn dirents(
+        &self,
+        store: StoreId,
+        parent: Ino,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<DirentRow>> {
+        let sql = self.store_sql(store)?;
+        // No name is empty, and the empty text sorts before every name.
+        let after = TextOrBlob(after.map_or(&[], Name::as_bytes));
+        self.read(|reader| {
+            let mut page = reader.prepare_cached(&sql.dirents).at(&sql.table_dirent)?;
+            let mut rows =
+                page.query(params![signed(parent.0), after, row_limit(limit)]).at(&sql.table_dirent)?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next().at(&sql.table_dirent)? {
+                let name = codec::name(row, 0).at(&sql.table_dirent)?;
+                let ino = Ino(unsigned(row, 1).at(&sql.table_dirent)?);
+                if row.get_ref(2).at(&sql.table)? == rusqlite::types::ValueRef::Null {
+                    return Err(CatalogError::corrupt(format!(
+                        "{}: '{name}' in directory {parent} names inode {ino}, which does not exist",
+                        sql.table_dirent
+                    )));
+                }
+                found.push(DirentRow { name, ino, kind: codec::kind(row, 2).at(&sql.table)? });
+            }
+            Ok(found)
+        })
+    }
+
+    /// Whether directory `parent` has any entry.
+    pub fn has_dirents(&self, store: StoreId, parent: Ino) -> Result<bool> {
+        let sql = self.store_sql(store)?;
+        self.read(|reader| {
+            reader
+                .prepare_cached(&sql.dirent_any)
+                .and_then(|mut find| find.exists([signed(parent.0)]))
+                .at(&sql.table_dirent)
+        })
+    }
+
+    /// All names of an inode, with their directories.
+    pub fn parents(&self, store: StoreId, ino: Ino) -> Result<Vec<(Ino, Name)>> {
+        let sql = self.store_sql(store)?;
+        self.read(|reader| {
+            rows(reader, &sql.parents, [signed(ino.0)], |row| {
+                Ok((Ino(unsigned(row, 0)?), codec::name(row, 1)?))
+            })
+            .at(&sql.table_dirent)
+        })
+    }
+
+    /// Inline content or link target of an inode.
+    pub fn content(&self, store: StoreId, ino: Ino) -> Result<Option<ContentRow>> {
+        let sql = self.store_sql(store)?;
+        self.read(|reader| {
+            reader
+                .prepare_cached(&sql.content)
+                .and_then(|mut find| find.query_row([signed(ino.0)], content_row).optional())
+                .at(&sql.table_content)
+        })
+    }
+
+    /// The encoded map page `page` of an inode; `None` when nothing in it is mapped.
+    pub fn map_page(&self, store: StoreId, ino: Ino, page: u64) -> Result<Option<Vec<u8>>> {
+        let sql = self.store_sql(store)?;
+        self.read(|reader| {
+            reader
+                .prepare_cached(&sql.map_page)
+                .and_then(|mut find| {
+                    find.query_row([signed(ino.0), signed(page)], |row| row.get(0))
+                        .optional()
+                })
+                .at(&sql.table_map)
+        })
+    }
+
+    /// At most `limit` encoded map pages of an inode with index ≥ `from_page`, in order.
+    pub fn map_pages(
+        &self,
+        store: StoreId,
+        ino: Ino,
+        from_page: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, Vec<u8>)>> {
+        let sql = self.store_sql(store)?;
+        let key = [signed(ino.0), signed(from_page), row_limit(limit)];
+        self.read(|reader| {
+            rows(reader, &sql.map_pages, key, |row| {
+                Ok((unsigned(row, 0)?, row.get(1)?))
+            })
+            .at(&sql.table_map)
+        })
+    }
+
+    /// The extended attributes of an inode, `(name, value)`, UTF-8 names first, by bytes.
+    pub fn xattrs(&self, store: StoreId, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let sql = self.store_sql(store)?;
+        self.read(|reader| {
+            rows(reader, &sql.xattrs, [signed(ino.0)], |row| {
+                Ok((codec::bytes(row, 0)?.to_vec(), row.get(1)?))
+            })
+            .at(&sql.table_xattr)
+        })
+    }
+}
+
+/// A number of `larder_meta`.
+pub(crate) fn find_meta(connection: &Connection, key: &str) -> Result<i64> {
+    connection
+        .prepare_cached("SELECT value FROM larder_meta WHERE key = ?1")
+        .and_then(|mut find| find.query_row([key], |row| row.get(0)))
+        .at("larder_meta")
+}
+
+/// All rows of a cached statement.
+pub(crate) fn rows<T>(
+    connection: &Connection,
+    sql: &str,
+    parameters: impl rusqlite::Params,
+    decode: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    connection
+        .prepare_cached(sql)?
+        .query_map(parameters, decode)?
+        .collect()
+}
+
+/// A limit as SQLite takes it; more rows than that do not exist.
+pub(crate) fn row_limit(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn inode_row(row: &Row<'_>) -> rusqlite::Result<InodeRow> {
+    Ok(InodeRow {
+        ino: Ino(unsigned(row, 0)?),
+        kind: codec::kind(row, 1)?,
+        mode: row.get(2)?,
+        uid: row.get(3)?,
+        gid: row.get(4)?,
+        nlink: row.get(5)?,
+        size_bytes: unsigned(row, 6)?,
+        block_count: unsigned(row, 7)?,
+        atime_ns: row.get(8)?,
+        mtime_ns: row.get(9)?,
+        ctime_ns: row.get(10)?,
+        btime_ns: row.get(11)?,
+        rdev: unsigned(row, 12)?,
+    })
+}
+
+fn content_row(row: &Row<'_>) -> rusqlite::Result<ContentRow> {
+    match row.get::<_, Option<Vec<u8>>>(0)? {
+        Some(inline) => Ok(ContentRow::Inline(inline)),
+        None => Ok(ContentRow::Target(row.get(1)?)),
+    }
+}

@@ -1,0 +1,252 @@
+//! The schema: its version, the steps that lead to it, and the tables of a store.
+
+use crate::error::{At, CatalogError, Result};
+use crate::statements::StoreSql;
+use larder_format::StoreId;
+use larder_format::limits::{AG_BLOCKS, INLINE_BYTES_MAX, STORE_NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
+use rusqlite::{Connection, TransactionBehavior};
+
+// The schema files spell these out.
+const _: () =
+    assert!(AG_BLOCKS == 262_144 && INLINE_BYTES_MAX == 2048 && SYMLINK_BYTES_MAX == 4095);
+
+/// `PRAGMA application_id`: `LARD`.
+pub(crate) const APPLICATION_ID: u32 = 0x4C41_5244;
+
+/// One step from a version to the next: SQL, and the tables that get guard triggers.
+pub(crate) struct Step {
+    pub(crate) sql: &'static str,
+    pub(crate) guarded: &'static [&'static str],
+}
+
+/// Step `n` leads from version `n` to `n + 1`. Released steps never change.
+pub(crate) const STEPS: &[Step] = &[Step {
+    sql: include_str!("schema/v1.sql"),
+    guarded: &[
+        "larder_meta",
+        "larder_store",
+        "larder_segment",
+        "larder_extent",
+        "larder_ag",
+        "larder_session",
+        "larder_orphan",
+        "larder_holder",
+    ],
+}];
+
+/// The version this build writes: `PRAGMA user_version`.
+pub const SCHEMA_VERSION: u32 = STEPS.len() as u32;
+
+const GUARD: &str = include_str!("schema/guard.sql");
+const STORE: &str = include_str!("schema/store.sql");
+
+/// What the names of a store's tables add to the store's name.
+const SUFFIXES: [&str; 5] = ["_dirent", "_content", "_map", "_xattr", "_path"];
+
+/// The columns of a store table that are ours; all others are the user's.
+pub(crate) const ENGINE_COLUMNS: [&str; 13] = [
+    "ino", "kind", "mode", "uid", "gid", "nlink", "size", "blocks", "atime_ns", "mtime_ns",
+    "ctime_ns", "btime_ns", "rdev",
+];
+
+/// Brings the schema from the version found to `steps.len()`, in one transaction; an interrupted
+/// upgrade leaves the old version. Refuses what is newer.
+pub(crate) fn upgrade(connection: &Connection, steps: &[Step]) -> Result<()> {
+    let known = steps.len() as u32;
+    if version(connection)? == known {
+        return Ok(());
+    }
+    let txn = rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
+        .at("the start of an upgrade")?;
+    // Read again: another process may just have upgraded.
+    let found = version(&txn)?;
+    if found > known {
+        return Err(CatalogError::NewerFormat { found, known });
+    }
+    apply(&txn, steps, found)?;
+    txn.commit().at("the commit of an upgrade")
+}
+
+/// Applies the steps after version `found`; the caller holds the transaction.
+pub(crate) fn apply(connection: &Connection, steps: &[Step], found: u32) -> Result<()> {
+    for step in &steps[found as usize..] {
+        connection.execute_batch(step.sql).at("the schema")?;
+        for table in step.guarded {
+            guard(connection, table)?;
+        }
+    }
+    connection
+        .pragma_update(None, "user_version", steps.len() as u32)
+        .at("the schema version")
+}
+
+fn version(connection: &Connection) -> Result<u32> {
+    connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .at("the schema version")
+}
+
+fn guard(connection: &Connection, table: &str) -> Result<()> {
+    connection
+        .execute_batch(&GUARD.replace("{table}", table))
+        .at(table)
+}
+
+/// Creates the tables, view and triggers of a store. Refuses when any of the names is taken.
+pub(crate) fn create_store_tables(connection: &Connection, name: &str) -> Result<()> {
+    for object in store_objects(name) {
+        let taken = connection
+            .prepare_cached("SELECT 1 FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE")
+            .and_then(|mut find| find.exists([&object]))
+            .at("sqlite_schema")?;
+        if taken {
+            return Err(CatalogError::Exists {
+                what: format!("a table, view or index '{object}'"),
+            });
+        }
+    }
+    connection
+        .execute_batch(&STORE.replace("{name}", name))
+        .at(name)?;
+    let sql = StoreSql::new(StoreId::MAIN, name);
+    for table in [
+        &sql.table_dirent,
+        &sql.table_content,
+        &sql.table_map,
+        &sql.table_xattr,
+    ] {
+        guard(connection, table)?;
+    }
+    Ok(())
+}
+
+/// Drops what [`create_store_tables`] created; triggers and indexes go with their tables.
+pub(crate) fn drop_store_tables(connection: &Connection, name: &str) -> Result<()> {
+    connection
+        .execute_batch(&format!("DROP VIEW \"{name}_path\""))
+        .at(name)?;
+    for suffix in ["_dirent", "_content", "_map", "_xattr", ""] {
+        connection
+            .execute_batch(&format!("DROP TABLE \"{name}{suffix}\""))
+            .at(name)?;
+    }
+    Ok(())
+}
+
+/// The names that a store's tables, view and index take.
+fn store_objects(name: &str) -> Vec<String> {
+    let suffixes = SUFFIXES.iter().chain(&["", "_dirent_ino"]);
+    suffixes.map(|suffix| format!("{name}{suffix}")).collect()
+}
+
+/// Checks the rule for store names: `[A-Za-z][A-Za-z0-9_]*`, at most
+/// [`STORE_NAME_BYTES_MAX`] bytes, no prefix `larder_` or `sqlite_`, and no suffix that the tables
+/// of another store may have.
+pub fn check_store_name(name: &str) -> Result<()> {
+    let refuse = |rule: String| Err(CatalogError::invalid(format!("store name '{name}' {rule}")));
+    let lower = name.to_ascii_lowercase();
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic())
+        || !name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    {
+        return refuse("must be letters, digits and '_', beginning with a letter".into());
+    }
+    if name.len() > STORE_NAME_BYTES_MAX {
+        return refuse(format!(
+            "has more than {STORE_NAME_BYTES_MAX} bytes; shorten it"
+        ));
+    }
+    if let Some(prefix) = ["larder_", "sqlite_"]
+        .into_iter()
+        .find(|prefix| lower.starts_with(prefix))
+    {
+        return refuse(format!(
+            "begins with '{prefix}', which is reserved; choose another"
+        ));
+    }
+    if let Some(suffix) = SUFFIXES
+        .iter()
+        .chain(&["_dirent_ino"])
+        .find(|suffix| lower.ends_with(**suffix))
+    {
+        return refuse(format!(
+            "ends with '{suffix}', as tables of other stores do; choose another"
+        ));
+    }
+    Ok(())
+}
+
+/// The triggers, views and tables that belong to the engine, for `check`: `(type, name)` of the
+/// system tables and of the stores `names`.
+pub(crate) fn expected_objects(names: &[String]) -> Result<Vec<(String, String)>> {
+    let pristine = Connection::open_in_memory().at("a scratch database")?;
+    upgrade(&pristine, STEPS)?;
+    for name in names {
+        create_store_tables(&pristine, name)?;
+    }
+    let mut all = pristine
+        .prepare(
+            "SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
+        )
+        .at("a scratch database")?;
+    let rows = all
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .at("a scratch database")?;
+    rows.collect::<rusqlite::Result<_>>()
+        .at("a scratch database")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn store_names_follow_the_rule() {
+        for good in ["main", "Photos2026", "a", "road_map2", "order", "mapping"] {
+            assert!(check_store_name(good).is_ok(), "{good}");
+        }
+        let long = "x".repeat(STORE_NAME_BYTES_MAX + 1);
+        for bad in [
+            "", "2a", "_a", "a-b", "a b", "a\"b", "é", "Larder_x", "SQLITE_x", "road_MAP",
+            "a_path", &long,
+        ] {
+            assert!(
+                matches!(check_store_name(bad), Err(CatalogError::Invalid { .. })),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn steps_apply_in_order_and_whole() {
+        const NEXT: Step = Step {
+            sql: "ALTER TABLE larder_segment ADD COLUMN extra INTEGER",
+            guarded: &[],
+        };
+        const BROKEN: Step = Step {
+            sql: "CREATE TABLE half(x); nonsense",
+            guarded: &[],
+        };
+        let v1 = || Step {
+            sql: STEPS[0].sql,
+            guarded: STEPS[0].guarded,
+        };
+        let connection = Connection::open_in_memory().unwrap();
+        upgrade(&connection, &[v1()]).unwrap();
+        assert_eq!(version(&connection).unwrap(), 1);
+        upgrade(&connection, &[v1(), BROKEN]).unwrap_err();
+        assert_eq!(version(&connection).unwrap(), 1);
+        connection.prepare("SELECT * FROM half").unwrap_err();
+        upgrade(&connection, &[v1(), NEXT]).unwrap();
+        assert_eq!(version(&connection).unwrap(), 2);
+        connection
+            .prepare("SELECT extra FROM larder_segment")
+            .unwrap();
+        let refused = upgrade(&connection, &[v1()]).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "written by a newer larder (format 2, this one knows \u{2264} 1); upgrade larder"
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! Sessions, the commits they pin, and the orphans they hold open.
+
+use crate::Catalog;
+use crate::codec::{signed, unsigned};
+use crate::commit::add_meta;
+use crate::error::{At, CatalogError, Result};
+use crate::read::{find_meta, rows};
+use crate::rows::SessionRow;
+use larder_format::{CommitSeq, Ino, SessionId, StoreId};
+use rusqlite::{Connection, params};
+
+impl Catalog {
+    /// Registers a process; returns its session and the commit that it pins: the newest one.
+    pub fn begin_session(
+        &self,
+        pid: u32,
+        label: &str,
+        now_ns: i64,
+    ) -> Result<(SessionId, CommitSeq)> {
+        self.write(|txn| {
+            let pin = CommitSeq(find_meta(txn, "commit_seq")? as u64);
+            let session = SessionId(add_meta(txn, "next_session", 1)? - 1); // CATALOG-4
+            txn.execute(
+                "INSERT INTO larder_session (id, pid, label, started_ns, pin_seq) \
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![signed(session.0), pid, label, now_ns, signed(pin.0)],
+            )
+            .at("larder_session")?;
+            Ok((session, pin))
+        })
+    }
+
+    /// Removes a session, its pin, and its holds on orphans. Ending it twice is no error.
+    pub fn end_session(&self, session: SessionId) -> Result<()> {
+        self.write(|txn| {
+            let id = signed(session.0);
+            txn.execute("DELETE FROM larder_holder WHERE session = ?1", [id])
+                .at("larder_holder")?;
+            txn.execute("DELETE FROM larder_session WHERE id = ?1", [id])
+                .at("larder_session")?;
+            Ok(())
+        })
+    }
+
+    /// All sessions, oldest first; a process that died may have left one.
+    pub fn sessions(&self) -> Result<Vec<SessionRow>> {
+        self.read(|reader| {
+            rows(
+                reader,
+                "SELECT id, pid, label, started_ns, pin_seq FROM larder_session ORDER BY id",
+                [],
+                |row| {
+                    Ok(SessionRow {
+                        session: SessionId(unsigned(row, 0)?),
+                        pid: row.get(1)?,
+                        label: row.get(2)?,
+                        started_ns: row.get(3)?,
+                        pin_seq: CommitSeq(unsigned(row, 4)?),
+                    })
+                },
+            )
+            .at("larder_session")
+        })
+    }
+
+    /// Moves a session's pin, outside a commit ([`ChangeSet::pin`](crate::ChangeSet::pin) is cheaper).
+    pub fn set_pin(&self, session: SessionId, seq: CommitSeq) -> Result<()> {
+        self.write(|txn| update_pin(txn, session, seq))
+    }
+
+    /// Inodes without a name that live on, and the commit since when.
+    pub fn orphans(&self) -> Result<Vec<(StoreId, Ino, CommitSeq)>> {
+        self.read(|reader| {
+            rows(
+                reader,
+                "SELECT store, ino, seq FROM larder_orphan ORDER BY store, ino",
+                [],
+                |row| {
+                    Ok((
+                        StoreId(row.get(0)?),
+                        Ino(unsigned(row, 1)?),
+                        CommitSeq(unsigned(row, 2)?),
+                    ))
+                },
+            )
+            .at("larder_orphan")
+        })
+    }
+
+    /// Which session has which orphan open.
+    pub fn holders(&self) -> Result<Vec<(StoreId, Ino, SessionId)>> {
+        self.read(|reader| {
+            let sql = "SELECT store, ino, session FROM larder_holder ORDER BY store, ino, session";
+            rows(reader, sql, [], |row| {
+                Ok((
+                    StoreId(row.get(0)?),
+                    Ino(unsigned(row, 1)?),
+                    SessionId(unsigned(row, 2)?),
+                ))
+            })
+            .at("larder_holder")
+        })
+    }
+}
+
+/// Moves the pin of a session that must be there.
+pub(crate) fn update_pin(txn: &Connection, session: SessionId, seq: CommitSeq) -> Result<()> {
+    let changed = txn
+        .prepare_cached("UPDATE larder_session SET pin_seq = ?2 WHERE id = ?1")
+        .and_then(|mut pin| pin.execute([signed(session.0), signed(seq.0)]))
+        .at("larder_session")?;
+    match changed {
+        1 => Ok(()),
+        _ => Err(CatalogError::not_found(format!("session {session}"))),
+    }
+}

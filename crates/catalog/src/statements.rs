@@ -1,0 +1,182 @@
+//! The SQL text for one store's tables, built once; connections cache the compiled form by text.
+
+use crate::changes::AttrMask;
+use larder_format::StoreId;
+use std::sync::OnceLock;
+
+/// Every combination of the seven flags of an [`AttrMask`].
+const MASKS: usize = 1 << 7;
+
+/// The statements of one store. Parameters are numbered in the order of the columns they name.
+pub(crate) struct StoreSql {
+    /// The store that owns the tables.
+    pub(crate) table_store: StoreId,
+    /// Names of the tables.
+    pub(crate) table: String,
+    pub(crate) table_dirent: String,
+    pub(crate) table_content: String,
+    pub(crate) table_map: String,
+    pub(crate) table_xattr: String,
+
+    pub(crate) inode: String,
+    pub(crate) inodes: String,
+    pub(crate) inode_count: String,
+    pub(crate) inode_insert: String,
+    inode_update: Box<[OnceLock<String>]>,
+    /// The inode row and everything that belongs to it.
+    pub(crate) inode_delete: [String; 4],
+
+    pub(crate) dirent: String,
+    pub(crate) dirents: String,
+    pub(crate) dirent_any: String,
+    pub(crate) parents: String,
+    pub(crate) dirent_set: String,
+    pub(crate) dirent_remove: String,
+
+    pub(crate) content: String,
+    pub(crate) content_set: String,
+    pub(crate) content_remove: String,
+
+    pub(crate) map_page: String,
+    pub(crate) map_pages: String,
+    pub(crate) map_set: String,
+    pub(crate) map_remove: String,
+    pub(crate) map_cut: String,
+
+    pub(crate) xattrs: String,
+    pub(crate) xattr_set: String,
+    pub(crate) xattr_remove: String,
+}
+
+impl StoreSql {
+    /// The statements for the tables of store `name`, which `table_store` owns.
+    pub(crate) fn new(table_store: StoreId, name: &str) -> StoreSql {
+        let text = |template: &str| template.replace("{t}", name);
+        StoreSql {
+            table_store,
+            table: name.into(),
+            table_dirent: text("{t}_dirent"),
+            table_content: text("{t}_content"),
+            table_map: text("{t}_map"),
+            table_xattr: text("{t}_xattr"),
+
+            inode: text(
+                "SELECT ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, \
+                 ctime_ns, btime_ns, rdev FROM \"{t}\" WHERE ino = ?1",
+            ),
+            inodes: text(
+                "SELECT ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, \
+                 ctime_ns, btime_ns, rdev FROM \"{t}\" WHERE ino > ?1 ORDER BY ino LIMIT ?2",
+            ),
+            inode_count: text("SELECT count(*) FROM \"{t}\""),
+            inode_insert: text(
+                "INSERT INTO \"{t}\" (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, \
+                 mtime_ns, ctime_ns, btime_ns, rdev) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+            ),
+            inode_update: (0..MASKS).map(|_| OnceLock::new()).collect(),
+            inode_delete: [
+                text("DELETE FROM \"{t}\" WHERE ino = ?1"),
+                text("DELETE FROM \"{t}_content\" WHERE ino = ?1"),
+                text("DELETE FROM \"{t}_map\" WHERE ino = ?1"),
+                text("DELETE FROM \"{t}_xattr\" WHERE ino = ?1"),
+            ],
+
+            dirent: text("SELECT ino FROM \"{t}_dirent\" WHERE parent = ?1 AND name = ?2"),
+            // LEFT JOIN: an entry whose inode is missing must be reported, not hidden.
+            dirents: text(
+                "SELECT d.name, d.ino, i.kind FROM \"{t}_dirent\" AS d \
+                 LEFT JOIN \"{t}\" AS i ON i.ino = d.ino \
+                 WHERE d.parent = ?1 AND d.name > ?2 ORDER BY d.name LIMIT ?3",
+            ),
+            dirent_any: text("SELECT 1 FROM \"{t}_dirent\" WHERE parent = ?1 LIMIT 1"),
+            parents: text("SELECT parent, name FROM \"{t}_dirent\" WHERE ino = ?1"),
+            dirent_set: text(
+                "INSERT INTO \"{t}_dirent\" (parent, name, ino) VALUES (?1, ?2, ?3) \
+                 ON CONFLICT (parent, name) DO UPDATE SET ino = excluded.ino",
+            ),
+            dirent_remove: text("DELETE FROM \"{t}_dirent\" WHERE parent = ?1 AND name = ?2"),
+
+            content: text("SELECT inline, target FROM \"{t}_content\" WHERE ino = ?1"),
+            content_set: text(
+                "INSERT INTO \"{t}_content\" (ino, inline, target) VALUES (?1, ?2, ?3) \
+                 ON CONFLICT (ino) DO UPDATE SET inline = excluded.inline, target = excluded.target",
+            ),
+            content_remove: text("DELETE FROM \"{t}_content\" WHERE ino = ?1"),
+
+            map_page: text("SELECT runs FROM \"{t}_map\" WHERE ino = ?1 AND page = ?2"),
+            map_pages: text(
+                "SELECT page, runs FROM \"{t}_map\" WHERE ino = ?1 AND page >= ?2 \
+                 ORDER BY page LIMIT ?3",
+            ),
+            map_set: text(
+                "INSERT INTO \"{t}_map\" (ino, page, runs) VALUES (?1, ?2, ?3) \
+                 ON CONFLICT (ino, page) DO UPDATE SET runs = excluded.runs",
+            ),
+            map_remove: text("DELETE FROM \"{t}_map\" WHERE ino = ?1 AND page = ?2"),
+            map_cut: text("DELETE FROM \"{t}_map\" WHERE ino = ?1 AND page >= ?2"),
+
+            xattrs: text("SELECT name, value FROM \"{t}_xattr\" WHERE ino = ?1 ORDER BY name"),
+            xattr_set: text(
+                "INSERT INTO \"{t}_xattr\" (ino, name, value) VALUES (?1, ?2, ?3) \
+                 ON CONFLICT (ino, name) DO UPDATE SET value = excluded.value",
+            ),
+            xattr_remove: text("DELETE FROM \"{t}_xattr\" WHERE ino = ?1 AND name = ?2"),
+        }
+    }
+
+    /// The UPDATE of exactly the columns in `mask`, with the parameter numbers of `inode_insert`;
+    /// `None` when the mask is empty. Naming only these keeps what plain SQL put in the others, and
+    /// spares the triggers on them.
+    pub(crate) fn inode_update(&self, mask: AttrMask) -> Option<&str> {
+        let columns: [(bool, &str); 7] = [
+            (mask.mode, "mode = ?3"),
+            (mask.owner, "uid = ?4, gid = ?5"),
+            (mask.nlink, "nlink = ?6"),
+            (mask.size, "size = ?7, blocks = ?8"),
+            (mask.atime, "atime_ns = ?9"),
+            (mask.mtime, "mtime_ns = ?10"),
+            (mask.ctime, "ctime_ns = ?11"),
+        ];
+        let index = columns
+            .iter()
+            .enumerate()
+            .map(|(bit, (on, _))| usize::from(*on) << bit)
+            .sum::<usize>();
+        if index == 0 {
+            return None;
+        }
+        Some(self.inode_update[index].get_or_init(|| {
+            let set: Vec<&str> = columns
+                .iter()
+                .filter(|(on, _)| *on)
+                .map(|(_, text)| *text)
+                .collect();
+            format!(
+                "UPDATE \"{}\" SET {} WHERE ino = ?1",
+                self.table,
+                set.join(", ")
+            )
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_names_only_its_mask() {
+        let sql = StoreSql::new(StoreId::MAIN, "main");
+        assert_eq!(sql.inode_update(AttrMask::default()), None);
+        let mask = AttrMask {
+            owner: true,
+            ctime: true,
+            ..AttrMask::default()
+        };
+        assert_eq!(
+            sql.inode_update(mask),
+            Some("UPDATE \"main\" SET uid = ?4, gid = ?5, ctime_ns = ?11 WHERE ino = ?1")
+        );
+    }
+}

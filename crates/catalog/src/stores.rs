@@ -1,0 +1,207 @@
+//! Stores: listing, creating, changing and destroying them.
+
+use crate::codec::{signed, unsigned};
+use crate::commit::{add_meta, insert_inode};
+use crate::error::{At, CatalogError, Result};
+use crate::open::root_inode;
+use crate::read::rows;
+use crate::rows::{InodeRow, StoreRow};
+use crate::statements::StoreSql;
+use crate::{Catalog, extents, schema};
+use larder_format::{CommitSeq, Ino, StoreId};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::sync::PoisonError;
+
+const SELECT: &str = "SELECT id, name, provider, mount, table_store FROM larder_store";
+
+impl Catalog {
+    /// All stores, by id.
+    pub fn stores(&self) -> Result<Vec<StoreRow>> {
+        let stores = self.read(|reader| {
+            rows(reader, &format!("{SELECT} ORDER BY id"), [], store_row).at("larder_store")
+        })?;
+        // Another process may have destroyed some.
+        let mut known = self.stores.write().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|id, _| stores.iter().any(|row| row.store == *id));
+        Ok(stores)
+    }
+
+    /// Creates a store with an empty root directory; with `table_store`, one that shows the tables
+    /// of that store instead (root attributes are then not used). The name follows
+    /// [`check_store_name`](crate::check_store_name) and is unique without regard to case.
+    #[allow(clippy::too_many_arguments)] // They are the columns of two rows.
+    pub fn create_store(
+        &self,
+        name: &str,
+        provider: &str,
+        mount: &str,
+        table_store: Option<StoreId>,
+        now_ns: i64,
+        root_mode: u32,
+        uid: u32,
+        gid: u32,
+    ) -> Result<StoreRow> {
+        schema::check_store_name(name)?;
+        let root = root_inode(now_ns, root_mode, uid, gid);
+        self.write(|txn| {
+            for (column, value) in [("name", name), ("mount", mount)] {
+                let sql = format!("SELECT 1 FROM larder_store WHERE {column} = ?1");
+                if txn
+                    .prepare(&sql)
+                    .and_then(|mut find| find.exists([value]))
+                    .at("larder_store")?
+                {
+                    return Err(CatalogError::Exists {
+                        what: format!("a store with {column} '{value}'"),
+                    });
+                }
+            }
+            insert_store(txn, name, provider, mount, table_store, &root)
+        })
+    }
+
+    /// Changes provider or mount of a store; what is `None` stays.
+    pub fn set_store(
+        &self,
+        store: StoreId,
+        provider: Option<&str>,
+        mount: Option<&str>,
+    ) -> Result<()> {
+        self.write(|txn| {
+            let changed = txn
+                .execute(
+                    "UPDATE larder_store SET provider = coalesce(?2, provider), \
+                     mount = coalesce(?3, mount) WHERE id = ?1",
+                    params![store.0, provider, mount],
+                )
+                .at("larder_store")?;
+            match changed {
+                1 => Ok(()),
+                _ => Err(CatalogError::not_found(format!("store {store}"))),
+            }
+        })
+    }
+
+    /// Destroys a store: drops its tables, the user's columns with them, and retires all it holds,
+    /// as one commit whose number is returned. Refuses `main`, and a store that another one shows.
+    /// Scans all extent rows.
+    pub fn destroy_store(&self, store: StoreId) -> Result<CommitSeq> {
+        if store == StoreId::MAIN {
+            return Err(CatalogError::invalid(
+                "store 'main' cannot be destroyed; remove its files instead",
+            ));
+        }
+        let seq = self.write(|txn| {
+            let row = find_store(txn, store)?;
+            let shown_by: Option<String> = txn
+                .query_row(
+                    "SELECT name FROM larder_store WHERE table_store = ?1 AND id <> ?1 LIMIT 1",
+                    [store.0],
+                    |row| row.get(0),
+                )
+                .optional()
+                .at("larder_store")?;
+            if let Some(other) = shown_by {
+                return Err(CatalogError::invalid(format!(
+                    "store '{}' is shown by store '{other}'; destroy that one first",
+                    row.name
+                )));
+            }
+            if row.table_store == store {
+                schema::drop_store_tables(txn, &row.name)?;
+            }
+            for table in ["larder_orphan", "larder_holder"] {
+                txn.execute(&format!("DELETE FROM {table} WHERE store = ?1"), [store.0])
+                    .at(table)?;
+            }
+            txn.execute("DELETE FROM larder_store WHERE id = ?1", [store.0])
+                .at("larder_store")?;
+            extents::retire_store(txn, store)
+        })?;
+        self.stores
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&store);
+        Ok(seq)
+    }
+
+    /// One more than the highest inode number that the store ever had (`CATALOG-4`).
+    pub fn next_ino(&self, store: StoreId) -> Result<Ino> {
+        let owner = self.store_sql(store)?.table_store;
+        self.read(|reader| {
+            reader
+                .prepare_cached("SELECT next_ino FROM larder_store WHERE id = ?1")
+                .and_then(|mut find| find.query_row([owner.0], |row| unsigned(row, 0)))
+                .map(Ino)
+                .at("larder_store")
+        })
+    }
+}
+
+/// Inserts the store's row and, unless it shows another store, its tables and root directory.
+pub(crate) fn insert_store(
+    txn: &Connection,
+    name: &str,
+    provider: &str,
+    mount: &str,
+    table_store: Option<StoreId>,
+    root: &InodeRow,
+) -> Result<StoreRow> {
+    let next = add_meta(txn, "next_store", 1)? - 1; // CATALOG-4
+    let store = StoreId(u32::try_from(next).map_err(|_| {
+        CatalogError::invalid("all 2^32 store ids are used; create a new database")
+    })?);
+    if let Some(other) = table_store {
+        let shown = find_store(txn, other)?;
+        if shown.table_store != other {
+            return Err(CatalogError::invalid(format!(
+                "store '{}' shows another store itself; name the one that it shows",
+                shown.name
+            )));
+        }
+    }
+    let row = StoreRow {
+        store,
+        name: name.into(),
+        provider: provider.into(),
+        mount: mount.into(),
+        table_store: table_store.unwrap_or(store),
+    };
+    txn.execute(
+        "INSERT INTO larder_store (id, name, provider, mount, table_store, next_ino) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        params![
+            store.0,
+            name,
+            provider,
+            mount,
+            row.table_store.0,
+            signed(Ino::ROOT.0) + 1
+        ],
+    )
+    .at("larder_store")?;
+    if table_store.is_none() {
+        schema::create_store_tables(txn, name)?;
+        txn.prepare(&StoreSql::new(store, name).inode_insert)
+            .and_then(|mut insert| insert_inode(&mut insert, root))
+            .at(name)?;
+    }
+    Ok(row)
+}
+
+fn find_store(txn: &Connection, store: StoreId) -> Result<StoreRow> {
+    txn.query_row(&format!("{SELECT} WHERE id = ?1"), [store.0], store_row)
+        .optional()
+        .at("larder_store")?
+        .ok_or_else(|| CatalogError::not_found(format!("store {store}")))
+}
+
+fn store_row(row: &Row<'_>) -> rusqlite::Result<StoreRow> {
+    Ok(StoreRow {
+        store: StoreId(row.get(0)?),
+        name: row.get(1)?,
+        provider: row.get(2)?,
+        mount: row.get(3)?,
+        table_store: StoreId(row.get(4)?),
+    })
+}

@@ -1,0 +1,716 @@
+//! The `files` provider: a full POSIX hierarchy on a store's own table.
+//!
+//! Every change checks first and changes then: after the first step nothing can fail but the
+//! engine itself.
+
+use crate::provider::{FileHandle, ProviderContext, StoreProvider};
+use crate::types::{
+    AllocateMode, Attr, Caller, DirEntry, NewNode, NodeId, RenameMode, SeekTarget, SetAttr,
+    SetTime, XattrMode,
+};
+use larder_object::format::limits::{
+    BLOCK_BYTES, LINK_COUNT_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
+};
+use larder_object::format::{FileKind, Ino, Name, StoreId};
+use larder_object::{AttrMask, Change, Engine, Error, ErrorKind, InodeRow, Node, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// User columns show under this prefix.
+const COLUMN_PREFIX: &[u8] = b"user.column.";
+const SETGID: u32 = 0o2000;
+/// Objects up to this size are prefetched whole at the first read, bytes.
+const PREFETCH_WHOLE_BYTES: u64 = 1 << 20;
+/// A sequential reader is kept this far ahead, doubling from the first to the second, bytes.
+const PREFETCH_BYTES_MIN: u64 = 256 << 10;
+const PREFETCH_BYTES_MAX: u64 = 8 << 20;
+
+/// Serves one store's table.
+pub(crate) struct FilesProvider {
+    engine: Arc<Engine>,
+    store: StoreId,
+    table: StoreId,
+}
+
+impl FilesProvider {
+    pub(crate) fn new(context: ProviderContext) -> FilesProvider {
+        FilesProvider {
+            engine: context.engine,
+            store: context.store,
+            table: context.table_store,
+        }
+    }
+
+    fn attr_of(&self, row: InodeRow) -> Attr {
+        attr_of(self.store, row)
+    }
+
+    fn require_entry(
+        &self,
+        change: &Change<'_>,
+        dir: &Node,
+        name: &Name,
+    ) -> Result<(Arc<Node>, InodeRow)> {
+        let ino = change.find_entry(dir, name)?.ok_or_else(|| absent(name))?;
+        let node = change.node(self.table, ino)?;
+        let row = change.row(&node)?;
+        Ok((node, row))
+    }
+
+    /// Whether `dir` is `ancestor` or lies below it.
+    fn is_below(&self, change: &Change<'_>, dir: Ino, ancestor: Ino) -> Result<bool> {
+        let mut at = dir;
+        loop {
+            if at == ancestor {
+                return Ok(true);
+            }
+            if at == Ino::ROOT {
+                return Ok(false);
+            }
+            at = change.parent(&*change.node(self.table, at)?)?;
+        }
+    }
+
+    fn column_of<'n>(&self, name: &'n [u8]) -> Result<Option<&'n str>> {
+        let Some(column) = name.strip_prefix(COLUMN_PREFIX) else {
+            return Ok(None);
+        };
+        let column = std::str::from_utf8(column).map_err(|_| no_attribute(name))?;
+        if !self
+            .engine
+            .user_columns(self.table)?
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(column))
+        {
+            return Err(no_attribute(name));
+        }
+        Ok(Some(column))
+    }
+
+    fn rename_one(
+        &self,
+        change: &Change<'_>,
+        from: (&Arc<Node>, &Name),
+        to: (&Arc<Node>, &Name),
+        moved: &(Arc<Node>, InodeRow),
+        replaced: Option<&(Arc<Node>, InodeRow)>,
+    ) -> Result<()> {
+        let (node, row) = moved;
+        let is_directory = row.kind == FileKind::Directory;
+        if let Some((old, old_row)) = replaced {
+            change.drop_name(old)?;
+            if old_row.kind == FileKind::Directory {
+                add_links(change, to.0, -1)?;
+            }
+        }
+        change.set_entry(from.0, from.1, None)?;
+        change.set_entry(to.0, to.1, Some((row.ino, row.kind)))?;
+        if is_directory && from.0.ino() != to.0.ino() {
+            add_links(change, from.0, -1)?;
+            add_links(change, to.0, 1)?;
+        }
+        touch_ctime(change, node)
+    }
+
+    fn exchange(
+        &self,
+        change: &Change<'_>,
+        from: (&Arc<Node>, &Name),
+        to: (&Arc<Node>, &Name),
+        one: &(Arc<Node>, InodeRow),
+        other: &(Arc<Node>, InodeRow),
+    ) -> Result<()> {
+        change.set_entry(from.0, from.1, Some((other.1.ino, other.1.kind)))?;
+        change.set_entry(to.0, to.1, Some((one.1.ino, one.1.kind)))?;
+        let is_directory = |row: &InodeRow| i64::from(row.kind == FileKind::Directory);
+        let balance = is_directory(&other.1) - is_directory(&one.1);
+        if balance != 0 && from.0.ino() != to.0.ino() {
+            add_links(change, from.0, balance)?;
+            add_links(change, to.0, -balance)?;
+        }
+        touch_ctime(change, &one.0)?;
+        touch_ctime(change, &other.0)
+    }
+}
+
+impl StoreProvider for FilesProvider {
+    fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {
+        let view = self.engine.view();
+        let dir = view.node(self.table, parent)?;
+        let ino = view.find_entry(&dir, name)?.ok_or_else(|| absent(name))?;
+        Ok(self.attr_of(view.row(&*view.node(self.table, ino)?)?))
+    }
+
+    fn attr(&self, ino: Ino) -> Result<Attr> {
+        let view = self.engine.view();
+        Ok(self.attr_of(view.row(&*view.node(self.table, ino)?)?))
+    }
+
+    fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        if let Some(size) = set.size_bytes {
+            let node = self.engine.view().node(self.table, ino)?;
+            require_file(&self.engine.row(&node)?)?;
+            self.engine.truncate(&node, size)?;
+        }
+        let change = self.engine.change()?;
+        let node = change.node(self.table, ino)?;
+        let now_ns = change.now_ns;
+        let at = |time: SetTime| match time {
+            SetTime::Now => now_ns,
+            SetTime::At(ns) => ns,
+        };
+        let mask = AttrMask {
+            mode: set.mode.is_some(),
+            owner: set.uid.is_some() || set.gid.is_some(),
+            atime: set.atime.is_some(),
+            mtime: set.mtime.is_some(),
+            ctime: true,
+            ..AttrMask::default()
+        };
+        let row = change.update(&node, mask, |row| {
+            row.mode = set.mode.map_or(row.mode, |mode| mode & 0o7777);
+            row.uid = set.uid.unwrap_or(row.uid);
+            row.gid = set.gid.unwrap_or(row.gid);
+            row.atime_ns = set.atime.map_or(row.atime_ns, at);
+            row.mtime_ns = set.mtime.map_or(row.mtime_ns, at);
+            row.ctime_ns = set.ctime.map_or(now_ns, at);
+        })?;
+        Ok(self.attr_of(row))
+    }
+
+    fn read_dir(&self, ino: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>> {
+        let view = self.engine.view();
+        let dir = view.node(self.table, ino)?;
+        let rows = view.list(&dir, after, limit)?;
+        let entry = |row: larder_object::DirentRow| DirEntry {
+            name: row.name,
+            node: NodeId {
+                store: self.store,
+                ino: row.ino,
+            },
+            kind: row.kind,
+        };
+        Ok(rows.into_iter().map(entry).collect())
+    }
+
+    fn parent(&self, ino: Ino) -> Result<Ino> {
+        let view = self.engine.view();
+        view.parent(&*view.node(self.table, ino)?)
+    }
+
+    fn create_node(
+        &self,
+        parent: Ino,
+        name: &Name,
+        new: NewNode<'_>,
+        mode: u32,
+        caller: Caller,
+    ) -> Result<Attr> {
+        let change = self.engine.change()?;
+        let dir = change.node(self.table, parent)?;
+        if change.find_entry(&dir, name)?.is_some() {
+            return Err(exists(name));
+        }
+        let dir_row = change.row(&dir)?;
+        require_linked(&dir_row)?;
+        let kind = new.kind();
+        let is_directory = kind == FileKind::Directory;
+        if is_directory && dir_row.nlink >= LINK_COUNT_MAX {
+            return Err(too_many_links(name));
+        }
+        let inherits = dir_row.mode & SETGID != 0;
+        let target = match new {
+            NewNode::Symlink(target) => Some(target),
+            _ => None,
+        };
+        let row = InodeRow {
+            ino: Ino(0),
+            kind,
+            mode: match kind {
+                FileKind::Symlink => 0o777,
+                FileKind::Directory if inherits => (mode & 0o7777) | SETGID,
+                _ => mode & 0o7777,
+            },
+            uid: caller.uid,
+            gid: if inherits { dir_row.gid } else { caller.gid },
+            nlink: if is_directory { 2 } else { 1 },
+            size_bytes: target.map_or(0, |target| target.len() as u64),
+            block_count: 0,
+            atime_ns: change.now_ns,
+            mtime_ns: change.now_ns,
+            ctime_ns: change.now_ns,
+            btime_ns: change.now_ns,
+            rdev: match new {
+                NewNode::CharDevice(device) | NewNode::BlockDevice(device) => device,
+                _ => 0,
+            },
+        };
+        let node = change.insert(self.table, row, target)?;
+        change.set_entry(&dir, name, Some((node.ino(), kind)))?;
+        if is_directory {
+            add_links(&change, &dir, 1)?;
+        }
+        Ok(self.attr_of(change.row(&node)?))
+    }
+
+    fn link(&self, ino: Ino, parent: Ino, name: &Name) -> Result<Attr> {
+        let change = self.engine.change()?;
+        let dir = change.node(self.table, parent)?;
+        let node = change.node(self.table, ino)?;
+        let row = change.row(&node)?;
+        if row.kind == FileKind::Directory {
+            return Err(Error::new(
+                ErrorKind::NotPermitted,
+                "a directory cannot have a second name; use a symbolic link",
+            ));
+        }
+        if change.find_entry(&dir, name)?.is_some() {
+            return Err(exists(name));
+        }
+        require_linked(&change.row(&dir)?)?;
+        if row.nlink == 0 {
+            return Err(absent(name));
+        }
+        if row.nlink >= LINK_COUNT_MAX {
+            return Err(too_many_links(name));
+        }
+        change.set_entry(&dir, name, Some((ino, row.kind)))?;
+        let mask = AttrMask {
+            nlink: true,
+            ctime: true,
+            ..AttrMask::default()
+        };
+        let now_ns = change.now_ns;
+        let row = change.update(&node, mask, |row| {
+            row.nlink += 1;
+            row.ctime_ns = now_ns;
+        })?;
+        Ok(self.attr_of(row))
+    }
+
+    fn unlink(&self, parent: Ino, name: &Name) -> Result<()> {
+        let change = self.engine.change()?;
+        let dir = change.node(self.table, parent)?;
+        let (node, row) = self.require_entry(&change, &dir, name)?;
+        if row.kind == FileKind::Directory {
+            return Err(Error::new(
+                ErrorKind::IsADirectory,
+                format!("'{name}' is a directory; remove it as one"),
+            ));
+        }
+        change.set_entry(&dir, name, None)?;
+        change.drop_name(&node)
+    }
+
+    fn remove_dir(&self, parent: Ino, name: &Name) -> Result<()> {
+        let change = self.engine.change()?;
+        let dir = change.node(self.table, parent)?;
+        let (node, row) = self.require_entry(&change, &dir, name)?;
+        require_empty_directory(&change, &node, &row, name)?;
+        change.set_entry(&dir, name, None)?;
+        change.drop_name(&node)?;
+        add_links(&change, &dir, -1)
+    }
+
+    fn rename(
+        &self,
+        parent: Ino,
+        name: &Name,
+        new_parent: Ino,
+        new_name: &Name,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let change = self.engine.change()?;
+        let from = change.node(self.table, parent)?;
+        let to = change.node(self.table, new_parent)?;
+        let moved = self.require_entry(&change, &from, name)?;
+        let there = match change.find_entry(&to, new_name)? {
+            Some(_) => Some(self.require_entry(&change, &to, new_name)?),
+            None => None,
+        };
+        require_linked(&change.row(&to)?)?;
+        let is_directory = moved.1.kind == FileKind::Directory;
+        let into_itself = || {
+            Error::new(
+                ErrorKind::InvalidInput,
+                format!("'{name}' cannot be moved into itself"),
+            )
+        };
+        if is_directory && self.is_below(&change, new_parent, moved.1.ino)? {
+            return Err(into_itself());
+        }
+        let crosses = parent != new_parent;
+        match (mode, there) {
+            (RenameMode::NoReplace, Some(_)) => Err(exists(new_name)),
+            (RenameMode::Exchange, None) => Err(absent(new_name)),
+            (RenameMode::Exchange, Some(other)) => {
+                if other.1.kind == FileKind::Directory
+                    && self.is_below(&change, parent, other.1.ino)?
+                {
+                    return Err(into_itself());
+                }
+                if other.1.ino == moved.1.ino {
+                    return Ok(());
+                }
+                self.exchange(&change, (&from, name), (&to, new_name), &moved, &other)
+            }
+            (RenameMode::Replace, Some(old)) => {
+                if old.1.ino == moved.1.ino {
+                    return Ok(());
+                }
+                match (is_directory, old.1.kind == FileKind::Directory) {
+                    (true, true) => require_empty_directory(&change, &old.0, &old.1, new_name)?,
+                    (true, false) => {
+                        return Err(Error::new(
+                            ErrorKind::NotADirectory,
+                            format!("'{new_name}' is not a directory"),
+                        ));
+                    }
+                    (false, true) => {
+                        return Err(Error::new(
+                            ErrorKind::IsADirectory,
+                            format!("'{new_name}' is a directory"),
+                        ));
+                    }
+                    (false, false) => {}
+                }
+                self.rename_one(&change, (&from, name), (&to, new_name), &moved, Some(&old))
+            }
+            (RenameMode::Replace | RenameMode::NoReplace, None) => {
+                if is_directory && crosses && change.row(&to)?.nlink >= LINK_COUNT_MAX {
+                    return Err(too_many_links(new_name));
+                }
+                self.rename_one(&change, (&from, name), (&to, new_name), &moved, None)
+            }
+        }
+    }
+
+    fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
+        let view = self.engine.view();
+        view.target(&*view.node(self.table, ino)?)
+    }
+
+    fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>> {
+        let node = {
+            let view = self.engine.view();
+            let node = view.node(self.table, ino)?;
+            require_file(&view.row(&node)?)?;
+            self.engine.open_node(&node)?;
+            node
+        };
+        Ok(Box::new(Handle {
+            engine: self.engine.clone(),
+            store: self.store,
+            node,
+            write,
+            expected: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
+        }))
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let mut names: Vec<Vec<u8>> = {
+            let view = self.engine.view();
+            let node = view.node(self.table, ino)?;
+            view.xattrs(&node)?
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect()
+        };
+        for column in self.engine.user_columns(self.table)? {
+            if self.engine.user_column(self.table, ino, &column)?.is_some() {
+                names.push([COLUMN_PREFIX, column.as_bytes()].concat());
+            }
+        }
+        Ok(names)
+    }
+
+    fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let value = match self.column_of(name)? {
+            Some(column) => self.engine.user_column(self.table, ino, column)?,
+            None => {
+                let view = self.engine.view();
+                view.find_xattr(&*view.node(self.table, ino)?, name)?
+            }
+        };
+        value.ok_or_else(|| no_attribute(name))
+    }
+
+    fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "the name of an extended attribute has 1 to 255 bytes",
+            ));
+        }
+        if value.len() > XATTR_VALUE_BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::TooBig,
+                "the value of an extended attribute has at most 65536 bytes",
+            ));
+        }
+        let has_it = match self.xattr(ino, name) {
+            Ok(_) => true,
+            // A column that does not exist is made by ALTER TABLE, not here.
+            Err(error) if error.kind() == ErrorKind::NoAttribute => {
+                self.column_of(name)?;
+                false
+            }
+            Err(error) => return Err(error),
+        };
+        match (mode, has_it) {
+            (XattrMode::Create, true) => {
+                return Err(Error::new(
+                    ErrorKind::Exists,
+                    format!("'{}' exists already", String::from_utf8_lossy(name)),
+                ));
+            }
+            (XattrMode::Replace, false) => return Err(no_attribute(name)),
+            _ => {}
+        }
+        if let Some(column) = self.column_of(name)? {
+            return self
+                .engine
+                .set_user_column(self.table, ino, column, Some(value));
+        }
+        let change = self.engine.change()?;
+        change.set_xattr(&change.node(self.table, ino)?, name, Some(value))
+    }
+
+    fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.xattr(ino, name)?;
+        if let Some(column) = self.column_of(name)? {
+            return self.engine.set_user_column(self.table, ino, column, None);
+        }
+        let change = self.engine.change()?;
+        change.set_xattr(&change.node(self.table, ino)?, name, None)
+    }
+}
+
+/// An open regular file.
+struct Handle {
+    engine: Arc<Engine>,
+    store: StoreId,
+    node: Arc<Node>,
+    write: bool,
+    /// Where the next read begins if the reader is sequential, bytes.
+    expected: AtomicU64,
+    /// How far a sequential reader was prefetched, bytes.
+    ahead: AtomicU64,
+}
+
+impl Handle {
+    fn require_write(&self) -> Result<()> {
+        if self.write {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::ReadOnly,
+            "the handle was opened for reading; open it for writing",
+        ))
+    }
+
+    /// Keeps the device ahead of a sequential reader: whole small objects, else a window that
+    /// doubles as long as the pattern holds.
+    fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        let end = offset + len;
+        let expected = self.expected.swap(end, Ordering::Relaxed);
+        if offset != expected {
+            self.ahead.store(0, Ordering::Relaxed);
+            return Ok(());
+        }
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        if offset == 0 {
+            self.ahead
+                .store(PREFETCH_WHOLE_BYTES.max(end), Ordering::Relaxed);
+            return self.engine.prefetch(&self.node, 0, PREFETCH_WHOLE_BYTES);
+        }
+        if end + PREFETCH_BYTES_MIN < ahead {
+            return Ok(());
+        }
+        let window = offset.clamp(PREFETCH_BYTES_MIN, PREFETCH_BYTES_MAX);
+        let from = ahead.max(end);
+        self.ahead.store(from + window, Ordering::Relaxed);
+        self.engine.prefetch(&self.node, from, window)
+    }
+}
+
+impl FileHandle for Handle {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.prefetch(offset, buffer.len() as u64)?;
+        self.engine.read(&self.node, offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.require_write()?;
+        self.engine.write(&self.node, offset, data)
+    }
+
+    fn append(&self, data: &[u8]) -> Result<u64> {
+        self.require_write()?;
+        self.engine.append(&self.node, data)
+    }
+
+    fn set_len(&self, size_bytes: u64) -> Result<()> {
+        self.require_write()?;
+        self.engine.truncate(&self.node, size_bytes)
+    }
+
+    fn expect_len(&self, size_bytes: u64) -> Result<()> {
+        self.require_write()?;
+        self.engine.expect_len(&self.node, size_bytes);
+        Ok(())
+    }
+
+    fn allocate(&self, mode: AllocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        self.require_write()?;
+        if len_bytes == 0 {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "a range of no bytes cannot be allocated",
+            ));
+        }
+        match mode {
+            AllocateMode::Allocate { keep_size } => self
+                .engine
+                .allocate(&self.node, offset, len_bytes, keep_size),
+            AllocateMode::PunchHole => self.engine.punch(&self.node, offset, len_bytes),
+            AllocateMode::ZeroRange { keep_size } => self
+                .engine
+                .zero_range(&self.node, offset, len_bytes, keep_size),
+        }
+    }
+
+    fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>> {
+        self.engine
+            .seek(&self.node, target == SeekTarget::Data, offset)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.engine.sync_node(&self.node)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        Ok(attr_of(self.store, self.engine.row(&self.node)?))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Err(error) = self.engine.close_node(&self.node) {
+            tracing::warn!("closing inode {}: {error}", self.node.ino());
+        }
+    }
+}
+
+fn attr_of(store: StoreId, row: InodeRow) -> Attr {
+    Attr {
+        node: NodeId {
+            store,
+            ino: row.ino,
+        },
+        kind: row.kind,
+        mode: row.mode,
+        uid: row.uid,
+        gid: row.gid,
+        nlink: row.nlink,
+        size_bytes: row.size_bytes,
+        allocated_bytes: row.block_count * BLOCK_BYTES,
+        atime_ns: row.atime_ns,
+        mtime_ns: row.mtime_ns,
+        ctime_ns: row.ctime_ns,
+        btime_ns: row.btime_ns,
+        rdev: row.rdev,
+    }
+}
+
+fn add_links(change: &Change<'_>, dir: &Arc<Node>, by: i64) -> Result<()> {
+    let mask = AttrMask {
+        nlink: true,
+        ..AttrMask::default()
+    };
+    change
+        .update(dir, mask, |row| {
+            row.nlink = row.nlink.saturating_add_signed(by as i32)
+        })
+        .map(drop)
+}
+
+fn touch_ctime(change: &Change<'_>, node: &Arc<Node>) -> Result<()> {
+    let now_ns = change.now_ns;
+    change
+        .update(
+            node,
+            AttrMask {
+                ctime: true,
+                ..AttrMask::default()
+            },
+            |row| row.ctime_ns = now_ns,
+        )
+        .map(drop)
+}
+
+fn require_file(row: &InodeRow) -> Result<()> {
+    match row.kind {
+        FileKind::File => Ok(()),
+        FileKind::Directory => Err(Error::new(
+            ErrorKind::IsADirectory,
+            "it is a directory, which has no content",
+        )),
+        _ => Err(Error::new(
+            ErrorKind::InvalidInput,
+            "only regular files have content",
+        )),
+    }
+}
+
+/// A directory that was removed takes no new entries.
+fn require_linked(row: &InodeRow) -> Result<()> {
+    if row.nlink > 0 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::NotFound, "the directory was removed"))
+}
+
+fn require_empty_directory(
+    change: &Change<'_>,
+    node: &Node,
+    row: &InodeRow,
+    name: &Name,
+) -> Result<()> {
+    if row.kind != FileKind::Directory {
+        return Err(Error::new(
+            ErrorKind::NotADirectory,
+            format!("'{name}' is not a directory"),
+        ));
+    }
+    if !change.list(node, None, 1)?.is_empty() {
+        return Err(Error::new(
+            ErrorKind::NotEmpty,
+            format!("directory '{name}' is not empty"),
+        ));
+    }
+    Ok(())
+}
+
+fn absent(name: &Name) -> Error {
+    Error::new(ErrorKind::NotFound, format!("'{name}' does not exist"))
+}
+
+fn exists(name: &Name) -> Error {
+    Error::new(ErrorKind::Exists, format!("'{name}' exists already"))
+}
+
+fn too_many_links(name: &Name) -> Error {
+    Error::new(
+        ErrorKind::TooManyLinks,
+        format!("'{name}': at most {LINK_COUNT_MAX} links are possible"),
+    )
+}
+
+fn no_attribute(name: &[u8]) -> Error {
+    Error::new(
+        ErrorKind::NoAttribute,
+        format!("there is no attribute '{}'", String::from_utf8_lossy(name)),
+    )
+}

@@ -1,0 +1,40 @@
+//! The public crate: one call per POSIX primitive, dispatched to stores.
+//!
+//! # Words
+//! A [`Database`] is an open database in this process. It holds *stores*; each is served by a
+//! *provider* ([`StoreProvider`]). A *node* ([`NodeId`]) is an inode of a store. A *handle*
+//! ([`FileHandle`]) is the open state of a regular file. A *path* is absolute, in bytes, and is
+//! dispatched to the store with the longest matching mount prefix.
+//!
+//! # Invariants
+//! * `CONTENT-1` A path is resolved component by component; a store mount hides a directory entry
+//!   of the same name, and no entry of that name can be made beside it.
+//! * `CONTENT-2` No operation crosses a store: rename and link between stores answer
+//!   [`ErrorKind::CrossStore`].
+//! * `CONTENT-3` Every operation is atomic, and the order of operations is the order of their
+//!   effects after a crash: what remains is a prefix.
+//! * `CONTENT-4` A name that is gone leaves its inode alive for as long as a handle is open.
+//! * `CONTENT-5` `sync` on a handle or the database returns after the commit that holds every
+//!   operation that ended before it was called.
+//!
+//! Every type is `Send + Sync`; calls block. Access checks are the caller's business (the mount
+//! lets the kernel do them); the API acts as the owner of the database.
+
+mod database;
+mod files;
+mod path;
+mod provider;
+mod readonly;
+mod types;
+
+pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
+pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
+pub use larder_object::{
+    CheckReport, Error, ErrorKind, FragReport, Result, SpaceReport, SqlRow, SqlSession, SqlValue,
+};
+pub use path::split_path;
+pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};
+pub use types::{
+    AllocateMode, Attr, Caller, DirEntry, NewNode, NodeId, RenameMode, SeekTarget, SetAttr,
+    SetTime, XattrMode,
+};

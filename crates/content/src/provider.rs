@@ -1,0 +1,102 @@
+//! The store-provider interface ([DBFS] "store-provider SPI"): what a store must answer.
+
+use crate::types::{
+    AllocateMode, Attr, Caller, DirEntry, NewNode, RenameMode, SeekTarget, SetAttr, XattrMode,
+};
+use larder_object::format::{Ino, Name, StoreId};
+use larder_object::{Engine, Result};
+use std::sync::Arc;
+
+/// What a provider is made from.
+pub struct ProviderContext {
+    /// The engine of the open database.
+    pub engine: Arc<Engine>,
+    /// The store it serves; nodes it returns carry this id.
+    pub store: StoreId,
+    /// The store whose table it shows; usually the same.
+    pub table_store: StoreId,
+}
+
+/// Makes the provider of one store.
+pub type ProviderFactory = Arc<dyn Fn(ProviderContext) -> Arc<dyn StoreProvider> + Send + Sync>;
+
+/// The operations of one store, one per POSIX primitive. All are atomic (`CONTENT-3`). Errors
+/// follow POSIX for the call of the same name; each method lists only what is its own.
+///
+/// A provider never sees paths or mounts: `Database` resolves them.
+pub trait StoreProvider: Send + Sync {
+    /// The attributes of the entry `name` of `parent`.
+    fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr>;
+    /// The attributes of an inode.
+    fn attr(&self, ino: Ino) -> Result<Attr>;
+    /// Changes attributes; returns the new ones.
+    fn set_attr(&self, ino: Ino, change: &SetAttr) -> Result<Attr>;
+    /// At most `limit` entries after `after` (from the start: `None`), in a fixed order; fewer
+    /// than `limit` only at the end.
+    fn read_dir(&self, ino: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>>;
+    /// The parent of a directory; the root is its own.
+    fn parent(&self, ino: Ino) -> Result<Ino>;
+    /// Makes a node named `name` in `parent`; `mode` has the umask applied already. A setgid
+    /// parent hands down its group, and to directories the bit too.
+    fn create_node(
+        &self,
+        parent: Ino,
+        name: &Name,
+        new: NewNode<'_>,
+        mode: u32,
+        caller: Caller,
+    ) -> Result<Attr>;
+    /// Another name for an inode that is not a directory.
+    fn link(&self, ino: Ino, parent: Ino, name: &Name) -> Result<Attr>;
+    /// Removes a name of something that is not a directory.
+    fn unlink(&self, parent: Ino, name: &Name) -> Result<()>;
+    /// Removes an empty directory.
+    fn remove_dir(&self, parent: Ino, name: &Name) -> Result<()>;
+    /// Renames within the store, in one commit.
+    fn rename(
+        &self,
+        parent: Ino,
+        name: &Name,
+        new_parent: Ino,
+        new_name: &Name,
+        mode: RenameMode,
+    ) -> Result<()>;
+    /// The target of a symbolic link.
+    fn read_link(&self, ino: Ino) -> Result<Vec<u8>>;
+    /// Opens a regular file. `write` asks for a handle that can change it.
+    fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>>;
+    /// The names of the extended attributes; user columns that are not NULL show as
+    /// `user.column.NAME`.
+    fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
+    /// The value of an extended attribute; [`crate::ErrorKind::NoAttribute`] if it has none.
+    fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+    /// Sets an extended attribute.
+    fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+    /// Removes an extended attribute; for a user column: sets it to NULL.
+    fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
+}
+
+/// An open regular file. Dropping it closes it; what was written is not lost by that, but only
+/// [`FileHandle::sync`] says that it is durable.
+pub trait FileHandle: Send + Sync {
+    /// Reads up to `buffer.len()` bytes at `offset`; 0 at or after the end. Holes read as zero.
+    /// [`crate::ErrorKind::Corrupt`] when a checksum does not match.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
+    /// Writes all of `data` at `offset`, extending the file as needed.
+    /// [`crate::ErrorKind::NoSpace`] comes from here, never after success.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+    /// Writes all of `data` at the end, atomically with other appends; returns where.
+    fn append(&self, data: &[u8]) -> Result<u64>;
+    /// Sets the logical length.
+    fn set_len(&self, size_bytes: u64) -> Result<()>;
+    /// Announces the final length, bytes, so that space is allocated once, in one piece.
+    fn expect_len(&self, size_bytes: u64) -> Result<()>;
+    /// `fallocate(2)`.
+    fn allocate(&self, mode: AllocateMode, offset: u64, len_bytes: u64) -> Result<()>;
+    /// `lseek(2)` with `SEEK_DATA` or `SEEK_HOLE`; `None` when there is no such place (`ENXIO`).
+    fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>>;
+    /// Returns after the commit that holds every operation on this file that ended before.
+    fn sync(&self) -> Result<()>;
+    /// The attributes now.
+    fn attr(&self) -> Result<Attr>;
+}

@@ -1,0 +1,95 @@
+//! The `readonly` provider: shows a store's table; writes answer [`ErrorKind::ReadOnly`].
+
+use crate::provider::{FileHandle, StoreProvider};
+use crate::types::{Attr, Caller, DirEntry, NewNode, RenameMode, SetAttr, XattrMode};
+use larder_object::format::{Ino, Name};
+use larder_object::{Error, ErrorKind, Result};
+use std::sync::Arc;
+
+/// Wraps another provider and refuses every change.
+pub(crate) struct ReadonlyProvider {
+    inner: Arc<dyn StoreProvider>,
+}
+
+impl ReadonlyProvider {
+    pub(crate) fn new(inner: Arc<dyn StoreProvider>) -> ReadonlyProvider {
+        ReadonlyProvider { inner }
+    }
+}
+
+fn refuse<T>() -> Result<T> {
+    Err(Error::new(
+        ErrorKind::ReadOnly,
+        "the store is served read-only; write to the store it shows",
+    ))
+}
+
+impl StoreProvider for ReadonlyProvider {
+    fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {
+        self.inner.lookup(parent, name)
+    }
+
+    fn attr(&self, ino: Ino) -> Result<Attr> {
+        self.inner.attr(ino)
+    }
+
+    fn set_attr(&self, _: Ino, _: &SetAttr) -> Result<Attr> {
+        refuse()
+    }
+
+    fn read_dir(&self, ino: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>> {
+        self.inner.read_dir(ino, after, limit)
+    }
+
+    fn parent(&self, ino: Ino) -> Result<Ino> {
+        self.inner.parent(ino)
+    }
+
+    fn create_node(&self, _: Ino, _: &Name, _: NewNode<'_>, _: u32, _: Caller) -> Result<Attr> {
+        refuse()
+    }
+
+    fn link(&self, _: Ino, _: Ino, _: &Name) -> Result<Attr> {
+        refuse()
+    }
+
+    fn unlink(&self, _: Ino, _: &Name) -> Result<()> {
+        refuse()
+    }
+
+    fn remove_dir(&self, _: Ino, _: &Name) -> Result<()> {
+        refuse()
+    }
+
+    fn rename(&self, _: Ino, _: &Name, _: Ino, _: &Name, _: RenameMode) -> Result<()> {
+        refuse()
+    }
+
+    fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.inner.read_link(ino)
+    }
+
+    fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>> {
+        if write {
+            refuse()
+        } else {
+            self.inner.open(ino, false)
+        }
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.inner.xattrs(ino)
+    }
+
+    fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.inner.xattr(ino, name)
+    }
+
+    fn set_xattr(&self, _: Ino, _: &[u8], _: &[u8], _: XattrMode) -> Result<()> {
+        refuse()
+    }
+
+    fn remove_xattr(&self, _: Ino, _: &[u8]) -> Result<()> {
+        refuse()
+    }
+}

@@ -1,0 +1,189 @@
+//! Plain data that the Content API takes and returns.
+
+use larder_object::format::{FileKind, Ino, Name, StoreId};
+
+/// An inode of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId {
+    /// The store.
+    pub store: StoreId,
+    /// The inode in it.
+    pub ino: Ino,
+}
+
+impl NodeId {
+    /// The root of the database: the root directory of store `main`.
+    pub const ROOT: NodeId = NodeId {
+        store: StoreId::MAIN,
+        ino: Ino::ROOT,
+    };
+}
+
+/// The attributes of a node. Times are nanoseconds since 1970 (UTC), negative before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attr {
+    /// Which node.
+    pub node: NodeId,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits with setuid, setgid, sticky: `0..=0o7777`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Number of names.
+    pub nlink: u32,
+    /// Logical length, bytes.
+    pub size_bytes: u64,
+    /// Space held, bytes (inline content: 0).
+    pub allocated_bytes: u64,
+    /// Last access.
+    pub atime_ns: i64,
+    /// Last change of content.
+    pub mtime_ns: i64,
+    /// Last change of content or attributes.
+    pub ctime_ns: i64,
+    /// Creation.
+    pub btime_ns: i64,
+    /// Device number of device nodes (`makedev` encoding), else 0.
+    pub rdev: u64,
+}
+
+/// Who asks; new nodes belong to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+impl Caller {
+    /// The user that runs this process.
+    pub fn current() -> Caller {
+        let (uid, gid) = larder_object::process_owner();
+        Caller { uid, gid }
+    }
+}
+
+/// A new value for a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The present.
+    Now,
+    /// Nanoseconds since 1970 (UTC).
+    At(i64),
+}
+
+/// Attributes to change; `None` keeps. A change of `size_bytes` truncates or extends with a hole.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits, `0..=0o7777`.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Logical length, bytes; regular files only.
+    pub size_bytes: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+    /// Change time; normally the present. Only restores set it.
+    pub ctime: Option<SetTime>,
+}
+
+/// What [`crate::Database::create_node`] makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NewNode<'a> {
+    /// An empty regular file.
+    File,
+    /// An empty directory.
+    Directory,
+    /// A symbolic link to these bytes, 1–4095.
+    Symlink(&'a [u8]),
+    /// A named pipe.
+    Fifo,
+    /// A Unix-domain socket.
+    Socket,
+    /// A character device with this device number.
+    CharDevice(u64),
+    /// A block device with this device number.
+    BlockDevice(u64),
+}
+
+impl NewNode<'_> {
+    /// The kind of node that this makes.
+    pub fn kind(&self) -> FileKind {
+        match self {
+            NewNode::File => FileKind::File,
+            NewNode::Directory => FileKind::Directory,
+            NewNode::Symlink(_) => FileKind::Symlink,
+            NewNode::Fifo => FileKind::Fifo,
+            NewNode::Socket => FileKind::Socket,
+            NewNode::CharDevice(_) => FileKind::CharDevice,
+            NewNode::BlockDevice(_) => FileKind::BlockDevice,
+        }
+    }
+}
+
+/// One entry of a directory; `.` and `..` are never listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name.
+    pub name: Name,
+    /// What it names.
+    pub node: NodeId,
+    /// The kind of what it names.
+    pub kind: FileKind,
+}
+
+/// What a rename does when the new name exists (`renameat2(2)`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replaces it.
+    Replace,
+    /// Fails with [`crate::ErrorKind::Exists`].
+    NoReplace,
+    /// Swaps the two; both must exist.
+    Exchange,
+}
+
+/// What to look for from an offset on (`lseek(2)`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekTarget {
+    /// The next byte that is not in a hole.
+    Data,
+    /// The next hole; the end of the file counts as one.
+    Hole,
+}
+
+/// What to do with a range of a file (`fallocate(2)`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Makes sure that space is there; grows the file unless `keep_size`.
+    Allocate {
+        /// Keeps the logical length.
+        keep_size: bool,
+    },
+    /// Makes a hole; never changes the logical length.
+    PunchHole,
+    /// Makes the range read as zero; grows the file unless `keep_size`.
+    ZeroRange {
+        /// Keeps the logical length.
+        keep_size: bool,
+    },
+}
+
+/// What setting an extended attribute may do (`setxattr(2)`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Creates or replaces.
+    Set,
+    /// Fails with [`crate::ErrorKind::Exists`] when it exists.
+    Create,
+    /// Fails with [`crate::ErrorKind::NoAttribute`] when it does not.
+    Replace,
+}

@@ -1,0 +1,629 @@
+//! The Content API on a real database in a temporary directory: one test per promise.
+
+use larder::{
+    AllocateMode, Caller, CreateOptions, Database, Error, ErrorKind, Name, NewNode, NodeId,
+    OpenOptions, RenameMode, SeekTarget, SetAttr, SqlValue, XattrMode,
+};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const OWNER: Caller = Caller { uid: 1, gid: 2 };
+
+fn create(dir: &Path, capacity_bytes: Option<u64>) -> Database {
+    let path = dir.join("t.larder");
+    Database::create(
+        &path,
+        &CreateOptions {
+            capacity_bytes,
+            ..CreateOptions::default()
+        },
+    )
+    .unwrap();
+    open(dir)
+}
+
+fn open(dir: &Path) -> Database {
+    Database::open(
+        &dir.join("t.larder"),
+        OpenOptions {
+            label: "test".into(),
+            ..OpenOptions::default()
+        },
+    )
+    .unwrap()
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn make(db: &Database, parent: NodeId, text: &str) -> NodeId {
+    db.create_node(parent, &name(text), NewNode::File, 0o644, OWNER)
+        .unwrap()
+        .node
+}
+
+fn put(db: &Database, parent: NodeId, text: &str, bytes: &[u8]) -> NodeId {
+    let node = make(db, parent, text);
+    db.open_file(node, true)
+        .unwrap()
+        .write_at(0, bytes)
+        .unwrap();
+    node
+}
+
+fn content(db: &Database, node: NodeId) -> Vec<u8> {
+    let handle = db.open_file(node, false).unwrap();
+    let mut bytes = vec![0; handle.attr().unwrap().size_bytes as usize];
+    let read = handle.read_at(0, &mut bytes).unwrap();
+    assert_eq!(read, bytes.len());
+    bytes
+}
+
+fn pattern(len: usize, salt: u64) -> Vec<u8> {
+    let mut state = salt | 1;
+    (0..len)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+fn assert_clean(db: &Database) {
+    let report = db.check(true, &mut |_, _| {}).unwrap();
+    assert_eq!(report.findings, Vec::<String>::new());
+}
+
+fn kind<T: std::fmt::Debug>(outcome: Result<T, Error>) -> ErrorKind {
+    outcome.unwrap_err().kind()
+}
+
+#[test]
+fn content_of_every_size_survives_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let sizes = [
+        0,
+        1,
+        2047,
+        2048,
+        2049,
+        4095,
+        4096,
+        4097,
+        100_000,
+        1 << 20,
+        (9 << 20) + 5,
+    ];
+    let db = create(dir.path(), None);
+    for (index, &size) in sizes.iter().enumerate() {
+        put(
+            &db,
+            NodeId::ROOT,
+            &format!("f{index}"),
+            &pattern(size, index as u64),
+        );
+    }
+    for round in 0..2 {
+        for (index, &size) in sizes.iter().enumerate() {
+            let attr = db.resolve(format!("/f{index}").as_bytes(), true).unwrap();
+            assert_eq!(attr.size_bytes, size as u64);
+            assert_eq!((attr.uid, attr.gid), (1, 2));
+            assert!(
+                content(&db, attr.node) == pattern(size, index as u64),
+                "size {size} round {round}"
+            );
+        }
+        db.sync().unwrap();
+    }
+    assert_clean(&db);
+    db.close().unwrap();
+    let db = open(dir.path());
+    for (index, &size) in sizes.iter().enumerate() {
+        let attr = db.resolve(format!("/f{index}").as_bytes(), true).unwrap();
+        assert!(
+            content(&db, attr.node) == pattern(size, index as u64),
+            "size {size} reopened"
+        );
+    }
+    let frag = db.frag().unwrap();
+    assert_eq!(frag.fragments_per_object_mean, 1.0);
+    assert_clean(&db);
+}
+
+#[test]
+fn overwrites_at_any_offset_match_an_array() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let node = make(&db, NodeId::ROOT, "f");
+    let handle = db.open_file(node, true).unwrap();
+    let mut model: Vec<u8> = Vec::new();
+    let mut state = 42u64;
+    let mut random = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % below
+    };
+    for step in 0..400 {
+        let offset = random(300_000) as usize;
+        let len = 1 + random(if step % 7 == 0 { 200_000 } else { 9_000 }) as usize;
+        match random(10) {
+            0..=5 => {
+                let data = pattern(len, step);
+                handle.write_at(offset as u64, &data).unwrap();
+                model.resize(model.len().max(offset + len), 0);
+                model[offset..offset + len].copy_from_slice(&data);
+            }
+            6 => {
+                handle.set_len(offset as u64).unwrap();
+                model.resize(offset, 0);
+            }
+            7 => {
+                handle
+                    .allocate(AllocateMode::PunchHole, offset as u64, len as u64)
+                    .unwrap();
+                let end = (offset + len).min(model.len());
+                if offset < end {
+                    model[offset..end].fill(0);
+                }
+            }
+            8 => {
+                let data = pattern(len, step);
+                assert_eq!(handle.append(&data).unwrap(), model.len() as u64);
+                model.extend(data);
+            }
+            _ => match random(3) {
+                0 => db.sync().unwrap(),
+                1 => handle.sync().unwrap(),
+                _ => {
+                    handle
+                        .allocate(
+                            AllocateMode::ZeroRange { keep_size: false },
+                            offset as u64,
+                            len as u64,
+                        )
+                        .unwrap();
+                    model.resize(model.len().max(offset + len), 0);
+                    model[offset..offset + len].fill(0);
+                }
+            },
+        }
+        let mut bytes = vec![0; model.len() + 10];
+        assert_eq!(handle.read_at(0, &mut bytes).unwrap(), model.len());
+        assert!(bytes[..model.len()] == model, "step {step}");
+    }
+    drop(handle);
+    assert_clean(&db);
+    db.close().unwrap();
+    let db = open(dir.path());
+    assert!(content(&db, node) == model);
+}
+
+#[test]
+fn a_file_without_a_name_lives_while_it_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let data = pattern(50_000, 1);
+    let node = put(&db, NodeId::ROOT, "f", &data);
+    db.sync().unwrap();
+    let handle = db.open_file(node, true).unwrap();
+    db.unlink(NodeId::ROOT, &name("f")).unwrap();
+    assert_eq!(kind(db.resolve(b"/f", true)), ErrorKind::NotFound);
+    db.sync().unwrap();
+    let mut bytes = vec![0; data.len()];
+    assert_eq!(handle.read_at(0, &mut bytes).unwrap(), data.len());
+    assert!(bytes == data, "CONTENT-4");
+    handle.write_at(0, b"still here").unwrap();
+    assert_eq!(handle.attr().unwrap().nlink, 0);
+    drop(handle);
+    assert_eq!(kind(db.attr(node)), ErrorKind::NotFound);
+    db.sync().unwrap();
+    assert_clean(&db);
+    assert_eq!(db.space().unwrap().live_bytes, 0);
+    db.close().unwrap();
+    let db = open(dir.path());
+    assert_eq!(db.space().unwrap().retired_bytes, 0, "closing reclaims");
+}
+
+#[test]
+fn names_obey_posix() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let sub = db
+        .create_node(NodeId::ROOT, &name("d"), NewNode::Directory, 0o755, OWNER)
+        .unwrap()
+        .node;
+    let file = put(&db, sub, "a", b"one");
+    put(&db, sub, "b", b"two");
+    assert_eq!(db.attr(NodeId::ROOT).unwrap().nlink, 3);
+    assert_eq!(
+        kind(db.create_node(sub, &name("a"), NewNode::File, 0, OWNER)),
+        ErrorKind::Exists
+    );
+    assert_eq!(
+        kind(db.remove_dir(NodeId::ROOT, &name("d"))),
+        ErrorKind::NotEmpty
+    );
+    assert_eq!(
+        kind(db.unlink(NodeId::ROOT, &name("d"))),
+        ErrorKind::IsADirectory
+    );
+    assert_eq!(kind(db.lookup(file, &name("x"))), ErrorKind::NotADirectory);
+    assert_eq!(
+        kind(db.rename(
+            NodeId::ROOT,
+            &name("d"),
+            sub,
+            &name("d"),
+            RenameMode::Replace
+        )),
+        ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        kind(db.rename(sub, &name("a"), sub, &name("b"), RenameMode::NoReplace)),
+        ErrorKind::Exists
+    );
+    db.rename(sub, &name("a"), sub, &name("b"), RenameMode::Exchange)
+        .unwrap();
+    assert_eq!(
+        content(&db, db.resolve(b"/d/a", true).unwrap().node),
+        b"two"
+    );
+    db.rename(
+        sub,
+        &name("b"),
+        NodeId::ROOT,
+        &name("c"),
+        RenameMode::Replace,
+    )
+    .unwrap();
+    db.rename(
+        sub,
+        &name("a"),
+        NodeId::ROOT,
+        &name("c"),
+        RenameMode::Replace,
+    )
+    .unwrap();
+    assert_eq!(content(&db, db.resolve(b"/c", true).unwrap().node), b"two");
+    assert_eq!(kind(db.attr(file)), ErrorKind::NotFound);
+    db.link(db.resolve(b"/c", true).unwrap().node, sub, &name("hard"))
+        .unwrap();
+    assert_eq!(db.resolve(b"/d/hard", true).unwrap().nlink, 2);
+    db.create_node(
+        NodeId::ROOT,
+        &name("soft"),
+        NewNode::Symlink(b"d/../d/hard"),
+        0,
+        OWNER,
+    )
+    .unwrap();
+    assert_eq!(
+        content(&db, db.resolve(b"/soft", true).unwrap().node),
+        b"two"
+    );
+    db.create_node(
+        NodeId::ROOT,
+        &name("loop"),
+        NewNode::Symlink(b"loop"),
+        0,
+        OWNER,
+    )
+    .unwrap();
+    assert_eq!(kind(db.resolve(b"/loop", true)), ErrorKind::TooManySymlinks);
+    db.unlink(sub, &name("hard")).unwrap();
+    db.remove_dir(NodeId::ROOT, &name("d")).unwrap();
+    assert_eq!(db.attr(NodeId::ROOT).unwrap().nlink, 2);
+    assert_clean(&db);
+}
+
+#[test]
+fn directories_list_committed_and_uncommitted_entries_in_one_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let mut expected: Vec<Vec<u8>> = Vec::new();
+    for index in 0..500 {
+        let text: Vec<u8> = if index % 10 == 0 {
+            [&[0xff, 0xfe], format!("{index}").as_bytes()].concat()
+        } else {
+            format!("n{index}").into_bytes()
+        };
+        db.create_node(
+            NodeId::ROOT,
+            &Name::new(&text).unwrap(),
+            NewNode::File,
+            0o600,
+            OWNER,
+        )
+        .unwrap();
+        expected.push(text);
+        if index % 170 == 0 {
+            db.sync().unwrap();
+        }
+        if index % 3 == 0 {
+            let gone = expected.remove(expected.len() / 2);
+            db.unlink(NodeId::ROOT, &Name::new(&gone).unwrap()).unwrap();
+        }
+    }
+    for limit in [1, 7, 1000] {
+        let mut listed = Vec::new();
+        let mut after: Option<Name> = None;
+        loop {
+            let page = db.read_dir(NodeId::ROOT, after.as_ref(), limit).unwrap();
+            let is_last = page.len() < limit;
+            after = page.last().map(|entry| entry.name.clone()).or(after);
+            listed.extend(page.into_iter().map(|entry| entry.name.as_bytes().to_vec()));
+            if is_last {
+                break;
+            }
+        }
+        listed.sort();
+        expected.sort();
+        assert_eq!(listed, expected, "pages of {limit}");
+    }
+}
+
+#[test]
+fn a_full_database_refuses_at_write_and_recovers_by_deleting() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), Some(32 << 20));
+    let chunk = pattern(1 << 20, 3);
+    let mut names = Vec::new();
+    let refused = loop {
+        let text = format!("f{}", names.len());
+        let node = make(&db, NodeId::ROOT, &text);
+        names.push(text);
+        assert!(names.len() < 40, "the capacity is 32 MiB");
+        if let Err(error) = db.open_file(node, true).unwrap().write_at(0, &chunk) {
+            break error;
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert!(names.len() > 28, "only {} MiB fit", names.len());
+    db.sync().unwrap();
+    for text in &names[..names.len() - 1] {
+        assert!(
+            content(
+                &db,
+                db.resolve(format!("/{text}").as_bytes(), true)
+                    .unwrap()
+                    .node
+            ) == chunk
+        );
+    }
+    for round in 0..3 {
+        db.unlink(NodeId::ROOT, &name(&names[round])).unwrap();
+        put(&db, NodeId::ROOT, &format!("again{round}"), &chunk);
+    }
+    db.sync().unwrap();
+    assert_clean(&db);
+}
+
+#[test]
+fn sparse_files_take_no_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), Some(32 << 20));
+    let node = make(&db, NodeId::ROOT, "sparse");
+    let handle = db.open_file(node, true).unwrap();
+    handle.set_len(20 << 30).unwrap();
+    handle.write_at(10 << 30, &pattern(4096, 9)).unwrap();
+    handle.sync().unwrap();
+    assert_eq!(handle.attr().unwrap().allocated_bytes, 4096);
+    assert_eq!(handle.seek(SeekTarget::Data, 0).unwrap(), Some(10 << 30));
+    assert_eq!(
+        handle.seek(SeekTarget::Hole, 10 << 30).unwrap(),
+        Some((10 << 30) + 4096)
+    );
+    assert_eq!(
+        handle.seek(SeekTarget::Data, (10 << 30) + 4096).unwrap(),
+        None
+    );
+    let mut bytes = vec![1; 8192];
+    handle.read_at((10 << 30) - 4096, &mut bytes).unwrap();
+    assert!(bytes[..4096].iter().all(|&byte| byte == 0) && bytes[4096..] == pattern(4096, 9));
+    handle.set_len(1).unwrap();
+    handle.sync().unwrap();
+    assert_eq!(handle.attr().unwrap().allocated_bytes, 0);
+    drop(handle);
+    assert_clean(&db);
+}
+
+#[test]
+fn attributes_and_user_columns_show_as_xattrs_and_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let node = put(&db, NodeId::ROOT, "photo.jpg", b"jpeg");
+    db.set_xattr(node, b"user.note", b"hello", XattrMode::Create)
+        .unwrap();
+    assert_eq!(
+        kind(db.set_xattr(node, b"user.note", b"x", XattrMode::Create)),
+        ErrorKind::Exists
+    );
+    assert_eq!(
+        kind(db.set_xattr(node, b"user.none", b"x", XattrMode::Replace)),
+        ErrorKind::NoAttribute
+    );
+    assert_eq!(
+        kind(db.set_xattr(node, b"user.column.place", b"x", XattrMode::Set)),
+        ErrorKind::NoAttribute
+    );
+    db.sync().unwrap();
+    let mut sql = db.sql(false).unwrap();
+    sql.execute("ALTER TABLE main ADD COLUMN place TEXT; UPDATE main SET place = 'Split', mode = 384 WHERE kind = 'file'", &mut |_| Ok(()))
+        .unwrap();
+    let patience = Instant::now();
+    while db.attr(node).unwrap().mode != 0o600 {
+        assert!(
+            patience.elapsed() < Duration::from_secs(2),
+            "a foreign chmod is seen"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(db.xattr(node, b"user.column.place").unwrap(), b"Split");
+    db.set_xattr(node, b"user.column.place", b"Zadar", XattrMode::Replace)
+        .unwrap();
+    let mut places = Vec::new();
+    sql.execute(
+        "SELECT path, place FROM main JOIN main_path USING (ino) WHERE place IS NOT NULL",
+        &mut |row| {
+            places.push(row.values.clone());
+            Ok(())
+        },
+    )
+    .unwrap();
+    assert_eq!(
+        places,
+        [[
+            SqlValue::Text("/photo.jpg".into()),
+            SqlValue::Text("Zadar".into())
+        ]]
+    );
+    let mut names = db.xattrs(node).unwrap();
+    names.sort();
+    assert_eq!(
+        names,
+        [b"user.column.place".to_vec(), b"user.note".to_vec()]
+    );
+    let refused = sql
+        .execute("UPDATE main SET size = 7", &mut |_| Ok(()))
+        .unwrap_err();
+    assert!(refused.to_string().contains("size"), "{refused}");
+    assert_clean(&db);
+}
+
+#[test]
+fn stores_are_dispatched_by_the_longest_mount() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    db.create_store("photos", "files", None, None).unwrap();
+    db.create_store("raw", "files", Some("/photos/raw"), None)
+        .unwrap();
+    db.create_store("shown", "readonly", None, Some("photos"))
+        .unwrap();
+    assert_eq!(
+        kind(db.create_store("x", "files", Some("/a/b"), None)),
+        ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        kind(db.create_store("x", "magic", None, None)),
+        ErrorKind::InvalidInput
+    );
+    let photos = db.resolve(b"/photos", true).unwrap().node;
+    put(&db, photos, "a.jpg", b"a");
+    let raw = db.resolve(b"/photos/raw", true).unwrap().node;
+    assert_ne!(raw.store, photos.store);
+    put(&db, raw, "a.raw", b"r");
+    assert_eq!(db.parent(raw).unwrap(), photos);
+    let listed: Vec<String> = db
+        .read_dir(photos, None, 100)
+        .unwrap()
+        .into_iter()
+        .map(|entry| entry.name.to_string())
+        .collect();
+    assert_eq!(listed, ["a.jpg", "raw"]);
+    let shown = db.resolve(b"/shown/a.jpg", true).unwrap();
+    assert_eq!(content(&db, shown.node), b"a");
+    assert_eq!(
+        kind(db.open_file(shown.node, true).map(drop)),
+        ErrorKind::ReadOnly
+    );
+    assert_eq!(
+        kind(db.set_attr(shown.node, &SetAttr::default())),
+        ErrorKind::ReadOnly
+    );
+    assert_eq!(
+        kind(db.create_node(NodeId::ROOT, &name("photos"), NewNode::File, 0, OWNER)),
+        ErrorKind::Exists
+    );
+    assert_eq!(
+        kind(db.rename(
+            photos,
+            &name("a.jpg"),
+            NodeId::ROOT,
+            &name("b"),
+            RenameMode::Replace
+        )),
+        ErrorKind::CrossStore
+    );
+    assert_clean(&db);
+    assert_eq!(kind(db.destroy_store("main")), ErrorKind::InvalidInput);
+    db.destroy_store("raw").unwrap();
+    assert_eq!(kind(db.resolve(b"/photos/raw", true)), ErrorKind::NotFound);
+    assert_clean(&db);
+}
+
+#[test]
+fn two_sessions_see_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = create(dir.path(), None);
+    let two = open(dir.path());
+    let data = pattern(100_000, 5);
+    for round in 0..20 {
+        let (from, to) = if round % 2 == 0 {
+            (&one, &two)
+        } else {
+            (&two, &one)
+        };
+        put(from, NodeId::ROOT, &format!("r{round}"), &data);
+        from.sync().unwrap();
+        let patience = Instant::now();
+        let seen = loop {
+            match to.resolve(format!("/r{round}").as_bytes(), true) {
+                Ok(attr) => break attr,
+                Err(error) => assert!(patience.elapsed() < Duration::from_secs(2), "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        assert!(content(to, seen.node) == data, "round {round}");
+        if round % 3 == 2 {
+            to.unlink(NodeId::ROOT, &name(&format!("r{round}")))
+                .unwrap();
+        }
+    }
+    // Both write at the same time, and one unlinks what the other has open.
+    std::thread::scope(|scope| {
+        for (who, db) in [("a", &one), ("b", &two)] {
+            let data = &data;
+            scope.spawn(move || {
+                for index in 0..60 {
+                    put(db, NodeId::ROOT, &format!("{who}{index}"), data);
+                    if index % 4 == 0 {
+                        db.unlink(NodeId::ROOT, &name(&format!("{who}{index}")))
+                            .unwrap();
+                    }
+                }
+                db.sync().unwrap();
+            });
+        }
+    });
+    let held = one.resolve(b"/a1", true).unwrap().node;
+    let handle = one.open_file(held, false).unwrap();
+    two.unlink(NodeId::ROOT, &name("a1")).unwrap();
+    for index in 0..40 {
+        put(
+            &two,
+            NodeId::ROOT,
+            &format!("more{index}"),
+            &pattern(100_000, index),
+        );
+        two.sync().unwrap();
+    }
+    let mut bytes = vec![0; data.len()];
+    handle.read_at(0, &mut bytes).unwrap();
+    assert!(
+        bytes == data,
+        "SESSION-2: what one has open the other does not reuse"
+    );
+    drop(handle);
+    assert_clean(&one);
+    two.close().unwrap();
+    assert_clean(&one);
+    one.close().unwrap();
+    let db = open(dir.path());
+    assert_clean(&db);
+    let space = db.space().unwrap();
+    assert_eq!(space.retired_bytes, 0, "{space:?}");
+}

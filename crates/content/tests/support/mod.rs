@@ -1,0 +1,210 @@
+//! A testkit tree on the Content API: scripts run on it and walks read it back.
+
+use std::collections::BTreeMap;
+
+use larder::{
+    AllocateMode, Caller, Database, ErrorKind, FileHandle, FileKind, Name, NewNode, NodeId,
+    RenameMode, Result, SetAttr, XattrMode,
+};
+use larder_testkit::{Entry, EntryKind, Op, Tree, fill};
+
+/// Handles kept open, so that some files are written through one handle over many operations, and
+/// some are unlinked while they are open.
+const HANDLES_MAX: usize = 6;
+/// Entries per listing: few, so that large directories take several.
+const LISTING_MAX: usize = 7;
+
+/// An open database as a tree.
+pub struct ContentTree {
+    database: Database,
+    /// The newest last.
+    handles: Vec<(NodeId, Box<dyn FileHandle>)>,
+}
+
+impl ContentTree {
+    pub fn new(database: Database) -> ContentTree {
+        ContentTree {
+            database,
+            handles: Vec::new(),
+        }
+    }
+
+    /// Lets all handles go and closes the database.
+    pub fn close(self) -> Result<()> {
+        drop(self.handles);
+        self.database.close()
+    }
+
+    /// Does `op`.
+    pub fn apply(&mut self, op: &Op) -> Result<()> {
+        let database = &self.database;
+        match op {
+            Op::Create { path, mode } => self.create(path, NewNode::File, *mode),
+            Op::Mkdir { path, mode } => self.create(path, NewNode::Directory, *mode),
+            Op::Symlink { path, target } => {
+                self.create(path, NewNode::Symlink(target.as_bytes()), 0o777)
+            }
+            Op::Rmdir { path } => {
+                let (parent, name) = place(database, path)?;
+                database.remove_dir(parent, &name)
+            }
+            Op::Unlink { path } => {
+                let (parent, name) = place(database, path)?;
+                database.unlink(parent, &name)
+            }
+            Op::Link { from, to } => {
+                let (parent, name) = place(database, to)?;
+                database.link(self.node(from)?, parent, &name).map(drop)
+            }
+            Op::Rename { from, to } => self.rename(from, to, RenameMode::Replace),
+            Op::Exchange { one, other } => self.rename(one, other, RenameMode::Exchange),
+            Op::Write {
+                path,
+                offset,
+                len,
+                seed,
+            } => self.handle(path)?.write_at(*offset, &fill(*seed, *len)),
+            Op::Append { path, len, seed } => {
+                self.handle(path)?.append(&fill(*seed, *len)).map(drop)
+            }
+            Op::Truncate { path, len } => self.handle(path)?.set_len(*len),
+            Op::Punch { path, offset, len } => {
+                self.handle(path)?
+                    .allocate(AllocateMode::PunchHole, *offset, *len)
+            }
+            Op::SetXattr { path, name, value } => {
+                database.set_xattr(self.node(path)?, name.as_bytes(), value, XattrMode::Set)
+            }
+            Op::RemoveXattr { path, name } => {
+                database.remove_xattr(self.node(path)?, name.as_bytes())
+            }
+            Op::Chmod { path, mode } => {
+                let change = SetAttr {
+                    mode: Some(*mode),
+                    ..SetAttr::default()
+                };
+                database.set_attr(self.node(path)?, &change).map(drop)
+            }
+            Op::Sync { path } => self.handle(path)?.sync(),
+            Op::SyncAll => database.sync(),
+        }
+    }
+
+    /// Reads everything.
+    pub fn walk(&self) -> Result<Tree> {
+        let mut tree = Tree::default();
+        self.walk_directory(NodeId::ROOT, "", &mut tree)?;
+        Ok(tree)
+    }
+
+    /// What `check` finds when it reads all content.
+    pub fn findings(&self) -> Result<Vec<String>> {
+        Ok(self.database.check(true, &mut |_, _| {})?.findings)
+    }
+
+    fn create(&self, path: &str, new: NewNode<'_>, mode: u32) -> Result<()> {
+        let (parent, name) = place(&self.database, path)?;
+        self.database
+            .create_node(parent, &name, new, mode, Caller { uid: 7, gid: 8 })
+            .map(drop)
+    }
+
+    fn rename(&self, from: &str, to: &str, mode: RenameMode) -> Result<()> {
+        let ((parent, name), (new_parent, new_name)) =
+            (place(&self.database, from)?, place(&self.database, to)?);
+        self.database
+            .rename(parent, &name, new_parent, &new_name, mode)
+    }
+
+    fn node(&self, path: &str) -> Result<NodeId> {
+        Ok(self.database.resolve(path.as_bytes(), false)?.node)
+    }
+
+    fn handle(&mut self, path: &str) -> Result<&dyn FileHandle> {
+        let node = self.node(path)?;
+        let open = match self.handles.iter().position(|(open, _)| *open == node) {
+            Some(index) => self.handles.remove(index),
+            None => (node, self.database.open_file(node, true)?),
+        };
+        if self.handles.len() == HANDLES_MAX {
+            self.handles.remove(0);
+        }
+        self.handles.push(open);
+        let (_, handle) = self.handles.last().expect("pushed just now");
+        Ok(&**handle)
+    }
+
+    fn walk_directory(&self, directory: NodeId, path: &str, tree: &mut Tree) -> Result<()> {
+        let mut after: Option<Name> = None;
+        loop {
+            let listing = self
+                .database
+                .read_dir(directory, after.as_ref(), LISTING_MAX)?;
+            for entry in &listing {
+                let path = format!("{path}/{}", entry.name);
+                tree.entries.push(self.entry(entry.node, &path)?);
+                if entry.kind == FileKind::Directory {
+                    self.walk_directory(entry.node, &path, tree)?;
+                }
+            }
+            if listing.len() < LISTING_MAX {
+                return Ok(());
+            }
+            after = listing.last().map(|entry| entry.name.clone());
+        }
+    }
+
+    fn entry(&self, node: NodeId, path: &str) -> Result<Entry> {
+        let attr = self.database.attr(node)?;
+        let kind = match attr.kind {
+            FileKind::Directory => EntryKind::Directory,
+            FileKind::Symlink => EntryKind::Symlink(
+                String::from_utf8_lossy(&self.database.read_link(node)?).into_owned(),
+            ),
+            FileKind::File => EntryKind::File {
+                nlink: attr.nlink,
+                len_bytes: attr.size_bytes,
+                content: Tree::hash_content(&self.read(node, attr.size_bytes)?),
+            },
+            kind => panic!("{path}: no script makes a {}", kind.as_str()),
+        };
+        let mut xattrs = BTreeMap::new();
+        for name in self.database.xattrs(node)? {
+            xattrs.insert(
+                String::from_utf8_lossy(&name).into_owned(),
+                self.database.xattr(node, &name)?,
+            );
+        }
+        Ok(Entry {
+            path: path.to_owned(),
+            mode: attr.mode,
+            inode: node.ino.0,
+            kind,
+            xattrs,
+        })
+    }
+
+    /// The whole content, to its end and not beyond.
+    fn read(&self, node: NodeId, size_bytes: u64) -> Result<Vec<u8>> {
+        let handle = self.database.open_file(node, false)?;
+        let mut bytes = vec![0; size_bytes as usize + 1];
+        let mut len = 0;
+        loop {
+            match handle.read_at(len as u64, &mut bytes[len..])? {
+                0 => break,
+                read => len += read,
+            }
+        }
+        if len as u64 != size_bytes {
+            let line = format!("{len} bytes were read of a file of {size_bytes}");
+            return Err(larder::Error::new(ErrorKind::Corrupt, line));
+        }
+        bytes.truncate(len);
+        Ok(bytes)
+    }
+}
+
+/// The directory that holds, or will hold, the last component of `path`, and that component.
+fn place(database: &Database, path: &str) -> Result<(NodeId, Name)> {
+    database.resolve_parent(path.as_bytes())
+}

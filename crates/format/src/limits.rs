@@ -1,0 +1,34 @@
+//! Every bound of the format in one place.
+
+/// Bytes in a block: the unit of allocation and of checksums.
+pub const BLOCK_BYTES: u64 = 4096;
+/// Blocks in an allocation group (1 GiB). An extent never crosses from one group into the next.
+pub const AG_BLOCKS: u64 = 262_144;
+/// Content of at most this many bytes lives inline in the catalog ([DBFS] keeps small LOBs in the
+/// row too); measured crossover 1–2 KiB, see docs/performance.md.
+pub const INLINE_BYTES_MAX: u64 = 2048;
+/// Logical blocks that one map page covers (8 MiB of content).
+pub const MAP_PAGE_BLOCKS: u64 = 2048;
+/// Longest name of a directory entry, bytes (as ext4).
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest path, bytes, without the terminating NUL (Linux `PATH_MAX` − 1).
+pub const PATH_BYTES_MAX: usize = 4095;
+/// Longest symbolic link target, bytes (Linux `PATH_MAX` − 1).
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// Most symbolic links followed while resolving one path (Linux `MAXSYMLINKS`).
+pub const SYMLINK_FOLLOW_MAX: u32 = 40;
+/// Largest file, bytes: what `off_t` can address.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// Most hard links to one inode (as ext4).
+pub const LINK_COUNT_MAX: u32 = 65_000;
+/// Longest extended attribute name, bytes (Linux `XATTR_NAME_MAX`).
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Largest extended attribute value, bytes (Linux `XATTR_SIZE_MAX`).
+pub const XATTR_VALUE_BYTES_MAX: usize = 65_536;
+/// Longest store name, bytes; letters, digits and `_`, starting with a letter (it names tables).
+pub const STORE_NAME_BYTES_MAX: usize = 48;
+/// Part of the capacity that only deletion and compaction may use: one block in this many
+/// (DESIGN §4: "1/32 of the volume held back").
+pub const HELD_BACK_DIVISOR: u64 = 32;
+/// Smallest capacity of a database, bytes.
+pub const CAPACITY_BYTES_MIN: u64 = 16 << 20;

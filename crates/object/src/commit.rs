@@ -1,0 +1,488 @@
+//! The group commit: freeze → flush contents → sync devices → commit the catalog → publish.
+//!
+//! # Words
+//! The *open group* takes changes; *freezing* closes it and opens the next one, in an instant in
+//! which no change is under way. Groups are committed one after the other, each as a whole.
+//!
+//! ```text
+//!  open ──freeze (gate closed)──▶ frozen ──write──▶ written ──flush──▶ synced ──catalog──▶ durable
+//!                                    any error from here on: the engine stops (COMMIT-4)
+//! ```
+//!
+//! # Invariants
+//! * `COMMIT-1` A group holds every change that ended before the freeze and none that began after:
+//!   groups are prefixes of the order of operations.
+//! * `COMMIT-2` Every extent that the catalog names was written and flushed before the catalog's
+//!   own commit.
+//! * `COMMIT-3` Extents retired by a commit are reusable only after a later commit has deleted
+//!   their rows, and that one is durable.
+//! * `COMMIT-4` After a failed write, flush or commit nothing more is changed: memory is ahead of
+//!   the catalog, and only reopening finds out how far.
+
+use crate::engine::{Engine, lock};
+use crate::gather::Gather;
+use crate::map::ExtentMap;
+use crate::node::{Node, NodeState};
+use crate::write_path::ContentFlush;
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::{
+    AttrMask, CatalogError, ChangeSet, CheckpointKind, CommitOutcome, ContentRow, InodeChange,
+    InodeRow,
+};
+use larder_space::format::limits::{BLOCK_BYTES, INLINE_BYTES_MAX};
+use larder_space::format::{
+    CommitSeq, Extent, FileKind, Ino, Name, SegmentIndex, SessionId, StoreId,
+};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// The write-ahead log is checkpointed when it is longer, bytes.
+const WAL_BYTES_PASSIVE: u64 = 8 << 20;
+/// When it is longer than this in spite of that, a checkpoint waits for readers.
+const WAL_BYTES_MAX: u64 = 256 << 20;
+/// How often a commit waits for an SQL client that keeps the write lock (30 s each) before the
+/// engine gives up.
+const BUSY_MAX: u32 = 20;
+/// How long to leave reclaim alone after it found everything pinned.
+const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
+
+/// The open group: what is not in a node.
+#[derive(Default)]
+pub(crate) struct Group {
+    dirty: Vec<Arc<Node>>,
+    started: Option<Instant>,
+    pub retired: Vec<Extent>,
+    pub retired_bytes: u64,
+    pub segments: Vec<(SegmentIndex, u64)>,
+    pub orphans_added: Vec<(StoreId, Ino)>,
+    pub orphans_removed: Vec<(StoreId, Ino)>,
+    pub holders_added: Vec<(StoreId, Ino, SessionId)>,
+    pub holders_removed: Vec<(StoreId, Ino, SessionId)>,
+    /// Other sessions live. Kept from group to group.
+    pub has_others: bool,
+    /// Reclaim found everything pinned: not before this moment again.
+    reclaim_after: Option<Instant>,
+}
+
+impl Group {
+    pub fn push(&mut self, node: Arc<Node>) {
+        self.started.get_or_insert_with(Instant::now);
+        self.dirty.push(node);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.dirty.is_empty()
+            && self.retired.is_empty()
+            && self.segments.is_empty()
+            && self.orphans_added.is_empty()
+            && self.orphans_removed.is_empty()
+            && self.holders_added.is_empty()
+            && self.holders_removed.is_empty()
+    }
+
+    fn take(&mut self) -> Group {
+        let next = Group {
+            has_others: self.has_others,
+            reclaim_after: self.reclaim_after,
+            ..Group::default()
+        };
+        std::mem::replace(self, next)
+    }
+}
+
+/// A node as the freeze found it.
+pub(crate) struct FrozenNode {
+    pub node: Arc<Node>,
+    pub row: InodeRow,
+    pub mask: AttrMask,
+    is_fresh: bool,
+    is_deleted: bool,
+    entries: Vec<(Name, Option<Ino>)>,
+    xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    content_row: Option<Option<ContentRow>>,
+    /// Dirty blocks, or none when only the map changed.
+    pub flush: Option<ContentFlush>,
+}
+
+impl Engine {
+    /// Returns after the commit that holds every operation that ended before.
+    pub fn sync(&self) -> Result<()> {
+        let open = self.open_generation.load(Ordering::SeqCst);
+        let target = if lock(&self.group).is_empty() {
+            open - 1
+        } else {
+            open
+        };
+        self.sync_generation(target)
+    }
+
+    /// The same for the operations on one inode.
+    pub fn sync_node(&self, node: &Node) -> Result<()> {
+        let generation = node.lock().generation;
+        self.sync_generation(generation)
+    }
+
+    fn sync_generation(&self, generation: u64) -> Result<()> {
+        if self.committed_generation.load(Ordering::SeqCst) >= generation {
+            return Ok(());
+        }
+        let _one_at_a_time = lock(&self.commit_lock);
+        if self.committed_generation.load(Ordering::SeqCst) >= generation {
+            return Ok(());
+        }
+        self.commit_group(None)
+    }
+
+    /// Commits the open group.
+    pub(crate) fn commit_now(&self) -> Result<()> {
+        let _one_at_a_time = lock(&self.commit_lock);
+        let horizon = self.find_reclaimable()?;
+        self.commit_group(horizon)
+    }
+
+    /// Commits until nothing more can be reclaimed: once for what the last commit retired.
+    pub(crate) fn reclaim_all(&self) -> Result<()> {
+        let _one_at_a_time = lock(&self.commit_lock);
+        while let Some(horizon) = self.find_reclaimable()? {
+            self.commit_group(Some(horizon))?;
+        }
+        Ok(())
+    }
+
+    /// The background's part: due groups, reclaim, and giving the turn back.
+    pub(crate) fn commit_if_due(&self) -> Result<()> {
+        if !self.turn.is_held() {
+            return Ok(());
+        }
+        if self.turn.is_wanted() {
+            self.turn.start_yielding();
+            let outcome = self.commit_now();
+            self.give_turn_back();
+            return outcome;
+        }
+        let (is_empty, is_old, may_reclaim) = {
+            let group = lock(&self.group);
+            let is_old = group
+                .started
+                .is_some_and(|started| started.elapsed() >= self.options.commit_interval);
+            (
+                group.is_empty(),
+                is_old,
+                group
+                    .reclaim_after
+                    .is_none_or(|after| Instant::now() >= after),
+            )
+        };
+        let is_large = self.dirty_bytes.load(Ordering::Relaxed) > self.dirty_bytes_max / 2;
+        if is_old || is_large {
+            self.commit_now()?;
+        } else if is_empty {
+            if may_reclaim {
+                let _one_at_a_time = lock(&self.commit_lock);
+                match self.find_reclaimable()? {
+                    Some(horizon) => self.commit_group(Some(horizon))?,
+                    None => lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE),
+                }
+            }
+            self.give_turn_back();
+        }
+        Ok(())
+    }
+
+    /// Gives the turn back if everything is committed (`TURN-1`).
+    fn give_turn_back(&self) {
+        // A commit that another thread runs must end first.
+        let _no_commit = lock(&self.commit_lock);
+        self.turn.release(|| {
+            lock(&self.group).is_empty() && self.dirty_bytes.load(Ordering::SeqCst) == 0
+        });
+    }
+
+    /// Up to which commit retired extents can be reclaimed now; `None` if there are none.
+    fn find_reclaimable(&self) -> Result<Option<CommitSeq>> {
+        if self.lock_room().space.quarantined_blocks() == 0 && !lock(&self.group).has_others {
+            return Ok(None);
+        }
+        let horizon = self.reclaim_horizon()?;
+        let is_worth_it =
+            self.catalog.has_retired(horizon)? || !self.lost_orphans(horizon)?.is_empty();
+        Ok(is_worth_it.then_some(horizon))
+    }
+
+    /// Freezes and commits the open group. The caller holds `commit_lock`.
+    fn commit_group(&self, horizon: Option<CommitSeq>) -> Result<()> {
+        self.check_running()?;
+        let (generation, group, nodes) = {
+            let _gate = self.close_gate();
+            if lock(&self.group).is_empty() && horizon.is_none() {
+                return Ok(());
+            }
+            self.freeze()
+        };
+        let outcome = self.commit_frozen(generation, group, nodes, horizon);
+        if let Err(error) = &outcome {
+            self.stop(format!(
+                "a commit failed ({error}); close and reopen the database"
+            ));
+        }
+        outcome
+    }
+
+    /// Closes the open group (`COMMIT-1`). The gate is closed; nothing here can fail.
+    fn freeze(&self) -> (u64, Group, Vec<FrozenNode>) {
+        let generation = self.open_generation.fetch_add(1, Ordering::SeqCst);
+        let mut group = lock(&self.group).take();
+        let nodes = std::mem::take(&mut group.dirty);
+        let frozen = nodes
+            .into_iter()
+            .map(|node| self.freeze_node(node, generation))
+            .collect();
+        (generation, group, frozen)
+    }
+
+    fn freeze_node(&self, node: Arc<Node>, generation: u64) -> FrozenNode {
+        let mut guard = node.lock();
+        let state = &mut *guard;
+        state.in_group = false;
+        state.is_committing = true;
+        let mut frozen = FrozenNode {
+            node: node.clone(),
+            row: state.row.clone(),
+            mask: std::mem::take(&mut state.mask),
+            is_fresh: std::mem::take(&mut state.is_fresh),
+            is_deleted: state.is_deleted,
+            entries: Vec::new(),
+            xattrs: Vec::new(),
+            content_row: None,
+            flush: None,
+        };
+        if state.is_deleted {
+            return frozen;
+        }
+        frozen.entries = state
+            .entries
+            .iter()
+            .filter(|(_, delta)| delta.generation == generation)
+            .map(|(name, delta)| (name.clone(), delta.target.map(|(ino, _)| ino)))
+            .collect();
+        let values = state.xattrs.as_ref();
+        frozen.xattrs = std::mem::take(&mut state.xattrs_dirty)
+            .into_iter()
+            .map(|name| {
+                let value = values.and_then(|values| values.get(&name)).cloned();
+                (name, value)
+            })
+            .collect();
+        match state.row.kind {
+            FileKind::File => self.freeze_content(state, &mut frozen),
+            FileKind::Symlink if frozen.is_fresh => {
+                frozen.content_row = Some(state.target.clone().map(ContentRow::Target));
+            }
+            _ => {}
+        }
+        drop(guard);
+        frozen
+    }
+
+    fn freeze_content(&self, state: &mut NodeState, frozen: &mut FrozenNode) {
+        let content = &mut state.content;
+        let size = state.row.size_bytes;
+        if let Some(block) = content
+            .gather
+            .find(0)
+            .filter(|_| size <= INLINE_BYTES_MAX && state.row.block_count == 0)
+        {
+            content.inline = Some(block[..size as usize].to_vec());
+            content.inline_dirty = true;
+            let gone = content.gather.discard(0, u64::MAX);
+            self.dirty_bytes
+                .fetch_sub(gone * BLOCK_BYTES, Ordering::Relaxed);
+            if let Some(promise) = content.promise.take() {
+                self.lock_room().space.forfeit(promise);
+            }
+        }
+        if !content.gather.is_empty() || content.map.is_dirty() {
+            let gather: Arc<Gather> = Arc::new(std::mem::take(&mut content.gather));
+            content.frozen = Some(gather.clone());
+            frozen.flush = Some(ContentFlush {
+                gather,
+                promise: content.promise.take(),
+                may_grow: state.open_count > 0
+                    && (content.expected_bytes == 0 || size < content.expected_bytes),
+            });
+        }
+        if std::mem::take(&mut content.inline_dirty) {
+            frozen.content_row = Some(content.inline.clone().map(ContentRow::Inline));
+            content.has_inline_row = content.inline.is_some();
+        } else if content.has_inline_row && content.inline.is_none() {
+            frozen.content_row = Some(None);
+            content.has_inline_row = false;
+        }
+    }
+
+    fn commit_frozen(
+        &self,
+        generation: u64,
+        group: Group,
+        mut nodes: Vec<FrozenNode>,
+        horizon: Option<CommitSeq>,
+    ) -> Result<()> {
+        let mut set = ChangeSet {
+            retired: group.retired,
+            retired_bytes: group.retired_bytes,
+            segments: group.segments,
+            orphans_added: group.orphans_added,
+            orphans_removed: group.orphans_removed,
+            holders_added: group.holders_added,
+            holders_removed: group.holders_removed,
+            reclaim_horizon: horizon,
+            ..ChangeSet::default()
+        };
+        self.flush_contents(&mut nodes, &mut set)?;
+        for frozen in &mut nodes {
+            self.collect(frozen, &mut set)?;
+        }
+        if let Some(horizon) = horizon {
+            self.collect_lost_orphans(horizon, &mut set)?;
+        }
+        // COMMIT-2: the extents above were flushed by flush_contents.
+        let outcome = self.commit_catalog(&set)?;
+        self.publish(generation, &nodes, &outcome);
+        lock(&self.group).has_others = self.catalog.sessions()?.len() > 1;
+        self.checkpoint()
+    }
+
+    /// Adds a node's rows to the change set.
+    fn collect(&self, frozen: &mut FrozenNode, set: &mut ChangeSet) -> Result<()> {
+        let (store, ino) = (frozen.node.store, frozen.node.ino);
+        if frozen.is_deleted {
+            if !frozen.is_fresh {
+                let mut state = frozen.node.lock();
+                let extents = state.content.map.extents(self.map_source(&frozen.node))?;
+                drop(state);
+                self.retire_into(set, extents);
+                set.inodes.push((store, InodeChange::Delete(ino)));
+            }
+            return Ok(());
+        }
+        let row = frozen.row.clone();
+        set.inodes.push((
+            store,
+            if frozen.is_fresh {
+                InodeChange::Insert(row)
+            } else {
+                InodeChange::Update(row, frozen.mask)
+            },
+        ));
+        let entries = std::mem::take(&mut frozen.entries);
+        set.dirents.extend(
+            entries
+                .into_iter()
+                .map(|(name, target)| (store, ino, name, target)),
+        );
+        let xattrs = std::mem::take(&mut frozen.xattrs);
+        set.xattrs.extend(
+            xattrs
+                .into_iter()
+                .map(|(name, value)| (store, ino, name, value)),
+        );
+        if let Some(content) = frozen.content_row.take() {
+            set.contents.push((store, ino, content));
+        }
+        Ok(())
+    }
+
+    /// Retires extents with the commit that is being made.
+    pub(crate) fn retire_into(&self, set: &mut ChangeSet, extents: Vec<Extent>) {
+        let mut room = self.lock_room();
+        for extent in extents {
+            room.space.quarantine(extent);
+            set.retired_bytes += extent.len_bytes();
+            set.retired.push(extent);
+        }
+    }
+
+    /// Inodes that lost their name while another session had them open, and are closed by now.
+    fn collect_lost_orphans(&self, horizon: CommitSeq, set: &mut ChangeSet) -> Result<()> {
+        for (store, ino) in self.lost_orphans(horizon)? {
+            if set.orphans_removed.contains(&(store, ino)) {
+                continue;
+            }
+            let cached = lock(&self.cache).get(&(store, ino)).cloned();
+            let extents = match &cached {
+                Some(node) => {
+                    let mut state = node.lock();
+                    if state.is_deleted || state.in_group || state.is_committing {
+                        continue;
+                    }
+                    state.is_deleted = true;
+                    state.content.map.extents(self.map_source(node))?
+                }
+                None => {
+                    let source = crate::map::MapSource {
+                        catalog: &self.catalog,
+                        store,
+                        ino,
+                    };
+                    ExtentMap::default().extents(source)?
+                }
+            };
+            self.retire_into(set, extents);
+            set.inodes.push((store, InodeChange::Delete(ino)));
+            set.orphans_removed.push((store, ino));
+        }
+        Ok(())
+    }
+
+    fn commit_catalog(&self, set: &ChangeSet) -> Result<CommitOutcome> {
+        let mut tries = 0;
+        loop {
+            match self.catalog.commit(set) {
+                Ok(outcome) => return Ok(outcome),
+                Err(CatalogError::Busy { .. }) if tries < BUSY_MAX => {
+                    tries += 1;
+                    tracing::warn!(
+                        "an SQL client keeps the catalog's write lock; end its transaction (COMMIT or ROLLBACK)"
+                    );
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Makes the commit known in this process.
+    fn publish(&self, generation: u64, nodes: &[FrozenNode], outcome: &CommitOutcome) {
+        self.known_seq.store(outcome.seq.0, Ordering::SeqCst);
+        self.publish_room(outcome.seq, &outcome.reclaimed);
+        for frozen in nodes {
+            let mut state = frozen.node.lock();
+            state.is_committing = false;
+            state
+                .entries
+                .retain(|_, delta| delta.generation > generation);
+            state.content.map.forget_cut();
+            if frozen.is_deleted {
+                drop(state);
+                lock(&self.cache).remove(&(frozen.node.store, frozen.node.ino));
+            }
+        }
+        self.committed_generation
+            .store(generation, Ordering::SeqCst);
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        let wal = self.catalog.wal_bytes()?;
+        if wal > WAL_BYTES_MAX {
+            self.catalog.checkpoint(CheckpointKind::Truncate)?;
+        } else if wal > WAL_BYTES_PASSIVE {
+            self.catalog.checkpoint(CheckpointKind::Passive)?;
+        }
+        Ok(())
+    }
+}
+
+/// An error that says that the engine cannot go on.
+pub(crate) fn broken(what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{what}; run 'larder check'"))
+}

@@ -1,0 +1,533 @@
+//! An open database: its parts, its locks, and how operations begin and end.
+
+use crate::commit::Group;
+use crate::node::Node;
+use crate::room::Room;
+use crate::session::Session;
+use crate::turn::Turn;
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, StoreRow};
+use larder_segment::{FileStorage, Segment, Storage};
+use larder_space::format::limits::{BLOCK_BYTES, CAPACITY_BYTES_MIN};
+use larder_space::format::{CommitSeq, Ino, SegmentIndex, StoreId};
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard,
+    RwLockWriteGuard,
+};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A clock: nanoseconds since 1970.
+pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
+
+/// Settings of an engine; the default suits everyone but tests.
+#[derive(Clone)]
+pub struct EngineOptions {
+    /// Where segments live; default: files in the database directory.
+    pub storage: Option<Arc<dyn Storage>>,
+    /// A named SQLite VFS for the catalog; default: the system's.
+    pub catalog_vfs: Option<String>,
+    /// A group of changes is committed at most this long after its first one.
+    pub commit_interval: Duration,
+    /// Dirty content kept in memory at most, bytes; then writers wait. 0: max(64 MiB, 2 % of RAM).
+    pub dirty_bytes_max: u64,
+    /// Where the present comes from; default: the system clock.
+    pub clock: Option<Clock>,
+    /// Commits in the background; without it only `sync` and a full gather commit (tests that must
+    /// repeat exactly).
+    pub has_background: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
+            storage: None,
+            catalog_vfs: None,
+            commit_interval: Duration::from_millis(100),
+            dirty_bytes_max: 0,
+            clock: None,
+            has_background: true,
+        }
+    }
+}
+
+/// How a database is created.
+#[derive(Debug, Clone)]
+pub struct InitOptions {
+    /// Bytes of content it may hold; `None`: what the filesystem has.
+    pub capacity_bytes: Option<u64>,
+    /// Default retention, nanoseconds.
+    pub retention_ns: i64,
+    /// Mode of the root directory.
+    pub root_mode: u32,
+    /// Its owner.
+    pub root_uid: u32,
+    /// Its group.
+    pub root_gid: u32,
+}
+
+/// An open database.
+pub struct Engine {
+    pub(crate) path: PathBuf,
+    pub(crate) catalog: Catalog,
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) info: DatabaseInfo,
+    pub(crate) options: EngineOptions,
+    pub(crate) dirty_bytes_max: u64,
+    pub(crate) turn: Turn,
+    pub(crate) session: Session,
+    /// Readers of names and attributes against changes of them.
+    pub(crate) namespace: RwLock<()>,
+    /// Changes against the freeze of a group: what is inside the gate is in one group.
+    pub(crate) gate: RwLock<()>,
+    pub(crate) cache: Mutex<HashMap<(StoreId, Ino), Arc<Node>>>,
+    pub(crate) group: Mutex<Group>,
+    /// The group that takes changes now.
+    pub(crate) open_generation: AtomicU64,
+    /// The newest group that is durable.
+    pub(crate) committed_generation: AtomicU64,
+    /// The newest commit whose effects this process has seen.
+    pub(crate) known_seq: AtomicU64,
+    /// Held while a group is committed, or a foreign commit is taken in.
+    pub(crate) commit_lock: Mutex<()>,
+    pub(crate) room: Mutex<Room>,
+    pub(crate) grow_lock: Mutex<()>,
+    pub(crate) is_growing: AtomicBool,
+    pub(crate) segments: RwLock<Vec<Arc<Segment>>>,
+    /// Reads under way, by the commit they began at: what they may touch is not reclaimed.
+    pub(crate) readers: Mutex<BTreeMap<CommitSeq, u32>>,
+    pub(crate) dirty_bytes: AtomicU64,
+    pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
+    pub(crate) observers: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
+    /// Why the engine stopped, once it has.
+    stopped: OnceLock<String>,
+    is_closed: AtomicBool,
+    pub(crate) background: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) stop_signal: (Mutex<bool>, Condvar),
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The user and group that run this process.
+pub fn process_owner() -> (u32, u32) {
+    (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    )
+}
+
+fn system_clock() -> i64 {
+    let now = std::time::SystemTime::now();
+    match now.duration_since(std::time::UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),
+    }
+}
+
+impl Engine {
+    /// Creates directory `path` with an empty database in it.
+    pub fn create(path: &Path, init: &InitOptions, options: &EngineOptions) -> Result<()> {
+        if let Some(bytes) = init
+            .capacity_bytes
+            .filter(|&bytes| bytes < CAPACITY_BYTES_MIN)
+        {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("a capacity of {bytes} bytes is too small; give at least 16M"),
+            ));
+        }
+        let is_empty_dir =
+            std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+        if !is_empty_dir && path.symlink_metadata().is_ok() {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!(
+                    "{} exists already; choose another name or remove it",
+                    path.display()
+                ),
+            ));
+        }
+        let failed =
+            |error| crate::error::io_error(format!("cannot create {}", path.display()), error);
+        for directory in [
+            path.to_owned(),
+            path.join("segments"),
+            path.join("sessions"),
+        ] {
+            std::fs::create_dir_all(&directory).map_err(failed)?;
+        }
+        let now_ns = options
+            .clock
+            .as_ref()
+            .map_or_else(system_clock, |clock| clock());
+        let database_id = random_id().map_err(failed)?;
+        let storage = storage_of(path, options);
+        let device = storage.create_segment(SegmentIndex(0)).map_err(failed)?;
+        Segment::create(device, database_id, SegmentIndex(0), now_ns)?;
+        let catalog_options = CatalogOptions {
+            vfs: options.catalog_vfs.clone(),
+        };
+        let catalog_init = DatabaseInit {
+            database_id,
+            capacity_bytes: init.capacity_bytes.unwrap_or(0),
+            retention_ns: init.retention_ns,
+            now_ns,
+            root_mode: init.root_mode,
+            root_uid: init.root_uid,
+            root_gid: init.root_gid,
+        };
+        Catalog::create(path, &catalog_options, &catalog_init)?;
+        // The new names must survive a power cut too.
+        for directory in [
+            path.to_owned(),
+            path.parent().map(Path::to_owned).unwrap_or_default(),
+        ] {
+            let directory = if directory.as_os_str().is_empty() {
+                PathBuf::from(".")
+            } else {
+                directory
+            };
+            std::fs::File::open(&directory)
+                .and_then(|dir| dir.sync_all())
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Opens the database in `path`. Recovery is what opening does: free space is computed from
+    /// the committed extent rows, sessions that died are forgotten, what they held open is gone.
+    pub fn open(path: &Path, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
+        let catalog = Catalog::open(
+            path,
+            &CatalogOptions {
+                vfs: options.catalog_vfs.clone(),
+            },
+        )?;
+        let info = catalog.info()?;
+        let storage = storage_of(path, options);
+        let now_ns = options
+            .clock
+            .as_ref()
+            .map_or_else(system_clock, |clock| clock());
+        let (session, pin) = Session::begin(path, &catalog, label, now_ns)?;
+        let engine = Arc::new(Engine {
+            path: path.to_owned(),
+            turn: Turn::open(path)?,
+            dirty_bytes_max: match options.dirty_bytes_max {
+                0 => (rustix::param::page_size() as u64 * memory_pages() / 50).max(64 << 20),
+                bytes => bytes,
+            },
+            catalog,
+            storage,
+            info,
+            options: options.clone(),
+            session,
+            namespace: RwLock::default(),
+            gate: RwLock::default(),
+            cache: Mutex::default(),
+            group: Mutex::default(),
+            open_generation: AtomicU64::new(1),
+            committed_generation: AtomicU64::new(0),
+            known_seq: AtomicU64::new(pin.0),
+            commit_lock: Mutex::default(),
+            room: Mutex::default(),
+            grow_lock: Mutex::default(),
+            is_growing: AtomicBool::new(false),
+            segments: RwLock::default(),
+            readers: Mutex::default(),
+            dirty_bytes: AtomicU64::new(0),
+            next_inos: Mutex::default(),
+            observers: Mutex::default(),
+            stopped: OnceLock::new(),
+            is_closed: AtomicBool::new(false),
+            background: Mutex::default(),
+            stop_signal: (Mutex::new(false), Condvar::new()),
+        });
+        engine.open_segments()?;
+        if options.has_background {
+            engine.start_background()?;
+        }
+        Ok(engine)
+    }
+
+    /// Commits everything, reclaims what can be reclaimed, ends the session. Idempotent.
+    pub fn close(&self) -> Result<()> {
+        if self.is_closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.stop_background();
+        let outcome = self.close_orderly();
+        self.stop("the database was closed; open it again".into());
+        let ended = self.session.end(&self.catalog);
+        outcome.and(ended)
+    }
+
+    fn close_orderly(&self) -> Result<()> {
+        if self.stopped.get().is_some() {
+            return self.check_running();
+        }
+        if self.turn.is_held() {
+            self.commit_now()?;
+        }
+        if self.wants_reclaim()? {
+            // What the first commit retires, the second reclaims.
+            self.begin()?;
+            let outcome = self.reclaim_all();
+            self.turn.end();
+            outcome?;
+        }
+        self.turn.release(|| true);
+        self.catalog
+            .checkpoint(larder_catalog::CheckpointKind::Passive)?;
+        Ok(())
+    }
+
+    /// Stops the engine for good: nothing more is changed or committed.
+    pub(crate) fn stop(&self, why: String) {
+        if self.stopped.set(why).is_ok() && !self.is_closed.load(Ordering::SeqCst) {
+            tracing::error!(
+                "the engine stopped: {}",
+                self.stopped.get().map_or("", String::as_str)
+            );
+        }
+    }
+
+    pub(crate) fn check_running(&self) -> Result<()> {
+        match self.stopped.get() {
+            None => Ok(()),
+            Some(why) => Err(Error::new(ErrorKind::Stopped, why.clone())),
+        }
+    }
+
+    /// The present, nanoseconds since 1970.
+    pub fn now_ns(&self) -> i64 {
+        self.options
+            .clock
+            .as_ref()
+            .map_or_else(system_clock, |clock| clock())
+    }
+
+    /// Joins the users of the turn; `self.turn.end()` must follow (or use [`Engine::edit`]).
+    pub(crate) fn begin(&self) -> Result<()> {
+        self.check_running()?;
+        self.turn.begin(|| self.refresh_with_turn())
+    }
+
+    /// Begins a change of content.
+    pub(crate) fn edit(&self) -> Result<Edit<'_>> {
+        self.begin()?;
+        Ok(Edit { engine: self })
+    }
+
+    pub(crate) fn enter_gate(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn close_gate(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn read_names(&self) -> RwLockReadGuard<'_, ()> {
+        self.namespace
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write_names(&self) -> RwLockWriteGuard<'_, ()> {
+        self.namespace
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn known_seq(&self) -> CommitSeq {
+        CommitSeq(self.known_seq.load(Ordering::SeqCst))
+    }
+
+    /// The segment with this index; the catalog named it, so its absence is corruption.
+    pub(crate) fn segment(&self, index: SegmentIndex) -> Result<Arc<Segment>> {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        segments.get(index.0 as usize).cloned().ok_or_else(|| {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "segment {index} is named by the catalog but absent; restore it from a copy"
+                ),
+            )
+        })
+    }
+
+    /// Opens the segments that the catalog names and that are not open yet; lets the others learn
+    /// how far another session has grown them.
+    pub(crate) fn open_segments(&self) -> Result<()> {
+        let rows = self.catalog.segments()?;
+        let mut segments = self
+            .segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if segments.is_empty() {
+            segments.push(Arc::new(self.open_segment(SegmentIndex(0))?));
+        }
+        for row in rows {
+            let index = row.segment.0 as usize;
+            if index == segments.len() {
+                segments.push(Arc::new(self.open_segment(row.segment)?));
+            }
+            let Some(segment) = segments.get(index) else {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!(
+                        "the catalog names segment {} but not segment {}; restore the catalog",
+                        row.segment,
+                        segments.len()
+                    ),
+                ));
+            };
+            let found = if segment.block_count() < row.block_count {
+                segment.refresh()?
+            } else {
+                segment.block_count()
+            };
+            if found < row.block_count {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!(
+                        "segment {} is truncated: {} blocks expected, {found} found; restore it from a copy",
+                        row.segment, row.block_count
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn open_segment(&self, index: SegmentIndex) -> Result<Segment> {
+        let device = self.storage.open_segment(index).map_err(|error| {
+            crate::error::io_error(
+                format!(
+                    "cannot open segment {index} of {}; restore it from a copy",
+                    self.path.display()
+                ),
+                error,
+            )
+        })?;
+        Ok(Segment::open(device, self.info.database_id, index)?)
+    }
+
+    /// Bytes that content may take at most.
+    pub(crate) fn capacity_blocks(&self) -> Option<u64> {
+        (self.info.capacity_bytes > 0).then_some(self.info.capacity_bytes / BLOCK_BYTES)
+    }
+
+    /// Registers an observer of foreign changes.
+    pub fn on_foreign_change(&self, observer: Box<dyn Fn() + Send + Sync>) {
+        lock(&self.observers).push(observer);
+    }
+
+    // ---- stores -----------------------------------------------------------------------------
+
+    /// All stores.
+    pub fn stores(&self) -> Result<Vec<StoreRow>> {
+        Ok(self.catalog.stores()?)
+    }
+
+    /// Creates a store; see the Content API.
+    #[allow(clippy::too_many_arguments)]
+    pub fn create_store(
+        &self,
+        name: &str,
+        provider: &str,
+        mount: &str,
+        shows: Option<StoreId>,
+        root_mode: u32,
+        uid: u32,
+        gid: u32,
+    ) -> Result<StoreRow> {
+        let _edit = self.edit()?;
+        Ok(self.catalog.create_store(
+            name,
+            provider,
+            mount,
+            shows,
+            self.now_ns(),
+            root_mode,
+            uid,
+            gid,
+        )?)
+    }
+
+    /// Changes a store's provider or mount.
+    pub fn set_store(
+        &self,
+        store: StoreId,
+        provider: Option<&str>,
+        mount: Option<&str>,
+    ) -> Result<()> {
+        let _edit = self.edit()?;
+        Ok(self.catalog.set_store(store, provider, mount)?)
+    }
+
+    /// Destroys a store and retires its extents.
+    pub fn destroy_store(&self, store: StoreId) -> Result<()> {
+        let _edit = self.edit()?;
+        // The store's own uncommitted changes must not meet missing tables.
+        self.commit_now()?;
+        let _gate = self.close_gate();
+        let _names = self.write_names();
+        self.catalog.destroy_store(store)?;
+        lock(&self.cache).retain(|(of, _), _| *of != store);
+        self.known_seq
+            .store(self.catalog.commit_seq()?.0, Ordering::SeqCst);
+        self.reload_space()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::error!("closing {}: {error}", self.path.display());
+        }
+    }
+}
+
+/// A change under way: a user of the turn.
+pub(crate) struct Edit<'e> {
+    pub engine: &'e Engine,
+}
+
+impl Drop for Edit<'_> {
+    fn drop(&mut self) {
+        self.engine.turn.end();
+    }
+}
+
+fn storage_of(path: &Path, options: &EngineOptions) -> Arc<dyn Storage> {
+    options
+        .storage
+        .clone()
+        .unwrap_or_else(|| Arc::new(FileStorage::new(path)))
+}
+
+fn random_id() -> std::io::Result<[u8; 16]> {
+    use std::io::Read;
+    let mut id = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut id)?;
+    Ok(id)
+}
+
+/// Physical memory, pages; 0 when the system does not say.
+fn memory_pages() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text.lines().find_map(|line| {
+        line.strip_prefix("MemTotal:")?
+            .split_whitespace()
+            .next()?
+            .parse::<u64>()
+            .ok()
+    });
+    kib.unwrap_or(0) * 1024 / rustix::param::page_size() as u64
+}

@@ -1,0 +1,178 @@
+//! The one public error: what the caller should do, what happened, and the cause below.
+
+use larder_catalog::CatalogError;
+use larder_segment::SegmentError;
+
+/// What kind of failure it is; each tells the caller what to do. Edges map it to errno, exit codes
+/// and status codes, exhaustively.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// There is no such file, entry, store or database.
+    NotFound,
+    /// It exists already.
+    Exists,
+    /// A component that must be a directory is not.
+    NotADirectory,
+    /// A directory where something else is needed.
+    IsADirectory,
+    /// The directory still has entries.
+    NotEmpty,
+    /// An argument makes no sense; fix the input.
+    InvalidInput,
+    /// A name or path is too long.
+    NameTooLong,
+    /// The inode has as many names as it can have.
+    TooManyLinks,
+    /// Too many symbolic links on the way.
+    TooManySymlinks,
+    /// The offset or length is beyond what a file can have.
+    FileTooLarge,
+    /// There is no such extended attribute.
+    NoAttribute,
+    /// A value is longer than the place it is for.
+    TooBig,
+    /// The database is full; delete something or raise the capacity.
+    NoSpace,
+    /// The store, database or handle is read-only.
+    ReadOnly,
+    /// The operation is not allowed on this object, by whomever.
+    NotPermitted,
+    /// The operation is not supported by this provider or kind of object.
+    Unsupported,
+    /// The operation would cross a store.
+    CrossStore,
+    /// Somebody else is using it; try again later.
+    Busy,
+    /// Stored bytes are damaged; restore the object from a copy.
+    Corrupt,
+    /// The device or host failed; see the source.
+    Io,
+    /// A commit's outcome is unknown or the session is closed: reopen the database.
+    Stopped,
+    /// The directory is not a Larder database.
+    NotADatabase,
+    /// The database was written by a newer Larder; upgrade.
+    NewerFormat,
+    /// The user's SQL is wrong, or a constraint refused it.
+    Sql,
+}
+
+/// A failure: its kind, one line for people (cause and remedy), and the error below, if any.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    context: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// `Result` with [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error of this kind; `context` names the cause and the remedy in one line.
+    pub fn new(kind: ErrorKind, context: impl Into<String>) -> Error {
+        Error {
+            kind,
+            context: context.into(),
+            source: None,
+        }
+    }
+
+    /// The same with the error that caused it.
+    pub fn with_source(
+        kind: ErrorKind,
+        context: impl Into<String>,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Error {
+        Error {
+            kind,
+            context: context.into(),
+            source: Some(Box::new(source)),
+        }
+    }
+
+    /// What the caller should do about it.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The same error, told with more context in front.
+    pub fn context(mut self, what: impl std::fmt::Display) -> Error {
+        self.context = format!("{what}: {}", self.context);
+        self
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.context)?;
+        match &self.source {
+            Some(source) if !self.context.is_empty() => write!(f, ": {source}"),
+            Some(source) => source.fmt(f),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source
+            .as_ref()
+            .map(|source| &**source as &(dyn std::error::Error + 'static))
+    }
+}
+
+/// An operating error of the host.
+pub(crate) fn io_error(what: String, error: std::io::Error) -> Error {
+    use std::io::ErrorKind as E;
+    let kind = match error.kind() {
+        E::NotFound => ErrorKind::NotFound,
+        E::AlreadyExists => ErrorKind::Exists,
+        E::PermissionDenied => ErrorKind::NotPermitted,
+        E::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+        E::StorageFull | E::QuotaExceeded => ErrorKind::NoSpace,
+        E::NotADirectory => ErrorKind::NotADirectory,
+        E::InvalidFilename => ErrorKind::NameTooLong,
+        _ => ErrorKind::Io,
+    };
+    Error::with_source(kind, what, error)
+}
+
+impl From<CatalogError> for Error {
+    fn from(error: CatalogError) -> Error {
+        let kind = match &error {
+            CatalogError::NotFound { .. } => ErrorKind::NotFound,
+            CatalogError::Exists { .. } => ErrorKind::Exists,
+            CatalogError::NotADatabase { .. } => ErrorKind::NotADatabase,
+            CatalogError::NewerFormat { .. } => ErrorKind::NewerFormat,
+            CatalogError::ReadOnly { .. } => ErrorKind::ReadOnly,
+            CatalogError::Busy { .. } => ErrorKind::Busy,
+            CatalogError::Constraint { .. } | CatalogError::Sql { .. } => ErrorKind::Sql,
+            CatalogError::Corrupt { .. } => ErrorKind::Corrupt,
+            CatalogError::NoSpace => ErrorKind::NoSpace,
+            CatalogError::Invalid { .. } => ErrorKind::InvalidInput,
+            CatalogError::CommitUnknown { .. } => ErrorKind::Stopped,
+            CatalogError::Sqlite { .. } => ErrorKind::Io,
+        };
+        Error::with_source(kind, "", error)
+    }
+}
+
+impl From<SegmentError> for Error {
+    fn from(error: SegmentError) -> Error {
+        let kind = match &error {
+            SegmentError::NewerFormat { .. } => ErrorKind::NewerFormat,
+            SegmentError::NotASegment { .. }
+            | SegmentError::WrongDatabase { .. }
+            | SegmentError::WrongSegment { .. }
+            | SegmentError::TornSuperblock { .. }
+            | SegmentError::Truncated { .. }
+            | SegmentError::OutOfRange { .. }
+            | SegmentError::Checksum { .. } => ErrorKind::Corrupt,
+            SegmentError::NoSpace { .. } => ErrorKind::NoSpace,
+            SegmentError::Io { .. } => ErrorKind::Io,
+            SegmentError::Poisoned { .. } => ErrorKind::Stopped,
+        };
+        Error::with_source(kind, "", error)
+    }
+}

@@ -1,0 +1,53 @@
+//! The engine: objects on segments, names and attributes in the catalog, one commit over both.
+//!
+//! # Words
+//! See the modules: *turn* (which session may change something), *gather* (dirty blocks), *group*
+//! (what is committed together), *room* (free space and promises of it), *pin* (what readers may
+//! still reach).
+//!
+//! # Invariants
+//! Each module states its own: `TURN-n`, `SESSION-n`, `NODE-n`, `GATHER-n`, `MAP-4`, `EDIT-n`,
+//! `COMMIT-n`, `ROOM-n`.
+//!
+//! # The road
+//! ```text
+//!  content ── namespace (names, attributes) ─┐
+//!          └─ edit (content) ── gather ──────┴─▶ group ──▶ commit ─┬─ write_path ─▶ segment
+//!  content ── read_path ◀── gather | frozen | inline | map          └─ catalog
+//! ```
+//!
+//! # Concurrency
+//! Lock order: turn, `commit_lock`, gate, namespace, `cache`, node (one at a
+//! time), `group`, `room`. Operations are
+//! users of the turn and inside the gate; the freeze of a group closes the gate for an instant.
+//! Nobody takes `commit_lock` while inside the gate.
+//!
+//! # Recovery
+//! Opening is recovery: see `Engine::open` and docs/durability.md.
+
+mod commit;
+mod edit;
+mod engine;
+mod error;
+mod gather;
+mod map;
+mod namespace;
+mod node;
+mod read_path;
+mod report;
+mod room;
+mod session;
+mod sql;
+mod survey;
+mod turn;
+mod write_path;
+
+pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
+pub use error::{Error, ErrorKind, Result};
+pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
+pub use larder_segment::{Device, Storage};
+pub use larder_space::format;
+pub use namespace::{Change, View};
+pub use node::Node;
+pub use report::{CheckReport, FragReport, SpaceReport};
+pub use sql::SqlSession;

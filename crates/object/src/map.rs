@@ -1,0 +1,265 @@
+//! The extent map of an open object: pages, loaded from the catalog when needed.
+//!
+//! # Words
+//! A page is *dirty* when it differs from the catalog's; a *cut* drops every stored page from an
+//! index on.
+//!
+//! # Invariants
+//! * `MAP-4` A page that is not in memory is as the catalog has it, unless its index is at or
+//!   after the cut: then it is empty.
+
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::Catalog;
+use larder_space::format::limits::MAP_PAGE_BLOCKS;
+use larder_space::format::{Extent, Ino, MapPage, MapRun, StoreId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where an object's blocks lie.
+#[derive(Debug, Default)]
+pub(crate) struct ExtentMap {
+    pages: BTreeMap<u64, MapPage>,
+    dirty: BTreeSet<u64>,
+    /// Stored pages from this index on do not count any more.
+    cut: Option<u64>,
+    /// The lowest cut that the catalog has yet to learn.
+    cut_dirty: Option<u64>,
+}
+
+/// Which object a map belongs to, and where its stored pages are.
+#[derive(Clone, Copy)]
+pub(crate) struct MapSource<'a> {
+    pub catalog: &'a Catalog,
+    pub store: StoreId,
+    pub ino: Ino,
+}
+
+/// What a commit must write of a map.
+pub(crate) struct MapChanges {
+    pub cut: Option<u64>,
+    pub pages: Vec<(u64, Option<Vec<u8>>)>,
+}
+
+impl ExtentMap {
+    /// The map of a new object: nothing is stored yet.
+    pub fn new_empty() -> ExtentMap {
+        ExtentMap {
+            cut: Some(0),
+            ..ExtentMap::default()
+        }
+    }
+
+    /// Whether a commit has something to write.
+    pub fn is_dirty(&self) -> bool {
+        self.cut_dirty.is_some() || !self.dirty.is_empty()
+    }
+
+    fn page(&mut self, source: MapSource<'_>, index: u64) -> Result<&mut MapPage> {
+        if !self.pages.contains_key(&index) {
+            let stored = match self.cut {
+                Some(cut) if index >= cut => None,
+                _ => source.catalog.map_page(source.store, source.ino, index)?,
+            };
+            let page = stored
+                .map(|bytes| decode(source, index, &bytes))
+                .transpose()?
+                .unwrap_or_default();
+            self.pages.insert(index, page);
+        }
+        Ok(self.pages.entry(index).or_default())
+    }
+
+    /// The run that holds logical block `block`, cut to start there, in absolute logical blocks;
+    /// or how many blocks from there on are a hole (at most to the end of the page).
+    pub fn find(&mut self, source: MapSource<'_>, block: u64) -> Result<Mapped> {
+        let (index, within) = (block / MAP_PAGE_BLOCKS, block % MAP_PAGE_BLOCKS);
+        let page = self.page(source, index)?;
+        if let Some(run) = page
+            .find_run(within)
+            .and_then(|run| run.clip(within, MAP_PAGE_BLOCKS))
+        {
+            return Ok(Mapped::Run(run));
+        }
+        let next = page
+            .runs()
+            .iter()
+            .find(|run| run.logical_block > within)
+            .map(|run| run.logical_block);
+        Ok(Mapped::Hole(next.unwrap_or(MAP_PAGE_BLOCKS) - within))
+    }
+
+    /// Whether block `block` is mapped.
+    pub fn contains(&mut self, source: MapSource<'_>, block: u64) -> Result<bool> {
+        Ok(matches!(self.find(source, block)?, Mapped::Run(_)))
+    }
+
+    /// Maps `count = extent.block_count` blocks from `logical` on; returns what they replace.
+    pub fn insert(
+        &mut self,
+        source: MapSource<'_>,
+        logical: u64,
+        extent: Extent,
+        checksums: &[u32],
+    ) -> Result<Vec<Extent>> {
+        let mut replaced = Vec::new();
+        let mut done = 0;
+        while done < extent.block_count {
+            let at = logical + done;
+            let (index, within) = (at / MAP_PAGE_BLOCKS, at % MAP_PAGE_BLOCKS);
+            let take = (MAP_PAGE_BLOCKS - within).min(extent.block_count - done);
+            let run = MapRun {
+                logical_block: within,
+                extent: extent.slice(done, take),
+                checksums: checksums[done as usize..(done + take) as usize].to_vec(),
+            };
+            replaced.extend(self.page(source, index)?.insert(run));
+            self.dirty.insert(index);
+            done += take;
+        }
+        Ok(replaced)
+    }
+
+    /// Unmaps blocks `from..to` and returns the extents they lay on. Cost: one page each 8 MiB
+    /// that holds something in the range.
+    pub fn remove(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<Vec<Extent>> {
+        let mut removed = Vec::new();
+        if from >= to {
+            return Ok(removed);
+        }
+        let last = (to - 1) / MAP_PAGE_BLOCKS;
+        self.load_range(source, from / MAP_PAGE_BLOCKS, last)?;
+        for (&index, page) in self.pages.range_mut(from / MAP_PAGE_BLOCKS..=last) {
+            let first = index * MAP_PAGE_BLOCKS;
+            let gone = page.remove(
+                from.saturating_sub(first),
+                (to - first).min(MAP_PAGE_BLOCKS),
+            );
+            if !gone.is_empty() {
+                self.dirty.insert(index);
+                removed.extend(gone);
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Unmaps everything from block `from` on (truncation).
+    pub fn truncate(&mut self, source: MapSource<'_>, from: u64) -> Result<Vec<Extent>> {
+        let removed = self.remove(source, from, u64::MAX)?;
+        let cut = from.div_ceil(MAP_PAGE_BLOCKS);
+        if !removed.is_empty() || self.dirty.range(cut..).next().is_some() {
+            self.cut_dirty = Some(self.cut_dirty.map_or(cut, |before| before.min(cut)));
+        }
+        self.cut = Some(self.cut.map_or(cut, |before| before.min(cut)));
+        self.pages.retain(|&index, _| index < cut);
+        self.dirty.retain(|&index| index < cut);
+        Ok(removed)
+    }
+
+    /// Loads the stored pages `first..=last` that are not in memory.
+    fn load_range(&mut self, source: MapSource<'_>, first: u64, last: u64) -> Result<()> {
+        const BATCH: usize = 256;
+        let mut from = first;
+        loop {
+            if from > last || self.cut.is_some_and(|cut| from >= cut) {
+                return Ok(());
+            }
+            let stored = source
+                .catalog
+                .map_pages(source.store, source.ino, from, BATCH)?;
+            let count = stored.len();
+            for (index, bytes) in stored {
+                from = index + 1;
+                if index > last || self.cut.is_some_and(|cut| index >= cut) {
+                    return Ok(());
+                }
+                if !self.pages.contains_key(&index) {
+                    self.pages.insert(index, decode(source, index, &bytes)?);
+                }
+            }
+            if count < BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The first mapped block in `from..to`.
+    pub fn next_mapped(
+        &mut self,
+        source: MapSource<'_>,
+        from: u64,
+        to: u64,
+    ) -> Result<Option<u64>> {
+        if from >= to {
+            return Ok(None);
+        }
+        self.load_range(source, from / MAP_PAGE_BLOCKS, (to - 1) / MAP_PAGE_BLOCKS)?;
+        for (&index, page) in self.pages.range(from / MAP_PAGE_BLOCKS..) {
+            let first = index * MAP_PAGE_BLOCKS;
+            for run in page.runs() {
+                if first + run.logical_end() > from {
+                    let block = (first + run.logical_block).max(from);
+                    return Ok((block < to).then_some(block));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Every extent, in logical order. Cost: loads the whole map.
+    pub fn extents(&mut self, source: MapSource<'_>) -> Result<Vec<Extent>> {
+        self.load_range(source, 0, u64::MAX)?;
+        Ok(self
+            .pages
+            .values()
+            .flat_map(|page| page.runs().iter().map(|run| run.extent))
+            .collect())
+    }
+
+    /// Takes what the next commit must write; the map counts as clean from here on.
+    pub fn take_changes(&mut self) -> MapChanges {
+        let cut = self.cut_dirty.take();
+        let pages = std::mem::take(&mut self.dirty)
+            .into_iter()
+            .map(|index| {
+                let page = self.pages.get(&index).filter(|page| !page.is_empty());
+                (index, page.map(MapPage::encode))
+            })
+            .collect();
+        MapChanges { cut, pages }
+    }
+
+    /// Called when the changes taken last are in the catalog: stored pages are the truth again.
+    /// Only valid while nothing is dirty.
+    pub fn forget_cut(&mut self) {
+        if !self.is_dirty() {
+            self.cut = None;
+        }
+    }
+
+    /// Frees memory: drops pages that the catalog has too, when there are many.
+    pub fn shrink(&mut self, pages_max: usize) {
+        if self.pages.len() > pages_max && !self.is_dirty() && self.cut.is_none() {
+            self.pages.clear();
+        }
+    }
+}
+
+/// What [`ExtentMap::find`] finds.
+pub(crate) enum Mapped {
+    /// The run from the asked block on (its `logical_block` is relative to its page).
+    Run(MapRun),
+    /// A hole of that many blocks; another hole may follow.
+    Hole(u64),
+}
+
+fn decode(source: MapSource<'_>, index: u64, bytes: &[u8]) -> Result<MapPage> {
+    MapPage::decode(bytes).map_err(|error| {
+        Error::with_source(
+            ErrorKind::Corrupt,
+            format!(
+                "store {} inode {} map page {index} is damaged; restore the file from a copy",
+                source.store, source.ino
+            ),
+            error,
+        )
+    })
+}

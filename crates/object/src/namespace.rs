@@ -1,0 +1,441 @@
+//! Names and attributes: reading them, and changing them as one step.
+//!
+//! A [`View`] keeps changes out while it looks; a [`Change`] keeps everybody out, so that a rename
+//! is never seen half done. Both work on nodes in memory, in front of the catalog.
+
+use crate::engine::{Edit, Engine, lock};
+use crate::node::{EntryDelta, Node, NodeState};
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::{AttrMask, ContentRow, DirentRow, InodeRow, dirent_order};
+use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{FileKind, Ino, Name, StoreId};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
+
+/// Nodes kept in memory when nobody uses them.
+const CACHE_NODES_MAX: usize = 65_536;
+/// Map pages of one object kept in memory between commits.
+const MAP_PAGES_MAX: usize = 1024;
+
+/// A look at names and attributes: nobody changes them meanwhile.
+pub struct View<'e> {
+    engine: &'e Engine,
+    _names: RwLockReadGuard<'e, ()>,
+}
+
+/// A change of names and attributes under way: all of it is seen at once, and is in one commit.
+pub struct Change<'e> {
+    engine: &'e Engine,
+    // Dropped in this order: the turn last.
+    _names: RwLockWriteGuard<'e, ()>,
+    _gate: RwLockReadGuard<'e, ()>,
+    _edit: Edit<'e>,
+    /// The present, nanoseconds since 1970: one moment for the whole change.
+    pub now_ns: i64,
+}
+
+impl Engine {
+    /// Begins a look.
+    pub fn view(&self) -> View<'_> {
+        View {
+            engine: self,
+            _names: self.read_names(),
+        }
+    }
+
+    /// Begins a change; waits for the turn.
+    pub fn change(&self) -> Result<Change<'_>> {
+        let edit = self.edit()?;
+        let gate = self.enter_gate();
+        let names = self.write_names();
+        Ok(Change {
+            engine: self,
+            _names: names,
+            _gate: gate,
+            _edit: edit,
+            now_ns: self.now_ns(),
+        })
+    }
+
+    fn node(&self, store: StoreId, ino: Ino) -> Result<Arc<Node>> {
+        if let Some(node) = lock(&self.cache).get(&(store, ino)) {
+            return Ok(node.clone());
+        }
+        let row = self.catalog.inode(store, ino)?.ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotFound,
+                format!("inode {ino} of store {store} does not exist"),
+            )
+        })?;
+        let node = Arc::new(Node::new(store, row, false));
+        // Another reader may have been faster; its node is the one that counts.
+        Ok(lock(&self.cache)
+            .entry((store, ino))
+            .or_insert(node)
+            .clone())
+    }
+
+    fn find_entry(&self, dir: &Node, name: &Name) -> Result<Option<Ino>> {
+        {
+            let state = self.lock_node(dir)?;
+            require_directory(&state)?;
+            if let Some(delta) = state.entries.get(name) {
+                return Ok(delta.target.map(|(ino, _)| ino));
+            }
+            if state.is_fresh {
+                return Ok(None);
+            }
+        }
+        Ok(self.catalog.dirent(dir.store, dir.ino, name)?)
+    }
+
+    /// At most `limit` entries after `after`, in catalog order, the uncommitted ones merged in.
+    fn list(&self, dir: &Node, after: Option<&Name>, limit: usize) -> Result<Vec<DirentRow>> {
+        let mut entries = Vec::new();
+        let mut from = after.cloned();
+        while entries.len() < limit {
+            let want = limit - entries.len();
+            let state = self.lock_node(dir)?;
+            require_directory(&state)?;
+            let is_after = |name: &Name| {
+                from.as_ref()
+                    .is_none_or(|from| dirent_order(name, from).is_gt())
+            };
+            let mut deltas: Vec<(Name, EntryDelta)> = state
+                .entries
+                .iter()
+                .filter(|(name, _)| is_after(name))
+                .map(|(n, d)| (n.clone(), *d))
+                .collect();
+            drop(state);
+            let page = self
+                .catalog
+                .dirents(dir.store, dir.ino, from.as_ref(), want)?;
+            let is_last = page.len() < want;
+            let end = page.last().map(|row| row.name.clone());
+            if !is_last && let Some(end) = &end {
+                deltas.retain(|(name, _)| dirent_order(name, end).is_le());
+            }
+            let mut merged: Vec<DirentRow> = page
+                .into_iter()
+                .filter(|row| !deltas.iter().any(|(name, _)| *name == row.name))
+                .collect();
+            merged.extend(deltas.into_iter().filter_map(|(name, delta)| {
+                delta
+                    .target
+                    .map(|(ino, kind)| DirentRow { name, ino, kind })
+            }));
+            merged.sort_by(|a, b| dirent_order(&a.name, &b.name));
+            entries.extend(merged);
+            if is_last {
+                break;
+            }
+            from = end;
+        }
+        entries.truncate(limit);
+        Ok(entries)
+    }
+
+    /// Forgets nodes that nobody uses when there are too many.
+    pub(crate) fn shrink_cache(&self) {
+        if lock(&self.cache).len() <= CACHE_NODES_MAX {
+            return;
+        }
+        let _gate = self.close_gate();
+        let _names = self.write_names();
+        lock(&self.cache).retain(|_, node| {
+            let mut state = node.lock();
+            state.content.map.shrink(MAP_PAGES_MAX);
+            Arc::strong_count(node) > 1 || !state.is_idle()
+        });
+    }
+
+    fn target(&self, node: &Node) -> Result<Vec<u8>> {
+        let mut state = self.lock_node(node)?;
+        if state.row.kind != FileKind::Symlink {
+            return Err(Error::new(ErrorKind::InvalidInput, "not a symbolic link"));
+        }
+        if state.target.is_none() {
+            state.target = match self.catalog.content(node.store, node.ino)? {
+                Some(ContentRow::Target(target)) => Some(target),
+                Some(ContentRow::Inline(_)) | None => {
+                    return Err(Error::new(
+                        ErrorKind::Corrupt,
+                        format!(
+                            "symbolic link {} of store {} has no target; run 'larder check'",
+                            node.ino, node.store
+                        ),
+                    ));
+                }
+            };
+        }
+        Ok(state.target.clone().unwrap_or_default())
+    }
+
+    fn load_xattrs(&self, node: &Node, state: &mut NodeState) -> Result<()> {
+        if state.xattrs.is_none() {
+            state.xattrs = Some(
+                self.catalog
+                    .xattrs(node.store, node.ino)?
+                    .into_iter()
+                    .collect(),
+            );
+        }
+        Ok(())
+    }
+
+    /// The attributes as they are now; `block_count` counts dirty blocks too.
+    pub fn row(&self, node: &Node) -> Result<InodeRow> {
+        let state = self.lock_node(node)?;
+        let mut row = state.row.clone();
+        let frozen = state
+            .content
+            .frozen
+            .as_ref()
+            .map_or(0, |frozen| frozen.block_count());
+        let dirty = state.content.gather.block_count() + frozen;
+        if dirty > 0 {
+            row.block_count = (row.block_count + dirty)
+                .min(row.size_bytes.div_ceil(BLOCK_BYTES))
+                .max(row.block_count);
+        }
+        Ok(row)
+    }
+}
+
+/// What both a look and a change can ask.
+macro_rules! shared_queries {
+    () => {
+        /// The node of an inode; [`ErrorKind::NotFound`] when it does not exist.
+        pub fn node(&self, store: StoreId, ino: Ino) -> Result<Arc<Node>> {
+            let node = self.engine.node(store, ino)?;
+            let is_gone = {
+                let state = self.engine.lock_node(&node)?;
+                state.is_deleted && state.open_count == 0
+            };
+            if is_gone {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("inode {ino} of store {store} was removed"),
+                ));
+            }
+            Ok(node)
+        }
+
+        /// The attributes of a node.
+        pub fn row(&self, node: &Node) -> Result<InodeRow> {
+            self.engine.row(node)
+        }
+
+        /// What `name` in directory `dir` leads to, if it is there.
+        pub fn find_entry(&self, dir: &Node, name: &Name) -> Result<Option<Ino>> {
+            self.engine.find_entry(dir, name)
+        }
+
+        /// At most `limit` entries of a directory after `after`, in the catalog's order.
+        pub fn list(
+            &self,
+            dir: &Node,
+            after: Option<&Name>,
+            limit: usize,
+        ) -> Result<Vec<DirentRow>> {
+            self.engine.list(dir, after, limit)
+        }
+
+        /// The target of a symbolic link.
+        pub fn target(&self, node: &Node) -> Result<Vec<u8>> {
+            self.engine.target(node)
+        }
+
+        /// The extended attributes of a node.
+        pub fn xattrs(&self, node: &Node) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+            let mut state = self.engine.lock_node(node)?;
+            self.engine.load_xattrs(node, &mut state)?;
+            let all = state.xattrs.iter().flatten();
+            Ok(all
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect())
+        }
+
+        /// The value of one extended attribute.
+        pub fn find_xattr(&self, node: &Node, name: &[u8]) -> Result<Option<Vec<u8>>> {
+            let mut state = self.engine.lock_node(node)?;
+            self.engine.load_xattrs(node, &mut state)?;
+            Ok(state.xattrs.as_ref().and_then(|all| all.get(name)).cloned())
+        }
+
+        /// The directory that holds a directory; the root holds itself.
+        pub fn parent(&self, dir: &Node) -> Result<Ino> {
+            self.engine.parent_of(dir)
+        }
+    };
+}
+
+impl View<'_> {
+    shared_queries!();
+}
+
+impl Engine {
+    /// The parent of a directory.
+    fn parent_of(&self, dir: &Node) -> Result<Ino> {
+        if dir.ino == Ino::ROOT {
+            return Ok(Ino::ROOT);
+        }
+        if let Some(parent) = self.lock_node(dir)?.parent {
+            return Ok(parent);
+        }
+        let parents = self.catalog.parents(dir.store, dir.ino)?;
+        parents.first().map(|(parent, _)| *parent).ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotFound,
+                format!("directory {} of store {} was removed", dir.ino, dir.store),
+            )
+        })
+    }
+}
+
+impl Change<'_> {
+    shared_queries!();
+
+    /// A new inode, without a name yet. `row.ino` is ignored; the node has the number it got.
+    pub fn insert(
+        &self,
+        store: StoreId,
+        mut row: InodeRow,
+        target: Option<&[u8]>,
+    ) -> Result<Arc<Node>> {
+        let mut next_inos = lock(&self.engine.next_inos);
+        let next = match next_inos.get(&store) {
+            Some(next) => *next,
+            None => self.engine.catalog.next_ino(store)?.0,
+        };
+        next_inos.insert(store, next + 1);
+        drop(next_inos);
+        row.ino = Ino(next);
+        let node = Arc::new(Node::new(store, row, true));
+        let mut state = node.lock();
+        state.target = target.map(<[u8]>::to_vec);
+        self.engine.mark_dirty(&node, &mut state);
+        drop(state);
+        lock(&self.engine.cache).insert((store, Ino(next)), node.clone());
+        Ok(node)
+    }
+
+    /// Sets or removes an entry of a directory, and notes the directory's change of times.
+    pub fn set_entry(
+        &self,
+        dir: &Arc<Node>,
+        name: &Name,
+        target: Option<(Ino, FileKind)>,
+    ) -> Result<()> {
+        if let Some((ino, FileKind::Directory)) = target {
+            let child = self.node(dir.store, ino)?;
+            child.lock().parent = Some(dir.ino);
+        }
+        let mut state = self.engine.lock_node(dir)?;
+        let generation = self.engine.open_generation.load(Ordering::SeqCst);
+        state
+            .entries
+            .insert(name.clone(), EntryDelta { target, generation });
+        state.row.mtime_ns = self.now_ns;
+        state.row.ctime_ns = self.now_ns;
+        state.mask.mtime = true;
+        state.mask.ctime = true;
+        self.engine.mark_dirty(dir, &mut state);
+        Ok(())
+    }
+
+    /// Changes attributes; `mask` says which ones `edit` touches.
+    pub fn update(
+        &self,
+        node: &Arc<Node>,
+        mask: AttrMask,
+        edit: impl FnOnce(&mut InodeRow),
+    ) -> Result<InodeRow> {
+        let mut state = self.engine.lock_node(node)?;
+        edit(&mut state.row);
+        state.mask = state.mask | mask;
+        self.engine.mark_dirty(node, &mut state);
+        Ok(state.row.clone())
+    }
+
+    /// Takes one name away from an inode. The last one lets it go: at once, or when the last handle
+    /// closes (`CONTENT-4`). Directories go at once.
+    pub fn drop_name(&self, node: &Arc<Node>) -> Result<()> {
+        let mut state = self.engine.lock_node(node)?;
+        let is_directory = state.row.kind == FileKind::Directory;
+        state.row.nlink = if is_directory { 0 } else { state.row.nlink - 1 };
+        state.row.ctime_ns = self.now_ns;
+        state.mask.nlink = true;
+        state.mask.ctime = true;
+        self.engine.mark_dirty(node, &mut state);
+        if state.row.nlink > 0 {
+            return Ok(());
+        }
+        let mut group = lock(&self.engine.group);
+        let is_open = state.open_count > 0;
+        if is_open || (group.has_others && !is_directory) {
+            group.orphans_added.push((node.store, node.ino));
+            if is_open {
+                group
+                    .holders_added
+                    .push((node.store, node.ino, self.engine.session.id));
+            }
+        } else {
+            drop(group);
+            self.engine.delete(node, &mut state);
+        }
+        Ok(())
+    }
+
+    /// Sets or removes an extended attribute.
+    pub fn set_xattr(&self, node: &Arc<Node>, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+        let mut state = self.engine.lock_node(node)?;
+        self.engine.load_xattrs(node, &mut state)?;
+        if let Some(all) = state.xattrs.as_mut() {
+            match value {
+                Some(value) => drop(all.insert(name.to_vec(), value.to_vec())),
+                None => drop(all.remove(name)),
+            }
+        }
+        if !state.xattrs_dirty.iter().any(|dirty| dirty == name) {
+            state.xattrs_dirty.push(name.to_vec());
+        }
+        state.row.ctime_ns = self.now_ns;
+        state.mask.ctime = true;
+        self.engine.mark_dirty(node, &mut state);
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// The user columns of a store.
+    pub fn user_columns(&self, store: StoreId) -> Result<Vec<String>> {
+        Ok(self.catalog.user_columns(store)?)
+    }
+
+    /// The value of a user column, as text or bytes; `None` for NULL.
+    pub fn user_column(&self, store: StoreId, ino: Ino, column: &str) -> Result<Option<Vec<u8>>> {
+        Ok(self.catalog.user_column(store, ino, column)?)
+    }
+
+    /// Sets a user column, in a commit of its own after everything before it.
+    pub fn set_user_column(
+        &self,
+        store: StoreId,
+        ino: Ino,
+        column: &str,
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        let _edit = self.edit()?;
+        self.commit_now()?;
+        Ok(self.catalog.set_user_column(store, ino, column, value)?)
+    }
+}
+
+fn require_directory(state: &NodeState) -> Result<()> {
+    if state.row.kind == FileKind::Directory {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::NotADirectory, "not a directory"))
+}

@@ -1,0 +1,172 @@
+//! An inode in memory: attributes, entries, content; what is new in it and not yet committed.
+//!
+//! # Words
+//! *Generation*: the number of the group that a change belongs to. *Fresh*: not in the catalog yet.
+//! *Frozen*: dirty blocks that the running commit is writing. *Structural edit*: anything that
+//! changes the extent map other than a flush (truncate, punch, delete).
+//!
+//! ```text
+//!            write                    freeze                  flushed
+//!  clean ───────────▶ dirty (gather) ───────▶ frozen ────────────────────▶ mapped, in the catalog
+//!                        ▲  │ write while frozen: a new gather in front      at the commit's end
+//!                        └──┘ structural edit while frozen: waits
+//! ```
+//!
+//! # Invariants
+//! * `NODE-1` Content is read gather first, then frozen, then inline, then map, then hole.
+//! * `NODE-2` While `frozen` is set nobody but the commit edits the map.
+//! * `NODE-3` A node with uncommitted changes is on the dirty list of the open group.
+//! * `NODE-4` Nothing changes a node without the turn (see `turn`).
+//!
+//! Lock order: see the crate's header. At most one node is locked at a time.
+
+use crate::gather::Gather;
+use crate::map::ExtentMap;
+use larder_catalog::{AttrMask, InodeRow};
+use larder_space::Reservation;
+use larder_space::format::{FileKind, Ino, Name, StoreId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// An inode in memory.
+pub struct Node {
+    pub(crate) store: StoreId,
+    pub(crate) ino: Ino,
+    state: Mutex<NodeState>,
+    thawed: Condvar,
+}
+
+/// What a change to a directory's entries leads to: the entry's target, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EntryDelta {
+    pub target: Option<(Ino, FileKind)>,
+    pub generation: u64,
+}
+
+/// The changing part of a node.
+pub(crate) struct NodeState {
+    pub row: InodeRow,
+    /// Attributes that differ from the catalog's.
+    pub mask: AttrMask,
+    pub is_fresh: bool,
+    /// The inode has no name and nobody has it open: it goes with the next commit.
+    pub is_deleted: bool,
+    /// On the dirty list of the open group (`NODE-3`).
+    pub in_group: bool,
+    /// In the group that is being committed.
+    pub is_committing: bool,
+    /// The newest group with a change of this node.
+    pub generation: u64,
+    /// Another session may have changed the row: read it again before use.
+    pub is_stale: bool,
+    /// Handles in this process.
+    pub open_count: u32,
+    /// Directories: entries that differ from the catalog's.
+    pub entries: BTreeMap<Name, EntryDelta>,
+    /// Directories: where it was put by this process, when the catalog may not know yet.
+    pub parent: Option<Ino>,
+    /// Symbolic links: the target, once known.
+    pub target: Option<Vec<u8>>,
+    /// Extended attributes, once loaded.
+    pub xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// Attribute names that differ from the catalog's.
+    pub xattrs_dirty: Vec<Vec<u8>>,
+    /// Regular files.
+    pub content: Content,
+}
+
+/// The content of a regular file.
+#[derive(Default)]
+pub(crate) struct Content {
+    pub map: ExtentMap,
+    /// Whether `inline` has been read from the catalog.
+    pub is_loaded: bool,
+    pub inline: Option<Vec<u8>>,
+    /// The catalog has an inline row.
+    pub has_inline_row: bool,
+    /// `inline` differs from the catalog's.
+    pub inline_dirty: bool,
+    pub gather: Gather,
+    pub frozen: Option<Arc<Gather>>,
+    /// The promise of space for the gather.
+    pub promise: Option<Reservation>,
+    /// Final length as announced, bytes; 0 if unknown.
+    pub expected_bytes: u64,
+}
+
+impl Drop for Content {
+    fn drop(&mut self) {
+        // Only an engine that stopped leaves promises behind, and its books end with it.
+        std::mem::forget(self.promise.take());
+    }
+}
+
+impl Node {
+    pub(crate) fn new(store: StoreId, row: InodeRow, is_fresh: bool) -> Node {
+        let mut content = Content::default();
+        if is_fresh {
+            (content.map, content.is_loaded) = (ExtentMap::new_empty(), true);
+        }
+        let state = NodeState {
+            mask: AttrMask::default(),
+            is_fresh,
+            is_deleted: false,
+            in_group: false,
+            is_committing: false,
+            generation: 0,
+            is_stale: false,
+            open_count: 0,
+            entries: BTreeMap::new(),
+            parent: None,
+            target: None,
+            xattrs: is_fresh.then(BTreeMap::new),
+            xattrs_dirty: Vec::new(),
+            content,
+            row,
+        };
+        Node {
+            store,
+            ino: state.row.ino,
+            state: Mutex::new(state),
+            thawed: Condvar::new(),
+        }
+    }
+
+    /// Which inode it is.
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, NodeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state once no commit is writing the node's blocks (`NODE-2`).
+    pub(crate) fn lock_thawed(&self) -> MutexGuard<'_, NodeState> {
+        let mut state = self.lock();
+        while state.content.frozen.is_some() {
+            state = self
+                .thawed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        state
+    }
+
+    /// Ends the frozen state; the commit calls it when the map has taken the blocks.
+    pub(crate) fn thaw(&self, state: &mut NodeState) {
+        state.content.frozen = None;
+        self.thawed.notify_all();
+    }
+}
+
+impl NodeState {
+    /// Whether the node can be forgotten: the catalog has everything and nobody needs it.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.in_group
+            && !self.is_committing
+            && self.open_count == 0
+            && self.content.frozen.is_none()
+            && self.entries.is_empty()
+    }
+}

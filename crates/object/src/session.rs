@@ -1,0 +1,414 @@
+//! Sessions: being alive, noticing what others commit, and what must not be reclaimed yet.
+//!
+//! # Invariants
+//! * `SESSION-1` A session lives as long as its process holds the `flock` on `sessions/ID.lock`;
+//!   nothing else (no clock, no heartbeat) decides that.
+//! * `SESSION-2` Extents that a commit S retired are reclaimed only when every live session's pin
+//!   is ≥ S and no read in this process began before S.
+//! * `SESSION-3` A session advances its pin past S only after it has dropped every cached map
+//!   that is older than S, and has registered as holder of the orphans it has open.
+
+use crate::engine::{Engine, lock};
+use crate::map::ExtentMap;
+use crate::node::{Node, NodeState};
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::{AttrMask, Catalog, InodeRow};
+use larder_space::format::{CommitSeq, Ino, SessionId, StoreId};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// How often the background looks for foreign commits and due groups.
+const TICK: Duration = Duration::from_millis(20);
+
+/// This process's session.
+pub(crate) struct Session {
+    pub id: SessionId,
+    directory: PathBuf,
+    _lock: OwnedFd,
+    /// The pin as the catalog has it.
+    row_pin: AtomicU64,
+}
+
+fn open_lock(path: &Path) -> Result<OwnedFd> {
+    rustix::fs::open(
+        path,
+        OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC,
+        Mode::from_raw_mode(0o666),
+    )
+    .map_err(|error| {
+        crate::error::io_error(format!("cannot open {}", path.display()), error.into())
+    })
+}
+
+fn lock_file(session: SessionId) -> String {
+    format!("{session}.lock")
+}
+
+impl Session {
+    /// Buries dead sessions and begins a new one, pinned at the newest commit.
+    pub fn begin(
+        database: &Path,
+        catalog: &Catalog,
+        label: &str,
+        now_ns: i64,
+    ) -> Result<(Session, CommitSeq)> {
+        let directory = database.join("sessions");
+        // A copy of a database may lack it: it is empty while nobody has the database open.
+        std::fs::create_dir_all(&directory).map_err(|error| {
+            crate::error::io_error(format!("cannot create {}", directory.display()), error)
+        })?;
+        let door = open_lock(&database.join("sessions.lock"))?;
+        // Between the row and its lock file a session looks dead: nobody may look then.
+        flock(&door, FlockOperation::LockExclusive).map_err(|error| {
+            crate::error::io_error("cannot lock sessions.lock".into(), error.into())
+        })?;
+        for row in catalog.sessions()? {
+            bury_if_dead(&directory, catalog, row.session)?;
+        }
+        let (id, pin) = catalog.begin_session(std::process::id(), label, now_ns)?;
+        let file = open_lock(&directory.join(lock_file(id)))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
+            crate::error::io_error(
+                format!("session {id} cannot lock its own file"),
+                error.into(),
+            )
+        })?;
+        let session = Session {
+            id,
+            directory,
+            _lock: file,
+            row_pin: AtomicU64::new(pin.0),
+        };
+        Ok((session, pin))
+    }
+
+    /// Ends the session.
+    pub fn end(&self, catalog: &Catalog) -> Result<()> {
+        catalog.end_session(self.id)?;
+        remove_lock_file(&self.directory, self.id)
+    }
+}
+
+fn remove_lock_file(directory: &Path, session: SessionId) -> Result<()> {
+    let path = directory.join(lock_file(session));
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(crate::error::io_error(
+            format!("cannot remove {}", path.display()),
+            error,
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Ends the session if its process is gone (`SESSION-1`); says whether it lives.
+fn bury_if_dead(directory: &Path, catalog: &Catalog, session: SessionId) -> Result<bool> {
+    let path = directory.join(lock_file(session));
+    if path.exists() {
+        let file = open_lock(&path)?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok(true);
+        }
+    }
+    catalog.end_session(session)?;
+    remove_lock_file(directory, session)?;
+    Ok(false)
+}
+
+impl Engine {
+    // ---- the background ---------------------------------------------------------------------
+
+    pub(crate) fn start_background(self: &Arc<Engine>) -> Result<()> {
+        let weak = Arc::downgrade(self);
+        let thread = std::thread::Builder::new()
+            .name("larder-commit".into())
+            .spawn(move || background(&weak))
+            .map_err(|error| crate::error::io_error("cannot start a thread".into(), error))?;
+        *lock(&self.background) = Some(thread);
+        Ok(())
+    }
+
+    pub(crate) fn stop_background(&self) {
+        *lock(&self.stop_signal.0) = true;
+        self.stop_signal.1.notify_all();
+        let thread = lock(&self.background).take();
+        if let Some(thread) =
+            thread.filter(|thread| thread.thread().id() != std::thread::current().id())
+            && thread.join().is_err()
+        {
+            tracing::error!("the background thread panicked");
+        }
+    }
+
+    /// Sleeps until the next tick; `false` when the engine closes.
+    fn wait_for_tick(&self) -> bool {
+        let stopping = lock(&self.stop_signal.0);
+        let (stopping, _) = self
+            .stop_signal
+            .1
+            .wait_timeout(stopping, TICK)
+            .unwrap_or_else(PoisonError::into_inner);
+        !*stopping
+    }
+
+    fn tick(self: &Arc<Engine>) -> Result<()> {
+        if self.check_running().is_err() {
+            return Ok(());
+        }
+        self.notice_foreign()?;
+        self.commit_if_due()?;
+        self.advance_pin()?;
+        self.grow_ahead();
+        self.shrink_cache();
+        Ok(())
+    }
+
+    // ---- foreign commits --------------------------------------------------------------------
+
+    /// Runs when the turn was just taken: caches and free space must know what others committed.
+    pub(crate) fn refresh_with_turn(&self) -> Result<()> {
+        self.notice_foreign()?;
+        self.sync_space()
+    }
+
+    /// Drops what another session's commit, or an SQL client's, has made stale.
+    pub(crate) fn notice_foreign(&self) -> Result<()> {
+        {
+            let _no_commit = lock(&self.commit_lock);
+            if !self.catalog.foreign_change()? {
+                return Ok(());
+            }
+            let seq = self.catalog.commit_seq()?;
+            let _gate = self.close_gate();
+            let _names = self.write_names();
+            // Our own commits are not foreign, so a newer number is another session's; the turn
+            // was theirs, so nothing here is uncommitted (TURN-1).
+            let has_new_content = seq > self.known_seq();
+            self.invalidate(has_new_content)?;
+            if has_new_content {
+                self.open_segments()?;
+                lock(&self.next_inos).clear();
+                self.known_seq.store(seq.0, Ordering::SeqCst);
+            }
+        }
+        for observer in lock(&self.observers).iter() {
+            observer();
+        }
+        Ok(())
+    }
+
+    fn invalidate(&self, has_new_content: bool) -> Result<()> {
+        let mut held: HashSet<(StoreId, Ino)> = HashSet::new();
+        let mut cache = lock(&self.cache);
+        cache.retain(|key, node| {
+            let mut state = node.lock();
+            if Arc::strong_count(node) == 1 && state.is_idle() {
+                return false;
+            }
+            state.is_stale = true;
+            if has_new_content && !state.in_group {
+                if state.open_count > 0 {
+                    held.insert(*key);
+                }
+                state.entries.clear();
+                state.content.map = ExtentMap::default();
+                state.content.inline = None;
+                state.content.is_loaded = false;
+            }
+            if !state.in_group {
+                state.parent = None;
+                state.target = None;
+                state.xattrs = None;
+            }
+            true
+        });
+        drop(cache);
+        if held.is_empty() {
+            return Ok(());
+        }
+        // SESSION-3: another session unlinked what is open here.
+        for (store, ino, _) in self.catalog.orphans()? {
+            if held.contains(&(store, ino)) {
+                self.catalog.add_holder(store, ino, self.session.id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The state with the row as it is now: merged from the catalog when that may have changed.
+    pub(crate) fn lock_node<'n>(&self, node: &'n Node) -> Result<MutexGuard<'n, NodeState>> {
+        let mut state = node.lock();
+        self.freshen(node, &mut state)?;
+        Ok(state)
+    }
+
+    /// The same, once no commit is writing the node's blocks: for structural edits (`NODE-2`).
+    pub(crate) fn lock_thawed<'n>(&self, node: &'n Node) -> Result<MutexGuard<'n, NodeState>> {
+        let mut state = node.lock_thawed();
+        self.freshen(node, &mut state)?;
+        Ok(state)
+    }
+
+    fn freshen(&self, node: &Node, state: &mut NodeState) -> Result<()> {
+        // While a commit runs, memory is ahead of the catalog.
+        if !state.is_stale || state.is_committing {
+            return Ok(());
+        }
+        match self.catalog.inode(node.store, node.ino)? {
+            Some(row) => merge(state, row),
+            None if state.is_fresh => {}
+            None => state.is_deleted = true,
+        }
+        state.is_stale = false;
+        Ok(())
+    }
+
+    // ---- pins and orphans -------------------------------------------------------------------
+
+    /// Announces a read; [`Engine::end_read`] must follow with the same number.
+    pub(crate) fn begin_read(&self) -> CommitSeq {
+        let mut readers = lock(&self.readers);
+        let seq = self.known_seq();
+        *readers.entry(seq).or_insert(0) += 1;
+        seq
+    }
+
+    pub(crate) fn end_read(&self, seq: CommitSeq) {
+        let mut readers = lock(&self.readers);
+        if let Some(count) = readers.get_mut(&seq) {
+            *count -= 1;
+            if *count == 0 {
+                readers.remove(&seq);
+            }
+        }
+    }
+
+    /// What this process can still reach.
+    fn own_pin(&self) -> CommitSeq {
+        let readers = lock(&self.readers);
+        readers
+            .keys()
+            .next()
+            .copied()
+            .unwrap_or_else(|| self.known_seq())
+    }
+
+    /// Other sessions that live; the dead are buried on the way.
+    pub(crate) fn other_pins(&self) -> Result<Vec<(SessionId, CommitSeq)>> {
+        let mut pins = Vec::new();
+        for row in self.catalog.sessions()? {
+            if row.session == self.session.id {
+                continue;
+            }
+            let directory = self.path.join("sessions");
+            let door = open_lock(&self.path.join("sessions.lock"))?;
+            // A session is being born or buried: take it as alive.
+            let is_alive = flock(&door, FlockOperation::NonBlockingLockExclusive).is_err()
+                || bury_if_dead(&directory, &self.catalog, row.session)?;
+            if is_alive {
+                pins.push((row.session, row.pin_seq));
+            }
+        }
+        Ok(pins)
+    }
+
+    /// The newest commit whose retired extents nobody can reach any more (`SESSION-2`).
+    pub(crate) fn reclaim_horizon(&self) -> Result<CommitSeq> {
+        // The sessions are read after our own newest commit: a session born later pins at least it.
+        let others = self.other_pins()?;
+        let oldest = others.into_iter().map(|(_, pin)| pin).min();
+        Ok(oldest.map_or_else(|| self.own_pin(), |pin| pin.min(self.own_pin())))
+    }
+
+    /// Lets other sessions reclaim what this one has stopped using.
+    fn advance_pin(&self) -> Result<()> {
+        let pin = self.own_pin();
+        if pin.0 > self.session.row_pin.load(Ordering::SeqCst) && self.catalog.sessions()?.len() > 1
+        {
+            self.catalog.set_pin(self.session.id, pin)?;
+            self.session.row_pin.store(pin.0, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Orphans that nobody holds and that every session knows to be without a name.
+    pub(crate) fn lost_orphans(&self, horizon: CommitSeq) -> Result<Vec<(StoreId, Ino)>> {
+        let orphans = self.catalog.orphans()?;
+        if orphans.is_empty() {
+            return Ok(Vec::new());
+        }
+        let alive: HashSet<SessionId> = self.other_pins()?.into_iter().map(|(id, _)| id).collect();
+        let holders = self.catalog.holders()?;
+        Ok(orphans
+            .into_iter()
+            .filter(|&(store, ino, seq)| {
+                let is_held = holders.iter().any(|&(s, i, holder)| {
+                    (s, i) == (store, ino) && (holder == self.session.id || alive.contains(&holder))
+                });
+                !is_held && seq <= horizon
+            })
+            .map(|(store, ino, _)| (store, ino))
+            .collect())
+    }
+}
+
+/// Takes over what the catalog says of attributes that this process has not changed itself.
+fn merge(state: &mut NodeState, row: InodeRow) {
+    let AttrMask {
+        mode,
+        owner,
+        nlink,
+        size,
+        atime,
+        mtime,
+        ctime,
+    } = state.mask;
+    let ours = std::mem::replace(&mut state.row, row);
+    let row = &mut state.row;
+    if mode {
+        row.mode = ours.mode;
+    }
+    if owner {
+        (row.uid, row.gid) = (ours.uid, ours.gid);
+    }
+    if nlink {
+        row.nlink = ours.nlink;
+    }
+    if size {
+        (row.size_bytes, row.block_count) = (ours.size_bytes, ours.block_count);
+    }
+    if atime {
+        row.atime_ns = ours.atime_ns;
+    }
+    if mtime {
+        row.mtime_ns = ours.mtime_ns;
+    }
+    if ctime {
+        row.ctime_ns = ours.ctime_ns;
+    }
+}
+
+fn background(weak: &Weak<Engine>) {
+    loop {
+        let Some(engine) = weak.upgrade() else { return };
+        if !engine.wait_for_tick() {
+            return;
+        }
+        if let Err(error) = engine.tick() {
+            match error.kind() {
+                ErrorKind::Busy => tracing::warn!("background: {error}; trying again"),
+                _ => engine.stop(background_failure(&error)),
+            }
+        }
+    }
+}
+
+fn background_failure(error: &Error) -> String {
+    format!(
+        "the background commit failed and the outcome is unknown ({error}); close and reopen the database"
+    )
+}

@@ -1,0 +1,423 @@
+//! Looking at everything: how full, how fragmented, and whether catalog and segments agree.
+
+use crate::commit::broken;
+use crate::engine::Engine;
+use crate::map::{ExtentMap, MapSource};
+use crate::report::{CheckReport, FragReport, SpaceReport};
+use crate::{ErrorKind, Result};
+use larder_catalog::{ExtentRow, InodeRow};
+use larder_space::Purpose;
+use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{Extent, FileKind, Ino, MapPage, SegmentIndex, StoreId};
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+
+/// Rows read at a time.
+const BATCH: usize = 10_000;
+/// Bytes read at a time.
+const READ_BLOCKS: u64 = 1024;
+
+impl Engine {
+    /// How full the database is.
+    pub fn space_report(&self) -> Result<SpaceReport> {
+        let segment_bytes = self.segment_blocks().values().sum::<u64>() * BLOCK_BYTES;
+        let host = self.storage.available_bytes().map_err(|error| {
+            crate::error::io_error("cannot learn how much room the host has".into(), error)
+        })?;
+        let capacity_bytes = self
+            .capacity_blocks()
+            .map_or(segment_bytes + host, |blocks| blocks * BLOCK_BYTES);
+        let (live, retired) = self.catalog.extent_totals()?;
+        let used_bytes = (live + retired) * BLOCK_BYTES;
+        let free_bytes = capacity_bytes.saturating_sub(used_bytes);
+        let held_back = capacity_bytes / larder_space::format::limits::HELD_BACK_DIVISOR;
+        let promised = self.lock_room().space.reserved_blocks() * BLOCK_BYTES;
+        let mut inode_count = 0;
+        for store in self.table_stores()? {
+            inode_count += self.catalog.inode_count(store)?;
+        }
+        Ok(SpaceReport {
+            capacity_bytes,
+            segment_bytes,
+            live_bytes: live * BLOCK_BYTES,
+            retired_bytes: retired * BLOCK_BYTES,
+            free_bytes,
+            available_bytes: free_bytes
+                .saturating_sub(held_back)
+                .saturating_sub(promised),
+            catalog_bytes: self.catalog_bytes(),
+            inode_count,
+        })
+    }
+
+    fn catalog_bytes(&self) -> u64 {
+        ["catalog.db", "catalog.db-wal"]
+            .iter()
+            .filter_map(|name| std::fs::metadata(self.path.join(name)).ok())
+            .map(|metadata| metadata.len())
+            .sum()
+    }
+
+    fn segment_blocks(&self) -> BTreeMap<SegmentIndex, u64> {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        segments
+            .iter()
+            .map(|segment| (segment.index(), segment.block_count()))
+            .collect()
+    }
+
+    /// Stores that have tables of their own.
+    fn table_stores(&self) -> Result<Vec<StoreId>> {
+        let rows = self.catalog.stores()?;
+        Ok(rows
+            .into_iter()
+            .filter(|row| row.table_store == row.store)
+            .map(|row| row.store)
+            .collect())
+    }
+
+    /// Calls `visit` with every regular file that holds blocks.
+    fn for_each_mapped(
+        &self,
+        mut visit: impl FnMut(StoreId, &InodeRow) -> Result<()>,
+    ) -> Result<()> {
+        for store in self.table_stores()? {
+            let mut after = None;
+            loop {
+                let rows = self.catalog.inodes(store, after, BATCH)?;
+                let Some(last) = rows.last() else { break };
+                after = Some(last.ino);
+                for row in rows.iter().filter(|row| row.kind == FileKind::File) {
+                    visit(store, row)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How fragmented the database is, from the committed maps.
+    pub fn frag_report(&self) -> Result<FragReport> {
+        let mut report = FragReport::default();
+        let mut counts = Vec::new();
+        let mut worst = None;
+        self.for_each_mapped(|store, row| {
+            if row.block_count == 0 {
+                return Ok(());
+            }
+            let extents = ExtentMap::default().extents(MapSource {
+                catalog: &self.catalog,
+                store,
+                ino: row.ino,
+            })?;
+            let breaks = extents
+                .windows(2)
+                .filter(|pair| !pair[0].is_followed_by(&pair[1]))
+                .count();
+            let fragments = breaks as u64 + 1;
+            if fragments > report.fragments_per_object_max {
+                report.fragments_per_object_max = fragments;
+                worst = Some((store, row.ino));
+            }
+            counts.push(fragments);
+            Ok(())
+        })?;
+        counts.sort_unstable();
+        report.object_count = counts.len() as u64;
+        report.fragment_count = counts.iter().sum();
+        if !counts.is_empty() {
+            report.fragments_per_object_mean = report.fragment_count as f64 / counts.len() as f64;
+            report.fragments_per_object_p99 = counts[(counts.len() * 99).div_ceil(100) - 1];
+        }
+        report.worst = worst
+            .map(|(store, ino)| Ok::<_, crate::Error>((store, self.path_of(store, ino)?)))
+            .transpose()?;
+        let (live, _) = self.catalog.extent_totals()?;
+        let retired_total = self.catalog.info()?.retired_bytes_total;
+        report.storage_age = if live > 0 {
+            retired_total as f64 / (live * BLOCK_BYTES) as f64
+        } else {
+            0.0
+        };
+        self.count_holes(&mut report)?;
+        Ok(report)
+    }
+
+    fn count_holes(&self, report: &mut FragReport) -> Result<()> {
+        let mut histogram: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut note = |blocks: u64| {
+            if blocks > 0 {
+                report.hole_count += 1;
+                report.largest_hole_bytes = report.largest_hole_bytes.max(blocks * BLOCK_BYTES);
+                *histogram.entry(blocks.ilog2()).or_insert(0) += 1;
+            }
+        };
+        let mut ends: BTreeMap<SegmentIndex, u64> = self
+            .segment_blocks()
+            .into_keys()
+            .map(|segment| (segment, 0))
+            .collect();
+        self.for_each_extent(|row| {
+            let end = ends.entry(row.extent.segment).or_insert(0);
+            note(row.extent.start_block.saturating_sub(*end));
+            *end = row.extent.end_block();
+            Ok(())
+        })?;
+        for (segment, blocks) in self.segment_blocks() {
+            note(blocks.saturating_sub(ends.get(&segment).copied().unwrap_or(0)));
+        }
+        report.hole_histogram = histogram
+            .into_iter()
+            .map(|(log, count)| ((1 << log) * BLOCK_BYTES, count))
+            .collect();
+        Ok(())
+    }
+
+    fn for_each_extent(&self, mut visit: impl FnMut(&ExtentRow) -> Result<()>) -> Result<()> {
+        let mut after = None;
+        loop {
+            let rows = self.catalog.extents(after, BATCH)?;
+            let Some(last) = rows.last() else {
+                return Ok(());
+            };
+            after = Some((last.extent.segment, last.extent.start_block));
+            for row in &rows {
+                visit(row)?;
+            }
+        }
+    }
+
+    /// A path of an inode, for people; its number when it has no name.
+    fn path_of(&self, store: StoreId, ino: Ino) -> Result<String> {
+        let mut parts = Vec::new();
+        let mut at = ino;
+        while at != Ino::ROOT {
+            let Some((parent, name)) = self.catalog.parents(store, at)?.into_iter().next() else {
+                return Ok(format!("inode {ino}"));
+            };
+            parts.push(name.to_string());
+            at = parent;
+        }
+        parts.reverse();
+        Ok(format!("/{}", parts.join("/")))
+    }
+
+    /// Proves that catalog and segments agree. Takes the turn while it looks at the structure, so
+    /// that no commit comes between; content is read without it.
+    pub fn check(
+        &self,
+        read_content: bool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<CheckReport> {
+        let mut report = CheckReport::default();
+        {
+            let _edit = self.edit()?;
+            self.commit_now()?;
+            let _no_commit = crate::engine::lock(&self.commit_lock);
+            report.findings = self.catalog.check()?;
+            self.check_extents(&mut report)?;
+            self.check_segments(&mut report)?;
+        }
+        if read_content {
+            self.check_content(&mut report, progress)?;
+        }
+        Ok(report)
+    }
+
+    fn check_segments(&self, report: &mut CheckReport) -> Result<()> {
+        let segments = self
+            .segments
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        for segment in segments {
+            if let Some(damage) = segment.check_superblock()? {
+                report.findings.push(format!(
+                    "segment {}: {damage}; the other copy is whole",
+                    segment.index()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every mapped block is in exactly one live extent row of that inode, and every live extent
+    /// row is mapped: no leak, no double use.
+    fn check_extents(&self, report: &mut CheckReport) -> Result<()> {
+        let mut mapped: Vec<(Extent, StoreId, Ino)> = Vec::new();
+        let findings = &mut report.findings;
+        let inode_count = &mut report.inode_count;
+        self.for_each_mapped(|store, row| {
+            *inode_count += 1;
+            let before = mapped.len();
+            for (page, bytes) in self.all_pages(store, row.ino)? {
+                match MapPage::decode(&bytes) {
+                    Ok(page) => {
+                        mapped.extend(page.runs().iter().map(|run| (run.extent, store, row.ino)))
+                    }
+                    Err(error) => findings.push(format!(
+                        "store {store} inode {} map page {page}: {error}",
+                        row.ino
+                    )),
+                }
+            }
+            let blocks: u64 = mapped[before..]
+                .iter()
+                .map(|(extent, ..)| extent.block_count)
+                .sum();
+            if blocks != row.block_count {
+                findings.push(format!(
+                    "store {store} inode {}: its row says {} blocks, its map {blocks}",
+                    row.ino, row.block_count
+                ));
+            }
+            Ok(())
+        })?;
+        mapped.sort_unstable();
+        for pair in mapped
+            .windows(2)
+            .filter(|pair| pair[0].0.overlaps(&pair[1].0))
+        {
+            findings.push(format!(
+                "{} of store {} inode {} is also used by store {} inode {}",
+                pair[1].0, pair[1].1, pair[1].2, pair[0].1, pair[0].2
+            ));
+        }
+        let limits = self.segment_blocks();
+        let mut runs = mapped.iter().copied().peekable();
+        let mut extent_count = 0;
+        self.for_each_extent(|row| {
+            extent_count += 1;
+            let ExtentRow { extent, store, ino, retired_seq } = row;
+            if extent.end_block() > limits.get(&extent.segment).copied().unwrap_or(0) {
+                findings.push(format!("{extent} of store {store} inode {ino} is beyond the end of its segment"));
+            }
+            // Whatever is mapped before this row is mapped without a row.
+            let mut at = extent.start_block;
+            while let Some((run, run_store, run_ino)) = runs.next_if(|(run, ..)| {
+                (run.segment, run.start_block) < (extent.segment, extent.end_block())
+            }) {
+                if run.segment != extent.segment || run.start_block < extent.start_block || run.end_block() > extent.end_block() {
+                    findings.push(format!("{run} of store {run_store} inode {run_ino} has no extent row"));
+                    continue;
+                }
+                if retired_seq.is_some() {
+                    findings.push(format!("{run} of store {run_store} inode {run_ino} is retired but mapped"));
+                } else if (run_store, run_ino) != (*store, *ino) {
+                    findings.push(format!("{run} of store {run_store} inode {run_ino} belongs to store {store} inode {ino}"));
+                }
+                if retired_seq.is_none() && run.start_block > at {
+                    findings.push(leak(extent.segment, at, run.start_block, *store, *ino));
+                }
+                at = at.max(run.end_block());
+            }
+            if retired_seq.is_none() && at < extent.end_block() {
+                findings.push(leak(extent.segment, at, extent.end_block(), *store, *ino));
+            }
+            Ok(())
+        })?;
+        for (run, store, ino) in runs {
+            findings.push(format!(
+                "{run} of store {store} inode {ino} has no extent row"
+            ));
+        }
+        report.extent_count = extent_count;
+        let room = self.lock_room();
+        let (live, retired) = self.catalog.extent_totals()?;
+        if (
+            room.space.allocated_blocks(),
+            room.space.quarantined_blocks(),
+        ) != (live, retired)
+        {
+            findings.push(format!(
+                "free space in memory differs from the extent rows: {} + {} blocks instead of {live} + {retired}",
+                room.space.allocated_blocks(), room.space.quarantined_blocks()
+            ));
+        }
+        if room.space.available_blocks(Purpose::Privileged) > room.space.free_blocks() {
+            return Err(broken("more space is available than free"));
+        }
+        Ok(())
+    }
+
+    fn all_pages(&self, store: StoreId, ino: Ino) -> Result<Vec<(u64, Vec<u8>)>> {
+        let mut pages = Vec::new();
+        let mut from = 0;
+        loop {
+            let batch = self.catalog.map_pages(store, ino, from, 256)?;
+            let count = batch.len();
+            from = batch.last().map_or(from, |(page, _)| page + 1);
+            pages.extend(batch);
+            if count < 256 {
+                return Ok(pages);
+            }
+        }
+    }
+
+    /// Reads every mapped block and verifies it.
+    fn check_content(
+        &self,
+        report: &mut CheckReport,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<()> {
+        let total = self.catalog.extent_totals()?.0 * BLOCK_BYTES;
+        let mut buffer = vec![0; (READ_BLOCKS * BLOCK_BYTES) as usize];
+        self.for_each_mapped(|store, row| {
+            // SESSION-2: what this map names is not reclaimed before end_read.
+            let pin = self.begin_read();
+            let outcome = self.check_object(store, row.ino, &mut buffer, report, &mut |done| {
+                progress(done, total)
+            });
+            self.end_read(pin);
+            outcome
+        })
+    }
+
+    fn check_object(
+        &self,
+        store: StoreId,
+        ino: Ino,
+        buffer: &mut [u8],
+        report: &mut CheckReport,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        for (_, bytes) in self.all_pages(store, ino)? {
+            // A damaged page is a finding of check_extents already.
+            let Ok(page) = MapPage::decode(&bytes) else {
+                continue;
+            };
+            for run in page.runs() {
+                let mut at = 0;
+                while at < run.extent.block_count {
+                    let count = READ_BLOCKS.min(run.extent.block_count - at);
+                    let target = &mut buffer[..(count * BLOCK_BYTES) as usize];
+                    let checksums = &run.checksums[at as usize..(at + count) as usize];
+                    let read = self.segment(run.extent.segment)?.read(
+                        run.extent.start_block + at,
+                        target,
+                        checksums,
+                    );
+                    match read.map_err(crate::Error::from) {
+                        Ok(()) => report.verified_bytes += count * BLOCK_BYTES,
+                        Err(error)
+                            if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io) =>
+                        {
+                            report
+                                .findings
+                                .push(format!("{}: {error}", self.path_of(store, ino)?));
+                        }
+                        Err(error) => return Err(error),
+                    }
+                    at += count;
+                    progress(report.verified_bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn leak(segment: SegmentIndex, from: u64, to: u64, store: StoreId, ino: Ino) -> String {
+    format!(
+        "segment {segment} blocks {from}..{to} belong to store {store} inode {ino}, which does not map them: leaked"
+    )
+}

@@ -1,0 +1,199 @@
+//! The turn: which session may have uncommitted changes.
+//!
+//! A session takes the turn before its first change and gives it back when everything is committed.
+//! So changes can wait in memory (and be grouped, and coalesced) without a conflict ever being
+//! possible, and the SQLite write lock is held only for the moment of the commit, which is what
+//! lets a plain `sqlite3`, which does not wait for locks, work beside a busy mount
+//! (docs/decisions/0002-turn.md).
+//!
+//! # Invariants
+//! * `TURN-1` A session without the turn has no uncommitted state and no promise of space.
+//! * `TURN-2` At most one live session has the turn: it is an exclusive `flock` on `turn.lock`,
+//!   which the kernel releases when a process dies.
+//! * `TURN-3` Nobody starves: who wants the turn queues on `turn.queue`, and a session that gives
+//!   the turn back queues again behind those who wait.
+//!
+//! ```text
+//!  without ──begin──▶ acquiring ──flock──▶ held ──(committed, no users)──▶ without
+//!                                           │ ▲
+//!                                yield wanted▼ │  begin() waits while yielding
+//!                                         yielding
+//! ```
+
+use crate::{Error, ErrorKind, Result};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a session waits for another session's group before it gives up.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// This process's side of the turn.
+pub(crate) struct Turn {
+    lock: OwnedFd,
+    queue: OwnedFd,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_held: bool,
+    is_acquiring: bool,
+    is_yielding: bool,
+    users: u32,
+}
+
+impl Turn {
+    /// Opens the lock files in the database directory.
+    pub fn open(database: &Path) -> Result<Turn> {
+        let open = |name: &str| {
+            let path = database.join(name);
+            rustix::fs::open(
+                &path,
+                OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC,
+                Mode::from_raw_mode(0o666),
+            )
+            .map_err(|error| {
+                crate::error::io_error(format!("cannot open {}", path.display()), error.into())
+            })
+        };
+        Ok(Turn {
+            lock: open("turn.lock")?,
+            queue: open("turn.queue")?,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        self.changed
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Joins the users of the turn, taking it first if need be. `refresh` runs each time the turn
+    /// has just been taken, before anybody uses it: another session may have committed meanwhile.
+    pub fn begin(&self, refresh: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut state = self.state();
+        loop {
+            if state.is_held && !state.is_yielding {
+                state.users += 1;
+                return Ok(());
+            }
+            if !state.is_held && !state.is_acquiring {
+                break;
+            }
+            state = self.wait(state);
+        }
+        state.is_acquiring = true;
+        drop(state);
+        let outcome = self
+            .acquire()
+            .and_then(|()| refresh().inspect_err(|_| self.unlock()));
+        let mut state = self.state();
+        state.is_acquiring = false;
+        if outcome.is_ok() {
+            state.is_held = true;
+            state.users += 1;
+        }
+        self.changed.notify_all();
+        outcome
+    }
+
+    /// Leaves the users of the turn.
+    pub fn end(&self) {
+        let mut state = self.state();
+        state.users -= 1;
+        if state.users == 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether this session has the turn.
+    pub fn is_held(&self) -> bool {
+        self.state().is_held
+    }
+
+    /// Whether another session queues for the turn.
+    pub fn is_wanted(&self) -> bool {
+        match rustix::fs::flock(&self.queue, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                // Held for an instant only; a failure to unlock would show as starvation of others.
+                let unlocked = rustix::fs::flock(&self.queue, FlockOperation::Unlock);
+                debug_assert!(unlocked.is_ok());
+                false
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Keeps new users out and waits until the present ones have left. `release`
+    /// must follow.
+    pub fn start_yielding(&self) {
+        let mut state = self.state();
+        state.is_yielding = true;
+        while state.users > 0 {
+            state = self.wait(state);
+        }
+    }
+
+    /// Gives the turn back if nobody uses it and `is_clean` holds (`TURN-1`); says whether.
+    /// Ends yielding in any case.
+    pub fn release(&self, is_clean: impl FnOnce() -> bool) -> bool {
+        let mut state = self.state();
+        let released = state.is_held && state.users == 0 && is_clean();
+        if released {
+            self.unlock();
+            state.is_held = false;
+        }
+        state.is_yielding = false;
+        self.changed.notify_all();
+        released
+    }
+
+    fn acquire(&self) -> Result<()> {
+        let deadline = Instant::now() + WAIT_MAX;
+        self.lock_until(&self.queue, deadline)?;
+        let outcome = self.lock_until(&self.lock, deadline);
+        // Closing the process would release it too; an error here cannot happen on a valid fd.
+        let unlocked = rustix::fs::flock(&self.queue, FlockOperation::Unlock);
+        debug_assert!(unlocked.is_ok());
+        outcome
+    }
+
+    fn unlock(&self) {
+        let unlocked = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
+        debug_assert!(unlocked.is_ok());
+    }
+
+    fn lock_until(&self, file: &OwnedFd, deadline: Instant) -> Result<()> {
+        let mut pause = Duration::from_micros(100);
+        loop {
+            match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(()),
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    return Err(crate::error::io_error(
+                        "cannot lock the turn".into(),
+                        error.into(),
+                    ));
+                }
+            }
+            if Instant::now() > deadline {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    "another session has kept the turn for 60 s; end it (larder_session lists sessions) or try again",
+                ));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(2));
+        }
+    }
+}

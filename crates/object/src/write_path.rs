@@ -1,0 +1,327 @@
+//! The write path: what a group's dirty blocks go through, once.
+//!
+//! 1 place (largest first; small ones in one contiguous run) · 2 checksum · 3 write in large
+//! requests · 4 flush · 5 map. The catalog's commit follows.
+
+use crate::commit::FrozenNode;
+use crate::edit::stream_of;
+use crate::engine::Engine;
+use crate::gather::Gather;
+use crate::map::Mapped;
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::ChangeSet;
+use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{Extent, SegmentIndex, block_checksum};
+use larder_space::{Placement, Reservation};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Objects of at most this many blocks (256 KiB) are packed into one run.
+const SMALL_BLOCKS: u64 = 64;
+/// Bytes in one request to a device at most.
+const REQUEST_BYTES: u64 = 8 << 20;
+
+/// Dirty blocks on their way to a segment.
+pub(crate) struct ContentFlush {
+    pub gather: Arc<Gather>,
+    pub promise: Option<Reservation>,
+    /// It is open, and its final length is not known or not reached.
+    pub may_grow: bool,
+}
+
+impl Drop for ContentFlush {
+    fn drop(&mut self) {
+        // Left only when the commit failed; the engine stops and its books end with it.
+        std::mem::forget(self.promise.take());
+    }
+}
+
+/// Dirty blocks with a place.
+struct Placed {
+    /// Index into the group's nodes.
+    node_index: usize,
+    logical_block: u64,
+    extent: Extent,
+    checksums: Vec<u32>,
+}
+
+impl Engine {
+    /// Writes, flushes and maps the dirty blocks of a group.
+    pub(crate) fn flush_contents(
+        &self,
+        nodes: &mut [FrozenNode],
+        set: &mut ChangeSet,
+    ) -> Result<()> {
+        let mut placed = self.place(nodes)?;
+        let gathers: Vec<Option<Arc<Gather>>> = nodes
+            .iter()
+            .map(|frozen| frozen.flush.as_ref().map(|flush| flush.gather.clone()))
+            .collect();
+        self.write_placed(&mut placed, &gathers)?;
+        self.map_placed(nodes, placed, set)
+    }
+
+    /// Allocates: large objects first, each alone; then all small ones together.
+    fn place(&self, nodes: &mut [FrozenNode]) -> Result<Vec<Placed>> {
+        let blocks_of = |frozen: &FrozenNode| {
+            frozen
+                .flush
+                .as_ref()
+                .map_or(0, |flush| flush.gather.block_count())
+        };
+        let mut order: Vec<usize> = (0..nodes.len())
+            .filter(|&index| blocks_of(&nodes[index]) > 0)
+            .collect();
+        order.sort_by_key(|&index| Reverse(blocks_of(&nodes[index])));
+        let small_from = order.partition_point(|&index| blocks_of(&nodes[index]) > SMALL_BLOCKS);
+        let mut placed = Vec::new();
+        for &index in &order[..small_from] {
+            self.place_alone(index, &mut nodes[index], &mut placed)?;
+        }
+        self.place_small(&order[small_from..], nodes, &mut placed)?;
+        Ok(placed)
+    }
+
+    fn place_alone(
+        &self,
+        index: usize,
+        frozen: &mut FrozenNode,
+        placed: &mut Vec<Placed>,
+    ) -> Result<()> {
+        let Some(flush) = frozen.flush.as_mut() else {
+            return Ok(());
+        };
+        let runs = flush.gather.runs();
+        let blocks = frozen.row.size_bytes.div_ceil(BLOCK_BYTES);
+        let is_growing = flush.may_grow && runs.len() == 1 && runs[0].0 + runs[0].1 == blocks;
+        let placement = if is_growing {
+            Placement::Stream(
+                stream_of(&frozen.node),
+                self.end_before(&frozen.node, runs[0].0)?,
+            )
+        } else {
+            Placement::Known
+        };
+        let mut promise = flush.promise.take().ok_or_else(unpromised)?;
+        let pieces = {
+            let mut room = self.lock_room();
+            let pieces = room
+                .space
+                .allocate(&mut promise, flush.gather.block_count(), placement);
+            room.space.forfeit(promise);
+            pieces
+        };
+        spread(index, &runs, &mut Pieces::new(pieces), placed);
+        Ok(())
+    }
+
+    fn place_small(
+        &self,
+        order: &[usize],
+        nodes: &mut [FrozenNode],
+        placed: &mut Vec<Placed>,
+    ) -> Result<()> {
+        let mut promise: Option<Reservation> = None;
+        let mut blocks = 0;
+        for &index in order {
+            let Some(flush) = nodes[index].flush.as_mut() else {
+                continue;
+            };
+            blocks += flush.gather.block_count();
+            let part = flush.promise.take().ok_or_else(unpromised)?;
+            match promise.as_mut() {
+                Some(promise) => promise.merge(part),
+                None => promise = Some(part),
+            }
+        }
+        let Some(mut promise) = promise else {
+            return Ok(());
+        };
+        let pieces = {
+            let mut room = self.lock_room();
+            let pieces = room.space.allocate(&mut promise, blocks, Placement::Known);
+            room.space.forfeit(promise);
+            pieces
+        };
+        let mut pieces = Pieces::new(pieces);
+        for &index in order {
+            if let Some(flush) = &nodes[index].flush {
+                spread(index, &flush.gather.runs(), &mut pieces, placed);
+            }
+        }
+        Ok(())
+    }
+
+    /// The place right after the block before `block`, for content that goes on there.
+    fn end_before(
+        &self,
+        node: &crate::node::Node,
+        block: u64,
+    ) -> Result<Option<(SegmentIndex, u64)>> {
+        if block == 0 {
+            return Ok(None);
+        }
+        let mut state = node.lock();
+        Ok(
+            match state.content.map.find(self.map_source(node), block - 1)? {
+                Mapped::Run(run) => Some((run.extent.segment, run.extent.start_block + 1)),
+                Mapped::Hole(_) => None,
+            },
+        )
+    }
+
+    /// Checksums and writes everything in address order, neighbours in one request; then flushes
+    /// every segment that was written to.
+    fn write_placed(&self, placed: &mut [Placed], gathers: &[Option<Arc<Gather>>]) -> Result<()> {
+        placed.sort_by_key(|piece| piece.extent);
+        let mut touched = BTreeSet::new();
+        let mut at = 0;
+        while at < placed.len() {
+            let start = placed[at].extent;
+            let mut buffers: Vec<&[u8]> = Vec::new();
+            let mut bytes = 0;
+            let mut end = start;
+            while let Some(piece) = placed.get_mut(at) {
+                let is_next = bytes == 0 || end.is_followed_by(&piece.extent);
+                if !is_next || (bytes > 0 && bytes + piece.extent.len_bytes() > REQUEST_BYTES) {
+                    break;
+                }
+                let gather = gathers[piece.node_index].as_ref().ok_or_else(unpromised)?;
+                for slice in gather.slices(piece.logical_block, piece.extent.block_count) {
+                    piece
+                        .checksums
+                        .extend(slice.chunks_exact(BLOCK_BYTES as usize).map(block_checksum));
+                    buffers.push(slice);
+                }
+                bytes += piece.extent.len_bytes();
+                end = piece.extent;
+                at += 1;
+            }
+            self.segment(start.segment)?
+                .write(start.start_block, &buffers)?;
+            touched.insert(start.segment);
+        }
+        for segment in touched {
+            self.segment(segment)?.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Puts the written blocks into the extent maps, and maps and extents into the change set.
+    fn map_placed(
+        &self,
+        nodes: &mut [FrozenNode],
+        mut placed: Vec<Placed>,
+        set: &mut ChangeSet,
+    ) -> Result<()> {
+        placed.sort_by_key(|piece| (piece.node_index, piece.logical_block));
+        let mut placed = placed.into_iter().peekable();
+        for (index, frozen) in nodes.iter_mut().enumerate() {
+            let Some(flush) = frozen.flush.take() else {
+                continue;
+            };
+            let (store, ino) = (frozen.node.store, frozen.node.ino);
+            let source = self.map_source(&frozen.node);
+            let mut state = frozen.node.lock();
+            let mut replaced = Vec::new();
+            let mut allocated: Vec<Extent> = Vec::new();
+            while let Some(piece) = placed.next_if(|piece| piece.node_index == index) {
+                let map = &mut state.content.map;
+                replaced.extend(map.insert(
+                    source,
+                    piece.logical_block,
+                    piece.extent,
+                    &piece.checksums,
+                )?);
+                match allocated.last_mut() {
+                    Some(last)
+                        if last.is_followed_by(&piece.extent)
+                            && last.ag_index() == piece.extent.ag_index() =>
+                    {
+                        last.block_count += piece.extent.block_count;
+                    }
+                    _ => allocated.push(piece.extent),
+                }
+            }
+            let lost: u64 = replaced.iter().map(|extent| extent.block_count).sum();
+            state.row.block_count = state.row.block_count + flush.gather.block_count() - lost;
+            frozen.row.block_count = state.row.block_count;
+            frozen.mask.size = true;
+            set.allocated
+                .extend(allocated.into_iter().map(|extent| (extent, store, ino)));
+            let changes = state.content.map.take_changes();
+            if let Some(cut) = changes.cut {
+                set.map_cuts.push((store, ino, cut));
+            }
+            set.map_pages.extend(
+                changes
+                    .pages
+                    .into_iter()
+                    .map(|(page, bytes)| (store, ino, page, bytes)),
+            );
+            frozen.node.thaw(&mut state);
+            drop(state);
+            self.retire_into(set, replaced);
+            self.dirty_bytes
+                .fetch_sub(flush.gather.block_count() * BLOCK_BYTES, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Extents that are handed out block by block.
+struct Pieces {
+    left: std::vec::IntoIter<Extent>,
+    current: Option<Extent>,
+}
+
+impl Pieces {
+    fn new(pieces: Vec<Extent>) -> Pieces {
+        let mut left = pieces.into_iter();
+        Pieces {
+            current: left.next(),
+            left,
+        }
+    }
+
+    /// At most `blocks` blocks, contiguous.
+    fn take(&mut self, blocks: u64) -> Option<Extent> {
+        let piece = self.current?;
+        let taken = piece.slice(0, blocks.min(piece.block_count));
+        let rest = piece.block_count - taken.block_count;
+        self.current = if rest > 0 {
+            Some(piece.slice(taken.block_count, rest))
+        } else {
+            self.left.next()
+        };
+        Some(taken)
+    }
+}
+
+/// Gives the runs of one object their places.
+fn spread(node_index: usize, runs: &[(u64, u64)], pieces: &mut Pieces, placed: &mut Vec<Placed>) {
+    for &(first, count) in runs {
+        let mut logical_block = first;
+        while logical_block < first + count {
+            let Some(extent) = pieces.take(first + count - logical_block) else {
+                return;
+            };
+            placed.push(Placed {
+                node_index,
+                logical_block,
+                extent,
+                checksums: Vec::new(),
+            });
+            logical_block += extent.block_count;
+        }
+    }
+}
+
+fn unpromised() -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        "dirty blocks without a promise of space (EDIT-1); please report this",
+    )
+}

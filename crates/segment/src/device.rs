@@ -1,0 +1,81 @@
+//! What a segment needs of the world below it. Implemented on files here, and simulated in tests.
+//!
+//! # Contract
+//! * Reads and writes are exact: all bytes, or an error. A failed write may have reached the device
+//!   in part.
+//! * What was written is seen by later reads at once, and is durable after a later [`Device::flush`].
+//! * All methods may be called at once from several threads.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use larder_format::SegmentIndex;
+
+/// The opened resource under one segment: bytes from 0 to [`Device::len_bytes`].
+pub trait Device: Send + Sync {
+    /// Fills `buf` from `offset_bytes`; past the end it fails with `UnexpectedEof`.
+    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `bytes` at `offset_bytes`; past the end the device grows, and a host without
+    /// space fails with `StorageFull` (or `QuotaExceeded`).
+    fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Writes all `slices`, one behind the other, from `offset_bytes` on: in one request where the
+    /// device can.
+    fn write_vectored_at(&self, offset_bytes: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        let mut at = offset_bytes;
+        for slice in slices {
+            self.write_at(at, slice)?;
+            at += slice.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Asks for bytes that will be read soon. Only a hint: it never fails, and the default does
+    /// nothing.
+    fn prefetch(&self, _offset_bytes: u64, _len_bytes: u64) {}
+
+    /// Makes every completed write durable.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Current length, bytes.
+    fn len_bytes(&self) -> io::Result<u64>;
+
+    /// Cuts the device to `len_bytes`, which gives its space back to the host.
+    fn truncate(&self, len_bytes: u64) -> io::Result<()>;
+
+    /// Asks the host for the space of `offset_bytes..offset_bytes + len_bytes` in one piece, before
+    /// it is written. Only a hint about layout, but a full host fails here, early. Devices that
+    /// cannot do it do nothing.
+    fn preallocate(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        let _ = (offset_bytes, len_bytes);
+        Ok(())
+    }
+
+    /// Waits for, and takes, the exclusive lock between sessions that growth needs. Devices that only
+    /// one session can open do nothing.
+    fn lock(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Gives the lock of [`Device::lock`] back.
+    fn unlock(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The place that holds the segments of one database.
+pub trait Storage: Send + Sync {
+    /// Opens the device of an existing segment; `NotFound` when there is none.
+    fn open_segment(&self, segment: SegmentIndex) -> io::Result<Arc<dyn Device>>;
+
+    /// Makes an empty device for a new segment, and makes its name durable; `AlreadyExists` when the
+    /// segment exists.
+    fn create_segment(&self, segment: SegmentIndex) -> io::Result<Arc<dyn Device>>;
+
+    /// The segments that exist, in order.
+    fn segments(&self) -> io::Result<Vec<SegmentIndex>>;
+
+    /// What the host can still give to this process, bytes.
+    fn available_bytes(&self) -> io::Result<u64>;
+}

@@ -1,0 +1,300 @@
+//! Segments in files of a local directory: `DATABASE/segments/00000.seg`, `00001.seg`, …
+//!
+//! I/O goes through the page cache. Errors carry the path, the cause and the remedy.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use larder_format::SegmentIndex;
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+
+use crate::device::{Device, Storage};
+
+/// Slices that one `pwritev` takes (Linux `UIO_MAXIOV`).
+const SLICES_MAX: usize = 1024;
+
+/// The segment files of one database directory.
+#[derive(Debug, Clone)]
+pub struct FileStorage {
+    database: PathBuf,
+}
+
+impl FileStorage {
+    /// The storage in `database`, the directory that holds, or will hold, `segments/`. Does no I/O.
+    pub fn new(database: impl Into<PathBuf>) -> FileStorage {
+        FileStorage {
+            database: database.into(),
+        }
+    }
+
+    /// The directory of the segment files.
+    pub fn directory(&self) -> PathBuf {
+        self.database.join("segments")
+    }
+
+    /// The file of a segment.
+    pub fn segment_path(&self, segment: SegmentIndex) -> PathBuf {
+        self.directory().join(format!("{:05}.seg", segment.0))
+    }
+}
+
+impl Storage for FileStorage {
+    fn open_segment(&self, segment: SegmentIndex) -> io::Result<Arc<dyn Device>> {
+        Ok(Arc::new(FileDevice::open(&self.segment_path(segment))?))
+    }
+
+    fn create_segment(&self, segment: SegmentIndex) -> io::Result<Arc<dyn Device>> {
+        let directory = self.directory();
+        match fs::create_dir(&directory) {
+            Ok(()) => sync_directory(&self.database)?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(explain(error, &directory)),
+        }
+        let device = FileDevice::create(&self.segment_path(segment))?;
+        sync_directory(&directory)?;
+        Ok(Arc::new(device))
+    }
+
+    fn segments(&self) -> io::Result<Vec<SegmentIndex>> {
+        let directory = self.directory();
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&directory).map_err(|error| explain(error, &directory))? {
+            let name = entry?.file_name();
+            found.extend(name.to_str().and_then(find_segment_index));
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    fn available_bytes(&self) -> io::Result<u64> {
+        let host = rustix::fs::statvfs(&self.database)
+            .map_err(|errno| explain(errno.into(), &self.database))?;
+        Ok(host.f_bavail.saturating_mul(host.f_frsize))
+    }
+}
+
+/// The segment that a file of this name holds; `None` for every other file.
+fn find_segment_index(name: &str) -> Option<SegmentIndex> {
+    let digits = name.strip_suffix(".seg")?;
+    let index = SegmentIndex(digits.parse().ok()?);
+    (format!("{:05}", index.0) == digits).then_some(index)
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|error| explain(error, path))
+}
+
+/// One regular file, opened for reading and writing.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+}
+
+impl FileDevice {
+    /// Opens an existing file; refuses one that is not a regular file or has no write permission,
+    /// even when the process is privileged enough to write it all the same.
+    pub fn open(path: &Path) -> io::Result<FileDevice> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|error| explain(error, path))?;
+        let metadata = file.metadata().map_err(|error| explain(error, path))?;
+        if !metadata.is_file() {
+            let why = format!("{}: not a regular file; check the path", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        if metadata.permissions().readonly() {
+            return Err(explain(io::ErrorKind::PermissionDenied.into(), path));
+        }
+        Ok(FileDevice { file })
+    }
+
+    /// Makes a new, empty file, readable and writable by its owner alone; an existing one is refused.
+    pub fn create(path: &Path) -> io::Result<FileDevice> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| explain(error, path))?;
+        Ok(FileDevice { file })
+    }
+}
+
+impl Device for FileDevice {
+    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset_bytes)
+    }
+
+    fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset_bytes)
+    }
+
+    fn write_vectored_at(&self, offset_bytes: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        let mut at = offset_bytes;
+        for slices in slices.chunks(SLICES_MAX) {
+            let mut owned = slices.to_vec();
+            let mut rest = owned.as_mut_slice();
+            IoSlice::advance_slices(&mut rest, 0); // Drops leading empty slices.
+            while !rest.is_empty() {
+                match rustix::io::pwritev(&self.file, rest, at) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(written) => {
+                        at += written as u64;
+                        IoSlice::advance_slices(&mut rest, written);
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn prefetch(&self, offset_bytes: u64, len_bytes: u64) {
+        // A hint that the kernel refuses costs speed only; the read itself reports errors.
+        let len = std::num::NonZeroU64::new(len_bytes);
+        let _ = rustix::fs::fadvise(&self.file, offset_bytes, len, rustix::fs::Advice::WillNeed);
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn truncate(&self, len_bytes: u64) -> io::Result<()> {
+        self.file.set_len(len_bytes)
+    }
+
+    fn preallocate(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        loop {
+            match rustix::fs::fallocate(
+                &self.file,
+                FallocateFlags::empty(),
+                offset_bytes,
+                len_bytes,
+            ) {
+                // Some filesystems cannot; the zeros that follow take the space then.
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        loop {
+            match rustix::fs::flock(&self.file, FlockOperation::LockExclusive) {
+                Err(Errno::INTR) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        Ok(rustix::fs::flock(&self.file, FlockOperation::Unlock)?)
+    }
+}
+
+/// The same error with the path in front and the remedy behind.
+fn explain(error: io::Error, path: &Path) -> io::Error {
+    let path = path.display();
+    let line = match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            format!("{path} is read-only ({error}); make it writable for this user")
+        }
+        io::ErrorKind::NotFound => format!("{path} is missing; restore it, or check the path"),
+        io::ErrorKind::AlreadyExists => format!("{path} exists already; choose another path"),
+        io::ErrorKind::StorageFull => format!("{path}: no space on the host; free some there"),
+        _ => format!("{path}: {error}"),
+    };
+    io::Error::new(error.kind(), line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn storage() -> (tempfile::TempDir, FileStorage) {
+        let directory = tempfile::tempdir().unwrap();
+        let storage = FileStorage::new(directory.path());
+        (directory, storage)
+    }
+
+    #[test]
+    fn segments_are_numbered_files() {
+        let (_directory, storage) = storage();
+        for index in [100_000, 0, 7] {
+            storage.create_segment(SegmentIndex(index)).unwrap();
+        }
+        fs::write(storage.directory().join("7.seg"), "").unwrap();
+        fs::write(storage.directory().join("notes.txt"), "").unwrap();
+        let expected: Vec<_> = [0, 7, 100_000].map(SegmentIndex).into();
+        assert_eq!(storage.segments().unwrap(), expected);
+        assert!(
+            storage
+                .segment_path(SegmentIndex(7))
+                .ends_with("segments/00007.seg")
+        );
+        assert!(storage.available_bytes().unwrap() > 0);
+    }
+
+    #[test]
+    fn each_refusal_says_why() {
+        let (_directory, storage) = storage();
+        let line = |result: io::Result<Arc<dyn Device>>| {
+            result.err().map(|error| error.to_string()).unwrap()
+        };
+        storage.create_segment(SegmentIndex(0)).unwrap();
+        assert!(line(storage.create_segment(SegmentIndex(0))).contains("exists already"));
+        assert!(line(storage.open_segment(SegmentIndex(1))).contains("00001.seg is missing"));
+        let path = storage.segment_path(SegmentIndex(0));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+        let refused = storage.open_segment(SegmentIndex(0)).err().unwrap();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        assert!(refused.to_string().contains("00000.seg is read-only"));
+        assert!(
+            line(FileStorage::new("/dev/null").create_segment(SegmentIndex(0)))
+                .contains("/dev/null/segments")
+        );
+    }
+
+    #[test]
+    fn vectored_writes_longer_than_one_request_arrive_whole() {
+        let (_directory, storage) = storage();
+        let device = storage.create_segment(SegmentIndex(0)).unwrap();
+        let bytes: Vec<u8> = (0..3 * SLICES_MAX).map(|i| i as u8).collect();
+        let mut slices = vec![IoSlice::new(&[])];
+        slices.extend(bytes.chunks(1).map(IoSlice::new));
+        device.write_vectored_at(5, &slices).unwrap();
+        let mut back = vec![0; bytes.len()];
+        device.read_at(5, &mut back).unwrap();
+        assert_eq!(back, bytes);
+        let past_end = device.read_at(6, &mut back).unwrap_err();
+        assert_eq!(past_end.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn the_lock_holds_between_two_openings() {
+        let (_directory, storage) = storage();
+        let first = storage.create_segment(SegmentIndex(0)).unwrap();
+        first.lock().unwrap();
+        let second = File::open(storage.segment_path(SegmentIndex(0))).unwrap();
+        let try_lock = || rustix::fs::flock(&second, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(try_lock(), Err(Errno::WOULDBLOCK), "SEGMENT-6");
+        first.unlock().unwrap();
+        assert_eq!(try_lock(), Ok(()));
+    }
+}

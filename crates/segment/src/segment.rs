@@ -1,0 +1,416 @@
+//! One segment: open and create, read and write blocks, grow, flush.
+//!
+//! The life of a block: not there → `grow` writes and syncs zeros → counted by the superblock →
+//! `write` and `read`, any number of times. Invariants: see the crate's header.
+
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use larder_format::limits::BLOCK_BYTES;
+use larder_format::superblock::{
+    BLOCK_COUNT_MAX, COPY_COUNT, ChosenSuperblock, DATA_OFFSET_BYTES, SUPERBLOCK_BYTES,
+    choose_superblock, copy_offset_bytes,
+};
+use larder_format::{Checksum, SegmentIndex, Superblock, SuperblockError, block_checksum};
+
+use crate::device::Device;
+use crate::error::SegmentError;
+
+/// Size of one request while growth writes zeros.
+const ZERO_BYTES: u64 = 4 << 20;
+/// Growth flushes this often, so that a commit's flush never waits for gigabytes of its zeros.
+const ZERO_FLUSH_BYTES: u64 = 64 << 20;
+
+/// An open segment. Shared freely between threads; see the crate's header for concurrency.
+pub struct Segment {
+    index: SegmentIndex,
+    database_id: [u8; 16],
+    device: Arc<dyn Device>,
+    /// Only ever rises.
+    block_count: AtomicU64,
+    poisoned: AtomicBool,
+    /// Held by the one thread that grows. Taken before `flushing`.
+    growth: Mutex<()>,
+    /// Held during a flush: two at once could leave one of them to miss the error (`SEGMENT-4`).
+    flushing: Mutex<()>,
+}
+
+impl Segment {
+    /// Makes an empty device into a segment without blocks, durably. What is on the device is
+    /// overwritten. Fails with [`SegmentError::NoSpace`] or [`SegmentError::Io`]. Cost: 1 MiB
+    /// written, one flush.
+    pub fn create(
+        device: Arc<dyn Device>,
+        database_id: [u8; 16],
+        index: SegmentIndex,
+        created_ns: i64,
+    ) -> Result<Segment, SegmentError> {
+        let segment = Segment::new(device, database_id, index);
+        let mut head = vec![0; DATA_OFFSET_BYTES as usize];
+        for generation in 0..COPY_COUNT as u64 {
+            let superblock = Superblock {
+                generation,
+                database_id,
+                segment: index,
+                block_count: 0,
+                created_ns,
+            };
+            let at = superblock.offset_bytes() as usize;
+            head[at..at + SUPERBLOCK_BYTES].copy_from_slice(&superblock.encode());
+        }
+        segment
+            .device
+            .write_at(0, &head)
+            .map_err(|error| match is_full(&error) {
+                true => SegmentError::NoSpace {
+                    segment: index,
+                    wanted_bytes: DATA_OFFSET_BYTES,
+                },
+                false => segment.io("create", error),
+            })?;
+        segment.flush()?;
+        Ok(segment)
+    }
+
+    /// Opens the segment `index` of database `database_id`, and says precisely why when the device
+    /// holds anything else. One damaged superblock copy is survived, and logged. Cost: one read.
+    pub fn open(
+        device: Arc<dyn Device>,
+        database_id: [u8; 16],
+        index: SegmentIndex,
+    ) -> Result<Segment, SegmentError> {
+        let segment = Segment::new(device, database_id, index);
+        let chosen = segment.read_superblock()?;
+        if let Some(damage) = chosen.damaged_copy {
+            tracing::warn!(segment = index.0, %damage, "one superblock copy is damaged, the other is used");
+        }
+        segment.publish(chosen.superblock.block_count);
+        Ok(segment)
+    }
+
+    fn new(device: Arc<dyn Device>, database_id: [u8; 16], index: SegmentIndex) -> Segment {
+        Segment {
+            index,
+            database_id,
+            device,
+            block_count: AtomicU64::new(0),
+            poisoned: AtomicBool::new(false),
+            growth: Mutex::new(()),
+            flushing: Mutex::new(()),
+        }
+    }
+
+    /// Which segment of its database this is.
+    pub fn index(&self) -> SegmentIndex {
+        self.index
+    }
+
+    /// Data blocks the segment is known to have. Another session may have grown it since:
+    /// see [`Segment::refresh`].
+    pub fn block_count(&self) -> u64 {
+        self.block_count.load(Ordering::Acquire)
+    }
+
+    /// Reads the superblock again, and returns the block count that any session has reached.
+    pub fn refresh(&self) -> Result<u64, SegmentError> {
+        self.publish(self.read_superblock()?.superblock.block_count);
+        Ok(self.block_count())
+    }
+
+    /// What is wrong with one of the two superblock copies, if the other one alone carries the
+    /// segment. For `larder check`.
+    pub fn check_superblock(&self) -> Result<Option<SuperblockError>, SegmentError> {
+        Ok(self.read_superblock()?.damaged_copy)
+    }
+
+    /// Fills `buf` from `start_block` on, and verifies each block against its checksum (`SEGMENT-3`):
+    /// the first that fails is [`SegmentError::Checksum`]. `buf` holds one block per checksum. One
+    /// request.
+    pub fn read(
+        &self,
+        start_block: u64,
+        buf: &mut [u8],
+        checksums: &[Checksum],
+    ) -> Result<(), SegmentError> {
+        let block_count = checksums.len() as u64;
+        assert_eq!(
+            buf.len() as u64,
+            block_count * BLOCK_BYTES,
+            "one checksum per block read"
+        );
+        self.check_range(start_block, block_count)?;
+        self.device
+            .read_at(block_offset(start_block), buf)
+            .map_err(|error| {
+                self.shortened(start_block + block_count)
+                    .unwrap_or_else(|| {
+                        self.io(
+                            format!("read of {block_count} blocks at block {start_block}"),
+                            error,
+                        )
+                    })
+            })?;
+        for (i, (block, &expected)) in buf
+            .chunks_exact(BLOCK_BYTES as usize)
+            .zip(checksums)
+            .enumerate()
+        {
+            let found = block_checksum(block);
+            if found != expected {
+                let block = start_block + i as u64;
+                return Err(SegmentError::Checksum {
+                    segment: self.index,
+                    block,
+                    expected,
+                    found,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the device for blocks that will be read soon; only a hint.
+    pub fn prefetch(&self, start_block: u64, block_count: u64) {
+        let offset_bytes = DATA_OFFSET_BYTES + start_block * BLOCK_BYTES;
+        self.device.prefetch(offset_bytes, block_count * BLOCK_BYTES);
+    }
+
+    /// Writes `buffers`, one behind the other, from `start_block` on, in one request where the
+    /// device can. Each buffer is whole blocks long. Durable after the next [`Segment::flush`]. A
+    /// failure poisons the segment (`SEGMENT-4`).
+    pub fn write(&self, start_block: u64, buffers: &[&[u8]]) -> Result<(), SegmentError> {
+        let len_bytes: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        assert!(
+            buffers
+                .iter()
+                .all(|buffer| (buffer.len() as u64).is_multiple_of(BLOCK_BYTES)),
+            "only whole blocks are written"
+        );
+        let block_count = len_bytes / BLOCK_BYTES;
+        self.check_range(start_block, block_count)?;
+        self.check_poison()?;
+        let slices: Vec<IoSlice<'_>> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
+        self.device
+            .write_vectored_at(block_offset(start_block), &slices)
+            .map_err(|error| {
+                self.poison(
+                    format!("write of {block_count} blocks at block {start_block}"),
+                    error,
+                )
+            })
+    }
+
+    /// Makes every completed write durable. A failure poisons the segment (`SEGMENT-4`).
+    pub fn flush(&self) -> Result<(), SegmentError> {
+        let _flushing = hold(&self.flushing);
+        self.check_poison()?;
+        self.device
+            .flush()
+            .map_err(|error| self.poison("flush", error))
+    }
+
+    /// Grows the segment to `new_block_count` blocks of zeros, durably, and returns the count it has
+    /// then: more than asked for when another session grew it further. May run in the background
+    /// of reads and writes. A full host is [`SegmentError::NoSpace`]; then the segment keeps its size
+    /// and what was written goes back to the host. Cost: the growth written once, in large requests.
+    pub fn grow(&self, new_block_count: u64) -> Result<u64, SegmentError> {
+        assert!(
+            new_block_count <= BLOCK_COUNT_MAX,
+            "a segment of {new_block_count} blocks"
+        );
+        let _growth = hold(&self.growth);
+        self.check_poison()?;
+        self.device.lock().map_err(|error| self.io("lock", error))?;
+        let grown = self.grow_locked(new_block_count);
+        let unlocked = self
+            .device
+            .unlock()
+            .map_err(|error| self.io("unlock", error));
+        grown.and(unlocked)?;
+        Ok(self.block_count())
+    }
+
+    fn grow_locked(&self, new_block_count: u64) -> Result<(), SegmentError> {
+        // SEGMENT-6: begin with what other sessions left.
+        let mut superblock = self.read_superblock()?.superblock;
+        if new_block_count > superblock.block_count {
+            let old_bytes = superblock.segment_bytes();
+            superblock.block_count = new_block_count;
+            self.write_zeros(old_bytes, superblock.segment_bytes())?;
+            // SEGMENT-2 holds from here on; the second copy is for SEGMENT-5.
+            for _ in 0..COPY_COUNT {
+                superblock.generation += 1;
+                self.device
+                    .write_at(superblock.offset_bytes(), &superblock.encode())
+                    .map_err(|error| self.poison("superblock write", error))?;
+                self.flush()?;
+            }
+        }
+        self.publish(superblock.block_count);
+        Ok(())
+    }
+
+    /// Writes zeros from byte `from` to byte `to` and flushes them, or gives the space back.
+    fn write_zeros(&self, from: u64, to: u64) -> Result<(), SegmentError> {
+        self.try_write_zeros(from, to).inspect_err(|_| {
+            if let Err(error) = self.device.truncate(from) {
+                tracing::warn!(segment = self.index.0, %error, "space behind the segment stays taken until it grows");
+            }
+        })
+    }
+
+    fn try_write_zeros(&self, from: u64, to: u64) -> Result<(), SegmentError> {
+        let failed = |error: io::Error| match is_full(&error) {
+            true => SegmentError::NoSpace {
+                segment: self.index,
+                wanted_bytes: to - from,
+            },
+            false => self.poison("growth write", error),
+        };
+        self.device.preallocate(from, to - from).map_err(failed)?;
+        let zeros = vec![0; ZERO_BYTES.min(to - from) as usize];
+        let mut at = from;
+        while at < to {
+            let len_bytes = ZERO_BYTES.min(to - at);
+            self.device
+                .write_at(at, &zeros[..len_bytes as usize])
+                .map_err(failed)?;
+            at += len_bytes;
+            if at == to || (at - from).is_multiple_of(ZERO_FLUSH_BYTES) {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads both superblock copies, and believes one only if this is the expected segment and the
+    /// device is as long as it says (`SEGMENT-1`).
+    fn read_superblock(&self) -> Result<ChosenSuperblock, SegmentError> {
+        let found_bytes = self
+            .device
+            .len_bytes()
+            .map_err(|error| self.io("length query", error))?;
+        let mut copies = [[0; SUPERBLOCK_BYTES]; COPY_COUNT];
+        for (copy, raw) in copies.iter_mut().enumerate() {
+            // A device too short leaves zeros, which are no superblock.
+            let offset = copy_offset_bytes(copy);
+            let len = found_bytes
+                .saturating_sub(offset)
+                .min(SUPERBLOCK_BYTES as u64) as usize;
+            self.device
+                .read_at(offset, &mut raw[..len])
+                .map_err(|error| self.io("superblock read", error))?;
+        }
+        let segment = self.index;
+        let is_blank = copies.as_flattened().iter().all(|&byte| byte == 0);
+        let truncated = |expected_bytes| SegmentError::Truncated {
+            segment,
+            expected_bytes,
+            found_bytes,
+        };
+        let chosen =
+            choose_superblock([&copies[0], &copies[1]]).map_err(|damage| match damage {
+                SuperblockError::NewerFormat { found, known } => SegmentError::NewerFormat {
+                    segment,
+                    found,
+                    known,
+                },
+                _ if is_blank && found_bytes < DATA_OFFSET_BYTES => truncated(DATA_OFFSET_BYTES),
+                damage if damage.is_foreign() => SegmentError::NotASegment { segment },
+                damage => SegmentError::TornSuperblock { segment, damage },
+            })?;
+        let superblock = &chosen.superblock;
+        if superblock.database_id != self.database_id {
+            let (expected, found) = (self.database_id, superblock.database_id);
+            return Err(SegmentError::WrongDatabase {
+                segment,
+                expected,
+                found,
+            });
+        }
+        if superblock.segment != segment {
+            return Err(SegmentError::WrongSegment {
+                segment,
+                found: superblock.segment,
+            });
+        }
+        if found_bytes < superblock.segment_bytes() {
+            return Err(truncated(superblock.segment_bytes()));
+        }
+        Ok(chosen)
+    }
+
+    fn publish(&self, block_count: u64) {
+        self.block_count.fetch_max(block_count, Ordering::AcqRel);
+    }
+
+    /// `SEGMENT-1`. Blocks beyond the known ones may be those another session added.
+    fn check_range(&self, start_block: u64, block_count: u64) -> Result<(), SegmentError> {
+        let end = start_block.checked_add(block_count);
+        let is_inside = |segment_blocks| end.is_some_and(|end| end <= segment_blocks);
+        if is_inside(self.block_count()) {
+            return Ok(());
+        }
+        let segment_blocks = self.refresh()?;
+        if is_inside(segment_blocks) {
+            return Ok(());
+        }
+        Err(SegmentError::OutOfRange {
+            segment: self.index,
+            start_block,
+            block_count,
+            segment_blocks,
+        })
+    }
+
+    /// The truncation that explains a failed read before `end_block`, if the device was cut.
+    fn shortened(&self, end_block: u64) -> Option<SegmentError> {
+        let (expected_bytes, found_bytes) =
+            (block_offset(end_block), self.device.len_bytes().ok()?);
+        (found_bytes < expected_bytes).then_some(SegmentError::Truncated {
+            segment: self.index,
+            expected_bytes,
+            found_bytes,
+        })
+    }
+
+    fn check_poison(&self) -> Result<(), SegmentError> {
+        match self.poisoned.load(Ordering::Acquire) {
+            true => Err(SegmentError::Poisoned {
+                segment: self.index,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    fn poison(&self, action: impl Into<String>, source: io::Error) -> SegmentError {
+        self.poisoned.store(true, Ordering::Release);
+        self.io(action, source)
+    }
+
+    fn io(&self, action: impl Into<String>, source: io::Error) -> SegmentError {
+        SegmentError::Io {
+            segment: self.index,
+            action: action.into(),
+            source,
+        }
+    }
+}
+
+fn block_offset(block: u64) -> u64 {
+    DATA_OFFSET_BYTES + block * BLOCK_BYTES
+}
+
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+/// Takes a mutex that guards no data, so a panic of its last holder broke nothing.
+fn hold(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

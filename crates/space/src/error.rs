@@ -1,0 +1,41 @@
+//! Why space is refused.
+
+use larder_format::{Extent, SegmentIndex};
+
+/// There is less space than was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no space: {wanted_blocks} blocks wanted, {available_blocks} available; delete something or raise the capacity"
+)]
+pub struct NoSpace {
+    /// Blocks asked for.
+    pub wanted_blocks: u64,
+    /// Blocks that could have been promised for this purpose.
+    pub available_blocks: u64,
+}
+
+/// Extents, read from the catalog, that contradict what is known about space.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpaceError {
+    /// The extent lies outside its segment, or outside the AG it was listed for.
+    #[error("{0} is out of range; run larder check")]
+    OutOfRange(Extent),
+    /// The extent crosses from one AG into the next (`SPACE-3`).
+    #[error("{0} crosses an allocation group; run larder check")]
+    CrossesAg(Extent),
+    /// A block of the extent is allocated or quarantined already (`SPACE-2`).
+    #[error("{0} overlaps an extent in use; run larder check")]
+    InUse(Extent),
+    /// Other sessions took blocks that are promised here (`SPACE-6`).
+    #[error(
+        "allocation group {ag_index} of segment {segment}: another session took {missing_blocks} blocks that are promised here"
+    )]
+    Overcommitted {
+        /// The segment of the AG.
+        segment: SegmentIndex,
+        /// The AG, counted in its segment.
+        ag_index: u64,
+        /// Promised blocks that no longer exist.
+        missing_blocks: u64,
+    },
+}

@@ -1,0 +1,53 @@
+//! Space: which blocks of a database are free, and where new content goes.
+//!
+//! Content is allocated once, at its final size, by global best fit; that, and holding 1/32 of the
+//! capacity back, is what keeps objects in one piece however often they are replaced.
+//!
+//! # Words
+//! *Reserve*: to promise blocks, counted but without a place. *Allocate*: to turn a promise into
+//! extents. *Retire*: to drop the last reference; here, to put an extent into *quarantine* until
+//! that is durable. *Release* (the end of reclaim): to make it free again. *Hole*: a maximal run of
+//! free blocks in one allocation group (AG). *Soft region*: a part of a hole, held in memory for a
+//! stream of unknown length. *Held back*: the part of the capacity only privileged work may use.
+//!
+//! # The life of a block
+//! ```text
+//!            reserve (a count)                    quarantine
+//!   free ───────────────────────▶ allocate ──▶ allocated ──▶ quarantined
+//!    ▲    ◀── forfeit                              ▲              │
+//!    │                              mark_allocated │              │
+//!    └──────────────────────────── release ────────┼──────────────┘
+//!                          reload_ag: what the catalog says of a whole AG
+//! ```
+//!
+//! # Invariants
+//! * `SPACE-1` allocated + quarantined + free = capacity.
+//! * `SPACE-2` No block is in two states.
+//! * `SPACE-3` Neither an extent nor a hole crosses from one AG into the next.
+//! * `SPACE-4` An ordinary reservation leaves the held back blocks unpromised.
+//! * `SPACE-5` A quarantined block is never handed out.
+//! * `SPACE-6` reserved ≤ free, so an allocation that its reservation covers cannot fail. Only
+//!   [`Space::reload_ag`] can break this, and then says so.
+//! * `SPACE-7` A soft region is free: it never causes [`NoSpace`], and never a split that stealing
+//!   it avoids.
+//! * `SPACE-8` An allocation of known size takes the smallest hole that fits, of equal ones the one
+//!   of the lowest address. It is split only when no hole fits.
+//!
+//! # Concurrency and recovery
+//! No I/O, no clock, no locks: the owner serialises the calls. Nothing here is ever stored. On open
+//! the owner loads the committed extents, and free is the complement; so a crash leaks nothing.
+//!
+//! # Cost
+//! O(log holes) per operation and piece; where no hole fits, plus O(streams · log holes).
+
+mod error;
+mod reservation;
+mod runs;
+mod space;
+mod streams;
+
+pub use error::{NoSpace, SpaceError};
+pub use larder_format as format;
+pub use reservation::{Purpose, Reservation};
+pub use space::{Placement, Space};
+pub use streams::StreamId;
