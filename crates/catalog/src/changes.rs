@@ -50,6 +50,9 @@ pub enum InodeChange {
     Delete(Ino),
 }
 
+/// `(store, ino, attribute name, value)`.
+pub type XattrChange = (StoreId, Ino, Vec<u8>, Option<Vec<u8>>);
+
 /// Everything one group commit changes. Applied as a whole or not at all, in field order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangeSet {
@@ -66,7 +69,7 @@ pub struct ChangeSet {
     /// Encoded map pages `(store, ino, page index, bytes)`; `None` removes the page.
     pub map_pages: Vec<(StoreId, Ino, u64, Option<Vec<u8>>)>,
     /// Extended attributes `(store, ino, name, Some(value))` sets, `None` removes.
-    pub xattrs: Vec<(StoreId, Ino, Vec<u8>, Option<Vec<u8>>)>,
+    pub xattrs: Vec<XattrChange>,
     /// Newly allocated extents and the object that holds each.
     pub allocated: Vec<(Extent, StoreId, Ino)>,
     /// Extents, or parts of extents, that lost their last reference in this commit. They become

@@ -5,6 +5,7 @@ use crate::changes::{ChangeSet, CommitOutcome, InodeChange};
 use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result};
 use crate::extents;
+use crate::meta::{add_meta, next_commit_seq};
 use crate::rows::{ContentRow, InodeRow};
 use crate::statements::StoreSql;
 use larder_format::{CommitSeq, StoreId};
@@ -29,7 +30,7 @@ impl Catalog {
             apply_inodes(txn, &stores, changes)?;
             apply_dirents(txn, &stores, changes)?;
             apply_contents(txn, &stores, changes)?;
-            apply_map_pages(txn, &stores, changes)?;
+            apply_maps(txn, &stores, changes)?;
             apply_xattrs(txn, &stores, changes)?;
             extents::allocate(txn, &allocated)?;
             extents::retire(txn, seq, &changes.retired)?;
@@ -40,6 +41,7 @@ impl Catalog {
             let touched = allocated
                 .iter()
                 .map(|(extent, ..)| extent)
+                .chain(&changes.retired)
                 .chain(&reclaimed);
             extents::stamp_ags(txn, seq, touched)?;
             apply_segments(txn, changes)?;
@@ -60,37 +62,6 @@ impl Catalog {
             .map(|id| Ok((id, self.store_sql(id)?)))
             .collect()
     }
-}
-
-/// Opens or closes the gate; `CATALOG-3` wants every transaction that opens it to close it.
-pub(crate) fn set_gate(connection: &Connection, is_open: bool) -> Result<()> {
-    let changed = connection
-        .prepare_cached("UPDATE larder_gate SET open = ?1")
-        .and_then(|mut set| set.execute([is_open]))
-        .at("larder_gate")?;
-    if changed != 1 {
-        return Err(CatalogError::corrupt(format!(
-            "larder_gate: expected 1 row, found {changed}"
-        )));
-    }
-    Ok(())
-}
-
-/// Takes the next commit number; the transaction is that commit from here on.
-pub(crate) fn next_commit_seq(connection: &Connection) -> Result<CommitSeq> {
-    add_meta(connection, "commit_seq", 1).map(CommitSeq)
-}
-
-/// Adds to a counter of `larder_meta` and returns the sum.
-pub(crate) fn add_meta(connection: &Connection, key: &str, count: u64) -> Result<u64> {
-    connection
-        .prepare_cached("UPDATE larder_meta SET value = value + ?2 WHERE key = ?1 RETURNING value")
-        .and_then(|mut add| {
-            add.query_row(params![key, signed(count)], |row| {
-                crate::codec::unsigned(row, 0)
-            })
-        })
-        .at("larder_meta")
 }
 
 fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
@@ -210,7 +181,13 @@ fn apply_contents(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Res
     Ok(())
 }
 
-fn apply_map_pages(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+fn apply_maps(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+    for (store, ino, page) in &changes.map_cuts {
+        let sql = &stores[store];
+        txn.prepare_cached(&sql.map_cut)
+            .and_then(|mut cut| cut.execute([signed(ino.0), signed(*page)]))
+            .at(&sql.table_map)?;
+    }
     for group in changes.map_pages.chunk_by(|a, b| a.0 == b.0) {
         let sql = &stores[&group[0].0];
         let mut set = txn.prepare_cached(&sql.map_set).at(&sql.table_map)?;
@@ -222,12 +199,6 @@ fn apply_map_pages(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Re
             }
             .at(&sql.table_map)?;
         }
-    }
-    for (store, ino, page) in &changes.map_cuts {
-        let sql = &stores[store];
-        txn.prepare_cached(&sql.map_cut)
-            .and_then(|mut cut| cut.execute([signed(ino.0), signed(*page)]))
-            .at(&sql.table_map)?;
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
-use crate::commit::next_commit_seq;
 use crate::error::{At, CatalogError, Result};
+use crate::meta::{add_meta, next_commit_seq};
 use crate::read::{row_limit, rows};
 use crate::rows::{ExtentRow, SegmentRow};
 use larder_format::limits::{AG_BLOCKS, BLOCK_BYTES};
@@ -289,20 +289,21 @@ pub(crate) fn reclaim(txn: &Connection, horizon: CommitSeq) -> Result<Vec<Extent
 /// Retires all that a store holds, and adds it to the bytes ever retired. Scans all extent rows.
 pub(crate) fn retire_store(txn: &Connection, store: StoreId) -> Result<CommitSeq> {
     let seq = next_commit_seq(txn)?;
-    let retired_blocks: Vec<u64> = rows(
+    let retired: Vec<Extent> = rows(
         txn,
         "UPDATE larder_extent SET retired_seq = ?2 WHERE store = ?1 AND retired_seq IS NULL \
-         RETURNING block_count",
+         RETURNING segment, start_block, block_count",
         params![store.0, signed(seq.0)],
-        |row| unsigned(row, 0),
+        extent,
     )
     .at(TABLE)?;
-    let retired_bytes = retired_blocks.iter().sum::<u64>() * BLOCK_BYTES;
-    crate::commit::add_meta(txn, "retired_bytes_total", retired_bytes)?;
+    stamp_ags(txn, seq, retired.iter())?;
+    let retired_bytes = retired.iter().map(Extent::len_bytes).sum();
+    add_meta(txn, "retired_bytes_total", retired_bytes)?;
     Ok(seq)
 }
 
-/// Notes the allocation groups in which free space changed, for other sessions.
+/// Notes the allocation groups in which an extent row changed, for other sessions.
 pub(crate) fn stamp_ags<'e>(
     txn: &Connection,
     seq: CommitSeq,

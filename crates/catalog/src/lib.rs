@@ -51,6 +51,7 @@ mod columns;
 mod commit;
 mod error;
 mod extents;
+mod meta;
 mod open;
 mod read;
 mod rows;
@@ -61,7 +62,7 @@ mod statements;
 mod stores;
 mod survey;
 
-pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
+pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange, XattrChange};
 pub use codec::dirent_order;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use larder_format as format;
@@ -182,9 +183,9 @@ impl Catalog {
     /// Runs `body` in the one write transaction, with the gate open (`CATALOG-3`).
     fn write<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         self.write_as_user(|txn| {
-            commit::set_gate(txn, true)?;
+            meta::set_gate(txn, true)?;
             let value = body(txn)?;
-            commit::set_gate(txn, false)?;
+            meta::set_gate(txn, false)?;
             Ok(value)
         })
     }

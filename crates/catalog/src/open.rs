@@ -1,12 +1,11 @@
 //! Creating and opening a catalog, and the settings of its connections.
 
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
-use crate::rows::InodeRow;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
-use crate::{Catalog, Writer, codec, commit, stores};
-use larder_format::{FileKind, Ino, StoreId};
+use crate::{Catalog, Writer, codec, meta, stores};
+use larder_format::StoreId;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, RwLock};
 use std::time::Duration;
@@ -257,7 +256,7 @@ fn is_pristine(connection: &Connection) -> Result<bool> {
     Ok(objects == 0 && application_id(connection).at("application_id")? == 0)
 }
 
-fn initialise(connection: &Connection, path: &PathBuf, init: &DatabaseInit) -> Result<()> {
+fn initialise(connection: &Connection, path: &Path, init: &DatabaseInit) -> Result<()> {
     let exists = || CatalogError::Exists {
         what: path.display().to_string(),
     };
@@ -280,7 +279,7 @@ fn initialise(connection: &Connection, path: &PathBuf, init: &DatabaseInit) -> R
     txn.pragma_update(None, "application_id", APPLICATION_ID)
         .at("application_id")?;
     schema::apply(&txn, STEPS, 0)?;
-    commit::set_gate(&txn, true)?;
+    meta::set_gate(&txn, true)?;
     {
         let mut insert = txn
             .prepare("INSERT INTO larder_meta (key, value) VALUES (?1, ?2)")
@@ -302,29 +301,10 @@ fn initialise(connection: &Connection, path: &PathBuf, init: &DatabaseInit) -> R
                 .at("larder_meta")?;
         }
     }
-    let root = root_inode(init.now_ns, init.root_mode, init.root_uid, init.root_gid);
+    let root = stores::root_inode(init.now_ns, init.root_mode, init.root_uid, init.root_gid);
     stores::insert_store(&txn, "main", "files", "/", None, &root)?;
-    commit::set_gate(&txn, false)?;
+    meta::set_gate(&txn, false)?;
     txn.commit().at("the commit of the creation")
-}
-
-/// The root directory of a new store.
-pub(crate) fn root_inode(now_ns: i64, mode: u32, uid: u32, gid: u32) -> InodeRow {
-    InodeRow {
-        ino: Ino::ROOT,
-        kind: FileKind::Directory,
-        mode,
-        uid,
-        gid,
-        nlink: 2,
-        size_bytes: 0,
-        block_count: 0,
-        atime_ns: now_ns,
-        mtime_ns: now_ns,
-        ctime_ns: now_ns,
-        btime_ns: now_ns,
-        rdev: 0,
-    }
 }
 
 #[cfg(test)]

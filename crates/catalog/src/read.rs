@@ -3,6 +3,7 @@
 
 use crate::codec::{self, TextOrBlob, signed, unsigned};
 use crate::error::{At, CatalogError, Result};
+use crate::meta::find_meta;
 use crate::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
 use crate::{Catalog, schema};
 use larder_format::{CommitSeq, Ino, Name, StoreId};
@@ -165,14 +166,6 @@ impl Catalog {
             .at(&sql.table_xattr)
         })
     }
-}
-
-/// A number of `larder_meta`.
-pub(crate) fn find_meta(connection: &Connection, key: &str) -> Result<i64> {
-    connection
-        .prepare_cached("SELECT value FROM larder_meta WHERE key = ?1")
-        .and_then(|mut find| find.query_row([key], |row| row.get(0)))
-        .at("larder_meta")
 }
 
 /// All rows of a cached statement.

@@ -2,9 +2,9 @@
 
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
-use crate::commit::add_meta;
 use crate::error::{At, CatalogError, Result};
-use crate::read::{find_meta, rows};
+use crate::meta::{add_meta, find_meta};
+use crate::read::rows;
 use crate::rows::SessionRow;
 use larder_format::{CommitSeq, Ino, SessionId, StoreId};
 use rusqlite::{Connection, params};

@@ -100,11 +100,7 @@ fn run(
     statement: &mut Statement<'_>,
     on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
 ) -> rusqlite::Result<ControlFlow<()>> {
-    let columns: Arc<[String]> = statement
-        .column_names()
-        .into_iter()
-        .map(String::from)
-        .collect();
+    let columns: Arc<[String]> = statement.column_names().map(String::from).collect();
     let mut rows = statement.raw_query();
     while let Some(row) = rows.next()? {
         let values = (0..columns.len())

@@ -1,14 +1,14 @@
 //! Stores: listing, creating, changing and destroying them.
 
 use crate::codec::{signed, unsigned};
-use crate::commit::{add_meta, insert_inode};
+use crate::commit::insert_inode;
 use crate::error::{At, CatalogError, Result};
-use crate::open::root_inode;
+use crate::meta::add_meta;
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
 use crate::{Catalog, extents, schema};
-use larder_format::{CommitSeq, Ino, StoreId};
+use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::PoisonError;
 
@@ -187,6 +187,25 @@ pub(crate) fn insert_store(
             .at(name)?;
     }
     Ok(row)
+}
+
+/// The root directory of a new store.
+pub(crate) fn root_inode(now_ns: i64, mode: u32, uid: u32, gid: u32) -> InodeRow {
+    InodeRow {
+        ino: Ino::ROOT,
+        kind: FileKind::Directory,
+        mode,
+        uid,
+        gid,
+        nlink: 2,
+        size_bytes: 0,
+        block_count: 0,
+        atime_ns: now_ns,
+        mtime_ns: now_ns,
+        ctime_ns: now_ns,
+        btime_ns: now_ns,
+        rdev: 0,
+    }
 }
 
 fn find_store(txn: &Connection, store: StoreId) -> Result<StoreRow> {

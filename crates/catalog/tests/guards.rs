@@ -1,6 +1,8 @@
 //! What plain SQL may and may not do (`CATALOG-3`), by a connection without our settings and by the
 //! system's `sqlite3` shell.
 
+#![allow(clippy::unwrap_used)] // A test fails by panicking.
+
 mod common;
 
 use common::{MAIN, create, inode, name, new_file, open, plain};

@@ -1,6 +1,8 @@
 //! Random change sets against maps in memory: after every commit, and after reopening, the catalog
 //! says what the model says. A failure prints the seed.
 
+#![allow(clippy::unwrap_used)] // A test fails by panicking.
+
 mod common;
 
 use common::{MAIN, create, inode, open};
@@ -173,6 +175,11 @@ fn step(model: &mut Model, dice: &mut Dice) -> (ChangeSet, CommitOutcome) {
             None => model.contents.remove(&ino),
         };
         changes.contents.push((MAIN, Ino(ino), content));
+        if dice.one_in(2) {
+            let cut = dice.below(5);
+            model.map_pages.retain(|key, _| key.0 != ino || key.1 < cut);
+            changes.map_cuts.push((MAIN, Ino(ino), cut));
+        }
         for page in 0..dice.below(5) {
             let runs = (!dice.one_in(3)).then(|| vec![page as u8; 1 + dice.below(5000) as usize]);
             match &runs {
@@ -180,11 +187,6 @@ fn step(model: &mut Model, dice: &mut Dice) -> (ChangeSet, CommitOutcome) {
                 None => model.map_pages.remove(&(ino, page)),
             };
             changes.map_pages.push((MAIN, Ino(ino), page, runs));
-        }
-        if dice.one_in(2) {
-            let cut = dice.below(5);
-            model.map_pages.retain(|key, _| key.0 != ino || key.1 < cut);
-            changes.map_cuts.push((MAIN, Ino(ino), cut));
         }
         let name = dice.name().as_bytes().to_vec();
         let value = (!dice.one_in(3)).then(|| vec![7; dice.below(20) as usize]);

@@ -1,5 +1,7 @@
 //! Opening what is not a sound, writable catalog of this version.
 
+#![allow(clippy::unwrap_used)] // A test fails by panicking.
+
 mod common;
 
 use common::{create, init};
@@ -187,4 +189,61 @@ fn a_read_only_database_is_told() {
             "mode {file_mode:o}: {text}"
         );
     }
+}
+
+/// A file size limit makes the write of the log fail inside COMMIT. The limit is the process's, so
+/// the test runs again in one of its own, where the signal that comes with it is ignored.
+#[test]
+fn a_commit_that_fails_leaves_the_outcome_unknown() {
+    const CHILD: &str = "LARDER_TEST_COMMIT_FAILS";
+    if std::env::var_os(CHILD).is_none() {
+        let output = std::process::Command::new("sh")
+            .args([
+                "-c",
+                "trap '' XFSZ; exec \"$0\" --exact a_commit_that_fails_leaves_the_outcome_unknown",
+            ])
+            .arg(std::env::current_exe().unwrap())
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
+        return;
+    }
+    let (dir, catalog) = create();
+    catalog.commit(&common::new_file(2, "f")).unwrap();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+    let tight = rustix::process::Rlimit {
+        current: Some(catalog.wal_bytes().unwrap()),
+        ..limit
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, tight).unwrap();
+    let failed = catalog.commit(&common::new_file(3, "g")).unwrap_err();
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+    assert!(
+        matches!(failed, CatalogError::CommitUnknown { .. }),
+        "{failed}"
+    );
+    let stopped = catalog.commit(&common::new_file(4, "h")).unwrap_err();
+    assert!(
+        matches!(stopped, CatalogError::CommitUnknown { .. }),
+        "CATALOG-5: {stopped}"
+    );
+    let stopped = catalog.begin_session(1, "x", 0).unwrap_err();
+    assert!(
+        matches!(stopped, CatalogError::CommitUnknown { .. }),
+        "CATALOG-5: {stopped}"
+    );
+    drop(catalog);
+    let catalog = common::open(dir.path());
+    assert!(catalog.commit_seq().unwrap().0 >= 1, "CATALOG-7");
+    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
+    let next = catalog
+        .next_ino(larder_catalog::format::StoreId::MAIN)
+        .unwrap()
+        .0;
+    catalog.commit(&common::new_file(next, "h")).unwrap();
 }

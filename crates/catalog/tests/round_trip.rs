@@ -1,12 +1,13 @@
 //! What a commit writes, reads give back; also after reopening.
 
+#![allow(clippy::unwrap_used)] // A test fails by panicking.
+
 mod common;
 
 use common::{MAIN, create, init, inode, name, new_file, open};
 use larder_catalog::format::{CommitSeq, Extent, FileKind, Ino, SegmentIndex, StoreId};
 use larder_catalog::{
-    AttrMask, CatalogError, ChangeSet, CheckpointKind, ContentRow, InodeChange, InodeRow,
-    dirent_order,
+    AttrMask, CatalogError, ChangeSet, ContentRow, InodeChange, InodeRow, dirent_order,
 };
 
 fn extent(start: u64, count: u64) -> Extent {
@@ -572,51 +573,54 @@ fn stores_have_tables_of_their_own() {
 }
 
 #[test]
-fn a_checkpoint_bounds_the_log() {
+fn surveys_see_everything() {
     let (_dir, catalog) = create();
-    for ino in 2..30 {
+    for ino in 2..7 {
         catalog.commit(&new_file(ino, &format!("f{ino}"))).unwrap();
     }
-    let grown = catalog.wal_bytes().unwrap();
-    assert!(grown > 100_000, "auto-checkpoint is off: {grown}");
-    assert!(
-        catalog
-            .checkpoint(CheckpointKind::Passive)
-            .unwrap()
-            .is_complete
-    );
-    catalog.commit(&new_file(30, "f30")).unwrap();
-    assert_eq!(
-        catalog.wal_bytes().unwrap(),
-        grown,
-        "the log is used again from its start"
-    );
-    assert!(
-        catalog
-            .checkpoint(CheckpointKind::Truncate)
-            .unwrap()
-            .is_complete
-    );
-    assert_eq!(catalog.wal_bytes().unwrap(), 0);
-    catalog.commit(&new_file(31, "f31")).unwrap();
-    assert!(catalog.inode(MAIN, Ino(31)).unwrap().is_some());
+    let page = |after, limit| -> Vec<u64> {
+        let rows = catalog.inodes(MAIN, after, limit).unwrap().into_iter();
+        rows.map(|row| row.ino.0).collect()
+    };
+    assert_eq!(page(None, 3), [1, 2, 3]);
+    assert_eq!(page(Some(Ino(3)), 3), [4, 5, 6]);
+    assert_eq!(catalog.inode_count(MAIN).unwrap(), 6);
+    let space = ChangeSet {
+        allocated: vec![(extent(0, 9), MAIN, Ino(2))],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&space).unwrap();
+    catalog
+        .commit(&ChangeSet {
+            retired: vec![extent(0, 4)],
+            ..ChangeSet::default()
+        })
+        .unwrap();
+    assert_eq!(catalog.extent_totals().unwrap(), (5, 4));
+    let (session, _) = catalog.begin_session(1, "x", 0).unwrap();
+    for _ in 0..2 {
+        catalog.add_holder(MAIN, Ino(2), session).unwrap();
+    }
+    assert_eq!(catalog.holders().unwrap(), vec![(MAIN, Ino(2), session)]);
 }
 
 #[test]
-fn readers_do_not_wait_for_the_writer() {
-    let (dir, catalog) = create();
-    let other = common::plain(dir.path());
-    other
-        .execute_batch("BEGIN IMMEDIATE; UPDATE main SET mode = 0")
-        .unwrap();
-    assert_eq!(catalog.inode(MAIN, Ino::ROOT).unwrap().unwrap().mode, 0o755);
-    std::thread::scope(|scope| {
-        let commit = scope.spawn(|| catalog.commit(&new_file(2, "f")));
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        assert!(!commit.is_finished(), "the commit waits for the lock");
-        assert!(catalog.inode(MAIN, Ino(2)).unwrap().is_none());
-        other.execute_batch("COMMIT").unwrap();
-        commit.join().unwrap().unwrap();
-    });
-    assert_eq!(catalog.inode(MAIN, Ino::ROOT).unwrap().unwrap().mode, 0);
+fn a_cut_comes_before_the_pages_of_the_same_set() {
+    let (_dir, catalog) = create();
+    let page = |index, byte| (MAIN, Ino(2), index, Some(vec![byte]));
+    let first = ChangeSet {
+        map_pages: vec![page(0, 1), page(1, 1), page(2, 1)],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&first).unwrap();
+    let second = ChangeSet {
+        map_cuts: vec![(MAIN, Ino(2), 1)],
+        map_pages: vec![page(2, 9)],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&second).unwrap();
+    assert_eq!(
+        catalog.map_pages(MAIN, Ino(2), 0, 9).unwrap(),
+        [(0, vec![1]), (2, vec![9])]
+    );
 }

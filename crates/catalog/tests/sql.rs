@@ -1,5 +1,7 @@
 //! SQL sessions.
 
+#![allow(clippy::unwrap_used)] // A test fails by panicking.
+
 mod common;
 
 use common::{create, name, new_file};

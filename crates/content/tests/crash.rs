@@ -16,13 +16,13 @@ use std::time::Duration;
 use larder::{CreateOptions, Database, OpenOptions, Result};
 use larder_object::EngineOptions;
 use larder_testkit::{
-    CrashState, Mix, Recorder, Recording, RecordingVfs, SEGMENTS, Script, SimStorage,
+    CrashState, Disk, Mix, Recorder, Recording, RecordingVfs, SEGMENTS, Script, SimStorage, States,
     explain_difference,
 };
 use support::ContentTree;
 
-const POINTS: usize = 1500;
-const OPS: usize = 260;
+const POINTS: usize = 1000;
+const OPS: usize = 400;
 const MIX: Mix = Mix {
     entries_max: 40,
     file_bytes_max: 120_000,
@@ -30,27 +30,36 @@ const MIX: Mix = Mix {
     sync_percent: 8,
 };
 
+/// When commits happen, beside those of syncs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Commits {
+    /// When so much is dirty that writers wait: the run repeats exactly.
+    WhenFull,
+    /// Also a few milliseconds after a change, in the background.
+    Background,
+}
+
 /// A script that ran, and what it did to the medium.
 struct Run {
     script: Script,
     recording: Recording,
-    /// Length of the log when the empty database had been created and opened.
+    /// Length of the log when the empty database had been created.
     created: usize,
 }
 
 /// Runs the script of `seed`: half of it, then a clean close, and the rest after another open.
-fn record(seed: u64, has_background: bool) -> Run {
+fn record(seed: u64, commits: Commits) -> Run {
     let script = Script::generate(seed, OPS, MIX);
     let directory = scratch();
     let path = directory.path().join("db");
     let recorder = Recorder::new();
     let vfs = RecordingVfs::register(&recorder);
-    let storage = SimStorage::recording(&recorder);
     let engine = EngineOptions {
-        storage: Some(Arc::new(storage)),
+        storage: Some(Arc::new(SimStorage::recording(&recorder))),
         catalog_vfs: Some(vfs.name().to_owned()),
-        commit_interval: Duration::from_millis(10),
-        has_background,
+        commit_interval: Duration::from_millis(4),
+        dirty_bytes_max: 300_000,
+        has_background: commits == Commits::Background,
         ..EngineOptions::default()
     };
     let create = CreateOptions {
@@ -63,17 +72,16 @@ fn record(seed: u64, has_background: bool) -> Run {
     recorder.ack(0);
     let created = recorder.position();
     for (start, end) in [(0, OPS / 2), (OPS / 2, OPS)] {
-        let options = OpenOptions {
-            engine: engine.clone(),
-            ..OpenOptions::default()
-        };
-        let mut tree = ContentTree::new(Database::open(&path, options).unwrap());
+        let mut tree = open(&path, engine.clone()).unwrap();
         for index in start..end {
             let op = &script.ops[index];
             tree.apply(op)
                 .unwrap_or_else(|error| panic!("seed {seed}, {index}: {op:?}: {error}"));
             if script.promise(index) > 0 {
                 recorder.ack(script.promise(index) as u64);
+            }
+            if commits == Commits::Background {
+                std::thread::sleep(Duration::from_millis(1));
             }
         }
         tree.close().unwrap();
@@ -86,12 +94,26 @@ fn record(seed: u64, has_background: bool) -> Run {
     }
 }
 
-/// What is wrong with a state, if anything.
-fn find_fault(script: &Script, state: &CrashState, directory: &Path) -> Result<Option<String>> {
-    state.disk.write_catalog(directory).unwrap();
-    let promised = state.acked.expect("points come after the first ack") as usize;
-    let storage = Arc::new(SimStorage::load(&state.disk));
-    let mut found = None;
+fn open(path: &Path, engine: EngineOptions) -> Result<ContentTree> {
+    Ok(ContentTree::new(Database::open(
+        path,
+        OpenOptions {
+            engine,
+            ..OpenOptions::default()
+        },
+    )?))
+}
+
+/// What is wrong with a state that must hold the first `promised` operations, if anything.
+fn find_fault(
+    script: &Script,
+    disk: &Disk,
+    promised: usize,
+    directory: &Path,
+) -> Result<Option<String>> {
+    disk.write_catalog(directory).unwrap();
+    let storage = Arc::new(SimStorage::load(disk, None));
+    let (mut least, mut most) = (promised, OPS);
     // Twice: what recovery leaves must be as good as what it found.
     for attempt in ["first", "second"] {
         let engine = EngineOptions {
@@ -99,35 +121,32 @@ fn find_fault(script: &Script, state: &CrashState, directory: &Path) -> Result<O
             has_background: false,
             ..EngineOptions::default()
         };
-        let tree = ContentTree::new(Database::open(
-            directory,
-            OpenOptions {
-                engine,
-                ..OpenOptions::default()
-            },
-        )?);
+        let tree = open(directory, engine)?;
         if let Some(finding) = tree.findings()?.first() {
             return Ok(Some(format!("{attempt} open: check finds: {finding}")));
         }
         let walked = tree.walk()?;
         tree.close()?;
-        let least = found.unwrap_or(promised);
-        found = script.find_prefix(&walked, least, found.unwrap_or(OPS));
-        if found.is_none() {
+        let Some(prefix) = script.find_prefix(&walked, least, most) else {
             let older = script.find_prefix(&walked, 0, promised);
             let difference = explain_difference(&script.tree(least), &walked);
             return Ok(Some(format!(
-                "{attempt} open: no prefix from {least} on (an older one: {older:?}); against {least}:\n{difference}"
+                "{attempt} open: no prefix of {least}..={most} (an older one: {older:?}); against {least}:\n{difference}"
             )));
-        }
+        };
+        (least, most) = (prefix, prefix);
     }
     Ok(None)
 }
 
-/// Opens up to `budget` states on all cores, and returns what is wrong, the states beside it, and how
-/// many there were.
-fn replay(run: &Run, recording: &Recording, budget: usize) -> (Vec<(CrashState, String)>, usize) {
-    let states = Mutex::new(recording.states(run.created, run.script.seed, budget));
+/// Opens all `states` on all cores, and returns what is wrong, and how many there were. A state
+/// before any ack must hold the first `promised` operations.
+fn replay(
+    script: &Script,
+    states: States<'_>,
+    promised: usize,
+) -> (Vec<(CrashState, String)>, usize) {
+    let states = Mutex::new(states);
     let (faults, count) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
     let work = || {
         let directory = scratch();
@@ -135,7 +154,8 @@ fn replay(run: &Run, recording: &Recording, budget: usize) -> (Vec<(CrashState, 
             let state = states.lock().unwrap().next();
             let Some(state) = state else { return };
             count.fetch_add(1, Ordering::Relaxed);
-            let fault = find_fault(&run.script, &state, directory.path())
+            let promised = state.acked.map_or(promised, |acked| acked as usize);
+            let fault = find_fault(script, &state.disk, promised, directory.path())
                 .unwrap_or_else(|error| Some(format!("it does not open or read: {error}")));
             if let Some(fault) = fault {
                 faults.lock().unwrap().push((state, fault));
@@ -169,21 +189,36 @@ fn setting(name: &str, default: u64) -> u64 {
     })
 }
 
-fn assert_whole(has_background: bool) {
-    let seed = setting("LARDER_CRASH_SEED", 1);
+fn seed() -> u64 {
+    setting("LARDER_CRASH_SEED", 1)
+}
+
+/// Replays the run of the seed; every state must be whole.
+fn assert_whole(commits: Commits) {
     let points = setting("LARDER_CRASH_POINTS", POINTS as u64) as usize;
-    let run = record(seed, has_background);
-    let (faults, count) = replay(&run, &run.recording, points);
+    let run = record(seed(), commits);
+    let (faults, count) = replay(
+        &run.script,
+        run.recording.states(run.created, seed(), points),
+        0,
+    );
     println!(
-        "seed {seed}: {count} crash points in a log of {} events",
+        "seed {}, {commits:?}: {count} crash points in a log of {} events",
+        seed(),
         run.recording.events.len()
     );
     assert_eq!(count, points, "the log has too few states");
+    assert_none(&faults, count);
+}
+
+fn assert_none(faults: &[(CrashState, String)], count: usize) {
     if let Some((state, fault)) = faults.first() {
+        let kept = keep(state);
         panic!(
-            "seed {seed}: {} of {count} states are wrong; left in {}; {state}: {fault}",
+            "seed {}: {} of {count} states are wrong; one is left in {}; {state}: {fault}",
+            seed(),
             faults.len(),
-            keep(state).display()
+            kept.display()
         );
     }
 }
@@ -202,23 +237,57 @@ fn keep(state: &CrashState) -> PathBuf {
 
 #[test]
 fn every_crash_leaves_a_clean_prefix() {
-    assert_whole(false);
+    assert_whole(Commits::WhenFull);
 }
 
 #[test]
 fn every_crash_leaves_a_clean_prefix_with_commits_in_the_background() {
-    assert_whole(true);
+    assert_whole(Commits::Background);
+}
+
+/// Recovery itself may be cut off, and the next one must do as well.
+#[test]
+fn a_crash_during_recovery_loses_nothing_more() {
+    let run = record(seed(), Commits::WhenFull);
+    let crashes = run.recording.states(run.created, seed(), 400).step_by(50);
+    let mut count_all = 0;
+    for crash in crashes {
+        let promised = crash.acked.unwrap_or(0) as usize;
+        let directory = scratch();
+        crash.disk.write_catalog(directory.path()).unwrap();
+        let recorder = Recorder::new();
+        let engine = EngineOptions {
+            storage: Some(Arc::new(SimStorage::load(&crash.disk, Some(&recorder)))),
+            catalog_vfs: Some(RecordingVfs::register(&recorder).name().to_owned()),
+            has_background: false,
+            ..EngineOptions::default()
+        };
+        open(directory.path(), engine).unwrap().close().unwrap();
+        let recovery = recorder.finish();
+        let (faults, count) = replay(
+            &run.script,
+            recovery.states_on(&crash.disk, 0, seed(), 40),
+            promised,
+        );
+        assert_none(&faults, count);
+        count_all += count;
+    }
+    assert!(
+        count_all > 100,
+        "recovery writes too little to be cut off: {count_all} states"
+    );
 }
 
 /// The negative control: a medium that ignores one kind of flush must be found out.
 #[test]
 fn a_dropped_flush_is_found() {
-    let run = record(setting("LARDER_CRASH_SEED", 1), false);
+    let run = record(seed(), Commits::WhenFull);
     let control = |what: &str, ignored: &dyn Fn(&str) -> bool| {
-        let (faults, count) = replay(&run, &run.recording.without_flushes(ignored), 200);
+        let recording = run.recording.without_flushes(ignored);
+        let (faults, count) = replay(&run.script, recording.states(run.created, seed(), 150), 0);
         assert!(
             !faults.is_empty(),
-            "{count} states and nobody misses the flushes of {what}"
+            "{count} states, and nobody misses the flushes of {what}"
         );
     };
     control("segments", &|file| file.starts_with(SEGMENTS));

@@ -257,15 +257,16 @@ impl Engine {
             content_row: None,
             flush: None,
         };
-        if state.is_deleted {
-            return frozen;
-        }
         frozen.entries = state
             .entries
             .iter()
             .filter(|(_, delta)| delta.generation == generation)
             .map(|(name, delta)| (name.clone(), delta.target.map(|(ino, _)| ino)))
             .collect();
+        if state.is_deleted {
+            // A removed directory still has to tell which entries left it.
+            return frozen;
+        }
         let values = state.xattrs.as_ref();
         frozen.xattrs = std::mem::take(&mut state.xattrs_dirty)
             .into_iter()
@@ -356,6 +357,14 @@ impl Engine {
     /// Adds a node's rows to the change set.
     fn collect(&self, frozen: &mut FrozenNode, set: &mut ChangeSet) -> Result<()> {
         let (store, ino) = (frozen.node.store, frozen.node.ino);
+        let entries = std::mem::take(&mut frozen.entries);
+        if !(frozen.is_deleted && frozen.is_fresh) {
+            set.dirents.extend(
+                entries
+                    .into_iter()
+                    .map(|(name, target)| (store, ino, name, target)),
+            );
+        }
         if frozen.is_deleted {
             if !frozen.is_fresh {
                 let mut state = frozen.node.lock();
@@ -375,12 +384,6 @@ impl Engine {
                 InodeChange::Update(row, frozen.mask)
             },
         ));
-        let entries = std::mem::take(&mut frozen.entries);
-        set.dirents.extend(
-            entries
-                .into_iter()
-                .map(|(name, target)| (store, ino, name, target)),
-        );
         let xattrs = std::mem::take(&mut frozen.xattrs);
         set.xattrs.extend(
             xattrs

@@ -148,9 +148,11 @@ impl Engine {
         }
     }
 
-    /// Whether a commit could set space free.
+    /// Whether a commit could set space free: something waits for reclaim, or the open group may
+    /// delete something.
     pub(crate) fn wants_reclaim(&self) -> Result<bool> {
-        Ok(self.lock_room().space.quarantined_blocks() > 0
+        Ok(!lock(&self.group).is_empty()
+            || self.lock_room().space.quarantined_blocks() > 0
             || self.catalog.has_retired(CommitSeq(i64::MAX as u64))?)
     }
 

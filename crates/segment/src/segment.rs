@@ -173,7 +173,8 @@ impl Segment {
     /// Asks the device for blocks that will be read soon; only a hint.
     pub fn prefetch(&self, start_block: u64, block_count: u64) {
         let offset_bytes = DATA_OFFSET_BYTES + start_block * BLOCK_BYTES;
-        self.device.prefetch(offset_bytes, block_count * BLOCK_BYTES);
+        self.device
+            .prefetch(offset_bytes, block_count * BLOCK_BYTES);
     }
 
     /// Writes `buffers`, one behind the other, from `start_block` on, in one request where the

@@ -48,7 +48,7 @@ CREATE TABLE larder_extent (
 CREATE INDEX larder_extent_retired ON larder_extent (retired_seq, block_count)
   WHERE retired_seq IS NOT NULL;
 
--- The newest commit that allocated or reclaimed in each allocation group.
+-- The newest commit that allocated, retired or reclaimed in each allocation group.
 CREATE TABLE larder_ag (
   segment INTEGER NOT NULL,
   ag INTEGER NOT NULL CHECK (ag >= 0),

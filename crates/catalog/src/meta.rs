@@ -1,0 +1,41 @@
+//! The gate, and the counters and facts of `larder_meta`.
+
+use crate::codec::{signed, unsigned};
+use crate::error::{At, CatalogError, Result};
+use larder_format::CommitSeq;
+use rusqlite::{Connection, params};
+
+/// Opens or closes the gate; `CATALOG-3` wants every transaction that opens it to close it.
+pub(crate) fn set_gate(connection: &Connection, is_open: bool) -> Result<()> {
+    let changed = connection
+        .prepare_cached("UPDATE larder_gate SET open = ?1")
+        .and_then(|mut set| set.execute([is_open]))
+        .at("larder_gate")?;
+    if changed != 1 {
+        return Err(CatalogError::corrupt(format!(
+            "larder_gate: expected 1 row, found {changed}"
+        )));
+    }
+    Ok(())
+}
+
+/// Takes the next commit number; the transaction is that commit from here on.
+pub(crate) fn next_commit_seq(connection: &Connection) -> Result<CommitSeq> {
+    add_meta(connection, "commit_seq", 1).map(CommitSeq)
+}
+
+/// Adds to a counter of `larder_meta` and returns the sum.
+pub(crate) fn add_meta(connection: &Connection, key: &str, count: u64) -> Result<u64> {
+    connection
+        .prepare_cached("UPDATE larder_meta SET value = value + ?2 WHERE key = ?1 RETURNING value")
+        .and_then(|mut add| add.query_row(params![key, signed(count)], |row| unsigned(row, 0)))
+        .at("larder_meta")
+}
+
+/// A number of `larder_meta`.
+pub(crate) fn find_meta(connection: &Connection, key: &str) -> Result<i64> {
+    connection
+        .prepare_cached("SELECT value FROM larder_meta WHERE key = ?1")
+        .and_then(|mut find| find.query_row([key], |row| row.get(0)))
+        .at("larder_meta")
+}
