@@ -51,7 +51,7 @@ impl Catalog {
         })
     }
 
-    fn stores_of(&self, changes: &ChangeSet) -> Result<Stores> {
+    pub(crate) fn stores_of(&self, changes: &ChangeSet) -> Result<Stores> {
         let mut ids: BTreeSet<StoreId> = changes.inodes.iter().map(|change| change.0).collect();
         ids.extend(changes.dirents.iter().map(|change| change.0));
         ids.extend(changes.contents.iter().map(|change| change.0));
@@ -64,7 +64,7 @@ impl Catalog {
     }
 }
 
-fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+pub(crate) fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
     for group in changes.inodes.chunk_by(|a, b| a.0 == b.0) {
         let sql = &stores[&group[0].0];
         let mut ino_max = 0;

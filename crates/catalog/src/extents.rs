@@ -6,7 +6,7 @@ use crate::error::{At, CatalogError, Result};
 use crate::meta::{add_meta, next_commit_seq};
 use crate::read::{row_limit, rows};
 use crate::rows::{ExtentRow, SegmentRow};
-use larder_format::limits::{AG_BLOCKS, BLOCK_BYTES};
+use larder_format::limits::AG_BLOCKS;
 use larder_format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
 use rusqlite::{Connection, Row, params};
 use std::collections::BTreeSet;

@@ -49,6 +49,7 @@ mod check;
 mod codec;
 mod columns;
 mod commit;
+mod constraints;
 mod error;
 mod extents;
 mod meta;

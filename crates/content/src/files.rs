@@ -298,8 +298,8 @@ impl StoreProvider for FilesProvider {
                 format!("'{name}' is a directory; remove it as one"),
             ));
         }
-        change.set_entry(&dir, name, None)?;
-        change.drop_name(&node)
+        change.drop_name(&node)?;
+        change.set_entry(&dir, name, None)
     }
 
     fn remove_dir(&self, parent: Ino, name: &Name) -> Result<()> {
@@ -307,8 +307,8 @@ impl StoreProvider for FilesProvider {
         let dir = change.node(self.table, parent)?;
         let (node, row) = self.require_entry(&change, &dir, name)?;
         require_empty_directory(&change, &node, &row, name)?;
-        change.set_entry(&dir, name, None)?;
         change.drop_name(&node)?;
+        change.set_entry(&dir, name, None)?;
         add_links(&change, &dir, -1)
     }
 

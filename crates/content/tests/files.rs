@@ -627,3 +627,52 @@ fn two_sessions_see_each_other() {
     let space = db.space().unwrap();
     assert_eq!(space.retired_bytes, 0, "{space:?}");
 }
+
+#[test]
+fn a_foreign_key_of_the_users_refuses_unlink_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let kept = put(&db, NodeId::ROOT, "kept", b"contract");
+    put(&db, NodeId::ROOT, "free", b"draft");
+    db.sync().unwrap();
+    let mut sql = db.sql(false).unwrap();
+    sql.execute("CREATE TABLE deal (id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES main (ino) ON DELETE RESTRICT)", &mut |_| Ok(()))
+        .unwrap();
+    sql.execute(
+        &format!("INSERT INTO deal (file) VALUES ({})", kept.ino),
+        &mut |_| Ok(()),
+    )
+    .unwrap();
+    // The schema change is a foreign commit: noticed within a tick of 20 ms.
+    std::thread::sleep(Duration::from_millis(200));
+    db.rename(
+        NodeId::ROOT,
+        &name("kept"),
+        NodeId::ROOT,
+        &name("kept2"),
+        RenameMode::Replace,
+    )
+    .unwrap();
+    let refused = db.unlink(NodeId::ROOT, &name("kept2")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+    assert!(refused.to_string().contains("FOREIGN KEY"), "{refused}");
+    let refused = db
+        .rename(
+            NodeId::ROOT,
+            &name("free"),
+            NodeId::ROOT,
+            &name("kept2"),
+            RenameMode::Replace,
+        )
+        .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+    assert_eq!(
+        content(&db, db.resolve(b"/kept2", true).unwrap().node),
+        b"contract"
+    );
+    db.unlink(NodeId::ROOT, &name("free")).unwrap();
+    sql.execute("DELETE FROM deal", &mut |_| Ok(())).unwrap();
+    db.unlink(NodeId::ROOT, &name("kept2")).unwrap();
+    db.sync().unwrap();
+    assert_clean(&db);
+}

@@ -41,9 +41,9 @@ use std::time::{Duration, Instant};
 const WAL_BYTES_PASSIVE: u64 = 8 << 20;
 /// When it is longer than this in spite of that, a checkpoint waits for readers.
 const WAL_BYTES_MAX: u64 = 256 << 20;
-/// How often a commit waits for an SQL client that keeps the write lock (30 s each) before the
-/// engine gives up.
-const BUSY_MAX: u32 = 20;
+/// How long a commit waits for the catalog's write lock or for space on the host before the engine
+/// gives up.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// How long to leave reclaim alone after it found everything pinned.
 const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
 
@@ -201,12 +201,15 @@ impl Engine {
 
     /// Up to which commit retired extents can be reclaimed now; `None` if there are none.
     fn find_reclaimable(&self) -> Result<Option<CommitSeq>> {
-        if self.lock_room().space.quarantined_blocks() == 0 && !lock(&self.group).has_others {
+        let has_others = lock(&self.group).has_others;
+        let has_quarantine = self.lock_room().space.quarantined_blocks() > 0;
+        if !has_quarantine && !has_others && !self.may_have_orphans.load(Ordering::SeqCst) {
             return Ok(None);
         }
         let horizon = self.reclaim_horizon()?;
-        let is_worth_it =
-            self.catalog.has_retired(horizon)? || !self.lost_orphans(horizon)?.is_empty();
+        let has_orphans = !self.lost_orphans(horizon)?.is_empty();
+        self.may_have_orphans.store(has_orphans, Ordering::SeqCst);
+        let is_worth_it = has_orphans || self.catalog.has_retired(horizon)?;
         Ok(is_worth_it.then_some(horizon))
     }
 
@@ -438,16 +441,18 @@ impl Engine {
         Ok(())
     }
 
+    /// Commits the catalog; waits out an SQL client that keeps the write lock, and a host without
+    /// space: nothing is lost by waiting, and both can be helped from outside.
     fn commit_catalog(&self, set: &ChangeSet) -> Result<CommitOutcome> {
-        let mut tries = 0;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             match self.catalog.commit(set) {
                 Ok(outcome) => return Ok(outcome),
-                Err(CatalogError::Busy { .. }) if tries < BUSY_MAX => {
-                    tries += 1;
-                    tracing::warn!(
-                        "an SQL client keeps the catalog's write lock; end its transaction (COMMIT or ROLLBACK)"
-                    );
+                Err(error @ (CatalogError::Busy { .. } | CatalogError::NoSpace))
+                    if Instant::now() < deadline =>
+                {
+                    tracing::warn!("a commit waits: {error}");
+                    std::thread::sleep(Duration::from_millis(500));
                 }
                 Err(error) => return Err(error.into()),
             }

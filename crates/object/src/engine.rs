@@ -10,7 +10,7 @@ use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, StoreR
 use larder_segment::{FileStorage, Segment, Storage};
 use larder_space::format::limits::{BLOCK_BYTES, CAPACITY_BYTES_MIN};
 use larder_space::format::{CommitSeq, Ino, SegmentIndex, StoreId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{
@@ -100,6 +100,10 @@ pub struct Engine {
     /// Reads under way, by the commit they began at: what they may touch is not reclaimed.
     pub(crate) readers: Mutex<BTreeMap<CommitSeq, u32>>,
     pub(crate) dirty_bytes: AtomicU64,
+    /// Stores where something of the user's may refuse a row.
+    pub(crate) constrained: RwLock<HashSet<StoreId>>,
+    /// Some orphan may have nobody left who holds it.
+    pub(crate) may_have_orphans: AtomicBool,
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
     pub(crate) observers: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     /// Why the engine stopped, once it has.
@@ -241,6 +245,8 @@ impl Engine {
             segments: RwLock::default(),
             readers: Mutex::default(),
             dirty_bytes: AtomicU64::new(0),
+            constrained: RwLock::default(),
+            may_have_orphans: AtomicBool::new(true),
             next_inos: Mutex::default(),
             observers: Mutex::default(),
             stopped: OnceLock::new(),
@@ -249,6 +255,7 @@ impl Engine {
             stop_signal: (Mutex::new(false), Condvar::new()),
         });
         engine.open_segments()?;
+        engine.find_constraints()?;
         if options.has_background {
             engine.start_background()?;
         }
@@ -274,7 +281,7 @@ impl Engine {
         if self.turn.is_held() {
             self.commit_now()?;
         }
-        if self.wants_reclaim()? {
+        if self.lock_room().is_loaded() && self.wants_reclaim()? {
             // What the first commit retires, the second reclaims.
             self.begin()?;
             let outcome = self.reclaim_all();

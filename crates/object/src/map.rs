@@ -14,6 +14,9 @@ use larder_space::format::limits::MAP_PAGE_BLOCKS;
 use larder_space::format::{Extent, Ino, MapPage, MapRun, StoreId};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Pages of one object kept in memory (8 GiB of content, about 8 MiB).
+const PAGES_MAX: usize = 1024;
+
 /// Where an object's blocks lie.
 #[derive(Debug, Default)]
 pub(crate) struct ExtentMap {
@@ -236,8 +239,8 @@ impl ExtentMap {
     }
 
     /// Frees memory: drops pages that the catalog has too, when there are many.
-    pub fn shrink(&mut self, pages_max: usize) {
-        if self.pages.len() > pages_max && !self.is_dirty() && self.cut.is_none() {
+    pub fn shrink(&mut self) {
+        if self.pages.len() > PAGES_MAX && !self.is_dirty() && self.cut.is_none() {
             self.pages.clear();
         }
     }

@@ -6,16 +6,16 @@
 use crate::engine::{Edit, Engine, lock};
 use crate::node::{EntryDelta, Node, NodeState};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{AttrMask, ContentRow, DirentRow, InodeRow, dirent_order};
+use larder_catalog::{
+    AttrMask, CatalogError, ContentRow, DirentRow, InodeChange, InodeRow, dirent_order,
+};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{FileKind, Ino, Name, StoreId};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 /// Nodes kept in memory when nobody uses them.
 const CACHE_NODES_MAX: usize = 65_536;
-/// Map pages of one object kept in memory between commits.
-const MAP_PAGES_MAX: usize = 1024;
 
 /// A look at names and attributes: nobody changes them meanwhile.
 pub struct View<'e> {
@@ -46,6 +46,15 @@ impl Engine {
     /// Begins a change; waits for the turn.
     pub fn change(&self) -> Result<Change<'_>> {
         let edit = self.edit()?;
+        if !self
+            .constrained
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
+        {
+            // What a constraint may refuse is tried on the catalog: it must know what was before.
+            self.commit_now()?;
+        }
         let gate = self.enter_gate();
         let names = self.write_names();
         Ok(Change {
@@ -143,11 +152,7 @@ impl Engine {
         }
         let _gate = self.close_gate();
         let _names = self.write_names();
-        lock(&self.cache).retain(|_, node| {
-            let mut state = node.lock();
-            state.content.map.shrink(MAP_PAGES_MAX);
-            Arc::strong_count(node) > 1 || !state.is_idle()
-        });
+        lock(&self.cache).retain(|_, node| Arc::strong_count(node) > 1 || !node.lock().is_idle());
     }
 
     fn target(&self, node: &Node) -> Result<Vec<u8>> {
@@ -312,6 +317,8 @@ impl Change<'_> {
         next_inos.insert(store, next + 1);
         drop(next_inos);
         row.ino = Ino(next);
+        self.engine
+            .try_row(store, &InodeChange::Insert(row.clone()))?;
         let node = Arc::new(Node::new(store, row, true));
         let mut state = node.lock();
         state.target = target.map(<[u8]>::to_vec);
@@ -361,8 +368,14 @@ impl Change<'_> {
 
     /// Takes one name away from an inode. The last one lets it go: at once, or when the last handle
     /// closes (`CONTENT-4`). Directories go at once.
+    /// A foreign key of the user's may refuse that ([`ErrorKind::NotPermitted`]).
     pub fn drop_name(&self, node: &Arc<Node>) -> Result<()> {
         let mut state = self.engine.lock_node(node)?;
+        let is_last = state.row.nlink == 1 || state.row.kind == FileKind::Directory;
+        if is_last && !state.is_fresh && !state.in_group {
+            self.engine
+                .try_row(node.store, &InodeChange::Delete(node.ino))?;
+        }
         let is_directory = state.row.kind == FileKind::Directory;
         state.row.nlink = if is_directory { 0 } else { state.row.nlink - 1 };
         state.row.ctime_ns = self.now_ns;
@@ -409,6 +422,31 @@ impl Change<'_> {
 }
 
 impl Engine {
+    /// Tries a row change where the user's constraints may refuse it.
+    fn try_row(&self, store: StoreId, change: &InodeChange) -> Result<()> {
+        if !self
+            .constrained
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(&store)
+        {
+            return Ok(());
+        }
+        self.catalog
+            .try_inode(store, change)
+            .map_err(|error| match error {
+                CatalogError::Constraint { .. } => {
+                    tracing::warn!("refused by a constraint: {error}");
+                    Error::with_source(
+                        ErrorKind::NotPermitted,
+                        "a constraint of the database refuses it",
+                        error,
+                    )
+                }
+                other => other.into(),
+            })
+    }
+
     /// The user columns of a store.
     pub fn user_columns(&self, store: StoreId) -> Result<Vec<String>> {
         Ok(self.catalog.user_columns(store)?)

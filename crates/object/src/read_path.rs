@@ -65,6 +65,7 @@ impl Engine {
         self.load_content(node, state)?;
         let source = self.map_source(node);
         let content = &mut state.content;
+        content.map.shrink();
         let mut done = 0;
         while done < buffer.len() {
             let position = offset + done as u64;

@@ -37,6 +37,13 @@ pub(crate) struct Room {
     synced: Option<CommitSeq>,
 }
 
+impl Room {
+    /// Whether this session has changed something yet, and so knows the free set.
+    pub fn is_loaded(&self) -> bool {
+        self.synced.is_some()
+    }
+}
+
 impl Engine {
     pub(crate) fn lock_room(&self) -> MutexGuard<'_, Room> {
         lock(&self.room)

@@ -182,6 +182,7 @@ impl Engine {
             if !self.catalog.foreign_change()? {
                 return Ok(());
             }
+            self.find_constraints()?;
             let seq = self.catalog.commit_seq()?;
             let _gate = self.close_gate();
             let _names = self.write_names();
@@ -198,6 +199,21 @@ impl Engine {
         for observer in lock(&self.observers).iter() {
             observer();
         }
+        Ok(())
+    }
+
+    /// Learns which stores have constraints of the user's.
+    pub(crate) fn find_constraints(&self) -> Result<()> {
+        let mut found = HashSet::new();
+        for row in self.catalog.stores()? {
+            if self.catalog.has_constraints(row.store)? {
+                found.insert(row.store);
+            }
+        }
+        *self
+            .constrained
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = found;
         Ok(())
     }
 

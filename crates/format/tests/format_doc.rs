@@ -1,0 +1,414 @@
+//! docs/format.md says what the code does: its tables are generated here and compared.
+//!
+//! The layouts of a map page and of a segment are written down once more below, and held against
+//! encoded bytes. `LARDER_WRITE_DOC=1 cargo test -p larder-format --test format_doc` writes the
+//! tables into the document.
+
+use larder_format::checksum::crc32c;
+use larder_format::superblock::{
+    BLOCK_COUNT_MAX, COPY_COUNT, DATA_OFFSET_BYTES, FIELDS, SUPERBLOCK_BYTES, Superblock,
+};
+use larder_format::{Extent, FileKind, MapPage, MapRun, SegmentIndex, limits};
+
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
+/// The schema is the catalog's; read as text, since this crate must not use that one.
+const SCHEMA: [&str; 3] = [
+    include_str!("../../catalog/src/schema/v1.sql"),
+    include_str!("../../catalog/src/schema/store.sql"),
+    include_str!("../../catalog/src/schema/guard.sql"),
+];
+
+/// (name, offset in bytes, size in bytes, meaning).
+type Field = (&'static str, usize, usize, &'static str);
+
+const PAGE_HEAD: [Field; 3] = [
+    ("version", 0, 1, "1"),
+    ("zero", 1, 1, "0"),
+    ("run_count", 2, 2, "number of runs, u16; 1–2048"),
+];
+const PAGE_RUN: [Field; 5] = [
+    (
+        "logical_block",
+        0,
+        2,
+        "first logical block, counted from the start of the page, u16",
+    ),
+    ("zero", 2, 2, "not read"),
+    ("block_count", 4, 4, "number of blocks, u32; ≥ 1"),
+    ("segment", 8, 4, "the segment that holds them, u32"),
+    (
+        "start_block",
+        12,
+        8,
+        "first block there, counted from the first data block, u64",
+    ),
+];
+const HEAD_BYTES: usize = 4;
+const RUN_BYTES: usize = 20;
+const CHECKSUM_BYTES: usize = 4;
+
+fn document() -> String {
+    std::fs::read_to_string(PATH).expect("docs/format.md is there")
+}
+
+/// Compares the text between the markers of `section` with `expected`, or writes it there.
+fn assert_section(section: &str, expected: &str) {
+    let text = document();
+    let (begin, end) = (
+        format!("<!-- {section}:begin -->\n"),
+        format!("\n<!-- {section}:end -->"),
+    );
+    let parts = text
+        .split_once(&begin)
+        .and_then(|(head, rest)| Some((head, rest.split_once(&end)?)));
+    let Some((head, (found, tail))) = parts else {
+        panic!("docs/format.md has no section '{section}' between its markers");
+    };
+    if std::env::var_os("LARDER_WRITE_DOC").is_some() {
+        std::fs::write(PATH, format!("{head}{begin}{expected}{end}{tail}"))
+            .expect("docs/format.md can be written");
+        return;
+    }
+    assert_eq!(
+        found, expected,
+        "docs/format.md, '{section}'; LARDER_WRITE_DOC=1 writes it"
+    );
+}
+
+fn field_table(fields: &[Field]) -> String {
+    let mut lines = vec![
+        "| offset | bytes | field | meaning |".to_owned(),
+        "|---:|---:|---|---|".to_owned(),
+    ];
+    for (name, at, size, meaning) in fields {
+        lines.push(format!("| {at} | {size} | `{name}` | {meaning} |"));
+    }
+    lines.join("\n")
+}
+
+/// Boxes of four characters per byte, sixteen bytes per line. A field that is cut by the end of a
+/// line goes on in the next one, as `…`.
+fn byte_diagram(fields: &[Field], drawn_bytes: usize) -> String {
+    const LINE_BYTES: usize = 16;
+    let rule = format!("       +{}", "---+".repeat(LINE_BYTES));
+    let mut lines = vec![rule.clone()];
+    for line_at in (0..drawn_bytes).step_by(LINE_BYTES) {
+        let mut line = format!("{line_at:>6} |");
+        for &(name, at, size, _) in fields {
+            let (from, to) = (at.max(line_at), (at + size).min(line_at + LINE_BYTES));
+            if from < to {
+                let text = if from == at { name } else { "…" };
+                line.push_str(&format!("{text:^width$}|", width = (to - from) * 4 - 1));
+            }
+        }
+        lines.extend([line, rule.clone()]);
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn the_superblock_is_drawn_from_its_table() {
+    let diagram = byte_diagram(FIELDS, 80);
+    let rest = format!("       …  zero to byte {SUPERBLOCK_BYTES}");
+    let text = format!("```text\n{diagram}\n{rest}\n```\n\n{}", field_table(FIELDS));
+    assert_section("superblock", &text);
+}
+
+#[test]
+fn the_layout_of_a_segment_is_that_of_the_code() {
+    let one_block = Superblock {
+        generation: 0,
+        database_id: [0; 16],
+        segment: SegmentIndex(0),
+        block_count: 1,
+        created_ns: 0,
+    };
+    assert_eq!(
+        one_block.segment_bytes(),
+        DATA_OFFSET_BYTES + limits::BLOCK_BYTES
+    );
+    let mut lines = vec![
+        "| offset, bytes | bytes | what |".to_owned(),
+        "|---|---|---|".to_owned(),
+    ];
+    for copy in 0..COPY_COUNT {
+        let at = Superblock {
+            generation: copy as u64,
+            ..one_block
+        }
+        .offset_bytes();
+        lines.push(format!(
+            "| {at} | {SUPERBLOCK_BYTES} | superblock, copy {copy} |"
+        ));
+    }
+    let copies_end = COPY_COUNT * SUPERBLOCK_BYTES;
+    lines.push(format!(
+        "| {copies_end} | {} | zero |",
+        DATA_OFFSET_BYTES as usize - copies_end
+    ));
+    lines.push(format!(
+        "| {DATA_OFFSET_BYTES} + {} × b | {0} | data block b, 0 ≤ b < `block_count` ≤ {BLOCK_COUNT_MAX} |",
+        limits::BLOCK_BYTES
+    ));
+    assert_section("segment", &lines.join("\n"));
+}
+
+/// The little-endian number in a field of `record`.
+fn number(record: &[u8], fields: &[Field], name: &str) -> u64 {
+    let &(_, at, size, _) = fields
+        .iter()
+        .find(|field| field.0 == name)
+        .expect("a field");
+    record[at..at + size]
+        .iter()
+        .rev()
+        .fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+}
+
+#[test]
+fn the_layout_of_a_map_page_is_that_of_the_code() {
+    let runs = [
+        MapRun {
+            logical_block: 0x0102,
+            extent: Extent::new(SegmentIndex(0x0304_0506), 0x0708_090a_0b0c, 2),
+            checksums: vec![0x1112_1314, 0x2122_2324],
+        },
+        MapRun {
+            logical_block: 0x0700,
+            extent: Extent::new(SegmentIndex(7), 9, 1),
+            checksums: vec![0x3132_3334],
+        },
+    ];
+    let mut page = MapPage::default();
+    for run in &runs {
+        assert!(page.insert(run.clone()).is_empty());
+    }
+    let bytes = page.encode();
+    assert_eq!(
+        (number(&bytes, &PAGE_HEAD, "version"), bytes[1]),
+        (1, 0),
+        "the head"
+    );
+    assert_eq!(number(&bytes, &PAGE_HEAD, "run_count"), runs.len() as u64);
+    for (index, run) in runs.iter().enumerate() {
+        let record = &bytes[HEAD_BYTES + index * RUN_BYTES..][..RUN_BYTES];
+        let field = |name| number(record, &PAGE_RUN, name);
+        assert_eq!(field("logical_block"), run.logical_block);
+        assert_eq!(field("zero"), 0);
+        assert_eq!(field("block_count"), run.extent.block_count);
+        assert_eq!(field("segment"), u64::from(run.extent.segment.0));
+        assert_eq!(field("start_block"), run.extent.start_block);
+    }
+    let sums_at = HEAD_BYTES + runs.len() * RUN_BYTES;
+    let sums: Vec<u8> = runs
+        .iter()
+        .flat_map(|run| &run.checksums)
+        .flat_map(|sum| sum.to_le_bytes())
+        .collect();
+    assert_eq!(&bytes[sums_at..sums_at + sums.len()], sums);
+    let body = &bytes[..sums_at + sums.len()];
+    assert_eq!(&bytes[body.len()..], crc32c(body).to_le_bytes());
+    assert_eq!(MapPage::decode(&bytes), Ok(page), "FORMAT-3");
+
+    let covers = |fields: &[Field]| fields.iter().map(|field| field.2).sum::<usize>();
+    assert_eq!(
+        (covers(&PAGE_HEAD), covers(&PAGE_RUN)),
+        (HEAD_BYTES, RUN_BYTES)
+    );
+    let text = format!(
+        "The head, {HEAD_BYTES} bytes:\n\n```text\n{}\n```\n\n{}\n\n\
+         Then `run_count` runs of {RUN_BYTES} bytes, sorted by `logical_block`:\n\n```text\n{}\n```\n\n{}\n\n\
+         Then one CRC-32C of {CHECKSUM_BYTES} bytes for each block of each run, in logical order. \
+         Last, {CHECKSUM_BYTES} bytes: the CRC-32C of everything before it.\n\n\
+         A page covers {} logical blocks ({} MiB). It has at least {} bytes, and at most {}.",
+        byte_diagram(&PAGE_HEAD, HEAD_BYTES),
+        field_table(&PAGE_HEAD),
+        byte_diagram(&PAGE_RUN, RUN_BYTES),
+        field_table(&PAGE_RUN),
+        limits::MAP_PAGE_BLOCKS,
+        limits::MAP_PAGE_BLOCKS * limits::BLOCK_BYTES >> 20,
+        encoded_bytes(1, 1),
+        encoded_bytes(limits::MAP_PAGE_BLOCKS, 1),
+    );
+    assert_section("map-page", &text);
+}
+
+/// Length of a page of `run_count` runs of `blocks` blocks, none next to another on the segment.
+fn encoded_bytes(run_count: u64, blocks: u64) -> usize {
+    let mut page = MapPage::default();
+    for run in 0..run_count {
+        page.insert(MapRun {
+            logical_block: run * blocks,
+            extent: Extent::new(SegmentIndex(0), run * (blocks + 1), blocks),
+            checksums: vec![0; blocks as usize],
+        });
+    }
+    page.encode().len()
+}
+
+#[test]
+fn the_limits_are_those_of_the_code() {
+    let limits: [(&str, u64, &str); 16] = [
+        (
+            "BLOCK_BYTES",
+            limits::BLOCK_BYTES,
+            "bytes in a block: the unit of allocation and of checksums",
+        ),
+        (
+            "AG_BLOCKS",
+            limits::AG_BLOCKS,
+            "blocks in an allocation group; no extent crosses from one into the next",
+        ),
+        (
+            "INLINE_BYTES_MAX",
+            limits::INLINE_BYTES_MAX,
+            "bytes of content that may live inline in the catalog",
+        ),
+        (
+            "MAP_PAGE_BLOCKS",
+            limits::MAP_PAGE_BLOCKS,
+            "logical blocks that one map page covers",
+        ),
+        (
+            "NAME_BYTES_MAX",
+            limits::NAME_BYTES_MAX as u64,
+            "bytes in the name of a directory entry",
+        ),
+        (
+            "PATH_BYTES_MAX",
+            limits::PATH_BYTES_MAX as u64,
+            "bytes in a path",
+        ),
+        (
+            "SYMLINK_BYTES_MAX",
+            limits::SYMLINK_BYTES_MAX as u64,
+            "bytes in the target of a symbolic link",
+        ),
+        (
+            "SYMLINK_FOLLOW_MAX",
+            u64::from(limits::SYMLINK_FOLLOW_MAX),
+            "symbolic links followed while one path is resolved",
+        ),
+        ("FILE_BYTES_MAX", limits::FILE_BYTES_MAX, "bytes in a file"),
+        (
+            "LINK_COUNT_MAX",
+            u64::from(limits::LINK_COUNT_MAX),
+            "hard links to one inode; subdirectories of one directory, and 2",
+        ),
+        (
+            "XATTR_NAME_BYTES_MAX",
+            limits::XATTR_NAME_BYTES_MAX as u64,
+            "bytes in the name of an extended attribute",
+        ),
+        (
+            "XATTR_VALUE_BYTES_MAX",
+            limits::XATTR_VALUE_BYTES_MAX as u64,
+            "bytes in the value of an extended attribute",
+        ),
+        (
+            "STORE_NAME_BYTES_MAX",
+            limits::STORE_NAME_BYTES_MAX as u64,
+            "bytes in the name of a store",
+        ),
+        (
+            "HELD_BACK_DIVISOR",
+            limits::HELD_BACK_DIVISOR,
+            "one block in so many is held back from ordinary writes",
+        ),
+        (
+            "CAPACITY_BYTES_MIN",
+            limits::CAPACITY_BYTES_MIN,
+            "bytes: the smallest capacity of a database",
+        ),
+        (
+            "BLOCK_COUNT_MAX",
+            BLOCK_COUNT_MAX,
+            "data blocks that a superblock may claim",
+        ),
+    ];
+    let mut lines = vec![
+        "| limit | value | meaning |".to_owned(),
+        "|---|---:|---|".to_owned(),
+    ];
+    lines.extend(
+        limits
+            .iter()
+            .map(|(name, value, meaning)| format!("| `{name}` | {value} | {meaning} |")),
+    );
+    assert_section("limits", &lines.join("\n"));
+}
+
+#[test]
+fn the_kinds_are_those_of_the_code() {
+    let mut lines = vec![
+        "| `kind` | bits of `st_mode` |".to_owned(),
+        "|---|---|".to_owned(),
+    ];
+    lines.extend(
+        FileKind::ALL
+            .iter()
+            .map(|kind| format!("| `{}` | 0{:06o} |", kind.as_str(), kind.mode_bits())),
+    );
+    assert_section("kinds", &lines.join("\n"));
+}
+
+/// The tables of the schema files with their columns, in order; `{name}` shows as `NAME`.
+fn tables() -> Vec<(String, Vec<String>)> {
+    let mut tables: Vec<(String, Vec<String>)> = Vec::new();
+    let mut is_inside = false;
+    for line in SCHEMA.iter().flat_map(|sql| sql.lines()) {
+        if let Some(rest) = line.strip_prefix("CREATE TABLE ") {
+            tables.push((shown(rest), Vec::new()));
+            is_inside = true;
+        } else if line.starts_with(')') {
+            is_inside = false;
+        } else if let Some(column) = line.strip_prefix("  ").filter(|_| is_inside)
+            && column.starts_with(|first: char| first.is_ascii_lowercase())
+        {
+            let (_, columns) = tables.last_mut().expect("a table");
+            columns.push(shown(column));
+        }
+    }
+    tables
+}
+
+/// The first word, without quotes.
+fn shown(text: &str) -> String {
+    let word = text.split_whitespace().next().unwrap_or_default();
+    word.replace('"', "")
+        .replace("{name}", "NAME")
+        .replace("{table}", "TABLE")
+}
+
+#[test]
+fn every_table_column_view_and_trigger_is_documented() {
+    let text = document();
+    let tables = tables();
+    assert_eq!(tables.len(), 9 + 5, "tables in the schema files");
+    for (table, columns) in &tables {
+        assert!(!columns.is_empty(), "{table} has columns");
+        let row = format!("| `{table}` | `{}` |", columns.join("`, `"));
+        assert!(
+            text.contains(&row),
+            "docs/format.md lacks a row that begins\n{row}"
+        );
+    }
+    let mut others = 0;
+    for line in SCHEMA.iter().flat_map(|sql| sql.lines()) {
+        let rest = ["CREATE VIEW ", "CREATE TRIGGER ", "CREATE INDEX "]
+            .iter()
+            .find_map(|start| line.strip_prefix(start));
+        if let Some(rest) = rest {
+            others += 1;
+            let name = shown(rest);
+            assert!(
+                text.contains(&format!("`{name}`")),
+                "docs/format.md does not name `{name}`"
+            );
+        }
+    }
+    assert!(
+        others > 10,
+        "{others} views, triggers and indexes in the schema files"
+    );
+}
