@@ -19,7 +19,7 @@ use larder_testkit::{
     CrashState, Disk, Mix, Recorder, Recording, RecordingVfs, SEGMENTS, Script, SimStorage, States,
     explain_difference,
 };
-use support::ContentTree;
+use support::{find_fault, open, scratch};
 
 const POINTS: usize = 1000;
 const OPS: usize = 400;
@@ -94,51 +94,6 @@ fn record(seed: u64, commits: Commits) -> Run {
     }
 }
 
-fn open(path: &Path, engine: EngineOptions) -> Result<ContentTree> {
-    Ok(ContentTree::new(Database::open(
-        path,
-        OpenOptions {
-            engine,
-            ..OpenOptions::default()
-        },
-    )?))
-}
-
-/// What is wrong with a state that must hold the first `promised` operations, if anything.
-fn find_fault(
-    script: &Script,
-    disk: &Disk,
-    promised: usize,
-    directory: &Path,
-) -> Result<Option<String>> {
-    disk.write_catalog(directory).unwrap();
-    let storage = Arc::new(SimStorage::load(disk, None));
-    let (mut least, mut most) = (promised, OPS);
-    // Twice: what recovery leaves must be as good as what it found.
-    for attempt in ["first", "second"] {
-        let engine = EngineOptions {
-            storage: Some(storage.clone()),
-            has_background: false,
-            ..EngineOptions::default()
-        };
-        let tree = open(directory, engine)?;
-        if let Some(finding) = tree.findings()?.first() {
-            return Ok(Some(format!("{attempt} open: check finds: {finding}")));
-        }
-        let walked = tree.walk()?;
-        tree.close()?;
-        let Some(prefix) = script.find_prefix(&walked, least, most) else {
-            let older = script.find_prefix(&walked, 0, promised);
-            let difference = explain_difference(&script.tree(least), &walked);
-            return Ok(Some(format!(
-                "{attempt} open: no prefix of {least}..={most} (an older one: {older:?}); against {least}:\n{difference}"
-            )));
-        };
-        (least, most) = (prefix, prefix);
-    }
-    Ok(None)
-}
-
 /// Opens all `states` on all cores, and returns what is wrong, and how many there were. A state
 /// before any ack must hold the first `promised` operations.
 fn replay(
@@ -168,17 +123,6 @@ fn replay(
         }
     });
     (faults.into_inner().unwrap(), count.into_inner())
-}
-
-/// A directory in memory where there is one: thousands of states are written to it.
-fn scratch() -> tempfile::TempDir {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() {
-        tempfile::tempdir_in(memory)
-    } else {
-        tempfile::tempdir()
-    }
-    .unwrap()
 }
 
 fn setting(name: &str, default: u64) -> u64 {

@@ -1,5 +1,7 @@
 //! The Content API on a real database in a temporary directory: one test per promise.
 
+#![allow(clippy::unwrap_used)] // Helpers outside #[test] functions are tests too.
+
 use larder::{
     AllocateMode, Caller, CreateOptions, Database, Error, ErrorKind, Name, NewNode, NodeId,
     OpenOptions, RenameMode, SeekTarget, SetAttr, SqlValue, XattrMode,

@@ -4,6 +4,8 @@
 //! encoded bytes. `LARDER_WRITE_DOC=1 cargo test -p larder-format --test format_doc` writes the
 //! tables into the document.
 
+use std::sync::{Mutex, PoisonError};
+
 use larder_format::checksum::crc32c;
 use larder_format::superblock::{
     BLOCK_COUNT_MAX, COPY_COUNT, DATA_OFFSET_BYTES, FIELDS, SUPERBLOCK_BYTES, Superblock,
@@ -51,12 +53,16 @@ fn document() -> String {
     std::fs::read_to_string(PATH).expect("docs/format.md is there")
 }
 
+/// Tests run side by side, and each may write.
+static WRITING: Mutex<()> = Mutex::new(());
+
 /// Compares the text between the markers of `section` with `expected`, or writes it there.
 fn assert_section(section: &str, expected: &str) {
+    let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     let text = document();
     let (begin, end) = (
-        format!("<!-- {section}:begin -->\n"),
-        format!("\n<!-- {section}:end -->"),
+        format!("<!-- {section}:begin -->"),
+        format!("<!-- {section}:end -->"),
     );
     let parts = text
         .split_once(&begin)
@@ -65,12 +71,13 @@ fn assert_section(section: &str, expected: &str) {
         panic!("docs/format.md has no section '{section}' between its markers");
     };
     if std::env::var_os("LARDER_WRITE_DOC").is_some() {
-        std::fs::write(PATH, format!("{head}{begin}{expected}{end}{tail}"))
+        std::fs::write(PATH, format!("{head}{begin}\n{expected}\n{end}{tail}"))
             .expect("docs/format.md can be written");
         return;
     }
     assert_eq!(
-        found, expected,
+        found.trim(),
+        expected,
         "docs/format.md, '{section}'; LARDER_WRITE_DOC=1 writes it"
     );
 }
@@ -86,29 +93,34 @@ fn field_table(fields: &[Field]) -> String {
     lines.join("\n")
 }
 
-/// Boxes of four characters per byte, sixteen bytes per line. A field that is cut by the end of a
-/// line goes on in the next one, as `…`.
-fn byte_diagram(fields: &[Field], drawn_bytes: usize) -> String {
-    const LINE_BYTES: usize = 16;
-    let rule = format!("       +{}", "---+".repeat(LINE_BYTES));
-    let mut lines = vec![rule.clone()];
-    for line_at in (0..drawn_bytes).step_by(LINE_BYTES) {
+/// Boxes of `width` characters per byte, `per_line` bytes per line. A field that is cut by the end
+/// of a line goes on in the next one, as `…`.
+fn byte_diagram(fields: &[Field], drawn_bytes: usize, per_line: usize, width: usize) -> String {
+    let rule = |bytes: usize| {
+        let one = format!("{}+", "-".repeat(width - 1));
+        format!("       +{}", one.repeat(bytes))
+    };
+    let mut lines = vec![rule(per_line.min(drawn_bytes))];
+    for line_at in (0..drawn_bytes).step_by(per_line) {
+        let line_end = (line_at + per_line).min(drawn_bytes);
         let mut line = format!("{line_at:>6} |");
         for &(name, at, size, _) in fields {
-            let (from, to) = (at.max(line_at), (at + size).min(line_at + LINE_BYTES));
+            let (from, to) = (at.max(line_at), (at + size).min(line_end));
             if from < to {
                 let text = if from == at { name } else { "…" };
-                line.push_str(&format!("{text:^width$}|", width = (to - from) * 4 - 1));
+                let room = (to - from) * width - 1;
+                assert!(text.chars().count() <= room, "{name} does not fit its box");
+                line.push_str(&format!("{text:^room$}|"));
             }
         }
-        lines.extend([line, rule.clone()]);
+        lines.extend([line, rule(line_end - line_at)]);
     }
     lines.join("\n")
 }
 
 #[test]
 fn the_superblock_is_drawn_from_its_table() {
-    let diagram = byte_diagram(FIELDS, 80);
+    let diagram = byte_diagram(FIELDS, 80, 16, 4);
     let rest = format!("       …  zero to byte {SUPERBLOCK_BYTES}");
     let text = format!("```text\n{diagram}\n{rest}\n```\n\n{}", field_table(FIELDS));
     assert_section("superblock", &text);
@@ -162,7 +174,7 @@ fn number(record: &[u8], fields: &[Field], name: &str) -> u64 {
     record[at..at + size]
         .iter()
         .rev()
-        .fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+        .fold(0, |sum, &byte| (sum << 8) | u64::from(byte))
 }
 
 #[test]
@@ -218,15 +230,15 @@ fn the_layout_of_a_map_page_is_that_of_the_code() {
     let text = format!(
         "The head, {HEAD_BYTES} bytes:\n\n```text\n{}\n```\n\n{}\n\n\
          Then `run_count` runs of {RUN_BYTES} bytes, sorted by `logical_block`:\n\n```text\n{}\n```\n\n{}\n\n\
-         Then one CRC-32C of {CHECKSUM_BYTES} bytes for each block of each run, in logical order. \
+         Then one CRC-32C of {CHECKSUM_BYTES} bytes for each block of each run, in logical order.\n\
          Last, {CHECKSUM_BYTES} bytes: the CRC-32C of everything before it.\n\n\
          A page covers {} logical blocks ({} MiB). It has at least {} bytes, and at most {}.",
-        byte_diagram(&PAGE_HEAD, HEAD_BYTES),
+        byte_diagram(&PAGE_HEAD, HEAD_BYTES, 4, 10),
         field_table(&PAGE_HEAD),
-        byte_diagram(&PAGE_RUN, RUN_BYTES),
+        byte_diagram(&PAGE_RUN, RUN_BYTES, 8, 8),
         field_table(&PAGE_RUN),
         limits::MAP_PAGE_BLOCKS,
-        limits::MAP_PAGE_BLOCKS * limits::BLOCK_BYTES >> 20,
+        (limits::MAP_PAGE_BLOCKS * limits::BLOCK_BYTES) >> 20,
         encoded_bytes(1, 1),
         encoded_bytes(limits::MAP_PAGE_BLOCKS, 1),
     );

@@ -296,11 +296,14 @@ impl Engine {
 
     /// Stops the engine for good: nothing more is changed or committed.
     pub(crate) fn stop(&self, why: String) {
-        if self.stopped.set(why).is_ok() && !self.is_closed.load(Ordering::SeqCst) {
-            tracing::error!(
-                "the engine stopped: {}",
-                self.stopped.get().map_or("", String::as_str)
-            );
+        if self.stopped.set(why).is_ok() {
+            if !self.is_closed.load(Ordering::SeqCst) {
+                tracing::error!(
+                    "the engine stopped: {}",
+                    self.stopped.get().map_or("", String::as_str)
+                );
+            }
+            self.turn.abandon();
         }
     }
 

@@ -98,7 +98,10 @@ impl Error {
 
     /// The same error, told with more context in front.
     pub fn context(mut self, what: impl std::fmt::Display) -> Error {
-        self.context = format!("{what}: {}", self.context);
+        self.context = match self.context.as_str() {
+            "" => what.to_string(),
+            context => format!("{what}: {context}"),
+        };
         self
     }
 }

@@ -12,6 +12,7 @@ use crate::{Error, ErrorKind, Result};
 use larder_catalog::Catalog;
 use larder_space::format::limits::MAP_PAGE_BLOCKS;
 use larder_space::format::{Extent, Ino, MapPage, MapRun, StoreId};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Pages of one object kept in memory (8 GiB of content, about 8 MiB).
@@ -174,8 +175,8 @@ impl ExtentMap {
                 if index > last || self.cut.is_some_and(|cut| index >= cut) {
                     return Ok(());
                 }
-                if !self.pages.contains_key(&index) {
-                    self.pages.insert(index, decode(source, index, &bytes)?);
+                if let Entry::Vacant(vacant) = self.pages.entry(index) {
+                    vacant.insert(decode(source, index, &bytes)?);
                 }
             }
             if count < BATCH {

@@ -417,7 +417,11 @@ fn background(weak: &Weak<Engine>) {
         if let Err(error) = engine.tick() {
             match error.kind() {
                 ErrorKind::Busy => tracing::warn!("background: {error}; trying again"),
-                _ => engine.stop(background_failure(&error)),
+                _ => {
+                    // Another thread's commit must end before the turn is abandoned.
+                    let _no_commit = lock(&engine.commit_lock);
+                    engine.stop(background_failure(&error));
+                }
             }
         }
     }

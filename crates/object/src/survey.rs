@@ -214,6 +214,9 @@ impl Engine {
             self.commit_now()?;
             let _no_commit = crate::engine::lock(&self.commit_lock);
             report.findings = self.catalog.check()?;
+            for store in self.table_stores()? {
+                report.inode_count += self.catalog.inode_count(store)?;
+            }
             self.check_extents(&mut report)?;
             self.check_segments(&mut report)?;
         }
@@ -245,9 +248,7 @@ impl Engine {
     fn check_extents(&self, report: &mut CheckReport) -> Result<()> {
         let mut mapped: Vec<(Extent, StoreId, Ino)> = Vec::new();
         let findings = &mut report.findings;
-        let inode_count = &mut report.inode_count;
         self.for_each_mapped(|store, row| {
-            *inode_count += 1;
             let before = mapped.len();
             for (page, bytes) in self.all_pages(store, row.ino)? {
                 match MapPage::decode(&bytes) {

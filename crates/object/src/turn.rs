@@ -158,6 +158,17 @@ impl Turn {
         released
     }
 
+    /// Lets other sessions have the turn when this one has stopped for good: it will never commit
+    /// what it has in memory.
+    pub fn abandon(&self) {
+        let mut state = self.state();
+        if state.is_held {
+            self.unlock();
+            state.is_held = false;
+        }
+        self.changed.notify_all();
+    }
+
     fn acquire(&self) -> Result<()> {
         let deadline = Instant::now() + WAIT_MAX;
         self.lock_until(&self.queue, deadline)?;

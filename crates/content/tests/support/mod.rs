@@ -204,6 +204,63 @@ impl ContentTree {
     }
 }
 
+/// Opens the database at `path` as a tree.
+pub fn open(path: &Path, engine: EngineOptions) -> Result<ContentTree> {
+    Ok(ContentTree::new(Database::open(
+        path,
+        OpenOptions {
+            engine,
+            ..OpenOptions::default()
+        },
+    )?))
+}
+
+/// What is wrong with a medium that must hold the first `promised` operations, if anything.
+pub fn find_fault(
+    script: &Script,
+    disk: &Disk,
+    promised: usize,
+    directory: &Path,
+) -> Result<Option<String>> {
+    disk.write_catalog(directory).unwrap();
+    let storage = Arc::new(SimStorage::load(disk, None));
+    let (mut least, mut most) = (promised, script.ops.len());
+    // Twice: what recovery leaves must be as good as what it found.
+    for attempt in ["first", "second"] {
+        let engine = EngineOptions {
+            storage: Some(storage.clone()),
+            has_background: false,
+            ..EngineOptions::default()
+        };
+        let tree = open(directory, engine)?;
+        if let Some(finding) = tree.findings()?.first() {
+            return Ok(Some(format!("{attempt} open: check finds: {finding}")));
+        }
+        let walked = tree.walk()?;
+        tree.close()?;
+        let Some(prefix) = script.find_prefix(&walked, least, most) else {
+            let older = script.find_prefix(&walked, 0, promised);
+            let difference = explain_difference(&script.tree(least), &walked);
+            return Ok(Some(format!(
+                "{attempt} open: no prefix of {least}..={most} (an older one: {older:?}); against {least}:\n{difference}"
+            )));
+        };
+        (least, most) = (prefix, prefix);
+    }
+    Ok(None)
+}
+
+/// A directory in memory where there is one: thousands of states are written to it.
+pub fn scratch() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() {
+        tempfile::tempdir_in(memory)
+    } else {
+        tempfile::tempdir()
+    }
+    .unwrap()
+}
+
 /// The directory that holds, or will hold, the last component of `path`, and that component.
 fn place(database: &Database, path: &str) -> Result<(NodeId, Name)> {
     database.resolve_parent(path.as_bytes())

@@ -1,0 +1,89 @@
+//! The databases that a command has open, and their orderly end (`CLI-7`).
+
+use crate::address::{Address, DbAddress};
+use crate::error::{At, Result};
+use larder::{Database, OpenOptions};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// Open databases, each directory once.
+pub(crate) struct Databases {
+    label: String,
+    open: Vec<(PathBuf, Database)>,
+}
+
+/// Runs `work` with databases to open, and closes them all, whatever comes of it. What `work` fails
+/// with is told first; what closing fails with then has the same cause.
+pub(crate) fn with_databases<T>(
+    verb: &str,
+    work: impl FnOnce(&mut Databases) -> Result<T>,
+) -> Result<T> {
+    let mut databases = Databases {
+        label: format!("larder {verb}"),
+        open: Vec::new(),
+    };
+    let result = work(&mut databases);
+    let closed = databases.close();
+    let value = result?;
+    closed?;
+    Ok(value)
+}
+
+/// The same for a verb that needs one database.
+pub(crate) fn with_database<T>(
+    path: &Path,
+    verb: &str,
+    work: impl FnOnce(&Database) -> Result<T>,
+) -> Result<T> {
+    with_databases(verb, |databases| work(&databases.open(path)?))
+}
+
+impl Databases {
+    /// The database in directory `path`, opened on first use.
+    pub(crate) fn open(&mut self, path: &Path) -> Result<Database> {
+        // What cannot be resolved is left to `open_database` to explain.
+        let key = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if let Some((_, database)) = self.open.iter().find(|(other, _)| *other == key) {
+            return Ok(database.clone());
+        }
+        let database = open_database(path, &self.label)?;
+        self.open.push((key, database.clone()));
+        Ok(database)
+    }
+
+    /// The file in a database that an argument names, with its database.
+    pub(crate) fn address(&mut self, argument: &OsStr) -> Result<(Database, DbAddress)> {
+        let address = Address::parse_in_database(argument)?;
+        Ok((self.open(&address.database)?, address))
+    }
+
+    /// Makes everything durable that was done so far (`CLI-8`).
+    pub(crate) fn sync(&self) -> Result<()> {
+        for (path, database) in &self.open {
+            database
+                .sync()
+                .at(|| format!("cannot make '{}' durable", path.display()))?;
+        }
+        Ok(())
+    }
+
+    fn close(self) -> Result<()> {
+        let mut result = Ok(());
+        for (path, database) in self.open {
+            let closed = database
+                .close()
+                .at(|| format!("cannot close '{}'", path.display()));
+            result = result.and(closed);
+        }
+        result
+    }
+}
+
+/// Opens a database as a session that is called `label`.
+pub(crate) fn open_database(path: &Path, label: &str) -> Result<Database> {
+    let options = OpenOptions {
+        label: label.into(),
+        ..OpenOptions::default()
+    };
+    Database::open(path, options).at(|| format!("cannot open '{}'", path.display()))
+}

@@ -1,0 +1,190 @@
+//! The `larder` command: verbs for people and scripts, on top of the Content API.
+//!
+//! # Words
+//! A *verb* is what a command does (`init`, `cp`). An *address* names a file in a database
+//! (`DB:/path`). A *failure* ends a command with one line and an exit code.
+//!
+//! # Invariants
+//! error.rs, units.rs, address.rs, output.rs, copy.rs and rows.rs state their own. Those of all verbs:
+//!
+//! * `CLI-7` Every database that a verb opens is closed before the command ends, and what closing
+//!   says decides about success (databases.rs).
+//! * `CLI-8` What was copied into a database is durable before success is told; what was moved is
+//!   durable before the original is removed (copy.rs, transfer.rs).
+//! * `CLI-9` The server of a mount holds its lock from before it is ready until its process ends;
+//!   `umount` waits for it (serving.rs).
+//!
+//! Each command is a session of its own in the database, beside mounts and other commands.
+
+mod address;
+mod args;
+mod change;
+mod copy;
+mod databases;
+mod error;
+mod glob;
+mod inside;
+mod list;
+mod local;
+mod mount;
+mod output;
+mod report;
+mod rows;
+mod serving;
+mod side;
+mod sql;
+mod stat;
+mod store;
+mod transfer;
+mod units;
+mod walk;
+
+use args::{Cli, CompletionsArgs, Verb};
+use clap::{CommandFactory, Parser};
+use error::{Failure, Result};
+use output::Output;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let Cli { json, verb } = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    let mut out = Output::new(json);
+    let result = start_log().and_then(|()| run(verb, &mut out));
+    // What came before a failure is still printed.
+    let flushed = out.flush();
+    match result.and(flushed) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.tell();
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(verb: Verb, out: &mut Output) -> Result<()> {
+    match verb {
+        Verb::Init(args) => store::init(&args, out),
+        Verb::Mount(args) => mount::mount(&args, out),
+        Verb::Umount(args) => mount::umount(&args, out),
+        Verb::Store(verb) => store::store(&verb, out),
+        Verb::Ls(args) => list::ls(&args, out),
+        Verb::Cat(args) => transfer::cat(&args, out),
+        Verb::Cp(args) => transfer::cp(&args, out),
+        Verb::Mv(args) => transfer::mv(&args, out),
+        Verb::Rm(args) => change::rm(&args, out),
+        Verb::Mkdir(args) => change::mkdir(&args, out),
+        Verb::Ln(args) => change::ln(&args, out),
+        Verb::Stat(args) => stat::stat(&args, out),
+        Verb::Find(args) => walk::find(&args, out),
+        Verb::Du(args) => walk::du(&args, out),
+        Verb::Put(args) => transfer::put(&args, out),
+        Verb::Get(args) => transfer::get(&args, out),
+        Verb::Sql(args) => sql::sql(&args, out),
+        Verb::Df(args) => report::df(&args, out),
+        Verb::Frag(args) => report::frag(&args, out),
+        Verb::Check(args) => report::check(&args, out),
+        Verb::Completions(args) => completions(&args, out),
+    }
+}
+
+fn completions(args: &CompletionsArgs, out: &mut Output) -> Result<()> {
+    // By way of memory: the generator panics when its writer fails.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "larder", &mut script);
+    out.raw(&script)
+}
+
+/// Warnings and errors of the layers below, with their time, for people.
+fn start_log() -> Result<()> {
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_target(false)
+        .with_ansi(false)
+        // A log that cannot be written (a full disk) must not end the mount by a panic.
+        .log_internal_errors(false)
+        .with_writer(std::io::stderr)
+        .try_init()
+        .map_err(|error| Failure::Other(format!("cannot start the log: {error}")))
+}
+
+/// Help goes out as it is; a mistake becomes one line (`CLI-1`).
+fn refuse(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    match error.kind() {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            if let Err(source) = error.print()
+                && source.kind() != std::io::ErrorKind::BrokenPipe
+            {
+                let failure = Failure::Io {
+                    what: "cannot print help".into(),
+                    source,
+                };
+                failure.tell();
+                return ExitCode::from(failure.exit_code());
+            }
+            ExitCode::from(if error.use_stderr() { 2 } else { 0 })
+        }
+        _ => {
+            let failure = Failure::Usage(usage_line(&error.to_string()));
+            failure.tell();
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// The first paragraph of a message of several lines, and where to read on.
+fn usage_line(message: &str) -> String {
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let paragraph = message.split("\n\n").next().unwrap_or(message);
+    let line = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.contains(';') {
+        line
+    } else {
+        format!("{line}; see --help")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_of_usage_are_one_line() {
+        let error = Cli::try_parse_from(["larder", "mv"]).unwrap_err();
+        let line = usage_line(&error.to_string());
+        assert!(
+            !line.contains('\n') && line.contains("FROM") && line.ends_with("; see --help"),
+            "CLI-1: {line}"
+        );
+        let error = Cli::try_parse_from(["larder", "init", "a", "--capacity", "big"]).unwrap_err();
+        let line = usage_line(&error.to_string());
+        assert!(
+            line.contains("'big' is no size; write it like"),
+            "CLI-1: {line}"
+        );
+    }
+
+    #[test]
+    fn completions_know_every_verb() {
+        for shell in [
+            clap_complete::Shell::Bash,
+            clap_complete::Shell::Zsh,
+            clap_complete::Shell::Fish,
+        ] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "larder", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            for verb in Cli::command().get_subcommands() {
+                assert!(
+                    script.contains(verb.get_name()),
+                    "{shell}: {}",
+                    verb.get_name()
+                );
+            }
+        }
+    }
+}

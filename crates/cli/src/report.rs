@@ -1,0 +1,234 @@
+//! `larder df`, `frag` and `check`: how a database is doing.
+
+use crate::args::{CheckArgs, DfArgs, FragArgs};
+use crate::databases::with_database;
+use crate::error::{Failure, Result};
+use crate::output::{Align, Output, Table};
+use crate::units::{percent, show_size};
+use indicatif::{ProgressBar, ProgressStyle};
+use larder::{CheckReport, FragReport, SpaceReport};
+use serde_json::{Value, json};
+
+/// `larder df`.
+pub(crate) fn df(args: &DfArgs, out: &mut Output) -> Result<()> {
+    let report = with_database(&args.db, "df", |database| Ok(database.space()?))?;
+    if out.is_json() {
+        return out.document(&space_json(&report));
+    }
+    print_pairs(out, &space_pairs(&report))
+}
+
+fn space_json(report: &SpaceReport) -> Value {
+    json!({
+        "capacity_bytes": report.capacity_bytes,
+        "segment_bytes": report.segment_bytes,
+        "live_bytes": report.live_bytes,
+        "retired_bytes": report.retired_bytes,
+        "free_bytes": report.free_bytes,
+        "available_bytes": report.available_bytes,
+        "catalog_bytes": report.catalog_bytes,
+        "inode_count": report.inode_count,
+    })
+}
+
+fn space_pairs(report: &SpaceReport) -> Vec<(&'static str, String)> {
+    let used = report.live_bytes.saturating_add(report.retired_bytes);
+    vec![
+        ("capacity", show_size(report.capacity_bytes)),
+        ("live", show_size(report.live_bytes)),
+        (
+            "retired",
+            format!(
+                "{} (replaced or deleted, not reclaimed yet)",
+                show_size(report.retired_bytes)
+            ),
+        ),
+        ("free", show_size(report.free_bytes)),
+        (
+            "available",
+            format!(
+                "{} (free, less what is held back)",
+                show_size(report.available_bytes)
+            ),
+        ),
+        (
+            "in use",
+            format!("{} %", percent(used, report.capacity_bytes)),
+        ),
+        ("segments", show_size(report.segment_bytes)),
+        ("catalog", show_size(report.catalog_bytes)),
+        ("inodes", report.inode_count.to_string()),
+    ]
+}
+
+/// `larder frag`.
+pub(crate) fn frag(args: &FragArgs, out: &mut Output) -> Result<()> {
+    let report = with_database(&args.db, "frag", |database| Ok(database.frag()?))?;
+    if out.is_json() {
+        return out.document(&frag_json(&report));
+    }
+    print_pairs(out, &frag_pairs(&report))?;
+    let mut table = Table::new(&[Align::Right, Align::Right]);
+    for (lower_bytes, count) in &report.hole_histogram {
+        table.row(vec![
+            format!("  holes of {} or more", show_size(*lower_bytes)),
+            count.to_string(),
+        ]);
+    }
+    table
+        .take_lines()
+        .iter()
+        .try_for_each(|line| out.line(line))
+}
+
+fn frag_json(report: &FragReport) -> Value {
+    let worst = report
+        .worst
+        .as_ref()
+        .map(|(store, path)| json!({ "store": store.0, "path": path }));
+    let histogram: Vec<Value> = report
+        .hole_histogram
+        .iter()
+        .map(|(lower_bytes, count)| json!({ "lower_bytes": lower_bytes, "count": count }))
+        .collect();
+    json!({
+        "object_count": report.object_count,
+        "fragment_count": report.fragment_count,
+        "fragments_per_object_mean": report.fragments_per_object_mean,
+        "fragments_per_object_p99": report.fragments_per_object_p99,
+        "fragments_per_object_max": report.fragments_per_object_max,
+        "worst": worst,
+        "storage_age": report.storage_age,
+        "hole_count": report.hole_count,
+        "largest_hole_bytes": report.largest_hole_bytes,
+        "hole_histogram": histogram,
+    })
+}
+
+fn frag_pairs(report: &FragReport) -> Vec<(&'static str, String)> {
+    let worst = report
+        .worst
+        .as_ref()
+        .map_or(String::new(), |(_, path)| format!(" ({path})"));
+    vec![
+        ("objects", report.object_count.to_string()),
+        ("fragments", report.fragment_count.to_string()),
+        (
+            "per object, mean",
+            format!("{:.3}", report.fragments_per_object_mean),
+        ),
+        (
+            "per object, 99th percentile",
+            report.fragments_per_object_p99.to_string(),
+        ),
+        (
+            "per object, most",
+            format!("{}{worst}", report.fragments_per_object_max),
+        ),
+        ("storage age", format!("{:.2}", report.storage_age)),
+        ("holes", report.hole_count.to_string()),
+        ("largest hole", show_size(report.largest_hole_bytes)),
+    ]
+}
+
+/// `larder check`.
+pub(crate) fn check(args: &CheckArgs, out: &mut Output) -> Result<()> {
+    let bar = check_bar();
+    let report = with_database(&args.db, "check", |database| {
+        Ok(database.check(args.read, &mut |done_bytes, total_bytes| {
+            bar.set_length(total_bytes);
+            bar.set_position(done_bytes);
+        })?)
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    print_check(&report, out)?;
+    if report.findings.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Told(1))
+    }
+}
+
+fn print_check(report: &CheckReport, out: &mut Output) -> Result<()> {
+    if out.is_json() {
+        return out.document(&json!({
+            "clean": report.findings.is_empty(),
+            "findings": report.findings,
+            "inode_count": report.inode_count,
+            "extent_count": report.extent_count,
+            "verified_bytes": report.verified_bytes,
+        }));
+    }
+    for finding in &report.findings {
+        out.line(&crate::output::cell(finding))?;
+    }
+    if report.findings.is_empty() {
+        let looked_at = format!(
+            "{} inodes, {} extents",
+            report.inode_count, report.extent_count
+        );
+        out.line(&format!(
+            "clean: {looked_at}, {} read and verified",
+            show_size(report.verified_bytes)
+        ))?;
+    }
+    Ok(())
+}
+
+/// A bar on stderr; draws nothing when that is no terminal.
+fn check_bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    match ProgressStyle::with_template("checking {bar:30} {bytes}/{total_bytes} {eta}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => unreachable!("the template is constant and correct"),
+    }
+}
+
+fn print_pairs(out: &mut Output, pairs: &[(&str, String)]) -> Result<()> {
+    let mut table = Table::new(&[Align::Left, Align::Left]);
+    for (name, value) in pairs {
+        table.row(vec![(*name).to_owned(), value.clone()]);
+    }
+    table
+        .take_lines()
+        .iter()
+        .try_for_each(|line| out.line(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_that_others_build_on_are_there() {
+        let json = frag_json(&FragReport {
+            fragments_per_object_mean: 1.0,
+            ..FragReport::default()
+        });
+        for key in [
+            "fragments_per_object_mean",
+            "fragments_per_object_p99",
+            "fragments_per_object_max",
+            "storage_age",
+        ] {
+            assert!(json[key].is_number(), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_full_database_reads_full() {
+        let report = SpaceReport {
+            capacity_bytes: 100,
+            live_bytes: 90,
+            retired_bytes: 10,
+            ..SpaceReport::default()
+        };
+        assert!(space_pairs(&report).contains(&("in use", "100 %".into())));
+    }
+
+    #[test]
+    fn the_template_of_the_bar_is_correct() {
+        check_bar();
+    }
+}

@@ -1,0 +1,257 @@
+//! `larder sql`: one statement, a shell, or statements from stdin.
+
+use crate::args::SqlArgs;
+use crate::databases::with_database;
+use crate::error::{At, Failure, Result};
+use crate::output::Output;
+use crate::rows::{RowFormat, RowPrinter};
+use larder::{Error, ErrorKind, SqlSession};
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+use std::io::{self, BufRead, IsTerminal};
+use std::path::PathBuf;
+
+const HELP: &str = "\
+Statements end with ';' and may have several lines. Ctrl-C forgets one, Ctrl-D leaves.
+.tables          names of tables and views
+.schema [NAME]   how they were made
+.help            this text
+.quit            leave";
+
+const TABLES: &str = "SELECT name, type FROM sqlite_schema WHERE type IN ('table', 'view') \
+                      AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name";
+
+/// `larder sql`.
+pub(crate) fn sql(args: &SqlArgs, out: &mut Output) -> Result<()> {
+    let format = match (out.is_json(), args.csv) {
+        (true, _) => RowFormat::Json,
+        (false, true) => RowFormat::Csv,
+        (false, false) => RowFormat::Table,
+    };
+    with_database(&args.db, "sql", |database| {
+        let session = database
+            .sql(args.read_only)
+            .at(|| format!("cannot query '{}'", args.db.display()))?;
+        let mut console = Console {
+            session,
+            format,
+            is_read_only: args.read_only,
+            out,
+        };
+        match &args.statement {
+            Some(statement) => console.run(statement).map(drop),
+            None if io::stdin().is_terminal() => console.shell(&args.db.display().to_string()),
+            None => console.script(io::stdin().lock()),
+        }
+    })
+}
+
+/// An SQL session with somewhere to print.
+struct Console<'a> {
+    session: SqlSession,
+    format: RowFormat,
+    is_read_only: bool,
+    out: &'a mut Output,
+}
+
+impl Console<'_> {
+    /// Runs statements and prints all rows; returns the number of changed rows.
+    fn run(&mut self, statements: &str) -> Result<u64> {
+        let mut printer = RowPrinter::new(self.format);
+        let changed_count = self.run_into(statements, &mut printer)?;
+        printer.end(self.out)?;
+        Ok(changed_count)
+    }
+
+    fn run_into(&mut self, statements: &str, printer: &mut RowPrinter) -> Result<u64> {
+        // The session carries errors of its own kind only; what printing fails with waits here.
+        let mut failure = None;
+        let out = &mut *self.out;
+        let done = self.session.execute(statements, &mut |row| {
+            printer.row(row, out).map_err(|cause| {
+                failure = Some(cause);
+                Error::new(ErrorKind::Io, "stdout failed")
+            })
+        });
+        match failure {
+            Some(failure) => Err(failure),
+            // The user asked for it: the remedy is not the one for a read-only directory.
+            None if self.is_read_only => done.map_err(|error| match error.kind() {
+                ErrorKind::ReadOnly => Failure::Other(
+                    "nothing can be changed with --read-only; leave the flag out".into(),
+                ),
+                _ => Failure::Larder(error),
+            }),
+            None => Ok(done?),
+        }
+    }
+
+    /// Statements from a file or pipe; the first failure ends it. With `--json`, all their rows are
+    /// one array.
+    fn script(&mut self, mut input: impl BufRead) -> Result<()> {
+        let mut printer = RowPrinter::new(self.format);
+        let mut statement = String::new();
+        let mut first_line = 1;
+        for line_number in 1.. {
+            let is_end = input
+                .read_line(&mut statement)
+                .at(|| "cannot read stdin".into())?
+                == 0;
+            if statement.trim().is_empty() {
+                statement.clear();
+                first_line = line_number + 1;
+            } else if is_end || SqlSession::is_complete(&statement) {
+                self.run_into(&statement, &mut printer)
+                    .map_err(|failure| match failure {
+                        Failure::Larder(error) => Failure::Larder(
+                            error.context(format!("statement at line {first_line} of the input")),
+                        ),
+                        other => other,
+                    })?;
+                statement.clear();
+                first_line = line_number + 1;
+            }
+            if is_end {
+                break;
+            }
+        }
+        printer.end(self.out)
+    }
+
+    /// Asks for statements until the user has enough. Failures are told and end nothing.
+    fn shell(&mut self, database: &str) -> Result<()> {
+        let mut editor = DefaultEditor::new().map_err(terminal_failure)?;
+        let history = history_path();
+        if let Some(path) = history.as_ref().filter(|path| path.exists()) {
+            editor.load_history(path).map_err(terminal_failure)?;
+        }
+        self.out
+            .line(&format!("{database}: '.help' helps, Ctrl-D leaves"))?;
+        let mut statement = String::new();
+        loop {
+            self.out.flush()?;
+            let line = match editor.readline(if statement.is_empty() {
+                "larder> "
+            } else {
+                "   ...> "
+            }) {
+                Ok(line) => line,
+                Err(ReadlineError::Interrupted) => {
+                    statement.clear();
+                    continue;
+                }
+                Err(ReadlineError::Eof) => break,
+                Err(error) => return Err(terminal_failure(error)),
+            };
+            if statement.is_empty() && line.trim_start().starts_with('.') {
+                editor
+                    .add_history_entry(line.trim())
+                    .map_err(terminal_failure)?;
+                match self.dot(line.trim()) {
+                    Ok(true) => break,
+                    Ok(false) => {}
+                    Err(failure) => self.tell(failure)?,
+                }
+                continue;
+            }
+            statement.push_str(&line);
+            statement.push('\n');
+            if statement.trim().is_empty() {
+                statement.clear();
+            } else if SqlSession::is_complete(&statement) {
+                editor
+                    .add_history_entry(statement.trim())
+                    .map_err(terminal_failure)?;
+                match self.run(&statement) {
+                    Ok(0) => {}
+                    Ok(count) if self.format == RowFormat::Table => {
+                        self.out.line(&format!("rows changed: {count}"))?
+                    }
+                    Ok(_) => {}
+                    Err(failure) => self.tell(failure)?,
+                }
+                statement.clear();
+            }
+        }
+        match history {
+            Some(path) => save_history(&mut editor, &path),
+            None => Ok(()),
+        }
+    }
+
+    fn tell(&mut self, failure: Failure) -> Result<()> {
+        if matches!(failure, Failure::Pipe) {
+            return Err(failure);
+        }
+        self.out.flush()?;
+        failure.tell();
+        Ok(())
+    }
+
+    /// A command of the shell; `true` when it is to end.
+    fn dot(&mut self, command: &str) -> Result<bool> {
+        let mut words = command.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some(".quit" | ".exit"), None) => return Ok(true),
+            (Some(".help"), None) => self.out.line(HELP)?,
+            (Some(".tables"), None) => self.run(TABLES).map(drop)?,
+            (Some(".schema"), name) => self.schema(name)?,
+            _ => {
+                return Err(Failure::Usage(format!(
+                    "there is no '{command}'; '.help' lists what there is"
+                )));
+            }
+        }
+        Ok(false)
+    }
+
+    fn schema(&mut self, name: Option<&str>) -> Result<()> {
+        let filter = name.map_or(String::new(), |name| {
+            format!(" AND tbl_name = '{}'", name.replace('\'', "''"))
+        });
+        let query = format!(
+            "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL{filter} ORDER BY tbl_name, rowid"
+        );
+        let mut texts = Vec::new();
+        self.session.execute(&query, &mut |row| {
+            texts.extend(row.values.into_iter().map(|value| match value {
+                larder::SqlValue::Text(text) => text,
+                other => format!("{other:?}"),
+            }));
+            Ok(())
+        })?;
+        texts
+            .iter()
+            .try_for_each(|text| self.out.line(&format!("{text};")))
+    }
+}
+
+fn terminal_failure(error: ReadlineError) -> Failure {
+    Failure::Other(format!(
+        "the terminal or the history failed: {error}; give the statement as an argument"
+    ))
+}
+
+/// `$XDG_STATE_HOME/larder/sql_history`; nothing without a home.
+fn history_path() -> Option<PathBuf> {
+    let absolute = |name| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let state =
+        absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    Some(state.join("larder/sql_history"))
+}
+
+fn save_history(editor: &mut DefaultEditor, path: &std::path::Path) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).at(|| format!("cannot create '{}'", parent.display()))?;
+    }
+    editor.save_history(path).map_err(|error| {
+        Failure::Other(format!(
+            "cannot save the history in '{}': {error}",
+            path.display()
+        ))
+    })
+}

@@ -1,0 +1,176 @@
+//! `larder init` and `larder store`: databases and stores come and go.
+
+use crate::args::{InitArgs, StoreVerb};
+use crate::databases::with_database;
+use crate::error::{At, Failure, Result};
+use crate::output::{Align, Output, Table};
+use crate::units::show_size;
+use larder::{CreateOptions, Database, Ino, NodeId, StoreInfo};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// `larder init`.
+pub(crate) fn init(args: &InitArgs, out: &mut Output) -> Result<()> {
+    create_database(&args.db, args.capacity, args.retention)?;
+    if out.is_json() {
+        return out.document(&json!({
+            "database": args.db.to_string_lossy(),
+            "capacity_bytes": args.capacity,
+            "retention_ns": args.retention,
+        }));
+    }
+    let room = args
+        .capacity
+        .map_or("what the filesystem has".into(), show_size);
+    out.line(&format!("created {} (capacity: {room})", args.db.display()))
+}
+
+/// Creates an empty database that belongs to the user of this process.
+pub(crate) fn create_database(
+    path: &Path,
+    capacity_bytes: Option<u64>,
+    retention_ns: Option<i64>,
+) -> Result<()> {
+    let options = CreateOptions {
+        capacity_bytes,
+        retention_ns,
+        root: None,
+    };
+    Database::create(path, &options).at(|| format!("cannot create '{}'", path.display()))
+}
+
+/// `larder store …`.
+pub(crate) fn store(verb: &StoreVerb, out: &mut Output) -> Result<()> {
+    match verb {
+        StoreVerb::Create {
+            db,
+            name,
+            provider,
+            mount,
+            shows,
+        } => with_database(db, "store create", |database| {
+            let info = database
+                .create_store(name, provider, mount.as_deref(), shows.as_deref())
+                .at(|| format!("cannot create store '{name}'"))?;
+            database.sync()?;
+            tell(
+                out,
+                &info,
+                &format!("created store {} at {}", info.name, info.mount),
+            )
+        }),
+        StoreVerb::List { db } => {
+            with_database(db, "store list", |database| list(&database.stores()?, out))
+        }
+        StoreVerb::Destroy { db, name, dry_run } => {
+            with_database(db, "store destroy", |database| {
+                let info = find_store(database, name)?;
+                if *dry_run {
+                    let entries = database.read_dir(
+                        NodeId {
+                            store: info.store,
+                            ino: Ino::ROOT,
+                        },
+                        None,
+                        1,
+                    )?;
+                    let state = if entries.is_empty() {
+                        "is empty"
+                    } else {
+                        "holds files"
+                    };
+                    return tell(
+                        out,
+                        &info,
+                        &format!(
+                            "would destroy store {} at {}, which {state}",
+                            info.name, info.mount
+                        ),
+                    );
+                }
+                database
+                    .destroy_store(name)
+                    .at(|| format!("cannot destroy store '{name}'"))?;
+                database.sync()?;
+                tell(out, &info, &format!("destroyed store {}", info.name))
+            })
+        }
+        StoreVerb::Set {
+            db,
+            name,
+            provider,
+            mount,
+        } => with_database(db, "store set", |database| {
+            database
+                .set_store(name, provider.as_deref(), mount.as_deref())
+                .at(|| format!("cannot change store '{name}'"))?;
+            database.sync()?;
+            let info = find_store(database, name)?;
+            tell(
+                out,
+                &info,
+                &format!(
+                    "store {} is served by {} at {}",
+                    info.name, info.provider, info.mount
+                ),
+            )
+        }),
+    }
+}
+
+fn find_store(database: &Database, name: &str) -> Result<StoreInfo> {
+    database
+        .stores()?
+        .into_iter()
+        .find(|info| info.name == name)
+        .ok_or_else(|| {
+            Failure::Other(format!(
+                "there is no store '{name}'; 'larder store list' names them"
+            ))
+        })
+}
+
+fn tell(out: &mut Output, info: &StoreInfo, line: &str) -> Result<()> {
+    if out.is_json() {
+        out.document(&store_json(info))
+    } else {
+        out.line(line)
+    }
+}
+
+fn list(stores: &[StoreInfo], out: &mut Output) -> Result<()> {
+    if out.is_json() {
+        for info in stores {
+            out.item(&store_json(info).to_string())?;
+        }
+        return out.end_list();
+    }
+    let mut table = Table::new(&[Align::Left; 4]);
+    table.row(
+        ["STORE", "PROVIDER", "MOUNT", "TABLE"]
+            .map(String::from)
+            .to_vec(),
+    );
+    for info in stores {
+        table.row(vec![
+            info.name.clone(),
+            info.provider.clone(),
+            info.mount.clone(),
+            info.table.clone(),
+        ]);
+    }
+    table
+        .take_lines()
+        .iter()
+        .try_for_each(|line| out.line(line))
+}
+
+fn store_json(info: &StoreInfo) -> Value {
+    json!({
+        "id": info.store.0,
+        "name": info.name,
+        "provider": info.provider,
+        "mount": info.mount,
+        "table": info.table,
+    })
+}

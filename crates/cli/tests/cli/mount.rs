@@ -1,0 +1,277 @@
+//! The real `larder mount` and `larder umount`. Needs `/dev/fuse`, and root or `fusermount3`.
+
+use crate::support::{Place, describe};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A mount in the foreground, unmounted at the latest when the test ends.
+struct Foreground {
+    child: Child,
+    mountpoint: PathBuf,
+    status_line: String,
+}
+
+fn serve(place: &Place, more: &[&str]) -> Foreground {
+    let mut child = place
+        .command(&[&["mount", "--create", "a.larder", "mnt"], more].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut status_line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut status_line)
+        .unwrap();
+    let mountpoint = place.path("mnt");
+    let mut mount = Foreground {
+        child,
+        mountpoint,
+        status_line,
+    };
+    if mount.status_line.is_empty() {
+        panic!("it does not serve: {:?}", mount.end());
+    }
+    mount
+}
+
+impl Foreground {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The exit code, once it has ended, and what it said.
+    fn end(&mut self) -> (Option<i32>, String) {
+        let began = Instant::now();
+        let status = loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => break status,
+                None if began.elapsed() > PATIENCE => panic!("it does not end"),
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let said = std::io::read_to_string(self.child.stderr.take().unwrap()).unwrap();
+        (status.code(), said)
+    }
+}
+
+impl Drop for Foreground {
+    /// Leaves nothing behind when an assertion failed.
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.child.kill().unwrap();
+            self.child.wait().unwrap();
+        }
+        if is_mounted(&self.mountpoint) {
+            let flags = rustix::mount::UnmountFlags::DETACH;
+            rustix::mount::unmount(&self.mountpoint, flags).unwrap();
+        }
+    }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    larder_fuse::find_mount(path).unwrap().is_some()
+}
+
+#[test]
+fn a_mount_serves_until_ctrl_c() {
+    let place = Place::new();
+    let mut mount = serve(&place, &[]);
+    assert_eq!(
+        mount.status_line,
+        "serving a.larder at mnt (Ctrl-C or 'larder umount mnt' ends it)\n"
+    );
+    fs::write(place.path("mnt/file"), vec![5; 300_000]).unwrap();
+    fs::File::open(place.path("mnt/file"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
+    place.ok(&[
+        "sql",
+        "a.larder",
+        "ALTER TABLE main ADD COLUMN title; UPDATE main SET title = 'beside' WHERE ino > 1",
+    ]);
+    place.ok(&["cp", "a.larder:/file", "a.larder:/copy"]);
+    assert_eq!(
+        fs::read(place.path("mnt/copy")).unwrap(),
+        vec![5; 300_000],
+        "a command beside the mount"
+    );
+    fs::write(place.path("mnt/last"), "just before").unwrap();
+    mount.signal(Signal::INT);
+    assert_eq!(mount.end(), (Some(0), String::new()));
+    assert!(!is_mounted(&place.path("mnt")));
+    assert_eq!(place.ok(&["cat", "a.larder:/last"]), "just before");
+    assert!(
+        place
+            .ok(&["sql", "a.larder", "SELECT title FROM main"])
+            .contains("beside")
+    );
+    place.assert_clean("a.larder");
+}
+
+#[test]
+fn a_mount_in_use_survives_the_first_signal() {
+    let place = Place::new();
+    let mut mount = serve(&place, &[]);
+    let file = fs::File::create(place.path("mnt/open")).unwrap();
+    mount.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(300));
+    fs::write(place.path("mnt/more"), "still served").unwrap();
+    place.fails(1, &["umount", "mnt"], "in use");
+    mount.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(
+        !is_mounted(&place.path("mnt")),
+        "the second signal detaches"
+    );
+    drop(file);
+    let (code, said) = mount.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("still serving"), "{said}");
+    assert_eq!(place.ok(&["ls", "a.larder:/"]), "more\nopen\n");
+    place.assert_clean("a.larder");
+}
+
+#[test]
+fn a_daemon_serves_and_umount_waits_for_it() {
+    let place = Place::new();
+    let mount = place.json(&["mount", "--create", "--daemon", "a.larder", "mnt"]);
+    assert!(
+        is_mounted(&place.path("mnt")),
+        "it serves when the command returns"
+    );
+    let pid = mount["pid"].as_u64().unwrap();
+    assert_eq!(
+        mount["mountpoint"].as_str(),
+        place.path("mnt").canonicalize().unwrap().to_str()
+    );
+    place.fails(1, &["mount", "a.larder", "mnt"], "is mounted at");
+    place.fails(
+        1,
+        &["mount", "--daemon", "a.larder", "mnt"],
+        "is mounted at",
+    );
+
+    fs::create_dir(place.path("mnt/dir")).unwrap();
+    fs::write(place.path("mnt/dir/file"), vec![1; 3_000_000]).unwrap();
+    place.ok(&["umount", "mnt"]);
+    assert!(!is_mounted(&place.path("mnt")));
+    assert!(has_ended(pid), "CLI-9");
+    assert!(
+        fs::read_dir(place.path("a.larder/mounts"))
+            .unwrap()
+            .next()
+            .is_none(),
+        "CLI-9"
+    );
+    assert_eq!(
+        place.json(&["stat", "a.larder:/dir/file"])[0]["size_bytes"],
+        3_000_000
+    );
+    place.assert_clean("a.larder");
+    place.fails(1, &["umount", "mnt"], "nothing is mounted");
+    place.fails(1, &["umount", "none"], "none");
+    place.fails(1, &["umount", "/"], "not of larder");
+}
+
+/// Whether a process is gone; one that nobody has waited for yet is.
+fn has_ended(pid: u64) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat
+            .rsplit(") ")
+            .next()
+            .is_some_and(|rest| rest.starts_with(['Z', 'X'])),
+        Err(_) => true,
+    }
+}
+
+#[test]
+fn mounts_that_cannot_be_are_refused() {
+    let place = Place::with_database();
+    fs::create_dir(place.path("mnt")).unwrap();
+    place.write("file", 1);
+    for daemon in [&[][..], &["--daemon"]] {
+        let fails = |db: &str, dir: &str, cause: &str| {
+            place.fails(1, &[&["mount"], daemon, &[db, dir]].concat(), cause);
+        };
+        fails("none.larder", "mnt", "none.larder");
+        fails("mnt", "mnt", "mnt");
+        fails("a.larder", "none", "there is no directory");
+        fails("a.larder", "file", "is not a directory");
+        fails("a.larder", "a.larder", "would hide the database");
+    }
+    assert!(
+        fs::read_dir(place.path("mnt")).unwrap().next().is_none(),
+        "no log in what is no database"
+    );
+    place.assert_clean("a.larder");
+}
+
+#[test]
+fn a_read_only_mount_refuses_changes() {
+    let place = Place::with_database();
+    place.write("file", 10);
+    place.ok(&["put", "file", "a.larder:/"]);
+    place.ok(&[
+        "mount",
+        "--create",
+        "--daemon",
+        "--read-only",
+        "a.larder",
+        "mnt",
+    ]);
+    assert_eq!(fs::read(place.path("mnt/file")).unwrap().len(), 10);
+    let refused = fs::write(place.path("mnt/new"), "x").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    place.ok(&["umount", "mnt"]);
+}
+
+#[test]
+fn a_killed_mount_is_mounted_again() {
+    let place = Place::new();
+    let mut mount = serve(&place, &[]);
+    fs::write(place.path("mnt/synced"), vec![9; 200_000]).unwrap();
+    fs::File::open(place.path("mnt/synced"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
+    mount.signal(Signal::KILL);
+    assert_eq!(mount.end().0, None, "killed");
+    place.assert_clean("a.larder");
+
+    let mut mount = serve(&place, &["--threads", "2"]);
+    assert!(
+        mount.status_line.starts_with("serving"),
+        "the dead mount is detached"
+    );
+    assert_eq!(
+        fs::read(place.path("mnt/synced")).unwrap(),
+        vec![9; 200_000]
+    );
+    place.ok(&["umount", "mnt"]);
+    let (code, said) = mount.end();
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn archives_through_the_mount_and_beside_it_are_equal() {
+    let place = Place::new();
+    let mut mount = serve(&place, &[]);
+    fs::create_dir_all(place.path("tree/sub")).unwrap();
+    fs::write(place.path("tree/sub/a"), "a").unwrap();
+    fs::hard_link(place.path("tree/sub/a"), place.path("tree/b")).unwrap();
+    std::os::unix::fs::symlink("b", place.path("tree/l")).unwrap();
+    place.ok(&["cp", "-a", "tree", "a.larder:/"]);
+    assert_eq!(
+        describe(&place.path("tree")),
+        describe(&place.path("mnt/tree"))
+    );
+    mount.signal(Signal::TERM);
+    assert_eq!(mount.end(), (Some(0), String::new()));
+}

@@ -1,0 +1,301 @@
+//! The calls behind the handlers: everything that takes more than one step, with errno for failures.
+
+use crate::convert::{file_attr, name_of, node_number, node_of};
+use crate::errno::{errno, node_errno};
+use crate::handles::{DIRECTORY_PAGE_COUNT, Listing, OpenDirectory, Table};
+use crate::known::Known;
+use crate::notify::Changes;
+use fuser::{Errno, FileAttr, FileHandle, INodeNo, OpenAccMode, OpenFlags, Request};
+use larder::{Attr, Caller, Database, DirEntry, Error, Name, NewNode, SetAttr, SpaceReport};
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Most bytes of a write request, and of a read: 256 pages, the kernel's own limit.
+pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Reads ahead and other requests without a waiter that the kernel keeps in flight.
+pub(crate) const BACKGROUND_COUNT_MAX: u16 = 64;
+/// Most bytes that one `copy_file_range` request copies; callers go on from there.
+const COPY_BYTES_MAX: u64 = 64 << 20;
+/// How old an answer of `statfs` may be.
+const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// The one buffer of each worker, for what is read.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An open regular file.
+pub(crate) type File = Box<dyn larder::FileHandle>;
+
+/// The filesystem of one mount.
+pub(crate) struct Bridge {
+    pub(crate) database: Database,
+    pub(crate) known: Arc<Known>,
+    pub(crate) changes: Arc<Changes>,
+    pub(crate) cache_ttl: Duration,
+    pub(crate) files: Table<File>,
+    pub(crate) directories: Table<OpenDirectory>,
+    space: Mutex<Option<(Instant, SpaceReport)>>,
+}
+
+impl Bridge {
+    pub(crate) fn new(
+        database: Database,
+        known: Arc<Known>,
+        changes: Arc<Changes>,
+        cache_ttl: Duration,
+    ) -> Bridge {
+        Bridge {
+            database,
+            known,
+            changes,
+            cache_ttl,
+            files: Table::default(),
+            directories: Table::default(),
+            space: Mutex::default(),
+        }
+    }
+
+    /// Attributes for a reply that names `parent`/`name`; counts the lookup.
+    pub(crate) fn entry(
+        &self,
+        parent: INodeNo,
+        name: &Name,
+        attr: &Attr,
+    ) -> Result<FileAttr, Errno> {
+        let attr = file_attr(attr)?;
+        self.known.add(parent, name, attr.ino);
+        Ok(attr)
+    }
+
+    /// Makes a node that belongs to the caller.
+    pub(crate) fn create_node(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &Name,
+        new: NewNode<'_>,
+        mode: u32,
+    ) -> Result<Attr, Error> {
+        let caller = Caller {
+            uid: request.uid(),
+            gid: request.gid(),
+        };
+        self.database
+            .create_node(node_of(parent), name, new, mode & 0o7777, caller)
+    }
+
+    /// Opens a regular file as `flags` ask.
+    pub(crate) fn open_file(&self, node: INodeNo, flags: OpenFlags) -> Result<FileHandle, Error> {
+        let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        Ok(self
+            .files
+            .insert(self.database.open_file(node_of(node), write)?))
+    }
+
+    /// Makes a regular file and opens it.
+    pub(crate) fn create_file(
+        &self,
+        request: &Request,
+        (parent, name): (INodeNo, &OsStr),
+        mode: u32,
+        flags: i32,
+    ) -> Result<(FileAttr, FileHandle), Errno> {
+        let name = name_of(name)?;
+        let attr = self
+            .create_node(request, parent, &name, NewNode::File, mode)
+            .map_err(|error| {
+                match errno(&error, format_args!("create '{name}' in {parent}")) {
+                    // Somebody else made it after the kernel looked. The kernel shall look again and
+                    // open it, with the permission checks that a create does not have.
+                    Errno::EEXIST if flags & libc::O_EXCL == 0 => Errno::ESTALE,
+                    other => other,
+                }
+            })?;
+        let number = node_number(attr.node)?;
+        let handle = self
+            .open_file(number, OpenFlags(flags))
+            .map_err(|error| node_errno(&error, format_args!("open the new {number}")))?;
+        Ok((self.entry(parent, &name, &attr)?, handle))
+    }
+
+    /// Writes or appends as `flags` ask; durable before it returns with `O_SYNC` or `O_DSYNC`.
+    pub(crate) fn write_file(
+        &self,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        flags: OpenFlags,
+        from_cache: bool,
+    ) -> Result<WriteEnd, Errno> {
+        let file = self.files.find(handle)?;
+        let fail = |error: Error| node_errno(&error, format_args!("write at {offset}"));
+        // Pages written back have their place, whatever the file was opened for.
+        let at = if flags.0 & libc::O_APPEND != 0 && !from_cache {
+            file.append(data).map_err(fail)?
+        } else {
+            file.write_at(offset, data).map_err(fail)?;
+            offset
+        };
+        if flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0 {
+            file.sync().map_err(fail)?; // FUSE-3
+        }
+        Ok(if at == offset {
+            WriteEnd::WhereAsked
+        } else {
+            WriteEnd::Elsewhere
+        })
+    }
+
+    /// Copies inside the server; returns how many bytes, at most [`COPY_BYTES_MAX`].
+    pub(crate) fn copy(
+        &self,
+        (from, from_offset): (FileHandle, u64),
+        (to, to_offset): (FileHandle, u64),
+        len_bytes: u64,
+    ) -> Result<u32, Errno> {
+        let (from, to) = (self.files.find(from)?, self.files.find(to)?);
+        let fail = |error: Error| node_errno(&error, "copy_file_range");
+        let source_bytes = from.attr().map_err(fail)?.size_bytes;
+        let len_bytes = len_bytes.min(source_bytes.saturating_sub(from_offset));
+        if to_offset == 0 {
+            to.expect_len(len_bytes).map_err(fail)?;
+        }
+        let len_bytes = len_bytes.min(COPY_BYTES_MAX);
+        let mut done = 0;
+        while done < len_bytes {
+            let step = u64::from(REQUEST_BYTES_MAX).min(len_bytes - done);
+            let copied = with_buffer(step as usize, |buffer| {
+                let read = read_full(&from, from_offset + done, buffer)?;
+                to.write_at(to_offset + done, &buffer[..read])?;
+                Ok(read as u64)
+            });
+            match copied {
+                Ok(0) => break,
+                Ok(copied) => done += copied,
+                // What was copied before counts; the caller meets the error on the next call.
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(fail(error)),
+            }
+        }
+        Ok(done as u32)
+    }
+
+    /// Calls `add` for the entries from `offset` on until it answers that the reply is full.
+    /// Offset 0 is before `.`, 1 before `..`, and `2 + i` before entry `i` (`FUSE-4`).
+    pub(crate) fn list(
+        &self,
+        directory: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut add: impl FnMut(Listed<'_>, u64) -> Result<bool, Errno>,
+    ) -> Result<(), Errno> {
+        let fail = |error: Error| node_errno(&error, format_args!("list {directory}"));
+        let node = node_of(directory);
+        let open = self.directories.find(handle)?;
+        let mut listing = open.listing();
+        if offset == 0 {
+            listing.restart();
+        }
+        let listing: &mut Listing = &mut listing;
+        for position in offset.. {
+            let is_full = match position {
+                0 => add(Listed::Dot(".", directory), 1)?,
+                1 => add(
+                    Listed::Dot(
+                        "..",
+                        node_number(self.database.parent(node).map_err(fail)?)?,
+                    ),
+                    2,
+                )?,
+                _ => {
+                    let load = |after: Option<&Name>| {
+                        self.database.read_dir(node, after, DIRECTORY_PAGE_COUNT)
+                    };
+                    match listing.entry((position - 2) as usize, load).map_err(fail)? {
+                        Some(entry) => add(Listed::Entry(entry), position + 1)?,
+                        None => break,
+                    }
+                }
+            };
+            if is_full {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes attributes; the length through the handle, which may be the last that holds the file.
+    pub(crate) fn set_attr(
+        &self,
+        node: INodeNo,
+        handle: Option<FileHandle>,
+        mut change: SetAttr,
+    ) -> Result<Attr, Error> {
+        if let (Some(size_bytes), Some(Ok(file))) = (
+            change.size_bytes,
+            handle.map(|handle| self.files.find(handle)),
+        ) {
+            file.set_len(size_bytes)?;
+            change.size_bytes = None;
+            if change == SetAttr::default() {
+                return file.attr();
+            }
+        }
+        self.database.set_attr(node_of(node), &change)
+    }
+
+    /// How full the database is, at most [`SPACE_AGE_MAX`] ago.
+    pub(crate) fn space_report(&self) -> Result<SpaceReport, Error> {
+        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*space {
+            Some((at, report)) if at.elapsed() < SPACE_AGE_MAX => Ok(report.clone()),
+            _ => {
+                let report = self.database.space()?;
+                *space = Some((Instant::now(), report.clone()));
+                Ok(report)
+            }
+        }
+    }
+}
+
+/// Where the data of a write went.
+pub(crate) enum WriteEnd {
+    /// At the offset that the kernel gave.
+    WhereAsked,
+    /// Appended behind what somebody else had appended, which the kernel did not know.
+    Elsewhere,
+}
+
+/// One line of a directory.
+pub(crate) enum Listed<'l> {
+    /// `.` or `..`.
+    Dot(&'static str, INodeNo),
+    /// Any other.
+    Entry(&'l DirEntry),
+}
+
+/// Fills `buffer` from `offset` on, up to the end of the file: the kernel takes a short read for
+/// the end and zeroes the rest of the page.
+pub(crate) fn read_full(file: &File, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match file.read_at(offset + done as u64, &mut buffer[done..])? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    Ok(done)
+}
+
+/// Lends this worker's buffer; it grows to the largest request and stays.
+pub(crate) fn with_buffer<T>(len_bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < len_bytes {
+            buffer.resize(len_bytes, 0);
+        }
+        work(&mut buffer[..len_bytes])
+    })
+}

@@ -1,0 +1,272 @@
+//! What the kernel may have cached: nodes with their lookup counts, entries, and the tickets of
+//! replies on their way (`FUSE-1`).
+//!
+//! The set of entries may be larger than what the kernel still has, never smaller. An entry goes
+//! when it is removed or renamed here, or when the kernel forgets its node: a kernel entry holds
+//! its node.
+//!
+//! Tickets work in two epochs, like RCU: [`Known::advance`] opens a new epoch, into which new
+//! requests go at once, and waits until the older one is empty. It is called by one thread only.
+
+use fuser::INodeNo;
+use larder::Name;
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// A directory and a name in it.
+pub(crate) type Entry = Arc<(INodeNo, Name)>;
+
+/// The table of one mount.
+#[derive(Default)]
+pub(crate) struct Known {
+    state: Mutex<State>,
+    drained: Condvar,
+}
+
+/// A request whose reply fills a cache of the kernel. Taken before the first call of the Content
+/// API, dropped after the reply.
+pub(crate) struct Ticket<'k> {
+    known: &'k Known,
+    epoch: usize,
+}
+
+/// Everything that was known at one moment.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    pub(crate) nodes: Vec<INodeNo>,
+    pub(crate) entries: Vec<Entry>,
+}
+
+#[derive(Default)]
+struct State {
+    nodes: HashMap<INodeNo, Node>,
+    entries: HashMap<Entry, INodeNo>,
+    /// The epoch that new tickets get: 0 or 1.
+    epoch: usize,
+    /// Tickets out, by epoch.
+    ticket_count: [u64; 2],
+}
+
+#[derive(Default)]
+struct Node {
+    lookup_count: u64,
+    entries: Vec<Entry>,
+}
+
+impl Known {
+    /// A ticket for a request that begins now.
+    pub(crate) fn ticket(&self) -> Ticket<'_> {
+        let mut state = self.lock();
+        let epoch = state.epoch;
+        state.ticket_count[epoch] += 1;
+        Ticket { known: self, epoch }
+    }
+
+    /// Counts one lookup: the reply that is about to go out names `node` as `name` in `parent`.
+    pub(crate) fn add(&self, parent: INodeNo, name: &Name, node: INodeNo) {
+        let mut state = self.lock();
+        state.nodes.entry(node).or_default().lookup_count += 1;
+        state.put(parent, name, node);
+    }
+
+    /// The kernel gives up `count` lookups of `node`.
+    pub(crate) fn forget(&self, node: INodeNo, count: u64) {
+        let mut state = self.lock();
+        let Some(found) = state.nodes.get_mut(&node) else {
+            return;
+        };
+        found.lookup_count = found.lookup_count.saturating_sub(count);
+        if found.lookup_count > 0 {
+            return;
+        }
+        let gone = state.nodes.remove(&node).unwrap_or_default();
+        for entry in gone.entries {
+            state.entries.remove(&entry);
+        }
+    }
+
+    /// An entry was removed here; the kernel has dropped it by itself.
+    pub(crate) fn remove(&self, parent: INodeNo, name: &Name) {
+        self.lock().take(parent, name);
+    }
+
+    /// An entry was renamed here; the kernel moves its own entry without asking.
+    pub(crate) fn rename(&self, from: (INodeNo, &Name), to: (INodeNo, &Name)) {
+        let mut state = self.lock();
+        let moved = state.take(from.0, from.1);
+        if let Some(node) = moved {
+            state.put(to.0, to.1, node);
+        }
+    }
+
+    /// Two entries changed places here.
+    pub(crate) fn exchange(&self, one: (INodeNo, &Name), other: (INodeNo, &Name)) {
+        let mut state = self.lock();
+        let first = state.take(one.0, one.1);
+        let second = state.take(other.0, other.1);
+        if let Some(node) = first {
+            state.put(other.0, other.1, node);
+        }
+        if let Some(node) = second {
+            state.put(one.0, one.1, node);
+        }
+    }
+
+    /// Waits until every ticket that is out now is back, and returns what is known then. For one
+    /// thread only. Cost: O(known).
+    pub(crate) fn advance(&self) -> Snapshot {
+        let mut state = self.lock();
+        let old = state.epoch;
+        state.epoch = 1 - old;
+        while state.ticket_count[old] > 0 {
+            state = self
+                .drained
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        // The root is known from the start, without a lookup.
+        let mut nodes: Vec<INodeNo> = vec![INodeNo::ROOT];
+        nodes.extend(state.nodes.keys().filter(|&&node| node != INodeNo::ROOT));
+        Snapshot {
+            nodes,
+            entries: state.entries.keys().cloned().collect(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let mut state = self.known.lock();
+        state.ticket_count[self.epoch] -= 1;
+        if state.ticket_count[self.epoch] == 0 {
+            self.known.drained.notify_all();
+        }
+    }
+}
+
+impl State {
+    /// Notes that the entry names `node`; a node that the kernel does not hold has no entries.
+    fn put(&mut self, parent: INodeNo, name: &Name, node: INodeNo) {
+        let entry: Entry = Arc::new((parent, name.clone()));
+        if self.entries.get(&entry) == Some(&node) {
+            return;
+        }
+        self.take(parent, name);
+        if let Some(found) = self.nodes.get_mut(&node) {
+            found.entries.push(entry.clone());
+            self.entries.insert(entry, node);
+        }
+    }
+
+    fn take(&mut self, parent: INodeNo, name: &Name) -> Option<INodeNo> {
+        let (entry, node) = self.entries.remove_entry(&(parent, name.clone()))?;
+        if let Some(found) = self.nodes.get_mut(&node) {
+            found.entries.retain(|other| !Arc::ptr_eq(other, &entry));
+        }
+        Some(node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    const ROOT: INodeNo = INodeNo::ROOT;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).expect("a name")
+    }
+
+    fn look(known: &Known) -> (Vec<u64>, Vec<(u64, String)>) {
+        let Snapshot { nodes, entries } = known.advance();
+        let mut nodes: Vec<u64> = nodes.iter().map(|node| node.0).collect();
+        let mut entries: Vec<(u64, String)> = entries
+            .iter()
+            .map(|entry| (entry.0.0, entry.1.to_string()))
+            .collect();
+        nodes.sort_unstable();
+        entries.sort_unstable();
+        (nodes, entries)
+    }
+
+    #[test]
+    fn the_root_is_known_and_the_rest_until_forgotten() {
+        let known = Known::default();
+        assert_eq!(look(&known), (vec![1], vec![]), "FUSE-1");
+        known.add(ROOT, &name("a"), INodeNo(7));
+        known.add(ROOT, &name("b"), INodeNo(7));
+        let both = vec![(1, "a".to_owned()), (1, "b".to_owned())];
+        assert_eq!(look(&known), (vec![1, 7], both.clone()), "FUSE-1");
+        known.forget(INodeNo(7), 1);
+        assert_eq!(
+            look(&known),
+            (vec![1, 7], both),
+            "FUSE-1: one lookup is left"
+        );
+        known.forget(INodeNo(7), 1);
+        assert_eq!(look(&known), (vec![1], vec![]));
+        known.forget(INodeNo(7), 1);
+        assert_eq!(look(&known), (vec![1], vec![]));
+    }
+
+    #[test]
+    fn entries_follow_renames() {
+        let known = Known::default();
+        known.add(ROOT, &name("a"), INodeNo(7));
+        known.add(ROOT, &name("b"), INodeNo(8));
+        known.rename((ROOT, &name("a")), (INodeNo(9), &name("c")));
+        assert_eq!(look(&known).1, [(1, "b".into()), (9, "c".into())], "FUSE-1");
+        known.rename((INodeNo(9), &name("c")), (ROOT, &name("b")));
+        assert_eq!(look(&known), (vec![1, 7, 8], vec![(1, "b".into())]));
+        known.forget(INodeNo(8), 1);
+        assert_eq!(look(&known), (vec![1, 7], vec![(1, "b".into())]), "FUSE-1");
+        known.forget(INodeNo(7), 1);
+        assert_eq!(look(&known), (vec![1], vec![]));
+    }
+
+    #[test]
+    fn entries_follow_exchanges_and_removals() {
+        let known = Known::default();
+        known.add(ROOT, &name("a"), INodeNo(7));
+        known.exchange((ROOT, &name("a")), (ROOT, &name("unknown")));
+        assert_eq!(look(&known).1, [(1, "unknown".into())], "FUSE-1");
+        known.add(ROOT, &name("b"), INodeNo(8));
+        known.exchange((ROOT, &name("unknown")), (ROOT, &name("b")));
+        known.forget(INodeNo(8), 1);
+        assert_eq!(look(&known), (vec![1, 7], vec![(1, "b".into())]), "FUSE-1");
+        known.remove(ROOT, &name("b"));
+        assert_eq!(look(&known), (vec![1, 7], vec![]));
+    }
+
+    #[test]
+    fn an_advance_waits_for_older_tickets_only() {
+        let known = Known::default();
+        let older = known.ticket();
+        let replied = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let advance = scope.spawn(|| {
+                let snapshot = known.advance();
+                assert!(replied.load(Ordering::SeqCst), "FUSE-1");
+                snapshot
+            });
+            while known.lock().epoch == older.epoch {
+                std::thread::yield_now();
+            }
+            let newer = known.ticket();
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!advance.is_finished(), "FUSE-1");
+            known.add(ROOT, &name("a"), INodeNo(7));
+            replied.store(true, Ordering::SeqCst);
+            drop(older);
+            let snapshot = advance.join().expect("no panic");
+            assert_eq!(snapshot.nodes, [ROOT, INodeNo(7)], "FUSE-1");
+            drop(newer);
+        });
+    }
+}

@@ -1,0 +1,50 @@
+//! The mount: kernel requests to calls of the Content API, and their results to replies.
+//!
+//! Nothing is decided here. A handler translates the arguments, makes the call, and sends the reply
+//! or the errno; permissions are checked by the kernel (`default_permissions`).
+//!
+//! # Words
+//! A *node number* is how the kernel names a [`larder::NodeId`]; it is also `st_ino`. A node or an
+//! entry is *known* while the kernel may have it in a cache. A *ticket* marks a request whose reply
+//! fills such a cache. *Notifications* tell the kernel to drop what it has cached. The *server* is
+//! the thread that serves one mount, with its worker threads.
+//!
+//! # Invariants
+//! * `FUSE-1` Every node and entry that the kernel may have cached is known, and after a foreign
+//!   change all of them are invalidated. No reply that was computed before the change reaches the
+//!   kernel after its invalidation: the invalidation waits for the tickets that are older.
+//! * `FUSE-2` Notifications are written by one thread of their own, which then holds no lock that
+//!   a handler takes: the kernel may keep a notification waiting for a handler's reply.
+//! * `FUSE-3` The replies to fsync, fdatasync, fsyncdir and writes with `O_SYNC` or `O_DSYNC` follow
+//!   the commit.
+//! * `FUSE-4` An offset in a directory stays valid for as long as the directory is open.
+//! * `FUSE-5` Every [`larder::ErrorKind`] has one errno; what the user cannot mend is logged.
+//! * `FUSE-6` Only the mount that was made here is unmounted, never another one at its place.
+//! * `FUSE-7` The mountpoint's lock is held until everything that was done through the mount is
+//!   durable, every handle is closed and the session has ended; [`unmount`] waits for it.
+//!
+//! # Concurrency
+//! Each worker reads requests from its own clone of the device and may block in the Content API.
+//! Locks here are leaves: none is held during a call of the Content API, except a directory's
+//! listing while it is read and the report of space while it is made.
+//!
+//! # Recovery
+//! A killed server leaves a mount that answers "Transport endpoint is not connected";
+//! [`clean_stale`] detaches it, and [`mount`] does so by itself.
+
+mod arguments;
+mod bridge;
+mod convert;
+mod device;
+mod errno;
+mod filesystem;
+mod handles;
+mod known;
+mod mount;
+mod mountinfo;
+mod notify;
+mod unmount;
+
+pub use mount::{MountOptions, Mounted, mount};
+pub use mountinfo::{MountInfo, find_mount, is_mounted};
+pub use unmount::{Unmounter, clean_stale, unmount};

@@ -1,0 +1,285 @@
+//! Mounting a database, and the life of the mount.
+
+use crate::bridge::Bridge;
+use crate::device::{can_clone, mount_device, raise_readahead};
+use crate::known::Known;
+use crate::mountinfo::{find_mount, resolve};
+use crate::notify::Changes;
+use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};
+use fuser::{Session, SessionACL};
+use larder::{Database, Error, ErrorKind};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How much the kernel reads ahead, KiB: as much as one request can carry.
+const READAHEAD_KIB: u32 = 1024;
+/// Workers wait in fsync for commits; with this many, groups form and others are served meanwhile.
+const THREAD_COUNT_DEFAULT: usize = 16;
+
+/// How a database is mounted.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// The database directory: it names the mount in the table of mounts.
+    pub database_path: PathBuf,
+    /// Refuses every change with `EROFS`.
+    pub read_only: bool,
+    /// Lets other users than the one who mounts use the mount, within the permissions of its files.
+    /// Default: for root. Others need `user_allow_other` in `/etc/fuse.conf`.
+    pub allow_other: bool,
+    /// Requests served at once, at most; 0: 16.
+    pub threads: usize,
+    /// How long the kernel trusts names and attributes. Default: 1 hour, since changes by others
+    /// are told to the kernel when they happen.
+    pub cache_ttl: Duration,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            database_path: PathBuf::new(),
+            read_only: false,
+            allow_other: rustix::process::geteuid().is_root(),
+            threads: 0,
+            cache_ttl: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// Mounts `database` at the directory `mountpoint` and returns once the kernel's requests are
+/// served. What a killed server left there is detached first. The mount owns `database`: when it has
+/// ended it closes it, and other clones answer [`ErrorKind::Stopped`] from then on.
+///
+/// Changes by other sessions and by SQL are told to the kernel. Changes that this process makes
+/// through another clone of `database` are not: then set [`MountOptions::cache_ttl`] to zero, or
+/// open the database a second time for them.
+///
+/// Errors: [`ErrorKind::NotFound`], [`ErrorKind::NotADirectory`], [`ErrorKind::Busy`] when it is a
+/// Larder mount already, [`ErrorKind::InvalidInput`] when the mount would hide the database itself,
+/// [`ErrorKind::Unsupported`] without FUSE, [`ErrorKind::NotPermitted`], [`ErrorKind::Io`].
+pub fn mount(
+    database: Database,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<Mounted, Error> {
+    clean_stale(mountpoint)?;
+    let place = resolve(mountpoint)?;
+    let source = resolve(&options.database_path)?;
+    check_place(&place, &source)?;
+
+    let lock = lock_mountpoint(&place)?;
+    let device = mount_device(&source, &place, options)?;
+    let Some(info) = find_mount(&place)? else {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "'{}' was unmounted or covered by another mount at once",
+                place.display()
+            ),
+        ));
+    };
+    // From here on, leaving with an error detaches the mount.
+    let mut mounted = Mounted {
+        unmounter: Unmounter::new(&info),
+        server: None,
+    };
+
+    let failed = |error: io::Error| {
+        Error::with_source(
+            ErrorKind::Io,
+            format!("the mount at '{}' does not start", place.display()),
+            error,
+        )
+    };
+    let notifications = File::from(device.try_clone().map_err(failed)?);
+    let known = Arc::new(Known::default());
+    let changes = Arc::new(Changes::default());
+    watch(&database, &changes);
+    let bridge = Bridge::new(
+        database.clone(),
+        known.clone(),
+        changes.clone(),
+        options.cache_ttl,
+    );
+    let mut config = fuser::Config::default();
+    config.n_threads = Some(if options.threads == 0 {
+        THREAD_COUNT_DEFAULT
+    } else {
+        options.threads
+    });
+    config.clone_fd = can_clone();
+    // The kernel keeps other users out; a second check by fuser would refuse its own requests.
+    let session = Session::from_fd(bridge, device, SessionACL::All, config).map_err(failed)?;
+    let server = Server {
+        session,
+        known,
+        changes,
+        notifications,
+        database,
+        unmounter: mounted.unmounter(),
+        lock,
+    };
+    let server = std::thread::Builder::new()
+        .name("larder-mount".into())
+        .spawn(move || server.run());
+    mounted.server = Some(server.map_err(failed)?);
+
+    std::fs::metadata(&place).map_err(failed)?;
+    raise_readahead(info.device, READAHEAD_KIB);
+    Ok(mounted)
+}
+
+/// A mount that is served by this process. Dropping it detaches the mount, without waiting.
+#[derive(Debug)]
+pub struct Mounted {
+    unmounter: Unmounter,
+    server: Option<JoinHandle<Result<(), Error>>>,
+}
+
+impl Mounted {
+    /// What ends this mount from another thread.
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// Unmounts; [`ErrorKind::Busy`] while a program uses it. [`Mounted::wait`] then returns.
+    pub fn unmount(&self) -> Result<(), Error> {
+        self.unmounter.unmount()
+    }
+
+    /// Waits until the mount has ended, whoever ended it, and then until every handle is closed,
+    /// everything is durable, and the session of the database has ended. An error of serving or of
+    /// closing.
+    pub fn wait(mut self) -> Result<(), Error> {
+        match self.server.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmounter.detach() {
+            tracing::error!("the mount stays: {error}");
+        }
+    }
+}
+
+/// What the server thread owns. The lock is last: it goes when everything else is gone (`FUSE-7`).
+struct Server {
+    session: Session<Bridge>,
+    known: Arc<Known>,
+    changes: Arc<Changes>,
+    notifications: File,
+    database: Database,
+    unmounter: Unmounter,
+    lock: File,
+}
+
+impl Server {
+    /// Serves until the mount has ended; then closes every handle and the database.
+    fn run(self) -> Result<(), Error> {
+        let Server {
+            session,
+            known,
+            changes,
+            notifications,
+            database,
+            unmounter,
+            lock,
+        } = self;
+        let served = std::thread::scope(|scope| {
+            scope.spawn(|| changes.serve(&known, &notifications));
+            // The bridge and all its handles are dropped in there.
+            let served = session.run();
+            changes.stop();
+            served
+        });
+        let served = served.map_err(|error| {
+            Error::with_source(
+                ErrorKind::Stopped,
+                "the mount has failed; unmount it and mount again",
+                error,
+            )
+        });
+        let detached = if served.is_err() {
+            unmounter.detach()
+        } else {
+            Ok(())
+        };
+        unmounter.set_over();
+        // A drop would not do: the session's own threads may hold on to it a little longer.
+        let closed = database.close();
+        drop(lock);
+        served.and(detached).and(closed)
+    }
+}
+
+/// The observer outlives the mount, so it holds on to nothing of it.
+fn watch(database: &Database, changes: &Arc<Changes>) {
+    let changes: Weak<Changes> = Arc::downgrade(changes);
+    database.on_foreign_change(Box::new(move || {
+        if let Some(changes) = changes.upgrade() {
+            changes.everything();
+        }
+    }));
+}
+
+fn check_place(place: &Path, source: &Path) -> Result<(), Error> {
+    if !place.is_dir() {
+        return Err(Error::new(
+            ErrorKind::NotADirectory,
+            format!(
+                "'{}' is not a directory; mount at a directory",
+                place.display()
+            ),
+        ));
+    }
+    // The server opens its files by path: under its own mount it would wait for itself.
+    if source.starts_with(place) {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "a mount at '{}' would hide the database '{}'; mount elsewhere",
+                place.display(),
+                source.display()
+            ),
+        ));
+    }
+    if let Some(mount) = find_mount(place)? {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "'{0}' is mounted at '{1}' already; use it, or unmount it with 'larder umount {1}'",
+                mount.source.display(),
+                place.display()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_cannot_work_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("a.larder");
+        let place = dir.path().join("mnt");
+        std::fs::create_dir(&database).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let kind = |place: &Path| check_place(place, &database).unwrap_err().kind();
+        assert_eq!(kind(dir.path()), ErrorKind::InvalidInput);
+        assert_eq!(kind(&database), ErrorKind::InvalidInput);
+        assert_eq!(kind(&dir.path().join("file")), ErrorKind::NotADirectory);
+        check_place(&place, &database).unwrap();
+    }
+}

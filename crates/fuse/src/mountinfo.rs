@@ -1,0 +1,162 @@
+//! Which mounts there are, read from `/proc/self/mountinfo`. Asks no filesystem, so a mount whose
+//! server hangs or is dead can be found all the same.
+
+use larder::{Error, ErrorKind};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// The filesystem type of every Larder mount.
+pub(crate) const LARDER_TYPE: &str = "fuse.larder";
+
+const TABLE_PATH: &str = "/proc/self/mountinfo";
+
+/// A Larder mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountInfo {
+    /// The absolute path of the database directory.
+    pub source: PathBuf,
+    /// Where it is mounted, without symbolic links.
+    pub mountpoint: PathBuf,
+    /// Major and minor number of the mount's `st_dev`; no two mounts have the same at once.
+    pub device: (u32, u32),
+}
+
+/// The Larder mount at `dir`, if that is what is mounted there on top. Errors:
+/// [`ErrorKind::NotFound`] when `dir` does not exist, [`ErrorKind::Io`]. Cost: reads the table of
+/// all mounts.
+pub fn find_mount(dir: &Path) -> Result<Option<MountInfo>, Error> {
+    let found = find_any_mount(&resolve(dir)?)?;
+    Ok(found
+        .filter(|found| found.filesystem_type == LARDER_TYPE)
+        .map(|found| found.info))
+}
+
+/// Whether a Larder database is mounted at `dir`. Errors and cost as [`find_mount`].
+pub fn is_mounted(dir: &Path) -> Result<bool, Error> {
+    Ok(find_mount(dir)?.is_some())
+}
+
+/// A mount of any filesystem.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct AnyMount {
+    pub(crate) info: MountInfo,
+    pub(crate) filesystem_type: String,
+}
+
+/// The topmost mount at `mountpoint`, which is a result of [`resolve`].
+pub(crate) fn find_any_mount(mountpoint: &Path) -> Result<Option<AnyMount>, Error> {
+    let table = std::fs::read(TABLE_PATH).map_err(|error| {
+        Error::with_source(ErrorKind::Io, format!("cannot read {TABLE_PATH}"), error)
+    })?;
+    // Later lines lie on top of earlier ones.
+    Ok(table
+        .split(|&byte| byte == b'\n')
+        .rev()
+        .filter_map(parse)
+        .find(|mount| mount.info.mountpoint == mountpoint))
+}
+
+/// `dir` without symbolic links, also when a dead mount is there.
+pub(crate) fn resolve(dir: &Path) -> Result<PathBuf, Error> {
+    let resolved = match dir.canonicalize() {
+        // The last component cannot be examined, but the way to it can.
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            match (dir.parent(), dir.file_name()) {
+                (Some(parent), Some(name)) => {
+                    let parent = if parent.as_os_str().is_empty() {
+                        Path::new(".")
+                    } else {
+                        parent
+                    };
+                    parent.canonicalize().map(|parent| parent.join(name))
+                }
+                _ => Err(error),
+            }
+        }
+        other => other,
+    };
+    resolved.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::new(
+            ErrorKind::NotFound,
+            format!("there is no directory '{}'; create it first", dir.display()),
+        ),
+        _ => Error::with_source(
+            ErrorKind::Io,
+            format!("cannot examine '{}'", dir.display()),
+            error,
+        ),
+    })
+}
+
+/// One line: `id parent major:minor root mountpoint options… - type source super_options`
+/// (proc_pid_mountinfo(5)). `None` for what is not such a line.
+fn parse(line: &[u8]) -> Option<AnyMount> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let mountpoint = fields.nth(1)?;
+    let mut tail = fields.skip_while(|&field| field != b"-").skip(1);
+    let filesystem_type = tail.next()?;
+    let source = tail.next()?;
+    Some(AnyMount {
+        info: MountInfo {
+            source: unescape(source),
+            mountpoint: unescape(mountpoint),
+            device: (major.parse().ok()?, minor.parse().ok()?),
+        },
+        filesystem_type: String::from_utf8_lossy(filesystem_type).into_owned(),
+    })
+}
+
+/// The kernel writes space, tab, newline and backslash as `\` and three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        match after {
+            [
+                a @ b'0'..=b'3',
+                b @ b'0'..=b'7',
+                c @ b'0'..=b'7',
+                beyond @ ..,
+            ] if byte == b'\\' => {
+                out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = beyond;
+            }
+            _ => {
+                out.push(byte);
+                rest = after;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_understood() {
+        let line = b"36 35 0:57 / /srv/my\\040photos rw,nosuid shared:1 master:2 - fuse.larder /data/a\\134b.larder rw,user_id=0";
+        let mount = parse(line).unwrap();
+        assert_eq!(mount.filesystem_type, LARDER_TYPE);
+        assert_eq!(mount.info.source, Path::new("/data/a\\b.larder"));
+        assert_eq!(mount.info.mountpoint, Path::new("/srv/my photos"));
+        assert_eq!(mount.info.device, (0, 57));
+        let plain = b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw";
+        assert_eq!(parse(plain).unwrap().filesystem_type, "ext4");
+        assert_eq!(parse(b""), None);
+        assert_eq!(parse(b"36 35 0:57 / /srv rw - fuse.larder"), None);
+    }
+
+    #[test]
+    fn the_root_is_mounted_but_not_by_larder() {
+        assert!(find_any_mount(Path::new("/")).unwrap().is_some());
+        assert!(!is_mounted(Path::new("/")).unwrap());
+        let missing = is_mounted(Path::new("/no/such/directory")).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,285 @@
+//! Ending a mount: by its owner, by another process, and after the owner was killed.
+
+use crate::mountinfo::{LARDER_TYPE, MountInfo, find_any_mount, find_mount, resolve};
+use larder::{Error, ErrorKind};
+use rustix::mount::UnmountFlags;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const HELPER: &str = "fusermount3";
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How long a new mount waits for the one before it at the same place to finish.
+const PREDECESSOR_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Unmounts one mount, and no other at the same place (`FUSE-6`). Cheap to clone; may be used from
+/// any thread, also after the mount has ended.
+#[derive(Debug, Clone)]
+pub struct Unmounter {
+    mountpoint: PathBuf,
+    device: (u32, u32),
+    /// Device numbers are used again: after the end, the same one may be somebody else's.
+    is_over: Arc<AtomicBool>,
+}
+
+impl Unmounter {
+    pub(crate) fn new(mount: &MountInfo) -> Unmounter {
+        Unmounter {
+            mountpoint: mount.mountpoint.clone(),
+            device: mount.device,
+            is_over: Arc::default(),
+        }
+    }
+
+    /// The kernel has ended the mount; from now on nothing is unmounted.
+    pub(crate) fn set_over(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    /// Unmounts; `Ok` also when it is no longer mounted. [`ErrorKind::Busy`] while a program has a
+    /// file or its working directory there.
+    pub fn unmount(&self) -> Result<(), Error> {
+        self.end(UnmountFlags::NOFOLLOW)
+    }
+
+    /// Takes the mount out of the tree at once; it ends when the last program lets go of it.
+    pub fn detach(&self) -> Result<(), Error> {
+        self.end(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+    }
+
+    fn end(&self, flags: UnmountFlags) -> Result<(), Error> {
+        if self.is_over.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        match find_any_mount(&self.mountpoint)? {
+            Some(mount) if mount.info.device == self.device => end_mount(&self.mountpoint, flags),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Unmounts the Larder mount at `mountpoint`, from any process, and returns when everything done
+/// through it is durable and its server has closed the database (`FUSE-7`). Errors:
+/// [`ErrorKind::NotFound`], [`ErrorKind::InvalidInput`] when something else is mounted there,
+/// [`ErrorKind::Busy`] while it is in use, [`ErrorKind::Io`] when it cannot be made durable; then
+/// it stays mounted.
+pub fn unmount(mountpoint: &Path) -> Result<(), Error> {
+    let place = resolve(mountpoint)?;
+    let Some(mount) = find_any_mount(&place)? else {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("nothing is mounted at '{}'", place.display()),
+        ));
+    };
+    if mount.filesystem_type != LARDER_TYPE {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "'{}' is a mount of type {}, not of larder; use umount(8)",
+                place.display(),
+                mount.filesystem_type
+            ),
+        ));
+    }
+    let unmounter = Unmounter::new(&mount.info);
+    if is_dead(&place) {
+        return unmounter.detach();
+    }
+    File::open(&place)
+        .and_then(|root| root.sync_all())
+        .map_err(|error| {
+            let context = format!(
+                "'{}' stays mounted: what was written cannot be made durable",
+                place.display()
+            );
+            Error::with_source(ErrorKind::Io, context, error)
+        })?;
+    unmounter.unmount()?;
+    wait_for_server(&place)
+}
+
+/// Detaches what a killed server left at `mountpoint` ("Transport endpoint is not connected").
+/// `Ok` when there is no such thing. [`ErrorKind::Busy`] when it is not a Larder mount.
+pub fn clean_stale(mountpoint: &Path) -> Result<(), Error> {
+    while is_dead(mountpoint) {
+        let place = resolve(mountpoint)?;
+        let Some(mount) = find_mount(&place)? else {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "a dead mount that is not larder's is at '{}'; unmount it with 'umount -l'",
+                    place.display()
+                ),
+            ));
+        };
+        tracing::warn!(
+            "detaching the dead mount of '{}' at '{}'",
+            mount.source.display(),
+            place.display()
+        );
+        Unmounter::new(&mount).detach()?;
+    }
+    Ok(())
+}
+
+/// Takes the lock of a mountpoint, before anything is mounted on it, for the life of the mount
+/// (`FUSE-7`). The directory under the mount is locked, which only its server has open. A server
+/// that is just finishing at this place is waited for.
+pub(crate) fn lock_mountpoint(place: &Path) -> Result<File, Error> {
+    let fail = |error: io::Error| {
+        Error::with_source(
+            ErrorKind::Io,
+            format!("cannot lock the mountpoint '{}'", place.display()),
+            error,
+        )
+    };
+    let directory = File::open(place).map_err(fail)?;
+    let began = Instant::now();
+    loop {
+        match directory.try_lock() {
+            Ok(()) => return Ok(directory),
+            Err(TryLockError::Error(error)) => return Err(fail(error)),
+            Err(TryLockError::WouldBlock) if began.elapsed() > PREDECESSOR_WAIT_MAX => {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!(
+                        "another program holds a lock on '{}'; end it or mount elsewhere",
+                        place.display()
+                    ),
+                ));
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(POLL_INTERVAL),
+        }
+    }
+}
+
+/// Waits until the server that was mounted at `place` has finished. A new mount there got the lock
+/// only after that, so it ends the wait as well.
+fn wait_for_server(place: &Path) -> Result<(), Error> {
+    let fail = |error: io::Error| {
+        let context = format!(
+            "'{}' is unmounted, but its server cannot be waited for",
+            place.display()
+        );
+        Error::with_source(ErrorKind::Io, context, error)
+    };
+    let directory = File::open(place).map_err(fail)?;
+    loop {
+        match directory.try_lock_shared() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(fail(error)),
+            Err(TryLockError::WouldBlock) if find_mount(place)?.is_some() => return Ok(()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(POLL_INTERVAL),
+        }
+    }
+}
+
+/// Whether the server of the mount at `place` is gone. `statfs` always asks the server; `stat` may
+/// be answered from the kernel's cache of attributes.
+fn is_dead(place: &Path) -> bool {
+    matches!(
+        rustix::fs::statfs(place),
+        Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)
+    )
+}
+
+fn end_mount(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Error> {
+    match rustix::mount::unmount(mountpoint, flags) {
+        // Somebody else was faster.
+        Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+        Err(rustix::io::Errno::BUSY) => Err(busy(mountpoint)),
+        Err(rustix::io::Errno::PERM) => {
+            end_by_helper(mountpoint, flags.contains(UnmountFlags::DETACH))
+        }
+        Err(error) => Err(Error::with_source(
+            ErrorKind::Io,
+            format!("cannot unmount '{}'", mountpoint.display()),
+            io::Error::from(error),
+        )),
+    }
+}
+
+fn end_by_helper(mountpoint: &Path, detach: bool) -> Result<(), Error> {
+    let output = Command::new(HELPER)
+        .arg(if detach { "-uz" } else { "-u" })
+        .arg("--")
+        .arg(mountpoint)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| {
+            let context = format!(
+                "cannot unmount '{}': {HELPER} does not run",
+                mountpoint.display()
+            );
+            Error::with_source(ErrorKind::Io, context, error)
+        })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("busy") {
+        return Err(busy(mountpoint));
+    }
+    Err(Error::new(
+        ErrorKind::NotPermitted,
+        format!("cannot unmount '{}': {}", mountpoint.display(), said.trim()),
+    ))
+}
+
+fn busy(mountpoint: &Path) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        format!(
+            "'{0}' is in use; 'fuser -vm {0}' names the programs to end",
+            mountpoint.display()
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_larder_mount_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(unmount(dir.path()).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(
+            unmount(&dir.path().join("no")).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+        let other = unmount(Path::new("/")).unwrap_err();
+        assert_eq!(other.kind(), ErrorKind::InvalidInput);
+        assert!(other.to_string().contains("not of larder"), "{other}");
+        clean_stale(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn only_the_own_mount_is_unmounted() {
+        let root = find_any_mount(Path::new("/")).unwrap().unwrap();
+        let (major, minor) = root.info.device;
+        let stranger = MountInfo {
+            device: (major, minor + 1),
+            ..root.info
+        };
+        Unmounter::new(&stranger).unmount().unwrap();
+        assert!(find_any_mount(Path::new("/")).unwrap().is_some(), "FUSE-6");
+    }
+
+    #[test]
+    fn the_wait_lasts_as_long_as_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = lock_mountpoint(dir.path()).unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| wait_for_server(dir.path()));
+            std::thread::sleep(8 * POLL_INTERVAL);
+            assert!(!waiter.is_finished(), "FUSE-7");
+            drop(lock);
+            waiter.join().unwrap().unwrap();
+        });
+    }
+}

@@ -1,0 +1,172 @@
+//! A database in a temporary directory, mounted by this process.
+
+use larder::{CreateOptions, Database, Error, ErrorKind, OpenOptions};
+use larder_fuse::{MountOptions, Mounted};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Detached when dropped, so that a failing test leaves no mount behind.
+pub struct TestMount {
+    mounted: Option<Mounted>,
+    directory: TempDir,
+}
+
+impl TestMount {
+    /// A new database of 256 MiB, mounted.
+    pub fn new() -> TestMount {
+        TestMount::with_capacity(256 << 20)
+    }
+
+    /// A new database of so many bytes, mounted.
+    pub fn with_capacity(capacity_bytes: u64) -> TestMount {
+        let directory = new_directory();
+        let options = CreateOptions {
+            capacity_bytes: Some(capacity_bytes),
+            ..CreateOptions::default()
+        };
+        Database::create(&database_path(directory.path()), &options).expect("a new database");
+        let mut mount = TestMount {
+            mounted: None,
+            directory,
+        };
+        mount.mount(|_| {});
+        mount
+    }
+
+    /// Mounts what was ended, with other options.
+    pub fn mount(&mut self, change: impl FnOnce(&mut MountOptions)) {
+        self.mounted = Some(mount_in(self.directory.path(), change).expect("a mount"));
+    }
+
+    /// Where it is mounted.
+    pub fn root(&self) -> PathBuf {
+        mountpoint(self.directory.path())
+    }
+
+    /// A path below the mountpoint.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root().join(name)
+    }
+
+    /// The directory that holds database and mountpoint.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The mount itself.
+    pub fn mounted(&self) -> &Mounted {
+        self.mounted.as_ref().expect("it is mounted")
+    }
+
+    /// Unmounts, and waits until everything is closed.
+    pub fn end(&mut self) {
+        let mounted = self.mounted.take().expect("it is mounted");
+        when_free(|| mounted.unmount()).expect("nothing is open");
+        mounted.wait().expect("a clean end");
+    }
+
+    /// Waits for the end that somebody else has caused.
+    pub fn wait(&mut self) {
+        self.mounted
+            .take()
+            .expect("it is mounted")
+            .wait()
+            .expect("a clean end");
+    }
+}
+
+/// A temporary directory that other users can enter, with an empty mountpoint in it.
+pub fn new_directory() -> TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755))
+        .expect("it is ours");
+    std::fs::create_dir(mountpoint(directory.path())).expect("it is empty");
+    directory
+}
+
+/// Opens and mounts the database in `directory`.
+pub fn mount_in(
+    directory: &Path,
+    change: impl FnOnce(&mut MountOptions),
+) -> Result<Mounted, Error> {
+    let usable = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .is_ok()
+        || Command::new("fusermount3").arg("-V").output().is_ok();
+    assert!(
+        usable,
+        "these tests mount: they need /dev/fuse, and root or fusermount3 (package fuse3)"
+    );
+    let database =
+        Database::open(&database_path(directory), OpenOptions::default()).expect("a database");
+    let mut options = MountOptions {
+        database_path: database_path(directory),
+        ..MountOptions::default()
+    };
+    change(&mut options);
+    larder_fuse::mount(database, &mountpoint(directory), &options)
+}
+
+/// Where the database of a test is.
+pub fn database_path(directory: &Path) -> PathBuf {
+    directory.join("test.larder")
+}
+
+/// Where a test mounts it.
+pub fn mountpoint(directory: &Path) -> PathBuf {
+    directory.join("mnt")
+}
+
+/// Repeats an unmount that finds the mount in use, for a while: a process that another test is just
+/// starting holds all descriptors of this one between `fork` and `exec`.
+pub fn when_free(mut unmount: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+    let began = Instant::now();
+    loop {
+        match unmount() {
+            Err(error)
+                if error.kind() == ErrorKind::Busy && began.elapsed() < Duration::from_secs(5) =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Runs a shell script that must succeed; `$1`… are `arguments`. Returns what it printed.
+pub fn shell(script: &str, arguments: &[&Path]) -> String {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new("sh")
+        .arg("-euc")
+        .arg(script)
+        .arg("sh")
+        .args(arguments)
+        .output()
+        .expect("a shell");
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&stdout),
+        String::from_utf8_lossy(&stderr),
+    );
+    assert!(status.success(), "{script}\n{stdout}{stderr}");
+    stdout.into_owned()
+}
+
+/// Bytes that do not repeat within a block.
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}

@@ -1,0 +1,75 @@
+//! `cargo xtask VERB`: everything a developer runs that is not plain cargo.
+//!
+//! Each verb prints what it does and ends with exit code 0 only when all went well.
+
+mod bench;
+mod compare;
+mod demo_import;
+mod install;
+mod kill9;
+mod mounts;
+mod process;
+mod suites;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+/// What a verb answers: `Err` holds one line for people.
+type Outcome = Result<(), String>;
+
+/// What suites count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Tests that passed.
+    pub passed: u64,
+    /// Tests that failed.
+    pub failed: u64,
+}
+
+impl Tally {
+    /// Adds what another suite counted.
+    pub fn add(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
+const USAGE: &str = "\
+usage: cargo xtask VERB
+
+  tidy       check the house rules: edges, cycles, dead files, docstrings, documents
+  test       install what the tests need, and run all of them (the README's test command)
+  crash SEED [--points N]            replay crashes of another recorded run
+  kill9 [--rounds N] [--seed S]      kill -9 a mount at random moments (100 rounds)
+  demo-import DIR                    copy a tree in, compare, remount, compare, ask SQL
+  bench [--write docs/performance.md] measure beside the plain filesystem";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["tidy"] => tidy::run(),
+        ["test"] => suites::run(),
+        ["crash", seed] => suites::crash(seed, "2000"),
+        ["crash", seed, "--points", points] => suites::crash(seed, points),
+        ["kill9", ref rest @ ..] => kill9::parse_and_run(rest),
+        ["demo-import", directory] => demo_import::run(directory),
+        ["bench"] => bench::run(None),
+        ["bench", "--write", document] => bench::run(Some(document)),
+        ["help" | "--help" | "-h"] | [] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => Err(format!(
+            "'{}' is not understood\n{USAGE}",
+            arguments.join(" ")
+        )),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(line) => {
+            eprintln!("xtask: {line}");
+            ExitCode::FAILURE
+        }
+    }
+}

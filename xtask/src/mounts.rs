@@ -1,0 +1,133 @@
+//! The real `larder` command, and mounts that it serves.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::process;
+use crate::workspace::Workspace;
+
+/// How long a mount may take to serve or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The built `larder` command.
+#[derive(Debug, Clone)]
+pub struct Larder {
+    path: PathBuf,
+}
+
+/// How it is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Quickly, with assertions.
+    Debug,
+    /// As users run it.
+    Release,
+}
+
+impl Larder {
+    /// Builds it.
+    pub fn build(profile: Profile) -> Result<Larder, String> {
+        let workspace = Workspace::load()?;
+        let mut arguments = vec!["build", "--quiet", "--package", "larder-cli"];
+        let directory = match profile {
+            Profile::Debug => "debug",
+            Profile::Release => {
+                arguments.push("--release");
+                "release"
+            }
+        };
+        process::run("cargo", &arguments)?;
+        Ok(Larder {
+            path: workspace.target.join(directory).join("larder"),
+        })
+    }
+
+    /// Runs a verb and returns what it prints; an exit code other than 0 is an error.
+    pub fn run(&self, arguments: &[&str]) -> Result<String, String> {
+        process::output(&self.path.to_string_lossy(), arguments)
+    }
+
+    /// Starts `larder mount` in the foreground, and returns once it serves.
+    pub fn mount(&self, database: &Path, directory: &Path) -> Result<Mount, String> {
+        let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
+        let explain = |error| format!("{}: {error}", directory.display());
+        let before = device(directory).map_err(explain)?;
+        let child = Command::new(&self.path)
+            .arg("mount")
+            .args([database, directory])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("'{}' does not run: {error}", self.path.display()))?;
+        let mut mount = Mount {
+            larder: self.clone(),
+            child,
+            directory: directory.to_owned(),
+        };
+        let started = Instant::now();
+        while device(directory).map_err(explain)? == before {
+            if let Some(status) = mount.child.try_wait().map_err(explain)? {
+                return Err(format!("'larder mount' ended at once: {status}"));
+            }
+            if started.elapsed() > PATIENCE {
+                return Err("'larder mount' does not serve".to_owned());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(mount)
+    }
+}
+
+/// A mount that a child process serves. Dropped without [`Mount::unmount`], it is killed.
+pub struct Mount {
+    larder: Larder,
+    child: Child,
+    directory: PathBuf,
+}
+
+impl Mount {
+    /// Unmounts in the ordinary way and waits for the server to end.
+    pub fn unmount(mut self) -> Result<(), String> {
+        self.larder
+            .run(&["umount", &self.directory.to_string_lossy()])?;
+        let status = self
+            .child
+            .wait()
+            .map_err(|error| format!("waiting for the mount: {error}"))?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(format!("'larder mount' ended with {status}")),
+        }
+    }
+
+    /// Kills the server with SIGKILL, and takes away the dead mount that it leaves.
+    pub fn kill(mut self) -> Result<(), String> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        let explain = |error| format!("killing the mount: {error}");
+        if self.child.try_wait().map_err(explain)?.is_some() {
+            return Ok(());
+        }
+        self.child.kill().map_err(explain)?;
+        self.child.wait().map_err(explain)?;
+        process::output(
+            "fusermount3",
+            &["-u", "-z", &self.directory.to_string_lossy()],
+        )
+        .map(drop)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(line) = self.end() {
+            eprintln!("xtask: {line}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! `cargo xtask test`: installs what is needed, runs every suite, and adds up what they say.
+//!
+//! A suite that fails does not stop the others. The last line is the sum of all of them.
+
+use std::time::Instant;
+
+use crate::process;
+use crate::{Outcome, Tally, install, kill9, tidy};
+
+/// Kills in the test run; `cargo xtask kill9` does more.
+const KILLS: u64 = 12;
+
+/// Runs all suites; an error if anything failed.
+pub fn run() -> Outcome {
+    let started = Instant::now();
+    install::run()?;
+    let mut sum = Tally::default();
+    let clippy = [
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    sum.add(suite("tidy", || check(tidy::run())));
+    sum.add(suite("format", || {
+        check(process::run("cargo", &["fmt", "--all", "--check"]))
+    }));
+    sum.add(suite("lints", || check(process::run("cargo", &clippy))));
+    sum.add(suite("tests", || {
+        cargo_test(&["test", "--workspace", "--no-fail-fast"])
+    }));
+    sum.add(suite("kill -9", || kill9::count(KILLS)));
+    println!("\nall suites, {:.0} s:", started.elapsed().as_secs_f64());
+    println!("{} passed, {} failed", sum.passed, sum.failed);
+    match sum.failed {
+        0 => Ok(()),
+        failed => Err(format!("{failed} failed")),
+    }
+}
+
+/// Replays `points` crashes of the run of `seed`, with and without commits in the background.
+pub fn crash(seed: &str, points: &str) -> Outcome {
+    let number = |value: &str| {
+        value
+            .parse::<u64>()
+            .map(|_| value.to_owned())
+            .map_err(|_| format!("'{value}' is no number"))
+    };
+    let settings = [
+        format!("LARDER_CRASH_SEED={}", number(seed)?),
+        format!("LARDER_CRASH_POINTS={}", number(points)?),
+    ];
+    let test = [
+        "cargo",
+        "test",
+        "--quiet",
+        "--release",
+        "-p",
+        "larder",
+        "--test",
+        "crash",
+        "--",
+        "--nocapture",
+    ];
+    process::run(
+        "env",
+        &[&settings.each_ref().map(String::as_str)[..], &test].concat(),
+    )
+}
+
+fn suite(name: &str, run: impl FnOnce() -> Tally) -> Tally {
+    println!("\n== {name}");
+    let started = Instant::now();
+    let tally = run();
+    println!(
+        "== {name}: {} passed, {} failed, {:.1} s",
+        tally.passed,
+        tally.failed,
+        started.elapsed().as_secs_f64()
+    );
+    tally
+}
+
+/// A check counts as one test.
+fn check(outcome: Outcome) -> Tally {
+    match outcome {
+        Ok(()) => Tally {
+            passed: 1,
+            failed: 0,
+        },
+        Err(line) => {
+            println!("failed: {line}");
+            Tally {
+                passed: 0,
+                failed: 1,
+            }
+        }
+    }
+}
+
+/// Runs `cargo test`, shows its output as it comes, and adds up its results.
+fn cargo_test(arguments: &[&str]) -> Tally {
+    let mut tally = Tally::default();
+    let mut on_line = |line: &str| {
+        println!("{line}");
+        tally.add(find_result(line).unwrap_or_default());
+    };
+    let success = process::run_streaming("cargo", arguments, &mut on_line);
+    // What does not compile prints no result, and must not pass for that.
+    if tally.failed == 0 && success != Ok(true) {
+        println!(
+            "failed: {}",
+            success
+                .err()
+                .unwrap_or("cargo test did not end well".to_owned())
+        );
+        tally.failed += 1;
+    }
+    tally
+}
+
+/// What a line like `test result: ok. 14 passed; 0 failed; …` counts.
+fn find_result(line: &str) -> Option<Tally> {
+    let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
+    let count = |what: &str| {
+        counts
+            .split("; ")
+            .find_map(|part| part.strip_suffix(what)?.trim().parse().ok())
+    };
+    Some(Tally {
+        passed: count("passed")?,
+        failed: count("failed")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_read_and_added() {
+        let line = "test result: FAILED. 14 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.60s";
+        assert_eq!(
+            find_result(line),
+            Some(Tally {
+                passed: 14,
+                failed: 2
+            })
+        );
+        assert_eq!(find_result("test result_is_ok ... ok"), None);
+        assert_eq!(find_result("running 2 tests"), None);
+    }
+
+    #[test]
+    fn what_does_not_even_run_counts_as_a_failure() {
+        assert_eq!(
+            cargo_test(&["no-such-subcommand-of-cargo"]),
+            Tally {
+                passed: 0,
+                failed: 1
+            }
+        );
+        assert_eq!(
+            check(Err("line".to_owned())),
+            Tally {
+                passed: 0,
+                failed: 1
+            }
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! `cargo xtask tidy`: the house rules that a machine can check.
+//!
+//! Every check is a function from plain data to findings, one line each; only this file reads the
+//! workspace.
+
+mod documents;
+mod edges;
+mod files;
+mod invariants;
+mod modules;
+mod text;
+
+use std::fs;
+
+use crate::Outcome;
+use crate::workspace::{Source, Workspace};
+
+/// Runs all checks and prints what they find.
+pub fn run() -> Outcome {
+    let workspace = Workspace::load()?;
+    let found = findings(&workspace)?;
+    for finding in &found {
+        println!("tidy: {finding}");
+    }
+    match found.len() {
+        0 => {
+            println!("tidy: {} packages, nothing found", workspace.packages.len());
+            Ok(())
+        }
+        count => Err(format!("tidy found {count} things to mend")),
+    }
+}
+
+fn findings(workspace: &Workspace) -> Result<Vec<String>, String> {
+    let mut found = edges::check_edges(&workspace.packages);
+    let mut all: Vec<Source> = Vec::new();
+    for package in &workspace.packages {
+        let sources = workspace.sources(package)?;
+        let roots: Vec<String> = package
+            .roots
+            .iter()
+            .map(|root| workspace.relative(root))
+            .collect();
+        found.extend(files::check_reachable(&sources, &roots));
+        for root in roots
+            .iter()
+            .filter(|root| root.ends_with("src/lib.rs") || root.ends_with("src/main.rs"))
+        {
+            found.extend(modules::check_cycles(&sources, root));
+        }
+        let manifest = package.directory.join("Cargo.toml");
+        let manifest_text = fs::read_to_string(&manifest)
+            .map_err(|error| format!("{}: {error}", manifest.display()))?;
+        found.extend(text::check_lints(
+            &workspace.relative(&manifest),
+            &manifest_text,
+        ));
+        all.extend(sources);
+    }
+    found.extend(all.iter().flat_map(text::check_source));
+    found.extend(invariants::check_invariants(&all));
+    let read = |name: &str| fs::read_to_string(workspace.root.join(name)).ok();
+    found.extend(documents::check_documents(&read, &workspace.packages));
+    Ok(found)
+}
