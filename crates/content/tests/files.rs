@@ -396,8 +396,8 @@ fn a_full_database_refuses_at_write_and_recovers_by_deleting() {
             ) == chunk
         );
     }
-    for round in 0..3 {
-        db.unlink(NodeId::ROOT, &name(&names[round])).unwrap();
+    for (round, text) in names.iter().enumerate().take(3) {
+        db.unlink(NodeId::ROOT, &name(text)).unwrap();
         put(&db, NodeId::ROOT, &format!("again{round}"), &chunk);
     }
     db.sync().unwrap();

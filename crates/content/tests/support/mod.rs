@@ -1,12 +1,17 @@
 //! A testkit tree on the Content API: scripts run on it and walks read it back.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
 
 use larder::{
     AllocateMode, Caller, Database, ErrorKind, FileHandle, FileKind, Name, NewNode, NodeId,
-    RenameMode, Result, SetAttr, XattrMode,
+    OpenOptions, RenameMode, Result, SetAttr, XattrMode,
 };
-use larder_testkit::{Entry, EntryKind, Op, Tree, fill};
+use larder_object::EngineOptions;
+use larder_testkit::{
+    Disk, Entry, EntryKind, Op, Script, SimStorage, Tree, explain_difference, fill,
+};
 
 /// Handles kept open, so that some files are written through one handle over many operations, and
 /// some are unlinked while they are open.
@@ -97,6 +102,13 @@ impl ContentTree {
         Ok(tree)
     }
 
+    /// The content of a file.
+    #[allow(dead_code)] // Not every test file needs it.
+    pub fn read(&self, path: &str) -> Result<Vec<u8>> {
+        let attr = self.database.resolve(path.as_bytes(), false)?;
+        self.read_node(attr.node, attr.size_bytes)
+    }
+
     /// What `check` finds when it reads all content.
     pub fn findings(&self) -> Result<Vec<String>> {
         Ok(self.database.check(true, &mut |_, _| {})?.findings)
@@ -164,7 +176,7 @@ impl ContentTree {
             FileKind::File => EntryKind::File {
                 nlink: attr.nlink,
                 len_bytes: attr.size_bytes,
-                content: Tree::hash_content(&self.read(node, attr.size_bytes)?),
+                content: Tree::hash_content(&self.read_node(node, attr.size_bytes)?),
             },
             kind => panic!("{path}: no script makes a {}", kind.as_str()),
         };
@@ -185,7 +197,7 @@ impl ContentTree {
     }
 
     /// The whole content, to its end and not beyond.
-    fn read(&self, node: NodeId, size_bytes: u64) -> Result<Vec<u8>> {
+    fn read_node(&self, node: NodeId, size_bytes: u64) -> Result<Vec<u8>> {
         let handle = self.database.open_file(node, false)?;
         let mut bytes = vec![0; size_bytes as usize + 1];
         let mut len = 0;
