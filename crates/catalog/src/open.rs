@@ -220,7 +220,7 @@ fn identify(connection: &Connection, path: &Path) -> Result<()> {
     };
     if application_id != APPLICATION_ID {
         return Err(not_ours(if is_pristine(connection)? {
-            "it is empty, an interrupted `larder init` left it; run `larder init` again"
+            "it is empty, an interrupted `larder init` left it; remove the directory and run `larder init` again"
         } else {
             "it is the SQLite database of another program; check the path"
         }));

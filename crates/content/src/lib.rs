@@ -22,6 +22,7 @@
 
 mod database;
 mod files;
+mod handle;
 mod path;
 mod provider;
 mod readonly;

@@ -1,5 +1,7 @@
 //! Plain data that the Content API takes and returns.
 
+use larder_object::InodeRow;
+use larder_object::format::limits::BLOCK_BYTES;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 
 /// An inode of a store.
@@ -48,6 +50,30 @@ pub struct Attr {
     pub btime_ns: i64,
     /// Device number of device nodes (`makedev` encoding), else 0.
     pub rdev: u64,
+}
+
+impl Attr {
+    /// The attributes that a row of a store table says.
+    pub(crate) fn of(store: StoreId, row: InodeRow) -> Attr {
+        Attr {
+            node: NodeId {
+                store,
+                ino: row.ino,
+            },
+            kind: row.kind,
+            mode: row.mode,
+            uid: row.uid,
+            gid: row.gid,
+            nlink: row.nlink,
+            size_bytes: row.size_bytes,
+            allocated_bytes: row.block_count * BLOCK_BYTES,
+            atime_ns: row.atime_ns,
+            mtime_ns: row.mtime_ns,
+            ctime_ns: row.ctime_ns,
+            btime_ns: row.btime_ns,
+            rdev: row.rdev,
+        }
+    }
 }
 
 /// Who asks; new nodes belong to them.

@@ -1,235 +1,119 @@
-//! Failing devices: what an error means to the caller, and what is left after it.
-//!
-//! A script runs until an injected fault reaches it. What was promised before must last, the tree must
-//! be a prefix of the operations, and `check` must be clean.
-#![allow(clippy::unwrap_used)] // All of it is a test.
+//! Devices that fail: what was promised stays, what was not is refused, and reopening recovers.
 
-mod support;
+#![allow(clippy::unwrap_used)] // Helpers outside #[test] functions are tests too.
 
-use std::path::PathBuf;
+use larder::{Caller, CreateOptions, Database, ErrorKind, Name, NewNode, NodeId, OpenOptions};
+use larder_object::EngineOptions;
+use larder_testkit::SimStorage;
+use std::path::Path;
 use std::sync::Arc;
 
-use larder::{CreateOptions, Database, Error, ErrorKind};
-use larder_object::EngineOptions;
-use larder_testkit::{
-    Faults, Mix, Op, Recorder, RecordingVfs, Rng, Script, SimStorage, digest, fill,
-};
-use support::{ContentTree, find_fault, open, scratch};
+const OWNER: Caller = Caller { uid: 0, gid: 0 };
 
-const OPS: usize = 300;
-const MIX: Mix = Mix {
-    entries_max: 40,
-    file_bytes_max: 120_000,
-    write_bytes_max: 40_000,
-    sync_percent: 12,
-};
-
-/// An empty database on a simulated device.
-struct Site {
-    recorder: Recorder,
-    storage: SimStorage,
-    engine: EngineOptions,
-    path: PathBuf,
-    _directory: tempfile::TempDir,
+fn put(db: &Database, name: &str, len: usize) -> larder::Result<()> {
+    let name = Name::new(name.as_bytes()).unwrap();
+    let node = db
+        .create_node(NodeId::ROOT, &name, NewNode::File, 0o644, OWNER)?
+        .node;
+    db.open_file(node, true)?.write_at(0, &vec![7; len])
 }
 
-impl Site {
-    fn new(capacity_bytes: u64) -> Site {
-        let directory = scratch();
-        let path = directory.path().join("db");
-        let recorder = Recorder::new();
-        let storage = SimStorage::recording(&recorder);
-        let engine = EngineOptions {
-            storage: Some(Arc::new(storage.clone())),
-            catalog_vfs: Some(RecordingVfs::register(&recorder).name().to_owned()),
-            has_background: false,
-            ..EngineOptions::default()
-        };
-        let create = CreateOptions {
-            capacity_bytes: Some(capacity_bytes),
-            ..CreateOptions::default()
-        };
-        Database::create_with(&path, &create, &engine).unwrap();
-        recorder.sync_names();
-        Site {
-            recorder,
-            storage,
-            engine,
-            path,
-            _directory: directory,
-        }
-    }
-
-    fn open(&self) -> ContentTree {
-        open(&self.path, self.engine.clone()).unwrap()
-    }
-}
-
-/// Runs a script, arms a fault on the way, and tells how many operations must last when it struck.
-/// `None`: nothing failed before the script ended.
-fn run_into(script: &Script, site: &Site, arm_at: usize, arm: &dyn Fn(&Faults)) -> Option<usize> {
-    let mut tree = site.open();
-    let mut promised = 0;
-    for (index, op) in script.ops.iter().enumerate() {
-        if index == arm_at {
-            arm(site.storage.faults());
-        }
-        if let Err(error) = tree.apply(op) {
-            assert!(
-                matches!(error.kind(), ErrorKind::Io | ErrorKind::Stopped),
-                "{op:?}: {error}"
-            );
-            // If anything is still accepted, it is the truth.
-            if tree.apply(&Op::SyncAll).is_ok() {
-                promised = index;
-            }
-            // A session that stopped cannot close well; what counts is what the next one finds.
-            let _ = tree.close();
-            return Some(promised);
-        }
-        promised = promised.max(script.promise(index));
-    }
-    tree.close().unwrap();
-    None
-}
-
-/// Each fault in turn, at many moments: nothing promised is lost, also if the power fails then.
-fn assert_survives(what: &str, arm: &dyn Fn(&Faults, u64)) {
-    let mut struck = 0;
-    for seed in 0..25 {
-        let (script, mut rng) = (Script::generate(seed, OPS, MIX), Rng::new(seed));
-        let site = Site::new(32 << 20);
-        let (arm_at, nth) = (rng.below(OPS as u64 / 2) as usize, 1 + rng.below(4));
-        let Some(promised) = run_into(&script, &site, arm_at, &|faults| arm(faults, nth)) else {
-            continue;
-        };
-        struck += 1;
-        site.recorder.ack(promised as u64);
-        let recording = site.recorder.finish();
-        let directory = scratch();
-        for state in recording.states(recording.events.len(), seed, 12) {
-            let fault = find_fault(&script, &state.disk, promised, directory.path())
-                .unwrap_or_else(|error| Some(error.to_string()));
-            assert_eq!(
-                fault, None,
-                "{what} {nth} after operation {arm_at}, seed {seed}, {state}"
-            );
-        }
-    }
-    assert!(struck >= 15, "only {struck} of 25 faults struck");
-}
-
-#[test]
-fn a_failed_write_loses_nothing_that_was_promised() {
-    assert_survives("failing write", &Faults::fail_write);
-}
-
-#[test]
-fn a_failed_flush_loses_nothing_that_was_promised() {
-    assert_survives("failing flush", &Faults::fail_flush);
-}
-
-/// The host fills up below the database: the writer is told, nothing else is touched, and the rest of
-/// the script runs once there is room again.
-#[test]
-fn a_full_host_refuses_the_write_and_nothing_else() {
-    let mix = Mix {
-        entries_max: 60,
-        file_bytes_max: 8_000_000,
-        write_bytes_max: 3_000_000,
-        sync_percent: 4,
+fn open(path: &Path, storage: &Arc<SimStorage>) -> Database {
+    let engine = EngineOptions {
+        storage: Some(storage.clone()),
+        has_background: false,
+        ..EngineOptions::default()
     };
-    let mut refused = 0;
-    for seed in 0..6 {
-        let script = Script::generate(seed, OPS, mix);
-        let site = Site::new(1 << 30);
-        let mut tree = site.open();
-        site.storage.faults().limit_host(80 << 20);
-        for (index, op) in script.ops.iter().enumerate() {
-            let Err(error) = tree.apply(op) else { continue };
-            assert_eq!(
-                error.kind(),
-                ErrorKind::NoSpace,
-                "seed {seed}, {op:?}: {error}"
-            );
-            assert!(
-                matches!(op, Op::Write { .. } | Op::Append { .. }),
-                "{op:?} is refused too late: {error}"
-            );
-            refused += 1;
-            tree.apply(&Op::SyncAll).unwrap();
-            assert_eq!(tree.findings().unwrap(), Vec::<String>::new());
-            let walked = tree.walk().unwrap();
-            assert_eq!(
-                script.find_prefix(&walked, index, index),
-                Some(index),
-                "seed {seed}, {op:?}"
-            );
-            site.storage.faults().limit_host(1 << 40);
-            tree.apply(op).unwrap();
-        }
-        assert_eq!(digest(&tree.walk().unwrap()), digest(&script.tree(OPS)));
-        tree.close().unwrap();
-    }
-    assert!(refused >= 3, "only {refused} of 6 runs met the full host");
+    Database::open(
+        path,
+        OpenOptions {
+            engine,
+            ..OpenOptions::default()
+        },
+    )
+    .unwrap()
 }
 
-/// One flipped bit: that file answers Corrupt, with segment and block; others read as before.
-#[test]
-fn a_flipped_bit_is_named_and_spares_other_files() {
-    let site = Site::new(32 << 20);
-    let mut tree = site.open();
-    let contents: Vec<(String, Vec<u8>)> = (0..5u64)
-        .map(|i| (format!("/f{i}"), fill(i, 30_000 + i * 7000)))
-        .collect();
-    for (index, (path, bytes)) in contents.iter().enumerate() {
-        tree.apply(&Op::Create {
-            path: path.clone(),
-            mode: 0o644,
-        })
-        .unwrap();
-        let (seed, len) = (index as u64, bytes.len() as u64);
-        tree.apply(&Op::Write {
-            path: path.clone(),
-            offset: 0,
-            len,
-            seed,
-        })
-        .unwrap();
-    }
-    tree.close().unwrap();
-
-    let device = site
-        .storage
-        .find_device(larder::format::SegmentIndex(0))
-        .unwrap();
-    let (damaged, wanted) = &contents[2];
-    let stored = device.image().to_vec();
-    let at = stored
-        .windows(64)
-        .position(|window| window == &wanted[9000..9064])
-        .expect("content is stored as it is");
-    device.flip_bits(at as u64, 0x10);
-
-    let tree = site.open();
-    for (path, bytes) in &contents {
-        let read: Result<Vec<u8>, Error> = tree.read(path);
-        match read {
-            Ok(read) => assert!(path != damaged && read == *bytes, "{path}"),
-            Err(error) => {
-                assert_eq!((path, error.kind()), (damaged, ErrorKind::Corrupt));
-                let line = error.to_string();
-                assert!(
-                    line.contains("segment 0") && line.contains("block"),
-                    "{line}"
-                );
-            }
-        }
-    }
-    let findings = tree.findings().unwrap();
+/// Runs `fail` on the devices between a promised and a refused write; returns the reopened database.
+fn fail_between(fail: impl Fn(&SimStorage)) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let storage = Arc::new(SimStorage::new());
+    let engine = EngineOptions {
+        storage: Some(storage.clone()),
+        ..EngineOptions::default()
+    };
+    Database::create_with(&path, &CreateOptions::default(), &engine).unwrap();
+    let db = open(&path, &storage);
+    put(&db, "kept", 50_000).unwrap();
+    db.sync().unwrap();
+    put(&db, "lost", 50_000).unwrap();
+    fail(&storage);
+    let refused = db.sync().unwrap_err();
     assert!(
-        findings.len() == 1 && findings[0].contains("block"),
-        "{findings:?}"
+        matches!(refused.kind(), ErrorKind::Io | ErrorKind::Stopped),
+        "{refused}"
     );
-    tree.close().unwrap();
+    for _ in 0..2 {
+        let stopped = put(&db, "later", 10).unwrap_err();
+        assert_eq!(stopped.kind(), ErrorKind::Stopped, "COMMIT-4: {stopped}");
+        assert_eq!(
+            db.sync().unwrap_err().kind(),
+            ErrorKind::Stopped,
+            "COMMIT-4"
+        );
+    }
+    assert!(
+        db.close().is_err(),
+        "closing does not hide that something was lost"
+    );
+    let db = open(&path, &storage);
+    assert!(db.check(true, &mut |_, _| {}).unwrap().findings.is_empty());
+    let names: Vec<String> = db
+        .read_dir(NodeId::ROOT, None, 10)
+        .unwrap()
+        .into_iter()
+        .map(|entry| entry.name.to_string())
+        .collect();
+    assert_eq!(names, ["kept"]);
+    put(&db, "again", 50_000).unwrap();
+    db.sync().unwrap();
+}
+
+#[test]
+fn a_failed_flush_stops_the_engine_and_reopening_recovers() {
+    fail_between(|storage| storage.faults().fail_flush(1));
+}
+
+#[test]
+fn a_failed_write_stops_the_engine_and_reopening_recovers() {
+    fail_between(|storage| storage.faults().fail_write(1));
+}
+
+#[test]
+fn a_full_host_is_no_space_at_the_write_and_nothing_else_breaks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let storage = Arc::new(SimStorage::new());
+    let engine = EngineOptions {
+        storage: Some(storage.clone()),
+        ..EngineOptions::default()
+    };
+    Database::create_with(&path, &CreateOptions::default(), &engine).unwrap();
+    storage.faults().limit_host(100 << 20);
+    let db = open(&path, &storage);
+    let mut fitted = 0;
+    let refused = loop {
+        match put(&db, &format!("f{fitted}"), 1 << 20) {
+            Ok(()) => fitted += 1,
+            Err(error) => break error,
+        }
+        assert!(fitted < 200);
+    };
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    db.sync().unwrap();
+    assert!(fitted > 20, "{fitted} MiB fitted");
+    db.unlink(NodeId::ROOT, &Name::new(b"f0").unwrap()).unwrap();
+    put(&db, "again", 1 << 20).unwrap();
+    assert!(db.check(true, &mut |_, _| {}).unwrap().findings.is_empty());
 }

@@ -195,7 +195,10 @@ fn overwrites_at_any_offset_match_an_array() {
         }
         let mut bytes = vec![0; model.len() + 10];
         assert_eq!(handle.read_at(0, &mut bytes).unwrap(), model.len());
-        assert!(bytes[..model.len()] == model, "step {step}");
+        assert!(
+            bytes[..model.len()] == model,
+            "step {step}: NODE-1, GATHER-2"
+        );
     }
     drop(handle);
     assert_clean(&db);
@@ -405,6 +408,44 @@ fn a_full_database_refuses_at_write_and_recovers_by_deleting() {
 }
 
 #[test]
+fn truncated_pages_of_the_map_never_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let node = make(&db, NodeId::ROOT, "f");
+    let handle = db.open_file(node, true).unwrap();
+    let mut model: Vec<u8> = Vec::new();
+    // Map pages cover 8 MiB: cut inside one, between two, and write behind the cut again.
+    for (step, len) in [
+        20 << 20,
+        9 << 20,
+        17 << 20,
+        8 << 20,
+        8 << 20,
+        30 << 20,
+        1,
+        12 << 20,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        handle.set_len(len as u64).unwrap();
+        model.resize(len, 0);
+        let tail = pattern(10_000.min(len), step as u64);
+        handle.write_at((len - tail.len()) as u64, &tail).unwrap();
+        model[len - tail.len()..].copy_from_slice(&tail);
+        if step % 3 != 1 {
+            handle.sync().unwrap();
+        }
+        assert!(content(&db, node) == model, "MAP-4, step {step}");
+    }
+    drop(handle);
+    db.close().unwrap();
+    let db = open(dir.path());
+    assert!(content(&db, node) == model, "MAP-4");
+    assert_clean(&db);
+}
+
+#[test]
 fn sparse_files_take_no_space() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), Some(32 << 20));
@@ -525,7 +566,7 @@ fn stores_are_dispatched_by_the_longest_mount() {
         .into_iter()
         .map(|entry| entry.name.to_string())
         .collect();
-    assert_eq!(listed, ["a.jpg", "raw"]);
+    assert_eq!(listed, ["a.jpg", "raw"], "CONTENT-1");
     let shown = db.resolve(b"/shown/a.jpg", true).unwrap();
     assert_eq!(content(&db, shown.node), b"a");
     assert_eq!(
@@ -548,7 +589,8 @@ fn stores_are_dispatched_by_the_longest_mount() {
             &name("b"),
             RenameMode::Replace
         )),
-        ErrorKind::CrossStore
+        ErrorKind::CrossStore,
+        "CONTENT-2"
     );
     assert_clean(&db);
     assert_eq!(kind(db.destroy_store("main")), ErrorKind::InvalidInput);
@@ -617,7 +659,7 @@ fn two_sessions_see_each_other() {
     handle.read_at(0, &mut bytes).unwrap();
     assert!(
         bytes == data,
-        "SESSION-2: what one has open the other does not reuse"
+        "SESSION-2, SESSION-3: what one has open the other does not reuse"
     );
     drop(handle);
     assert_clean(&one);

@@ -20,3 +20,16 @@ pub fn block_checksum(block: &[u8]) -> Checksum {
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_crc_32c() {
+        // The check value of the CRC catalogue, and RFC 3720 B.4 for the zeros.
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283, "FORMAT-4");
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa, "FORMAT-4");
+        assert_eq!(block_checksum(&[0; 4096]), crc32c(&[0; 4096]), "FORMAT-4");
+    }
+}

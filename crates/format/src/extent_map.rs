@@ -19,7 +19,8 @@
 //!
 //! # Invariants
 //! * `MAP-1` Runs are sorted, do not overlap in logical space, and stay inside the page.
-//! * `MAP-2` Two neighbouring runs that are contiguous both logically and physically are one run.
+//! * `MAP-2` Two neighbouring runs that are contiguous both logically and physically, in one
+//!   allocation group, are one run; a run never crosses a group, as extents never do.
 //! * `MAP-3` A run has exactly one checksum per block.
 
 use crate::DecodeError;
@@ -135,7 +136,9 @@ impl MapPage {
     fn merges_with_next(&self, at: usize) -> bool {
         match (self.runs.get(at), self.runs.get(at + 1)) {
             (Some(run), Some(next)) => {
-                run.logical_end() == next.logical_block && run.extent.is_followed_by(&next.extent)
+                run.logical_end() == next.logical_block
+                    && run.extent.is_followed_by(&next.extent)
+                    && run.extent.ag_index() == next.extent.ag_index()
             }
             _ => false,
         }
@@ -286,6 +289,14 @@ mod tests {
         page.insert(run(2, 0, 102, 2));
         assert_eq!(page.runs().len(), 1, "MAP-2");
         assert_eq!(page.runs()[0], run(0, 0, 100, 6));
+    }
+
+    #[test]
+    fn neighbours_in_two_allocation_groups_stay_two() {
+        let mut page = MapPage::default();
+        page.insert(run(0, 0, crate::limits::AG_BLOCKS - 2, 2));
+        page.insert(run(2, 0, crate::limits::AG_BLOCKS, 2));
+        assert_eq!(page.runs().len(), 2, "MAP-2");
     }
 
     proptest! {

@@ -118,6 +118,7 @@ fn byte_diagram(fields: &[Field], drawn_bytes: usize, per_line: usize, width: us
     lines.join("\n")
 }
 
+/// `SUPER-1`: the table covers the copy, and the document is the table.
 #[test]
 fn the_superblock_is_drawn_from_its_table() {
     let diagram = byte_diagram(FIELDS, 80, 16, 4);
@@ -177,6 +178,7 @@ fn number(record: &[u8], fields: &[Field], name: &str) -> u64 {
         .fold(0, |sum, &byte| (sum << 8) | u64::from(byte))
 }
 
+/// `FORMAT-1`: the encoded bytes are the documented little-endian ones.
 #[test]
 fn the_layout_of_a_map_page_is_that_of_the_code() {
     let runs = [

@@ -4,8 +4,8 @@
 //! mounts without a helper; the descriptor is needed for notifications of our own; and fuser
 //! unmounts whatever is at the mountpoint when its session ends, even another mount (`FUSE-6`).
 
-use crate::mount::MountOptions;
 use crate::mountinfo::LARDER_TYPE;
+use crate::options::MountOptions;
 use larder::{Error, ErrorKind};
 use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};

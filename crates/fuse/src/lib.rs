@@ -43,8 +43,10 @@ mod known;
 mod mount;
 mod mountinfo;
 mod notify;
+mod options;
 mod unmount;
 
-pub use mount::{MountOptions, Mounted, mount};
+pub use mount::{Mounted, mount};
 pub use mountinfo::{MountInfo, find_mount, is_mounted};
+pub use options::MountOptions;
 pub use unmount::{Unmounter, clean_stale, unmount};

@@ -5,49 +5,20 @@ use crate::device::{can_clone, mount_device, raise_readahead};
 use crate::known::Known;
 use crate::mountinfo::{find_mount, resolve};
 use crate::notify::Changes;
+use crate::options::MountOptions;
 use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};
 use fuser::{Session, SessionACL};
 use larder::{Database, Error, ErrorKind};
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// How much the kernel reads ahead, KiB: as much as one request can carry.
 const READAHEAD_KIB: u32 = 1024;
 /// Workers wait in fsync for commits; with this many, groups form and others are served meanwhile.
 const THREAD_COUNT_DEFAULT: usize = 16;
-
-/// How a database is mounted.
-#[derive(Debug, Clone)]
-pub struct MountOptions {
-    /// The database directory: it names the mount in the table of mounts.
-    pub database_path: PathBuf,
-    /// Refuses every change with `EROFS`.
-    pub read_only: bool,
-    /// Lets other users than the one who mounts use the mount, within the permissions of its files.
-    /// Default: for root. Others need `user_allow_other` in `/etc/fuse.conf`.
-    pub allow_other: bool,
-    /// Requests served at once, at most; 0: 16.
-    pub threads: usize,
-    /// How long the kernel trusts names and attributes. Default: 1 hour, since changes by others
-    /// are told to the kernel when they happen.
-    pub cache_ttl: Duration,
-}
-
-impl Default for MountOptions {
-    fn default() -> MountOptions {
-        MountOptions {
-            database_path: PathBuf::new(),
-            read_only: false,
-            allow_other: rustix::process::geteuid().is_root(),
-            threads: 0,
-            cache_ttl: Duration::from_secs(3600),
-        }
-    }
-}
 
 /// Mounts `database` at the directory `mountpoint` and returns once the kernel's requests are
 /// served. What a killed server left there is detached first. The mount owns `database`: when it has

@@ -66,11 +66,13 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// Adds a node with changes.
     pub fn push(&mut self, node: Arc<Node>) {
         self.started.get_or_insert_with(Instant::now);
         self.dirty.push(node);
     }
 
+    /// Whether there is nothing to commit.
     pub fn is_empty(&self) -> bool {
         self.dirty.is_empty()
             && self.retired.is_empty()
@@ -88,6 +90,19 @@ impl Group {
             ..Group::default()
         };
         std::mem::replace(self, next)
+    }
+}
+
+/// Stops the engine if a commit panics: its group is lost, so no later one may follow (`COMMIT-1`).
+struct StopOnPanic<'e>(&'e Engine);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop(
+                "a commit panicked, which is a defect; reopen the database, and report it".into(),
+            );
+        }
     }
 }
 
@@ -194,9 +209,13 @@ impl Engine {
     fn give_turn_back(&self) {
         // A commit that another thread runs must end first.
         let _no_commit = lock(&self.commit_lock);
-        self.turn.release(|| {
+        let released = self.turn.release(|| {
             lock(&self.group).is_empty() && self.dirty_bytes.load(Ordering::SeqCst) == 0
         });
+        debug_assert!(
+            !released || self.lock_room().space.reserved_blocks() == 0,
+            "TURN-1"
+        );
     }
 
     /// Up to which commit retired extents can be reclaimed now; `None` if there are none.
@@ -216,6 +235,7 @@ impl Engine {
     /// Freezes and commits the open group. The caller holds `commit_lock`.
     fn commit_group(&self, horizon: Option<CommitSeq>) -> Result<()> {
         self.check_running()?;
+        let _guard = StopOnPanic(self);
         let (generation, group, nodes) = {
             let _gate = self.close_gate();
             if lock(&self.group).is_empty() && horizon.is_none() {
@@ -247,6 +267,7 @@ impl Engine {
     fn freeze_node(&self, node: Arc<Node>, generation: u64) -> FrozenNode {
         let mut guard = node.lock();
         let state = &mut *guard;
+        debug_assert!(state.in_group, "NODE-3");
         state.in_group = false;
         state.is_committing = true;
         let mut frozen = FrozenNode {
@@ -292,6 +313,15 @@ impl Engine {
     fn freeze_content(&self, state: &mut NodeState, frozen: &mut FrozenNode) {
         let content = &mut state.content;
         let size = state.row.size_bytes;
+        debug_assert!(
+            content
+                .gather
+                .find(size / BLOCK_BYTES)
+                .is_none_or(|last| last[(size % BLOCK_BYTES) as usize..]
+                    .iter()
+                    .all(|&byte| byte == 0)),
+            "GATHER-2"
+        );
         if let Some(block) = content
             .gather
             .find(0)
@@ -332,6 +362,10 @@ impl Engine {
         mut nodes: Vec<FrozenNode>,
         horizon: Option<CommitSeq>,
     ) -> Result<()> {
+        assert!(
+            horizon.is_none_or(|horizon| horizon <= self.known_seq()),
+            "COMMIT-3"
+        );
         let mut set = ChangeSet {
             retired: group.retired,
             retired_bytes: group.retired_bytes,

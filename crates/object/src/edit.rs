@@ -390,6 +390,7 @@ impl Engine {
 
     /// Retires extents with the open group (`EDIT-2`).
     fn retire(&self, state: &mut NodeState, extents: Vec<Extent>) {
+        debug_assert!(state.content.frozen.is_none(), "NODE-2");
         let blocks: u64 = extents.iter().map(|extent| extent.block_count).sum();
         state.row.block_count -= blocks;
         let mut group = lock(&self.group);
@@ -414,6 +415,7 @@ impl Engine {
 
     /// Puts a node on the dirty list of the open group (`NODE-3`). Inside the gate only.
     pub(crate) fn mark_dirty(&self, node: &Arc<Node>, state: &mut NodeState) {
+        debug_assert!(self.turn.is_held(), "NODE-4");
         state.generation = self.open_generation.load(Ordering::SeqCst);
         if !state.in_group {
             state.in_group = true;

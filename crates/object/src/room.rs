@@ -3,8 +3,9 @@
 //! # Invariants
 //! * `ROOM-1` The free set is the complement of the committed extent rows and of what the open
 //!   group allocated; it is read anew where another session committed (`larder_ag` says where).
-//! * `ROOM-2` A promise (`Reservation`) is taken before any lock of names or nodes, because making
-//!   room may need a commit.
+//!
+//! A promise (`Reservation`) is taken before any lock of names or nodes, because making room may
+//! need a commit.
 
 use crate::engine::{Engine, lock};
 use crate::{Error, ErrorKind, Result};
@@ -131,7 +132,7 @@ impl Engine {
     }
 
     /// A promise of `blocks` blocks. Makes room by growing a segment or by reclaiming what was
-    /// deleted; [`ErrorKind::NoSpace`] only when neither helps. Needs the turn (`ROOM-2`).
+    /// deleted; [`ErrorKind::NoSpace`] only when neither helps. Needs the turn, and no lock.
     pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
         let mut commits_left = RECLAIM_COMMITS_MAX;
         loop {
@@ -214,9 +215,14 @@ impl Engine {
     }
 
     fn create_segment(&self, index: SegmentIndex) -> Result<Arc<Segment>> {
-        let device = self.storage.create_segment(index).map_err(|error| {
-            crate::error::io_error(format!("cannot create segment {index}"), error)
-        })?;
+        let device = match self.storage.create_segment(index) {
+            // A session that died before its commit may have left it; the catalog names it not.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                self.storage.open_segment(index)
+            }
+            created => created,
+        }
+        .map_err(|error| crate::error::io_error(format!("cannot create segment {index}"), error))?;
         let segment = Arc::new(Segment::create(
             device,
             self.info.database_id,

@@ -432,3 +432,45 @@ fn background_failure(error: &Error) -> String {
         "the background commit failed and the outcome is unknown ({error}); close and reopen the database"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_catalog::{CatalogOptions, DatabaseInit};
+
+    #[test]
+    fn the_dead_are_buried_and_the_living_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let init = DatabaseInit {
+            database_id: [7; 16],
+            capacity_bytes: 0,
+            retention_ns: 0,
+            now_ns: 1,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+        };
+        let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &init).unwrap();
+        let (living, _) = Session::begin(dir.path(), &catalog, "living", 1).unwrap();
+        let (dead, _) = Session::begin(dir.path(), &catalog, "dead", 2).unwrap();
+        let dead_id = dead.id;
+        drop(dead); // As a kill does: the lock is gone, the row and the file are not.
+        let (newborn, _) = Session::begin(dir.path(), &catalog, "newborn", 3).unwrap();
+        let ids: Vec<SessionId> = catalog
+            .sessions()
+            .unwrap()
+            .iter()
+            .map(|row| row.session)
+            .collect();
+        assert_eq!(ids, [living.id, newborn.id], "SESSION-1");
+        assert!(
+            !dir.path()
+                .join("sessions")
+                .join(lock_file(dead_id))
+                .exists()
+        );
+        living.end(&catalog).unwrap();
+        newborn.end(&catalog).unwrap();
+        assert!(catalog.sessions().unwrap().is_empty());
+    }
+}

@@ -330,7 +330,7 @@ impl Engine {
         ) != (live, retired)
         {
             findings.push(format!(
-                "free space in memory differs from the extent rows: {} + {} blocks instead of {live} + {retired}",
+                "free space in memory differs from the extent rows (ROOM-1): {} + {} blocks instead of {live} + {retired}",
                 room.space.allocated_blocks(), room.space.quarantined_blocks()
             ));
         }

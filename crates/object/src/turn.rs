@@ -208,3 +208,69 @@ impl Turn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn the_turn_is_one_sessions_at_a_time_and_goes_round() {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = AtomicU32::new(0);
+        let rounds: Vec<AtomicU32> = (0..3).map(|_| AtomicU32::new(0)).collect();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for mine in &rounds {
+                let turn = Turn::open(dir.path()).unwrap();
+                let (inside, done) = (&inside, &done);
+                scope.spawn(move || {
+                    // Greedy: takes the turn again at once, as a busy mount does.
+                    while !done.load(Ordering::SeqCst) {
+                        turn.begin(|| Ok(())).unwrap();
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "TURN-2");
+                        std::thread::sleep(Duration::from_micros(200));
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        turn.end();
+                        assert!(turn.release(|| true));
+                        mine.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(600));
+            done.store(true, Ordering::SeqCst);
+        });
+        let counts: Vec<u32> = rounds
+            .iter()
+            .map(|mine| mine.load(Ordering::SeqCst))
+            .collect();
+        let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+        assert!(*least > 0 && most / least < 10, "TURN-3: {counts:?}");
+    }
+
+    #[test]
+    fn a_turn_in_use_or_with_changes_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let turn = Turn::open(dir.path()).unwrap();
+        turn.begin(|| Ok(())).unwrap();
+        assert!(!turn.release(|| true), "in use");
+        turn.end();
+        assert!(
+            !turn.release(|| false),
+            "TURN-1: not everything is committed"
+        );
+        assert!(turn.is_held() && !turn.is_wanted());
+        assert!(turn.release(|| true) && !turn.is_held());
+    }
+
+    #[test]
+    fn a_failed_refresh_leaves_the_turn_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let turn = Turn::open(dir.path()).unwrap();
+        let refused = turn.begin(|| Err(Error::new(ErrorKind::Io, "no")));
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Io);
+        let other = Turn::open(dir.path()).unwrap();
+        other.begin(|| Ok(())).unwrap();
+        other.end();
+    }
+}

@@ -20,6 +20,7 @@ impl Address {
         block: 0,
     };
 
+    /// Where the extent begins.
     pub fn start_of(extent: &Extent) -> Address {
         Address {
             segment: extent.segment,
@@ -27,6 +28,7 @@ impl Address {
         }
     }
 
+    /// The address after its last block.
     pub fn end_of(extent: &Extent) -> Address {
         Address {
             segment: extent.segment,
@@ -45,6 +47,7 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
+    /// An empty set; runs are cut at multiples of `ag_blocks`.
     pub fn new(ag_blocks: u64) -> Runs {
         Runs {
             ag_blocks,

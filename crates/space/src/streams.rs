@@ -34,6 +34,7 @@ struct Stream {
 }
 
 impl Streams {
+    /// No streams yet.
     pub fn new(ag_blocks: u64) -> Streams {
         Streams {
             ag_blocks,

@@ -57,7 +57,9 @@ pub fn check_source(source: &Source) -> Vec<String> {
         if line.text.contains(concat!("#![allow(", "missing_docs")) {
             at(line.number, "docstrings are not optional".to_owned());
         }
-        if let Some(item) = public_item(line.text).filter(|_| !has_docstring(&lines[..index])) {
+        let is_documented =
+            || has_docstring(&lines[..index]) || is_of_private_type(&lines[..=index]);
+        if let Some(item) = public_item(line.text).filter(|_| !is_documented()) {
             at(line.number, format!("public `{item}` without a docstring"));
         }
     }
@@ -92,12 +94,51 @@ fn public_item(text: &str) -> Option<String> {
     if !ITEMS.contains(&word) || (word == "mod" && text.trim_end().ends_with(';')) {
         return None;
     }
-    let name = words
-        .next()?
-        .split(|c: char| !(c.is_alphanumeric() || c == '_'))
-        .next()?;
+    let name = identifier(words.next()?)?;
     // In a macro (`$name`) the docstring is an argument.
     (!name.is_empty()).then(|| format!("{word} {name}"))
+}
+
+/// Whether the last line stands in the `impl` of a type that the file declares without `pub`: such a
+/// method is not public, whatever it says.
+fn is_of_private_type(lines: &[Line<'_>]) -> bool {
+    let is_inside = lines.last().is_some_and(|line| line.text.starts_with(' '));
+    let implemented = lines
+        .iter()
+        .rev()
+        .find_map(|line| implemented_type(line.text));
+    is_inside
+        && lines
+            .iter()
+            .any(|line| implemented.is_some() && private_type(line.text) == implemented)
+}
+
+/// `Foo` in `impl<T> Foo<T> {` and in `impl Bar for Foo {`.
+fn implemented_type(text: &str) -> Option<&str> {
+    let rest = text.strip_prefix("impl")?;
+    let rest = if rest.starts_with('<') {
+        rest.split_once("> ")?.1
+    } else {
+        rest
+    };
+    identifier(rest.split_once(" for ").map_or(rest, |(_, name)| name))
+}
+
+/// `Foo` in `struct Foo`, unless it is public.
+fn private_type(text: &str) -> Option<&str> {
+    let text = text
+        .trim_start_matches("pub(crate) ")
+        .trim_start_matches("pub(super) ");
+    identifier(
+        text.strip_prefix("struct ")
+            .or_else(|| text.strip_prefix("enum "))?,
+    )
+}
+
+fn identifier(text: &str) -> Option<&str> {
+    text.trim_start()
+        .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+        .next()
 }
 
 fn has_docstring(before: &[Line<'_>]) -> bool {
@@ -141,6 +182,10 @@ mod tests {
         finds("pub fn f() {}", "public `fn f`");
         finds("/// Doc.\nstruct A;\npub struct B;", "public `struct B`");
         finds("    pub const fn f() {}", "`fn f`");
+        finds(
+            "/// Doc.\npub struct A;\nimpl A {\n    pub fn f() {}\n}",
+            "`fn f`",
+        );
         finds("pub const A: u8 = 1;", "`const A`");
         finds("#![allow(missing_docs)]", "not optional");
         finds(&"\n".repeat(LINES_MAX), "701 lines");
@@ -157,7 +202,8 @@ mod tests {
     #[test]
     fn what_is_right_passes() {
         let right = "/// Doc.\n#[derive(Debug)]\n#[error(\n    \"x\"\n)]\npub struct A;\n/// Doc.\npub fn f<T>() {}\npub(crate) fn g() {}\n\
-            // x.unwrap() in words\npub mod a;\npub use b::C;\n#[cfg(test)]\nmod tests {\n x.unwrap();\n pub fn h() {}\n}";
+            // x.unwrap() in words\npub mod a;\npub use b::C;\n\
+            pub(crate) struct P<T>;\nimpl<T> P<T> {\n    pub fn f() {}\n}\n#[cfg(test)]\nmod tests {\n x.unwrap();\n pub fn h() {}\n}";
         assert_eq!(findings(right), Vec::<String>::new());
         assert_eq!(
             check_lints("Cargo.toml", "[lints]\nworkspace = true\n"),

@@ -1,0 +1,142 @@
+//! An open regular file of the `files` provider, with its prefetching.
+
+use crate::provider::FileHandle;
+use crate::types::{AllocateMode, Attr, SeekTarget};
+use larder_object::format::StoreId;
+use larder_object::{Engine, Error, ErrorKind, Node, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Objects up to this size are prefetched whole at the first read, bytes.
+const PREFETCH_WHOLE_BYTES: u64 = 1 << 20;
+/// A sequential reader is kept this far ahead, doubling from the first to the second, bytes.
+const PREFETCH_BYTES_MIN: u64 = 256 << 10;
+const PREFETCH_BYTES_MAX: u64 = 8 << 20;
+
+/// An open regular file.
+pub(crate) struct Handle {
+    engine: Arc<Engine>,
+    store: StoreId,
+    node: Arc<Node>,
+    write: bool,
+    /// Where the next read begins if the reader is sequential, bytes.
+    expected: AtomicU64,
+    /// How far a sequential reader was prefetched, bytes.
+    ahead: AtomicU64,
+}
+
+impl Handle {
+    /// A handle of `node`, which counts as open already.
+    pub(crate) fn new(engine: Arc<Engine>, store: StoreId, node: Arc<Node>, write: bool) -> Handle {
+        Handle {
+            engine,
+            store,
+            node,
+            write,
+            expected: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
+        }
+    }
+
+    fn require_write(&self) -> Result<()> {
+        if self.write {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::ReadOnly,
+            "the handle was opened for reading; open it for writing",
+        ))
+    }
+
+    /// Keeps the device ahead of a sequential reader: whole small objects, else a window that
+    /// doubles as long as the pattern holds.
+    fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        let end = offset + len;
+        let expected = self.expected.swap(end, Ordering::Relaxed);
+        if offset != expected {
+            self.ahead.store(0, Ordering::Relaxed);
+            return Ok(());
+        }
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        if offset == 0 {
+            self.ahead
+                .store(PREFETCH_WHOLE_BYTES.max(end), Ordering::Relaxed);
+            return self.engine.prefetch(&self.node, 0, PREFETCH_WHOLE_BYTES);
+        }
+        if end + PREFETCH_BYTES_MIN < ahead {
+            return Ok(());
+        }
+        let window = offset.clamp(PREFETCH_BYTES_MIN, PREFETCH_BYTES_MAX);
+        let from = ahead.max(end);
+        self.ahead.store(from + window, Ordering::Relaxed);
+        self.engine.prefetch(&self.node, from, window)
+    }
+}
+
+impl FileHandle for Handle {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.prefetch(offset, buffer.len() as u64)?;
+        self.engine.read(&self.node, offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.require_write()?;
+        self.engine.write(&self.node, offset, data)
+    }
+
+    fn append(&self, data: &[u8]) -> Result<u64> {
+        self.require_write()?;
+        self.engine.append(&self.node, data)
+    }
+
+    fn set_len(&self, size_bytes: u64) -> Result<()> {
+        self.require_write()?;
+        self.engine.truncate(&self.node, size_bytes)
+    }
+
+    fn expect_len(&self, size_bytes: u64) -> Result<()> {
+        self.require_write()?;
+        self.engine.expect_len(&self.node, size_bytes);
+        Ok(())
+    }
+
+    fn allocate(&self, mode: AllocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        self.require_write()?;
+        if len_bytes == 0 {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "a range of no bytes cannot be allocated",
+            ));
+        }
+        match mode {
+            AllocateMode::Allocate { keep_size } => self
+                .engine
+                .allocate(&self.node, offset, len_bytes, keep_size),
+            AllocateMode::PunchHole => self.engine.punch(&self.node, offset, len_bytes),
+            AllocateMode::ZeroRange { keep_size } => self
+                .engine
+                .zero_range(&self.node, offset, len_bytes, keep_size),
+        }
+    }
+
+    fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>> {
+        self.engine
+            .seek(&self.node, target == SeekTarget::Data, offset)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.engine.sync_node(&self.node)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        Ok(Attr::of(self.store, self.engine.row(&self.node)?))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Err(error) = self.engine.close_node(&self.node) {
+            tracing::warn!("closing inode {}: {error}", self.node.ino());
+        }
+    }
+}
