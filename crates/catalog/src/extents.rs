@@ -310,7 +310,10 @@ pub(crate) fn stamp_ags<'e>(
     touched: impl Iterator<Item = &'e Extent>,
 ) -> Result<()> {
     let ags: BTreeSet<(SegmentIndex, u64)> = touched
-        .map(|extent| (extent.segment, extent.ag_index()))
+        .flat_map(|extent| {
+            let last = (extent.end_block() - 1) / AG_BLOCKS;
+            (extent.ag_index()..=last).map(|ag| (extent.segment, ag))
+        })
         .collect();
     for (segment, ag) in ags {
         txn.prepare_cached(

@@ -5,6 +5,7 @@ use crate::device::{can_clone, mount_device, raise_readahead};
 use crate::known::Known;
 use crate::mountinfo::{find_mount, resolve};
 use crate::notify::Changes;
+use crate::notify::NOTIFY_THREAD;
 use crate::options::MountOptions;
 use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};
 use fuser::{Session, SessionACL};
@@ -165,7 +166,9 @@ impl Server {
             lock,
         } = self;
         let served = std::thread::scope(|scope| {
-            scope.spawn(|| changes.serve(&known, &notifications));
+            std::thread::Builder::new()
+                .name(NOTIFY_THREAD.into())
+                .spawn_scoped(scope, || changes.serve(&known, &notifications))?;
             // The bridge and all its handles are dropped in there.
             let served = session.run();
             changes.stop();

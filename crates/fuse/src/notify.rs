@@ -25,6 +25,9 @@ const INVAL_INODE: u32 = 2;
 const INVAL_ENTRY: u32 = 3;
 const EXPIRE_ONLY: u32 = 1;
 
+/// The thread that writes notifications, and nothing else (`FUSE-2`).
+pub(crate) const NOTIFY_THREAD: &str = "larder-notify";
+
 /// What is to be told to the kernel. Filled from anywhere, emptied by [`Changes::serve`].
 #[derive(Default)]
 pub(crate) struct Changes {
@@ -108,6 +111,7 @@ impl Changes {
 
 /// One notification is one write. What the kernel does not hold, it need not drop.
 fn send(device: &mut &File, notification: &[u8]) -> io::Result<()> {
+    debug_assert_eq!(std::thread::current().name(), Some(NOTIFY_THREAD), "FUSE-2");
     match device.write(notification) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other.map(|_| ()),

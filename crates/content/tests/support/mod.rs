@@ -102,13 +102,6 @@ impl ContentTree {
         Ok(tree)
     }
 
-    /// The content of a file.
-    #[allow(dead_code)] // Not every test file needs it.
-    pub fn read(&self, path: &str) -> Result<Vec<u8>> {
-        let attr = self.database.resolve(path.as_bytes(), false)?;
-        self.read_node(attr.node, attr.size_bytes)
-    }
-
     /// What `check` finds when it reads all content.
     pub fn findings(&self) -> Result<Vec<String>> {
         Ok(self.database.check(true, &mut |_, _| {})?.findings)
@@ -176,7 +169,7 @@ impl ContentTree {
             FileKind::File => EntryKind::File {
                 nlink: attr.nlink,
                 len_bytes: attr.size_bytes,
-                content: Tree::hash_content(&self.read_node(node, attr.size_bytes)?),
+                content: Tree::hash_content(&self.read(node, attr.size_bytes)?),
             },
             kind => panic!("{path}: no script makes a {}", kind.as_str()),
         };
@@ -197,7 +190,7 @@ impl ContentTree {
     }
 
     /// The whole content, to its end and not beyond.
-    fn read_node(&self, node: NodeId, size_bytes: u64) -> Result<Vec<u8>> {
+    fn read(&self, node: NodeId, size_bytes: u64) -> Result<Vec<u8>> {
         let handle = self.database.open_file(node, false)?;
         let mut bytes = vec![0; size_bytes as usize + 1];
         let mut len = 0;

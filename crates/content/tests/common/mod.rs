@@ -1,0 +1,82 @@
+//! A database in a temporary directory, and short ways to use it.
+
+#![allow(clippy::unwrap_used, dead_code, missing_docs)] // Each test file uses some of it.
+
+use larder::{
+    Caller, CreateOptions, Database, Error, ErrorKind, Name, NewNode, NodeId, OpenOptions,
+};
+use std::path::Path;
+
+pub const OWNER: Caller = Caller { uid: 1, gid: 2 };
+
+pub fn create(dir: &Path, capacity_bytes: Option<u64>) -> Database {
+    let path = dir.join("t.larder");
+    Database::create(
+        &path,
+        &CreateOptions {
+            capacity_bytes,
+            ..CreateOptions::default()
+        },
+    )
+    .unwrap();
+    open(dir)
+}
+
+pub fn open(dir: &Path) -> Database {
+    Database::open(
+        &dir.join("t.larder"),
+        OpenOptions {
+            label: "test".into(),
+            ..OpenOptions::default()
+        },
+    )
+    .unwrap()
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+pub fn make(db: &Database, parent: NodeId, text: &str) -> NodeId {
+    db.create_node(parent, &name(text), NewNode::File, 0o644, OWNER)
+        .unwrap()
+        .node
+}
+
+pub fn put(db: &Database, parent: NodeId, text: &str, bytes: &[u8]) -> NodeId {
+    let node = make(db, parent, text);
+    db.open_file(node, true)
+        .unwrap()
+        .write_at(0, bytes)
+        .unwrap();
+    node
+}
+
+pub fn content(db: &Database, node: NodeId) -> Vec<u8> {
+    let handle = db.open_file(node, false).unwrap();
+    let mut bytes = vec![0; handle.attr().unwrap().size_bytes as usize];
+    let read = handle.read_at(0, &mut bytes).unwrap();
+    assert_eq!(read, bytes.len());
+    bytes
+}
+
+pub fn pattern(len: usize, salt: u64) -> Vec<u8> {
+    let mut state = salt | 1;
+    (0..len)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+pub fn assert_clean(db: &Database) {
+    let report = db.check(true, &mut |_, _| {}).unwrap();
+    assert_eq!(report.findings, Vec::<String>::new());
+}
+
+pub fn kind<T: std::fmt::Debug>(outcome: Result<T, Error>) -> ErrorKind {
+    outcome.unwrap_err().kind()
+}
