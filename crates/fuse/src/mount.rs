@@ -174,6 +174,12 @@ impl Server {
             changes.stop();
             served
         });
+        // The kernel answers ENODEV after the end, which fuser knows, and ECONNABORTED to a worker that
+        // was just taking a request when the end came.
+        let served = served.or_else(|error: std::io::Error| match error.raw_os_error() {
+            Some(libc::ECONNABORTED) => Ok(()),
+            _ => Err(error),
+        });
         let served = served.map_err(|error| {
             Error::with_source(
                 ErrorKind::Stopped,
