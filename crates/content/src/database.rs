@@ -56,7 +56,8 @@ pub struct StoreInfo {
 #[derive(Clone)]
 struct MountedStore {
     row: StoreRow,
-    provider: Arc<dyn StoreProvider>,
+    /// `None`: this program does not have the provider.
+    provider: Option<Arc<dyn StoreProvider>>,
     /// Where the mount hangs: the root of this store, under this name; `None` for `main`.
     place: Option<(StoreId, Name)>,
 }
@@ -71,6 +72,14 @@ struct Shared {
     engine: Arc<Engine>,
     factories: HashMap<String, ProviderFactory>,
     stores: RwLock<Vec<MountedStore>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Err(error) = self.engine.close() {
+            tracing::error!("closing a database: {error}");
+        }
+    }
 }
 
 impl Database {
@@ -168,16 +177,7 @@ impl Database {
         let mount = mount.map_or_else(|| format!("/{name}"), str::to_owned);
         let shows = shows.map(|other| self.find_store(other)).transpose()?;
         let (parent, entry) = self.mount_place(&mount)?;
-        match self.shared_provider(parent)?.lookup(Ino::ROOT, &entry) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-            Ok(_) => {
-                return Err(Error::new(
-                    ErrorKind::Exists,
-                    format!("'{mount}' exists in the tree; remove it or choose another --mount"),
-                ));
-            }
-        }
+        self.require_free(parent, &entry, &mount)?;
         let owner = Caller::current();
         let row = self
             .shared
@@ -209,10 +209,56 @@ impl Database {
             self.factory(provider)?;
         }
         if let Some(mount) = mount {
-            self.mount_place(mount)?;
+            let (host, entry) = self.mount_place(mount)?;
+            if store == StoreId::MAIN {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    "store 'main' is always mounted at '/'; mount the others where you like",
+                ));
+            }
+            if self.is_below(host, store) {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("'{mount}' lies inside store '{name}' itself; choose a place outside"),
+                ));
+            }
+            self.require_free(host, &entry, mount)?;
         }
         self.shared.engine.set_store(store, provider, mount)?;
         self.reload_stores()
+    }
+
+    /// A mount hides what is under it: nothing may be there.
+    fn require_free(&self, host: StoreId, entry: &Name, mount: &str) -> Result<()> {
+        let root = NodeId {
+            store: host,
+            ino: Ino::ROOT,
+        };
+        match self.lookup(root, entry) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => Err(Error::new(
+                ErrorKind::Exists,
+                format!("'{mount}' exists in the tree; remove it or choose another --mount"),
+            )),
+        }
+    }
+
+    /// Whether `store` is `ancestor`, or is mounted somewhere in it.
+    fn is_below(&self, store: StoreId, ancestor: StoreId) -> bool {
+        let stores = self.read_stores();
+        let mut at = Some(store);
+        while let Some(store) = at {
+            if store == ancestor {
+                return true;
+            }
+            let place = stores
+                .iter()
+                .find(|s| s.row.store == store)
+                .and_then(|s| s.place.as_ref());
+            at = place.map(|(host, _)| *host);
+        }
+        false
     }
 
     fn find_store(&self, name: &str) -> Result<StoreId> {
@@ -291,10 +337,12 @@ impl Database {
             };
             let provider = match known.iter().find(|s| s.row == row) {
                 Some(store) => store.provider.clone(),
-                None => (self.factory(&row.provider)?)(ProviderContext {
-                    engine: self.shared.engine.clone(),
-                    store: row.store,
-                    table_store: row.table_store,
+                None => self.shared.factories.get(&row.provider).map(|factory| {
+                    factory(ProviderContext {
+                        engine: self.shared.engine.clone(),
+                        store: row.store,
+                        table_store: row.table_store,
+                    })
                 }),
             };
             mounted.push(MountedStore {
@@ -313,11 +361,20 @@ impl Database {
     }
 
     fn shared_provider(&self, store: StoreId) -> Result<Arc<dyn StoreProvider>> {
-        self.read_stores()
+        let stores = self.read_stores();
+        let found = stores
             .iter()
             .find(|s| s.row.store == store)
-            .map(|s| s.provider.clone())
-            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("store {store} is gone")))
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("store {store} is gone")))?;
+        found.provider.clone().ok_or_else(|| {
+            let (name, provider) = (&found.row.name, &found.row.provider);
+            Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "store '{name}' needs provider '{provider}', which this program does not have"
+                ),
+            )
+        })
     }
 
     /// The store mounted in `parent` under `name`, if any (`CONTENT-1`).

@@ -51,7 +51,7 @@ impl Handle {
     /// Keeps the device ahead of a sequential reader: whole small objects, else a window that
     /// doubles as long as the pattern holds.
     fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
-        let end = offset + len;
+        let end = offset.saturating_add(len);
         let expected = self.expected.swap(end, Ordering::Relaxed);
         if offset != expected {
             self.ahead.store(0, Ordering::Relaxed);
@@ -63,12 +63,13 @@ impl Handle {
                 .store(PREFETCH_WHOLE_BYTES.max(end), Ordering::Relaxed);
             return self.engine.prefetch(&self.node, 0, PREFETCH_WHOLE_BYTES);
         }
-        if end + PREFETCH_BYTES_MIN < ahead {
+        if end.saturating_add(PREFETCH_BYTES_MIN) < ahead {
             return Ok(());
         }
         let window = offset.clamp(PREFETCH_BYTES_MIN, PREFETCH_BYTES_MAX);
         let from = ahead.max(end);
-        self.ahead.store(from + window, Ordering::Relaxed);
+        self.ahead
+            .store(from.saturating_add(window), Ordering::Relaxed);
         self.engine.prefetch(&self.node, from, window)
     }
 }

@@ -59,7 +59,9 @@ pub(crate) struct Group {
     pub orphans_removed: Vec<(StoreId, Ino)>,
     pub holders_added: Vec<(StoreId, Ino, SessionId)>,
     pub holders_removed: Vec<(StoreId, Ino, SessionId)>,
-    /// Other sessions live. Kept from group to group.
+    /// A change of names or attributes is in it.
+    pub has_names: bool,
+    /// Other sessions live (`SESSION-4`). Kept from group to group.
     pub has_others: bool,
     /// Reclaim found everything pinned: not before this moment again.
     reclaim_after: Option<Instant>,
@@ -93,15 +95,26 @@ impl Group {
     }
 }
 
-/// Stops the engine if a commit panics: its group is lost, so no later one may follow (`COMMIT-1`).
-struct StopOnPanic<'e>(&'e Engine);
+/// Ends a commit that did not succeed: it stops the engine, because its group is lost and no later
+/// one may follow (`COMMIT-1`), and lets go those who wait for frozen nodes.
+struct CommitGuard<'e> {
+    engine: &'e Engine,
+    frozen: Vec<Arc<Node>>,
+    is_done: bool,
+}
 
-impl Drop for StopOnPanic<'_> {
+impl Drop for CommitGuard<'_> {
     fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
         if std::thread::panicking() {
-            self.0.stop(
+            self.engine.stop(
                 "a commit panicked, which is a defect; reopen the database, and report it".into(),
             );
+        }
+        for node in &self.frozen {
+            node.thaw(&mut node.lock());
         }
     }
 }
@@ -123,11 +136,11 @@ pub(crate) struct FrozenNode {
 impl Engine {
     /// Returns after the commit that holds every operation that ended before.
     pub fn sync(&self) -> Result<()> {
-        let open = self.open_generation.load(Ordering::SeqCst);
-        let target = if lock(&self.group).is_empty() {
-            open - 1
-        } else {
-            open
+        let target = {
+            // The freeze takes the group and its number under this lock.
+            let group = lock(&self.group);
+            let open = self.open_generation.load(Ordering::SeqCst);
+            if group.is_empty() { open - 1 } else { open }
         };
         self.sync_generation(target)
     }
@@ -168,21 +181,34 @@ impl Engine {
     /// The background's part: due groups, reclaim, and giving the turn back.
     pub(crate) fn commit_if_due(&self) -> Result<()> {
         if !self.turn.is_held() {
-            return Ok(());
+            let is_time = lock(&self.group)
+                .reclaim_after
+                .is_none_or(|after| Instant::now() >= after);
+            let has_leftovers = self.may_have_orphans.load(Ordering::SeqCst)
+                || self.lock_room().space.quarantined_blocks() > 0;
+            if !is_time || !has_leftovers {
+                return Ok(());
+            }
+            // Space waits to be reclaimed, and nobody else may come to do it.
+            self.begin()?;
+            self.turn.end();
         }
         if self.turn.is_wanted() {
-            self.turn.start_yielding();
+            self.turn.close();
             let outcome = self.commit_now();
             self.give_turn_back();
+            self.turn.open_again();
             return outcome;
         }
         let (is_empty, is_old, may_reclaim) = {
-            let group = lock(&self.group);
-            let is_old = group
-                .started
-                .is_some_and(|started| started.elapsed() >= self.options.commit_interval);
+            let mut group = lock(&self.group);
+            let is_empty = group.is_empty();
+            // Also a group without nodes (a grown segment, a holder that left) has an age.
+            let is_old = !is_empty
+                && group.started.get_or_insert_with(Instant::now).elapsed()
+                    >= self.options.commit_interval;
             (
-                group.is_empty(),
+                is_empty,
                 is_old,
                 group
                     .reclaim_after
@@ -226,8 +252,9 @@ impl Engine {
             return Ok(None);
         }
         let horizon = self.reclaim_horizon()?;
+        self.may_have_orphans
+            .store(!self.catalog.orphans()?.is_empty(), Ordering::SeqCst);
         let has_orphans = !self.lost_orphans(horizon)?.is_empty();
-        self.may_have_orphans.store(has_orphans, Ordering::SeqCst);
         let is_worth_it = has_orphans || self.catalog.has_retired(horizon)?;
         Ok(is_worth_it.then_some(horizon))
     }
@@ -235,27 +262,44 @@ impl Engine {
     /// Freezes and commits the open group. The caller holds `commit_lock`.
     fn commit_group(&self, horizon: Option<CommitSeq>) -> Result<()> {
         self.check_running()?;
-        let _guard = StopOnPanic(self);
+        let mut guard = CommitGuard {
+            engine: self,
+            frozen: Vec::new(),
+            is_done: false,
+        };
         let (generation, group, nodes) = {
             let _gate = self.close_gate();
             if lock(&self.group).is_empty() && horizon.is_none() {
+                guard.is_done = true;
                 return Ok(());
             }
             self.freeze()
         };
+        let is_frozen = |frozen: &&FrozenNode| frozen.flush.is_some();
+        guard.frozen = nodes
+            .iter()
+            .filter(is_frozen)
+            .map(|frozen| frozen.node.clone())
+            .collect();
         let outcome = self.commit_frozen(generation, group, nodes, horizon);
-        if let Err(error) = &outcome {
-            self.stop(format!(
+        match &outcome {
+            Ok(()) => guard.is_done = true,
+            Err(error) => self.stop(format!(
                 "a commit failed ({error}); close and reopen the database"
-            ));
+            )),
         }
         outcome
     }
 
     /// Closes the open group (`COMMIT-1`). The gate is closed; nothing here can fail.
     fn freeze(&self) -> (u64, Group, Vec<FrozenNode>) {
-        let generation = self.open_generation.fetch_add(1, Ordering::SeqCst);
-        let mut group = lock(&self.group).take();
+        let (generation, mut group) = {
+            let mut open = lock(&self.group);
+            (
+                self.open_generation.fetch_add(1, Ordering::SeqCst),
+                open.take(),
+            )
+        };
         let nodes = std::mem::take(&mut group.dirty);
         let frozen = nodes
             .into_iter()
@@ -387,8 +431,11 @@ impl Engine {
         // COMMIT-2: the extents above were flushed by flush_contents.
         let outcome = self.commit_catalog(&set)?;
         self.publish(generation, &nodes, &outcome);
-        lock(&self.group).has_others = self.catalog.sessions()?.len() > 1;
-        self.checkpoint()
+        if let Err(error) = self.checkpoint() {
+            // The commit is durable; the log is only longer than it should be.
+            tracing::warn!("a checkpoint failed: {error}");
+        }
+        Ok(())
     }
 
     /// Adds a node's rows to the change set.
@@ -453,7 +500,11 @@ impl Engine {
             let extents = match &cached {
                 Some(node) => {
                     let mut state = node.lock();
-                    if state.is_deleted || state.in_group || state.is_committing {
+                    if state.is_deleted
+                        || state.in_group
+                        || state.is_committing
+                        || state.open_count > 0
+                    {
                         continue;
                     }
                     state.is_deleted = true;

@@ -156,7 +156,9 @@ impl Engine {
             return Err(too_large());
         }
         let edit = self.edit()?;
-        let mut promise = self.promise(&edit, 1, Purpose::Privileged)?;
+        // The last block stays, with zeros behind the end.
+        let tail_blocks = u64::from(!size_bytes.is_multiple_of(BLOCK_BYTES));
+        let mut promise = self.promise(&edit, tail_blocks, Purpose::Privileged)?;
         let _gate = self.enter_gate();
         let mut state = self.lock_thawed(node)?;
         require_alive(&state)?;
@@ -332,6 +334,10 @@ impl Engine {
                 "only regular files have content to open",
             ));
         }
+        if state.row.nlink == 0 && state.open_count == 0 {
+            // Nobody holds it for us: it may be reclaimed at any moment.
+            return Err(Error::new(ErrorKind::NotFound, "the file was removed"));
+        }
         state.open_count += 1;
         Ok(())
     }
@@ -344,10 +350,10 @@ impl Engine {
             if state.open_count > 0 {
                 return Ok(());
             }
-            if state.content.expected_bytes > 0 || state.content.is_loaded {
-                state.content.expected_bytes = 0;
-                self.lock_room().space.end_stream(stream_of(node));
-            }
+            state.content.expected_bytes = 0;
+            self.lock_room().space.end_stream(stream_of(node));
+            // Another session may have taken its last name.
+            self.freshen(node, &mut state)?;
             if state.row.nlink > 0 || state.is_deleted {
                 return Ok(());
             }
@@ -360,8 +366,10 @@ impl Engine {
             group
                 .holders_removed
                 .push((node.store, node.ino, self.session.id));
-            // Without other sessions nobody else can hold it; else the next reclaim decides.
-            if !group.has_others {
+            // Without other sessions nobody else can hold it, and without constraints nobody can
+            // refuse; else the next reclaim decides.
+            self.may_have_orphans.store(true, Ordering::SeqCst);
+            if !group.has_others && !self.is_constrained(node.store) {
                 group.orphans_removed.push((node.store, node.ino));
                 drop(group);
                 self.delete(node, &mut state);
@@ -415,7 +423,10 @@ impl Engine {
 
     /// Puts a node on the dirty list of the open group (`NODE-3`). Inside the gate only.
     pub(crate) fn mark_dirty(&self, node: &Arc<Node>, state: &mut NodeState) {
-        debug_assert!(self.turn.is_held(), "NODE-4");
+        debug_assert!(
+            self.turn.is_held() || self.check_running().is_err(),
+            "NODE-4"
+        );
         state.generation = self.open_generation.load(Ordering::SeqCst);
         if !state.in_group {
             state.in_group = true;
@@ -449,7 +460,7 @@ fn blocks_touched(offset: Option<u64>, len_bytes: u64) -> u64 {
     }
 }
 
-fn require_alive(state: &NodeState) -> Result<()> {
+pub(crate) fn require_alive(state: &NodeState) -> Result<()> {
     if state.is_deleted {
         return Err(Error::new(
             ErrorKind::NotFound,

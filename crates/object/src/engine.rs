@@ -102,7 +102,9 @@ pub struct Engine {
     pub(crate) dirty_bytes: AtomicU64,
     /// Stores where something of the user's may refuse a row.
     pub(crate) constrained: RwLock<HashSet<StoreId>>,
-    /// Some orphan may have nobody left who holds it.
+    /// Another connection has committed, and the caches do not know yet.
+    pub(crate) has_foreign_change: AtomicBool,
+    /// There may be orphans in the catalog.
     pub(crate) may_have_orphans: AtomicBool,
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
     pub(crate) observers: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
@@ -218,10 +220,11 @@ impl Engine {
             .clock
             .as_ref()
             .map_or_else(system_clock, |clock| clock());
-        let (session, pin) = Session::begin(path, &catalog, label, now_ns)?;
+        let turn = Turn::open(path)?;
+        let (session, pin) = Session::begin(path, &turn, &catalog, label, now_ns)?;
         let engine = Arc::new(Engine {
             path: path.to_owned(),
-            turn: Turn::open(path)?,
+            turn,
             dirty_bytes_max: match options.dirty_bytes_max {
                 0 => (rustix::param::page_size() as u64 * memory_pages() / 50).max(64 << 20),
                 bytes => bytes,
@@ -246,7 +249,8 @@ impl Engine {
             readers: Mutex::default(),
             dirty_bytes: AtomicU64::new(0),
             constrained: RwLock::default(),
-            may_have_orphans: AtomicBool::new(true),
+            may_have_orphans: AtomicBool::new(false),
+            has_foreign_change: AtomicBool::new(false),
             next_inos: Mutex::default(),
             observers: Mutex::default(),
             stopped: OnceLock::new(),
@@ -256,6 +260,8 @@ impl Engine {
         });
         engine.open_segments()?;
         engine.find_constraints()?;
+        let has_orphans = !engine.catalog.orphans()?.is_empty();
+        engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
         if options.has_background {
             engine.start_background()?;
         }
@@ -275,20 +281,15 @@ impl Engine {
     }
 
     fn close_orderly(&self) -> Result<()> {
-        if self.stopped.get().is_some() {
-            return self.check_running();
-        }
-        if self.turn.is_held() {
+        self.check_running()?;
+        if self.turn.is_held() || (self.lock_room().is_loaded() && self.wants_reclaim()?) {
+            // Alone: what others began is in the last commit, and nobody begins anything more.
+            let alone = self.alone()?;
             self.commit_now()?;
+            self.reclaim_all()?;
+            self.turn.abandon();
+            drop(alone);
         }
-        if self.lock_room().is_loaded() && self.wants_reclaim()? {
-            // What the first commit retires, the second reclaims.
-            self.begin()?;
-            let outcome = self.reclaim_all();
-            self.turn.end();
-            outcome?;
-        }
-        self.turn.release(|| true);
         self.catalog
             .checkpoint(larder_catalog::CheckpointKind::Passive)?;
         Ok(())
@@ -332,6 +333,14 @@ impl Engine {
     pub(crate) fn edit(&self) -> Result<Edit<'_>> {
         self.begin()?;
         Ok(Edit { engine: self })
+    }
+
+    /// Begins something that must be alone: no change is under way, none begins, and no commit runs
+    /// except the caller's.
+    pub(crate) fn alone(&self) -> Result<Alone<'_>> {
+        self.check_running()?;
+        self.turn.begin_exclusive(|| self.refresh_with_turn())?;
+        Ok(Alone { engine: self })
     }
 
     pub(crate) fn enter_gate(&self) -> RwLockReadGuard<'_, ()> {
@@ -481,17 +490,22 @@ impl Engine {
         Ok(self.catalog.set_store(store, provider, mount)?)
     }
 
-    /// Destroys a store and retires its extents.
+    /// Destroys a store and retires its extents. Handles in it answer [`ErrorKind::NotFound`].
     pub fn destroy_store(&self, store: StoreId) -> Result<()> {
-        let _edit = self.edit()?;
+        let _alone = self.alone()?;
         // The store's own uncommitted changes must not meet missing tables.
         self.commit_now()?;
+        let _no_commit = lock(&self.commit_lock);
         let _gate = self.close_gate();
         let _names = self.write_names();
-        self.catalog.destroy_store(store)?;
-        lock(&self.cache).retain(|(of, _), _| *of != store);
-        self.known_seq
-            .store(self.catalog.commit_seq()?.0, Ordering::SeqCst);
+        let seq = self.catalog.destroy_store(store)?;
+        lock(&self.cache).retain(|(of, _), node| {
+            if *of == store {
+                node.lock().is_deleted = true;
+            }
+            *of != store
+        });
+        self.known_seq.store(seq.0, Ordering::SeqCst);
         self.reload_space()
     }
 }
@@ -512,6 +526,17 @@ pub(crate) struct Edit<'e> {
 impl Drop for Edit<'_> {
     fn drop(&mut self) {
         self.engine.turn.end();
+    }
+}
+
+/// The turn, alone.
+pub(crate) struct Alone<'e> {
+    engine: &'e Engine,
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.engine.turn.end_exclusive();
     }
 }
 

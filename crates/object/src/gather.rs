@@ -10,8 +10,9 @@ use larder_space::format::limits::BLOCK_BYTES;
 use std::collections::BTreeMap;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Blocks in one chunk of memory (128 KiB): one bit each in [`Chunk::present`].
-const CHUNK_BLOCKS: u64 = 32;
+/// Blocks in one chunk of memory (32 KiB): one bit each in [`Chunk::present`]. A lone dirty block
+/// takes a whole chunk at worst.
+const CHUNK_BLOCKS: u64 = 8;
 
 /// Dirty blocks by logical block number.
 #[derive(Debug, Default)]

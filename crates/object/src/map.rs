@@ -185,27 +185,53 @@ impl ExtentMap {
         }
     }
 
-    /// The first mapped block in `from..to`.
+    /// The first mapped block in `from..to`. Cost: the stored pages up to it.
     pub fn next_mapped(
         &mut self,
         source: MapSource<'_>,
         from: u64,
         to: u64,
     ) -> Result<Option<u64>> {
+        const BATCH: usize = 8;
         if from >= to {
             return Ok(None);
         }
-        self.load_range(source, from / MAP_PAGE_BLOCKS, (to - 1) / MAP_PAGE_BLOCKS)?;
-        for (&index, page) in self.pages.range(from / MAP_PAGE_BLOCKS..) {
-            let first = index * MAP_PAGE_BLOCKS;
-            for run in page.runs() {
-                if first + run.logical_end() > from {
+        let last = (to - 1) / MAP_PAGE_BLOCKS;
+        let mut at = from / MAP_PAGE_BLOCKS;
+        loop {
+            let stored = match self.cut {
+                Some(cut) if at >= cut => Vec::new(),
+                _ => source
+                    .catalog
+                    .map_pages(source.store, source.ino, at, BATCH)?,
+            };
+            // Up to here everything that is stored is in memory.
+            let known = match stored.last() {
+                Some((index, _)) if stored.len() == BATCH => (*index).min(last),
+                _ => last,
+            };
+            for (index, bytes) in stored {
+                let is_cut = self.cut.is_some_and(|cut| index >= cut);
+                if !is_cut && let Entry::Vacant(vacant) = self.pages.entry(index) {
+                    vacant.insert(decode(source, index, &bytes)?);
+                }
+            }
+            for (&index, page) in self.pages.range(at..=known) {
+                let first = index * MAP_PAGE_BLOCKS;
+                let found = page
+                    .runs()
+                    .iter()
+                    .find(|run| first + run.logical_end() > from);
+                if let Some(run) = found {
                     let block = (first + run.logical_block).max(from);
                     return Ok((block < to).then_some(block));
                 }
             }
+            if known == last {
+                return Ok(None);
+            }
+            at = known + 1;
         }
-        Ok(None)
     }
 
     /// Every extent, in logical order. Cost: loads the whole map.

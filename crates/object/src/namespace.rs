@@ -46,24 +46,25 @@ impl Engine {
     /// Begins a change; waits for the turn.
     pub fn change(&self) -> Result<Change<'_>> {
         let edit = self.edit()?;
-        if !self
-            .constrained
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
-        {
-            // What a constraint may refuse is tried on the catalog: it must know what was before.
-            self.commit_now()?;
+        loop {
+            if self.has_constraints() {
+                // What a constraint may refuse is tried on the catalog: it must know what was before.
+                self.commit_now()?;
+            }
+            let gate = self.enter_gate();
+            let names = self.write_names();
+            if self.has_constraints() && lock(&self.group).has_names {
+                // Another change came in between.
+                continue;
+            }
+            return Ok(Change {
+                engine: self,
+                _names: names,
+                _gate: gate,
+                _edit: edit,
+                now_ns: self.now_ns(),
+            });
         }
-        let gate = self.enter_gate();
-        let names = self.write_names();
-        Ok(Change {
-            engine: self,
-            _names: names,
-            _gate: gate,
-            _edit: edit,
-            now_ns: self.now_ns(),
-        })
     }
 
     fn node(&self, store: StoreId, ino: Ino) -> Result<Arc<Node>> {
@@ -302,6 +303,11 @@ impl Engine {
 impl Change<'_> {
     shared_queries!();
 
+    fn mark_dirty(&self, node: &Arc<Node>, state: &mut NodeState) {
+        self.engine.mark_dirty(node, state);
+        lock(&self.engine.group).has_names = true;
+    }
+
     /// A new inode, without a name yet. `row.ino` is ignored; the node has the number it got.
     pub fn insert(
         &self,
@@ -322,7 +328,7 @@ impl Change<'_> {
         let node = Arc::new(Node::new(store, row, true));
         let mut state = node.lock();
         state.target = target.map(<[u8]>::to_vec);
-        self.engine.mark_dirty(&node, &mut state);
+        self.mark_dirty(&node, &mut state);
         drop(state);
         lock(&self.engine.cache).insert((store, Ino(next)), node.clone());
         Ok(node)
@@ -348,7 +354,7 @@ impl Change<'_> {
         state.row.ctime_ns = self.now_ns;
         state.mask.mtime = true;
         state.mask.ctime = true;
-        self.engine.mark_dirty(dir, &mut state);
+        self.mark_dirty(dir, &mut state);
         Ok(())
     }
 
@@ -360,9 +366,16 @@ impl Change<'_> {
         edit: impl FnOnce(&mut InodeRow),
     ) -> Result<InodeRow> {
         let mut state = self.engine.lock_node(node)?;
-        edit(&mut state.row);
+        let mut row = state.row.clone();
+        edit(&mut row);
+        if (mask.mode || mask.owner || mask.atime || mask.mtime) && !state.is_fresh {
+            // Attributes that a user sets; the others belong to changes that were tried.
+            self.engine
+                .try_row(node.store, &InodeChange::Update(row.clone(), mask))?;
+        }
+        state.row = row;
         state.mask = state.mask | mask;
-        self.engine.mark_dirty(node, &mut state);
+        self.mark_dirty(node, &mut state);
         Ok(state.row.clone())
     }
 
@@ -372,7 +385,7 @@ impl Change<'_> {
     pub fn drop_name(&self, node: &Arc<Node>) -> Result<()> {
         let mut state = self.engine.lock_node(node)?;
         let is_last = state.row.nlink == 1 || state.row.kind == FileKind::Directory;
-        if is_last && !state.is_fresh && !state.in_group {
+        if is_last && !state.is_fresh {
             self.engine
                 .try_row(node.store, &InodeChange::Delete(node.ino))?;
         }
@@ -381,13 +394,14 @@ impl Change<'_> {
         state.row.ctime_ns = self.now_ns;
         state.mask.nlink = true;
         state.mask.ctime = true;
-        self.engine.mark_dirty(node, &mut state);
+        self.mark_dirty(node, &mut state);
         if state.row.nlink > 0 {
             return Ok(());
         }
         let mut group = lock(&self.engine.group);
         let is_open = state.open_count > 0;
         if is_open || (group.has_others && !is_directory) {
+            self.engine.may_have_orphans.store(true, Ordering::SeqCst);
             group.orphans_added.push((node.store, node.ino));
             if is_open {
                 group
@@ -416,20 +430,31 @@ impl Change<'_> {
         }
         state.row.ctime_ns = self.now_ns;
         state.mask.ctime = true;
-        self.engine.mark_dirty(node, &mut state);
+        self.mark_dirty(node, &mut state);
         Ok(())
     }
 }
 
 impl Engine {
-    /// Tries a row change where the user's constraints may refuse it.
-    fn try_row(&self, store: StoreId, change: &InodeChange) -> Result<()> {
-        if !self
-            .constrained
-            .read()
+    /// Whether any store has constraints of the user's.
+    fn has_constraints(&self) -> bool {
+        let constrained = self.constrained.read();
+        !constrained
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
+    }
+
+    /// Whether something of the user's may refuse a row of this store.
+    pub(crate) fn is_constrained(&self, store: StoreId) -> bool {
+        let constrained = self.constrained.read();
+        constrained
             .unwrap_or_else(PoisonError::into_inner)
             .contains(&store)
-        {
+    }
+
+    /// Tries a row change where the user's constraints may refuse it.
+    fn try_row(&self, store: StoreId, change: &InodeChange) -> Result<()> {
+        if !self.is_constrained(store) {
             return Ok(());
         }
         self.catalog

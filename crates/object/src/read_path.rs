@@ -4,6 +4,7 @@
 //! pinned by `begin_read` (`SESSION-2`).
 
 use crate::Result;
+use crate::edit::require_alive;
 use crate::engine::{Engine, lock};
 use crate::map::{MapSource, Mapped};
 use crate::node::{Node, NodeState};
@@ -37,6 +38,7 @@ impl Engine {
         let mut reads = Vec::new();
         let len = {
             let mut state = self.lock_node(node)?;
+            require_alive(&state)?;
             let left = state.row.size_bytes.saturating_sub(offset);
             let len = buffer
                 .len()
@@ -65,7 +67,10 @@ impl Engine {
         self.load_content(node, state)?;
         let source = self.map_source(node);
         let content = &mut state.content;
-        content.map.shrink();
+        if !state.is_committing {
+            // MAP-4: until the commit has ended the catalog lacks what the map has.
+            content.map.shrink();
+        }
         let mut done = 0;
         while done < buffer.len() {
             let position = offset + done as u64;
@@ -241,6 +246,7 @@ impl Engine {
     /// after the end, or no data follows. A dirty block counts as data.
     pub fn seek(&self, node: &Node, for_data: bool, offset: u64) -> Result<Option<u64>> {
         let mut state = self.lock_node(node)?;
+        require_alive(&state)?;
         let size = state.row.size_bytes;
         if offset >= size {
             return Ok(None);
@@ -280,11 +286,13 @@ impl Engine {
                         .chain(frozen)
                         .map(|next| next - block)
                         .min();
-                    if until.is_none() && for_data {
-                        // Nothing dirty ahead: let the map jump over the empty pages.
-                        match content.map.next_mapped(source, block, end)? {
-                            Some(next) => (false, next - block),
-                            None => return Ok(None),
+                    if for_data {
+                        // The map jumps over the pages that are not stored.
+                        let limit = until.map_or(end, |until| (block + until).min(end));
+                        match (content.map.next_mapped(source, block, limit)?, until) {
+                            (Some(next), _) => (false, next - block),
+                            (None, Some(until)) => (false, until),
+                            (None, None) => return Ok(None),
                         }
                     } else {
                         (false, until.map_or(hole, |until| until.min(hole)))

@@ -16,6 +16,7 @@ use larder_space::format::{CommitSeq, Extent, SegmentIndex};
 use larder_space::{Purpose, Reservation, Space, SpaceError};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Blocks of one segment at most (4 TiB): what every filesystem can hold in one file.
 const SEGMENT_BLOCKS_MAX: u64 = 1 << 30;
@@ -29,6 +30,9 @@ const BATCH: usize = 10_000;
 /// Commits that may be needed until what was just deleted can be used again: the one that retires,
 /// the one that reclaims, and one that was running already.
 const RECLAIM_COMMITS_MAX: u32 = 3;
+/// How often, and how long each time, a full database waits for other sessions' pins.
+const PIN_WAITS_MAX: u32 = 20;
+const PIN_WAIT: Duration = Duration::from_millis(25);
 
 /// The free set.
 #[derive(Default)]
@@ -135,6 +139,7 @@ impl Engine {
     /// deleted; [`ErrorKind::NoSpace`] only when neither helps. Needs the turn, and no lock.
     pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
         let mut commits_left = RECLAIM_COMMITS_MAX;
+        let mut waits_left = PIN_WAITS_MAX;
         loop {
             let refused = match self.lock_room().space.reserve(blocks, purpose) {
                 Ok(promise) => return Ok(promise),
@@ -145,6 +150,14 @@ impl Engine {
             }
             if commits_left > 0 && self.wants_reclaim()? {
                 commits_left -= 1;
+                self.commit_now()?;
+                continue;
+            }
+            let has_orphans = self.may_have_orphans.load(Ordering::SeqCst);
+            if waits_left > 0 && (has_orphans || self.lock_room().space.quarantined_blocks() > 0) {
+                // Other sessions need a tick to let go of what was just deleted.
+                waits_left -= 1;
+                std::thread::sleep(PIN_WAIT);
                 self.commit_now()?;
                 continue;
             }
@@ -160,6 +173,7 @@ impl Engine {
     /// delete something.
     pub(crate) fn wants_reclaim(&self) -> Result<bool> {
         Ok(!lock(&self.group).is_empty()
+            || self.may_have_orphans.load(Ordering::SeqCst)
             || self.lock_room().space.quarantined_blocks() > 0
             || self.catalog.has_retired(CommitSeq(i64::MAX as u64))?)
     }
@@ -167,7 +181,8 @@ impl Engine {
     /// Preallocates more of a segment; `false` when the capacity or the host allows no more.
     pub(crate) fn grow(&self, wanted_blocks: u64) -> Result<bool> {
         let _one_at_a_time = lock(&self.grow_lock);
-        if self.lock_room().space.available_blocks(Purpose::Ordinary) >= wanted_blocks {
+        let available = self.lock_room().space.available_blocks(Purpose::Ordinary);
+        if available >= wanted_blocks {
             return Ok(true);
         }
         let segments = self
@@ -186,12 +201,11 @@ impl Engine {
         let host = self.storage.available_bytes().map_err(|error| {
             crate::error::io_error("cannot learn how much room the host has".into(), error)
         })?;
-        let step = step
-            .min(room_left)
-            .min(host.saturating_sub(HOST_MARGIN_BYTES) / BLOCK_BYTES);
-        if step == 0 {
+        let possible = room_left.min(host.saturating_sub(HOST_MARGIN_BYTES) / BLOCK_BYTES);
+        if possible == 0 || available.saturating_add(possible) < wanted_blocks {
             return Ok(false);
         }
+        let step = step.min(possible);
         let last = segments
             .last()
             .filter(|segment| segment.block_count() < SEGMENT_BLOCKS_MAX);

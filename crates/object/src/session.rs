@@ -5,14 +5,17 @@
 //!   nothing else (no clock, no heartbeat) decides that.
 //! * `SESSION-2` Extents that a commit S retired are reclaimed only when every live session's pin
 //!   is ≥ S and no read in this process began before S.
+//! * `SESSION-4` A session is born only while nobody has the turn: who has it knows whether others
+//!   live.
 //! * `SESSION-3` A session advances its pin past S only after it has dropped every cached map
 //!   that is older than S, and has registered as holder of the orphans it has open.
 
 use crate::engine::{Engine, lock};
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
+use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{AttrMask, Catalog, InodeRow};
+use larder_catalog::{AttrMask, Catalog, InodeChange, InodeRow};
 use larder_space::format::{CommitSeq, Ino, SessionId, StoreId};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -53,6 +56,7 @@ impl Session {
     /// Buries dead sessions and begins a new one, pinned at the newest commit.
     pub fn begin(
         database: &Path,
+        turn: &Turn,
         catalog: &Catalog,
         label: &str,
         now_ns: i64,
@@ -70,6 +74,19 @@ impl Session {
         for row in catalog.sessions()? {
             bury_if_dead(&directory, catalog, row.session)?;
         }
+        turn.begin(|| Ok(()))?; // SESSION-4
+        let born = Session::be_born(directory, catalog, label, now_ns);
+        turn.end();
+        turn.release(|| true);
+        born
+    }
+
+    fn be_born(
+        directory: PathBuf,
+        catalog: &Catalog,
+        label: &str,
+        now_ns: i64,
+    ) -> Result<(Session, CommitSeq)> {
         let (id, pin) = catalog.begin_session(std::process::id(), label, now_ns)?;
         let file = open_lock(&directory.join(lock_file(id)))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
@@ -172,29 +189,47 @@ impl Engine {
     /// Runs when the turn was just taken: caches and free space must know what others committed.
     pub(crate) fn refresh_with_turn(&self) -> Result<()> {
         self.notice_foreign()?;
+        lock(&self.group).has_others = self.catalog.sessions()?.len() > 1;
         self.sync_space()
     }
 
-    /// Drops what another session's commit, or an SQL client's, has made stale.
+    /// Drops what another session's commit, or an SQL client's, has made stale. When it fails it
+    /// has not happened: the next call does it all again.
     pub(crate) fn notice_foreign(&self) -> Result<()> {
         {
             let _no_commit = lock(&self.commit_lock);
-            if !self.catalog.foreign_change()? {
+            if self.catalog.foreign_change()? {
+                self.has_foreign_change.store(true, Ordering::SeqCst);
+            }
+            if !self.has_foreign_change.load(Ordering::SeqCst) {
                 return Ok(());
             }
             self.find_constraints()?;
             let seq = self.catalog.commit_seq()?;
-            let _gate = self.close_gate();
-            let _names = self.write_names();
             // Our own commits are not foreign, so a newer number is another session's; the turn
             // was theirs, so nothing here is uncommitted (TURN-1).
             let has_new_content = seq > self.known_seq();
-            self.invalidate(has_new_content)?;
             if has_new_content {
                 self.open_segments()?;
-                lock(&self.next_inos).clear();
-                self.known_seq.store(seq.0, Ordering::SeqCst);
             }
+            let held = {
+                let _gate = self.close_gate();
+                let _names = self.write_names();
+                if has_new_content {
+                    lock(&self.next_inos).clear();
+                }
+                self.invalidate(has_new_content)
+            };
+            self.hold_orphans(&held)?;
+            if has_new_content {
+                // Only now: the pin follows this number (SESSION-3).
+                self.known_seq.store(seq.0, Ordering::SeqCst);
+                if self.lock_room().is_loaded() {
+                    // It may have left something to reclaim that only waited for this pin.
+                    self.may_have_orphans.store(true, Ordering::SeqCst);
+                }
+            }
+            self.has_foreign_change.store(false, Ordering::SeqCst);
         }
         for observer in lock(&self.observers).iter() {
             observer();
@@ -217,7 +252,8 @@ impl Engine {
         Ok(())
     }
 
-    fn invalidate(&self, has_new_content: bool) -> Result<()> {
+    /// Marks or forgets what is cached; returns what is open here.
+    fn invalidate(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
         let mut held: HashSet<(StoreId, Ino)> = HashSet::new();
         let mut cache = lock(&self.cache);
         cache.retain(|key, node| {
@@ -243,10 +279,14 @@ impl Engine {
             true
         });
         drop(cache);
+        held
+    }
+
+    /// Registers as a holder of what another session unlinked while it was open here (`SESSION-3`).
+    fn hold_orphans(&self, held: &HashSet<(StoreId, Ino)>) -> Result<()> {
         if held.is_empty() {
             return Ok(());
         }
-        // SESSION-3: another session unlinked what is open here.
         for (store, ino, _) in self.catalog.orphans()? {
             if held.contains(&(store, ino)) {
                 self.catalog.add_holder(store, ino, self.session.id)?;
@@ -265,11 +305,13 @@ impl Engine {
     /// The same, once no commit is writing the node's blocks: for structural edits (`NODE-2`).
     pub(crate) fn lock_thawed<'n>(&self, node: &'n Node) -> Result<MutexGuard<'n, NodeState>> {
         let mut state = node.lock_thawed();
+        // A commit that failed thaws too.
+        self.check_running()?;
         self.freshen(node, &mut state)?;
         Ok(state)
     }
 
-    fn freshen(&self, node: &Node, state: &mut NodeState) -> Result<()> {
+    pub(crate) fn freshen(&self, node: &Node, state: &mut NodeState) -> Result<()> {
         // While a commit runs, memory is ahead of the catalog.
         if !state.is_stale || state.is_committing {
             return Ok(());
@@ -351,6 +393,18 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether something of the user's refuses that this orphan goes; then it stays until that does.
+    fn is_kept_by_constraint(&self, store: StoreId, ino: Ino) -> bool {
+        self.is_constrained(store)
+            && self
+                .catalog
+                .try_inode(store, &InodeChange::Delete(ino))
+                .inspect_err(|refused| {
+                    tracing::debug!("inode {ino} of store {store} stays: {refused}")
+                })
+                .is_err()
+    }
+
     /// Orphans that nobody holds and that every session knows to be without a name.
     pub(crate) fn lost_orphans(&self, horizon: CommitSeq) -> Result<Vec<(StoreId, Ino)>> {
         let orphans = self.catalog.orphans()?;
@@ -365,7 +419,7 @@ impl Engine {
                 let is_held = holders.iter().any(|&(s, i, holder)| {
                     (s, i) == (store, ino) && (holder == self.session.id || alive.contains(&holder))
                 });
-                !is_held && seq <= horizon
+                !is_held && seq <= horizon && !self.is_kept_by_constraint(store, ino)
             })
             .map(|(store, ino, _)| (store, ino))
             .collect())
@@ -451,11 +505,12 @@ mod tests {
             root_gid: 0,
         };
         let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &init).unwrap();
-        let (living, _) = Session::begin(dir.path(), &catalog, "living", 1).unwrap();
-        let (dead, _) = Session::begin(dir.path(), &catalog, "dead", 2).unwrap();
+        let turn = Turn::open(dir.path()).unwrap();
+        let (living, _) = Session::begin(dir.path(), &turn, &catalog, "living", 1).unwrap();
+        let (dead, _) = Session::begin(dir.path(), &turn, &catalog, "dead", 2).unwrap();
         let dead_id = dead.id;
         drop(dead); // As a kill does: the lock is gone, the row and the file are not.
-        let (newborn, _) = Session::begin(dir.path(), &catalog, "newborn", 3).unwrap();
+        let (newborn, _) = Session::begin(dir.path(), &turn, &catalog, "newborn", 3).unwrap();
         let ids: Vec<SessionId> = catalog
             .sessions()
             .unwrap()

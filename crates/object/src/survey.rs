@@ -210,7 +210,7 @@ impl Engine {
     ) -> Result<CheckReport> {
         let mut report = CheckReport::default();
         {
-            let _edit = self.edit()?;
+            let _alone = self.alone()?;
             self.commit_now()?;
             let _no_commit = crate::engine::lock(&self.commit_lock);
             report.findings = self.catalog.check()?;

@@ -16,8 +16,8 @@
 //! ```text
 //!  without ──begin──▶ acquiring ──flock──▶ held ──(committed, no users)──▶ without
 //!                                           │ ▲
-//!                                yield wanted▼ │  begin() waits while yielding
-//!                                         yielding
+//!             exclusive, or others wait ▼ │  begin() waits meanwhile
+//!                                         closed      any state ──abandon──▶ abandoned (for good)
 //! ```
 
 use crate::{Error, ErrorKind, Result};
@@ -28,7 +28,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a session waits for another session's group before it gives up.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// This process's side of the turn.
 pub(crate) struct Turn {
@@ -42,7 +42,10 @@ pub(crate) struct Turn {
 struct State {
     is_held: bool,
     is_acquiring: bool,
-    is_yielding: bool,
+    /// New users wait: somebody wants the turn alone, or to give it back.
+    is_closed: bool,
+    /// The session has stopped; nobody begins anything any more.
+    is_abandoned: bool,
     users: u32,
 }
 
@@ -83,11 +86,14 @@ impl Turn {
     pub fn begin(&self, refresh: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut state = self.state();
         loop {
-            if state.is_held && !state.is_yielding {
+            if state.is_abandoned {
+                return Err(abandoned());
+            }
+            if state.is_held && !state.is_closed {
                 state.users += 1;
                 return Ok(());
             }
-            if !state.is_held && !state.is_acquiring {
+            if !state.is_held && !state.is_acquiring && !state.is_closed {
                 break;
             }
             state = self.wait(state);
@@ -99,21 +105,52 @@ impl Turn {
             .and_then(|()| refresh().inspect_err(|_| self.unlock()));
         let mut state = self.state();
         state.is_acquiring = false;
-        if outcome.is_ok() {
-            state.is_held = true;
-            state.users += 1;
-        }
         self.changed.notify_all();
-        outcome
+        outcome?;
+        if state.is_abandoned {
+            self.unlock();
+            return Err(abandoned());
+        }
+        state.is_held = true;
+        state.users += 1;
+        Ok(())
+    }
+
+    /// The same, but alone: waits until the other users have left, and keeps new ones out until
+    /// [`Turn::end_exclusive`].
+    pub fn begin_exclusive(&self, refresh: impl Fn() -> Result<()>) -> Result<()> {
+        loop {
+            self.begin(&refresh)?;
+            let mut state = self.state();
+            if !state.is_closed {
+                state.is_closed = true;
+                // Being a user meanwhile keeps the turn from being given back.
+                while state.users > 1 {
+                    state = self.wait(state);
+                }
+                return Ok(());
+            }
+            // Somebody else was faster, and waits for this user to leave.
+            state.users -= 1;
+            self.changed.notify_all();
+            while state.is_closed {
+                state = self.wait(state);
+            }
+        }
+    }
+
+    /// Lets others in again.
+    pub fn end_exclusive(&self) {
+        let mut state = self.state();
+        state.users = 0;
+        state.is_closed = false;
+        self.changed.notify_all();
     }
 
     /// Leaves the users of the turn.
     pub fn end(&self) {
-        let mut state = self.state();
-        state.users -= 1;
-        if state.users == 0 {
-            self.changed.notify_all();
-        }
+        self.state().users -= 1;
+        self.changed.notify_all();
     }
 
     /// Whether this session has the turn.
@@ -134,18 +171,26 @@ impl Turn {
         }
     }
 
-    /// Keeps new users out and waits until the present ones have left. `release`
-    /// must follow.
-    pub fn start_yielding(&self) {
+    /// Keeps new users out and waits until the present ones have left; [`Turn::open_again`] must
+    /// follow.
+    pub fn close(&self) {
         let mut state = self.state();
-        state.is_yielding = true;
+        while state.is_closed {
+            state = self.wait(state);
+        }
+        state.is_closed = true;
         while state.users > 0 {
             state = self.wait(state);
         }
     }
 
+    /// Lets users in again.
+    pub fn open_again(&self) {
+        self.state().is_closed = false;
+        self.changed.notify_all();
+    }
+
     /// Gives the turn back if nobody uses it and `is_clean` holds (`TURN-1`); says whether.
-    /// Ends yielding in any case.
     pub fn release(&self, is_clean: impl FnOnce() -> bool) -> bool {
         let mut state = self.state();
         let released = state.is_held && state.users == 0 && is_clean();
@@ -153,7 +198,6 @@ impl Turn {
             self.unlock();
             state.is_held = false;
         }
-        state.is_yielding = false;
         self.changed.notify_all();
         released
     }
@@ -162,6 +206,7 @@ impl Turn {
     /// what it has in memory.
     pub fn abandon(&self) {
         let mut state = self.state();
+        state.is_abandoned = true;
         if state.is_held {
             self.unlock();
             state.is_held = false;
@@ -200,13 +245,20 @@ impl Turn {
             if Instant::now() > deadline {
                 return Err(Error::new(
                     ErrorKind::Busy,
-                    "another session has kept the turn for 60 s; end it (larder_session lists sessions) or try again",
+                    "another session has kept the turn for 300 s; end it (larder_session lists sessions) or try again",
                 ));
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(2));
         }
     }
+}
+
+fn abandoned() -> Error {
+    Error::new(
+        ErrorKind::Stopped,
+        "the session has stopped; close and reopen the database",
+    )
 }
 
 #[cfg(test)]
@@ -261,6 +313,61 @@ mod tests {
         );
         assert!(turn.is_held() && !turn.is_wanted());
         assert!(turn.release(|| true) && !turn.is_held());
+    }
+
+    #[test]
+    fn who_is_alone_is_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let turn = Turn::open(dir.path()).unwrap();
+        let (inside, alone) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (turn, inside, alone) = (&turn, &inside, &alone);
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        if thread < 2 {
+                            turn.begin_exclusive(|| Ok(())).unwrap();
+                            assert_eq!(alone.fetch_add(1, Ordering::SeqCst), 0);
+                            assert_eq!(inside.load(Ordering::SeqCst), 0);
+                            assert!(!turn.release(|| true), "in use");
+                            alone.fetch_sub(1, Ordering::SeqCst);
+                            turn.end_exclusive();
+                        } else {
+                            turn.begin(|| Ok(())).unwrap();
+                            inside.fetch_add(1, Ordering::SeqCst);
+                            assert_eq!(alone.load(Ordering::SeqCst), 0);
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                            turn.end();
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn nobody_begins_after_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let (turn, other) = (
+            Turn::open(dir.path()).unwrap(),
+            Turn::open(dir.path()).unwrap(),
+        );
+        other.begin(|| Ok(())).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| turn.begin(|| Ok(())));
+            std::thread::sleep(Duration::from_millis(20));
+            turn.abandon();
+            other.end();
+            assert!(other.release(|| true));
+            let refused = waiting.join().unwrap().unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Stopped);
+        });
+        assert_eq!(
+            turn.begin(|| Ok(())).unwrap_err().kind(),
+            ErrorKind::Stopped
+        );
+        other.begin(|| Ok(())).unwrap();
+        other.end();
     }
 
     #[test]
