@@ -26,6 +26,7 @@ mod handle;
 mod path;
 mod provider;
 mod readonly;
+mod stores;
 mod types;
 
 pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};

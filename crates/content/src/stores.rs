@@ -1,0 +1,275 @@
+//! The stores of an open database: creating, placing, finding them (`CONTENT-1`).
+
+use crate::database::{Database, MountedStore, StoreInfo};
+use crate::provider::{ProviderContext, ProviderFactory, StoreProvider};
+use crate::types::{Caller, NodeId};
+use larder_object::format::{Ino, Name, StoreId};
+use larder_object::{Error, ErrorKind, Result};
+use std::sync::Arc;
+
+impl Database {
+    /// All stores, `main` first.
+    pub fn stores(&self) -> Result<Vec<StoreInfo>> {
+        self.reload_stores()?;
+        let stores = self.read_stores();
+        let name_of = |id: StoreId| {
+            stores
+                .iter()
+                .find(|s| s.row.store == id)
+                .map(|s| s.row.name.clone())
+                .unwrap_or_default()
+        };
+        Ok(stores
+            .iter()
+            .map(|s| StoreInfo {
+                store: s.row.store,
+                name: s.row.name.clone(),
+                provider: s.row.provider.clone(),
+                mount: s.row.mount.clone(),
+                table: name_of(s.row.table_store),
+            })
+            .collect())
+    }
+
+    /// Creates a store, mounted at `mount` (default: `/NAME`). `shows` names the store whose table
+    /// it presents, for providers that are views.
+    pub fn create_store(
+        &self,
+        name: &str,
+        provider: &str,
+        mount: Option<&str>,
+        shows: Option<&str>,
+    ) -> Result<StoreInfo> {
+        self.factory(provider)?;
+        let mount = mount.map_or_else(|| format!("/{name}"), str::to_owned);
+        let shows = shows.map(|other| self.find_store(other)).transpose()?;
+        let (parent, entry) = self.mount_place(&mount)?;
+        self.require_free(parent, &entry, &mount)?;
+        let owner = Caller::current();
+        let row = self
+            .shared
+            .engine
+            .create_store(name, provider, &mount, shows, 0o755, owner.uid, owner.gid)?;
+        self.reload_stores()?;
+        self.stores()?
+            .into_iter()
+            .find(|info| info.store == row.store)
+            .ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NotFound,
+                    format!("store '{name}' vanished while it was created"),
+                )
+            })
+    }
+
+    /// Destroys a store with all its files and rows. `main` stays.
+    pub fn destroy_store(&self, name: &str) -> Result<()> {
+        let store = self.find_store(name)?;
+        self.shared.engine.destroy_store(store)?;
+        self.reload_stores()
+    }
+
+    /// Changes where a store is mounted or which provider serves it.
+    pub fn set_store(&self, name: &str, provider: Option<&str>, mount: Option<&str>) -> Result<()> {
+        let store = self.find_store(name)?;
+        if let Some(provider) = provider {
+            self.factory(provider)?;
+        }
+        if let Some(mount) = mount {
+            let (host, entry) = self.mount_place(mount)?;
+            if store == StoreId::MAIN {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    "store 'main' is always mounted at '/'; mount the others where you like",
+                ));
+            }
+            if self.is_below(host, store) {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("'{mount}' lies inside store '{name}' itself; choose a place outside"),
+                ));
+            }
+            self.require_free(host, &entry, mount)?;
+        }
+        self.shared.engine.set_store(store, provider, mount)?;
+        self.reload_stores()
+    }
+
+    /// A mount hides what is under it: nothing may be there.
+    fn require_free(&self, host: StoreId, entry: &Name, mount: &str) -> Result<()> {
+        let root = NodeId {
+            store: host,
+            ino: Ino::ROOT,
+        };
+        match self.lookup(root, entry) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => Err(Error::new(
+                ErrorKind::Exists,
+                format!("'{mount}' exists in the tree; remove it or choose another --mount"),
+            )),
+        }
+    }
+
+    /// Whether `store` is `ancestor`, or is mounted somewhere in it.
+    fn is_below(&self, store: StoreId, ancestor: StoreId) -> bool {
+        let stores = self.read_stores();
+        let mut at = Some(store);
+        while let Some(store) = at {
+            if store == ancestor {
+                return true;
+            }
+            let place = stores
+                .iter()
+                .find(|s| s.row.store == store)
+                .and_then(|s| s.place.as_ref());
+            at = place.map(|(host, _)| *host);
+        }
+        false
+    }
+
+    fn find_store(&self, name: &str) -> Result<StoreId> {
+        self.read_stores()
+            .iter()
+            .find(|s| s.row.name == name)
+            .map(|s| s.row.store)
+            .ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NotFound,
+                    format!("there is no store '{name}'; 'larder store list' names them"),
+                )
+            })
+    }
+
+    fn factory(&self, provider: &str) -> Result<&ProviderFactory> {
+        self.shared.factories.get(provider).ok_or_else(|| {
+            let mut known: Vec<&str> = self.shared.factories.keys().map(String::as_str).collect();
+            known.sort_unstable();
+            Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "there is no provider '{provider}'; choose one of: {}",
+                    known.join(", ")
+                ),
+            )
+        })
+    }
+
+    /// The store whose root holds the mount point `mount`, and the name there.
+    fn mount_place(&self, mount: &str) -> Result<(StoreId, Name)> {
+        let bad = |why: &str| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                format!("'{mount}' is no place for a store: {why}"),
+            )
+        };
+        let (parent, name) = mount
+            .rsplit_once('/')
+            .ok_or_else(|| bad("begin it with '/'"))?;
+        let name = Name::new(name.as_bytes()).map_err(|error| bad(&error.to_string()))?;
+        let parent = if parent.is_empty() { "/" } else { parent };
+        let stores = self.read_stores();
+        let Some(host) = stores.iter().find(|s| s.row.mount == parent) else {
+            return Err(bad("its parent must be '/' or the mount of another store"));
+        };
+        Ok((host.row.store, name))
+    }
+
+    pub(crate) fn read_stores(&self) -> std::sync::RwLockReadGuard<'_, Vec<MountedStore>> {
+        self.shared
+            .stores
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn reload_stores(&self) -> Result<()> {
+        let mut rows = self.shared.engine.stores()?;
+        rows.sort_by_key(|row| row.mount.len());
+        let mut mounted: Vec<MountedStore> = Vec::with_capacity(rows.len());
+        let known = self.read_stores().clone();
+        for row in rows {
+            let place = if row.store == StoreId::MAIN {
+                None
+            } else {
+                let Some((parent, name)) = row.mount.rsplit_once('/') else {
+                    continue;
+                };
+                let parent = if parent.is_empty() { "/" } else { parent };
+                let host = mounted
+                    .iter()
+                    .find(|s| s.row.mount == parent)
+                    .map(|s| s.row.store);
+                // A mount whose host went away is not reachable until `store set --mount`.
+                host.and_then(|host| Name::new(name.as_bytes()).ok().map(|name| (host, name)))
+            };
+            let provider = match known.iter().find(|s| s.row == row) {
+                Some(store) => store.provider.clone(),
+                None => self.shared.factories.get(&row.provider).map(|factory| {
+                    factory(ProviderContext {
+                        engine: self.shared.engine.clone(),
+                        store: row.store,
+                        table_store: row.table_store,
+                    })
+                }),
+            };
+            mounted.push(MountedStore {
+                row,
+                provider,
+                place,
+            });
+        }
+        mounted.sort_by_key(|s| s.row.store);
+        *self
+            .shared
+            .stores
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = mounted;
+        Ok(())
+    }
+
+    pub(crate) fn shared_provider(&self, store: StoreId) -> Result<Arc<dyn StoreProvider>> {
+        let stores = self.read_stores();
+        let found = stores
+            .iter()
+            .find(|s| s.row.store == store)
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("store {store} is gone")))?;
+        found.provider.clone().ok_or_else(|| {
+            let (name, provider) = (&found.row.name, &found.row.provider);
+            Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "store '{name}' needs provider '{provider}', which this program does not have"
+                ),
+            )
+        })
+    }
+
+    /// The store mounted in `parent` under `name`, if any (`CONTENT-1`).
+    pub(crate) fn find_mount(&self, parent: NodeId, name: &Name) -> Option<StoreId> {
+        if parent.ino != Ino::ROOT {
+            return None;
+        }
+        let stores = self.read_stores();
+        if stores.len() == 1 {
+            return None;
+        }
+        stores
+            .iter()
+            .find(|s| {
+                s.place
+                    .as_ref()
+                    .is_some_and(|(host, at)| *host == parent.store && at == name)
+            })
+            .map(|s| s.row.store)
+    }
+
+    pub(crate) fn refuse_mount(&self, parent: NodeId, name: &Name) -> Result<()> {
+        match self.find_mount(parent, name) {
+            None => Ok(()),
+            Some(_) => Err(Error::new(
+                ErrorKind::Busy,
+                format!("a store is mounted at '{name}'; use 'larder store' to change it"),
+            )),
+        }
+    }
+}
