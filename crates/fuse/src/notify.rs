@@ -176,7 +176,10 @@ mod tests {
         let device = told.try_clone().unwrap();
         let changes = Changes::default();
         std::thread::scope(|scope| {
-            let server = scope.spawn(|| changes.serve(&known, &device));
+            let server = std::thread::Builder::new()
+                .name(NOTIFY_THREAD.into())
+                .spawn_scoped(scope, || changes.serve(&known, &device))
+                .unwrap();
             changes.everything();
             let expected = 2 * 40 + 34;
             while device.metadata().unwrap().len() < expected && !server.is_finished() {
