@@ -167,7 +167,10 @@ fn drop_caches() -> Result<bool, String> {
 }
 
 fn description(scratch: &Path, drops_caches: bool) -> Result<String, String> {
-    let filesystem = process::output("stat", &["-f", "-c", "%T", &scratch.to_string_lossy()])?;
+    let filesystem = process::output(
+        "findmnt",
+        &["-n", "-o", "FSTYPE", "-T", &scratch.to_string_lossy()],
+    )?;
     let kernel = process::output("uname", &["-sr"])?;
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let reads = if drops_caches {
