@@ -23,6 +23,7 @@ use crate::engine::{Engine, lock};
 use crate::gather::Gather;
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
+use crate::turn::Turn;
 use crate::write_path::ContentFlush;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
@@ -92,6 +93,15 @@ impl Group {
             ..Group::default()
         };
         std::mem::replace(self, next)
+    }
+}
+
+/// Lets users of the turn in again, whatever happens.
+struct OpenAgain<'e>(&'e Turn);
+
+impl Drop for OpenAgain<'_> {
+    fn drop(&mut self) {
+        self.0.open_again();
     }
 }
 
@@ -165,7 +175,12 @@ impl Engine {
     /// Commits the open group.
     pub(crate) fn commit_now(&self) -> Result<()> {
         let _one_at_a_time = lock(&self.commit_lock);
-        let horizon = self.find_reclaimable()?;
+        // The turn may have gone while this thread waited; then there is nothing to commit (TURN-1),
+        // and reclaiming is for who has it.
+        let horizon = match self.turn.is_held() {
+            true => self.find_reclaimable()?,
+            false => None,
+        };
         self.commit_group(horizon)
     }
 
@@ -189,15 +204,19 @@ impl Engine {
             if !is_time || !has_leftovers {
                 return Ok(());
             }
-            // Space waits to be reclaimed, and nobody else may come to do it.
-            self.begin()?;
+            // Space waits to be reclaimed, and nobody else may come to do it. Never wait for the
+            // turn here: this thread's pin is what others may wait for.
+            if !self.turn.try_begin(|| self.refresh_with_turn())? {
+                lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE);
+                return Ok(());
+            }
             self.turn.end();
         }
         if self.turn.is_wanted() {
             self.turn.close();
+            let _open_again = OpenAgain(&self.turn);
             let outcome = self.commit_now();
             self.give_turn_back();
-            self.turn.open_again();
             return outcome;
         }
         let (is_empty, is_old, may_reclaim) = {
@@ -273,6 +292,10 @@ impl Engine {
                 guard.is_done = true;
                 return Ok(());
             }
+            debug_assert!(
+                self.turn.is_held() || self.check_running().is_err(),
+                "TURN-1"
+            );
             self.freeze()
         };
         let is_frozen = |frozen: &&FrozenNode| frozen.flush.is_some();
@@ -431,6 +454,10 @@ impl Engine {
         // COMMIT-2: the extents above were flushed by flush_contents.
         let outcome = self.commit_catalog(&set)?;
         self.publish(generation, &nodes, &outcome);
+        if !set.orphans_added.is_empty() {
+            // Set when they were made, too; a look at the catalog before this commit cleared it.
+            self.may_have_orphans.store(true, Ordering::SeqCst);
+        }
         if let Err(error) = self.checkpoint() {
             // The commit is durable; the log is only longer than it should be.
             tracing::warn!("a checkpoint failed: {error}");

@@ -275,14 +275,22 @@ impl Engine {
         }
         self.stop_background();
         let outcome = self.close_orderly();
-        self.stop("the database was closed; open it again".into());
+        {
+            // Another thread's commit must end before the turn is abandoned.
+            let _no_commit = lock(&self.commit_lock);
+            self.stop("the database was closed; open it again".into());
+        }
         let ended = self.session.end(&self.catalog);
         outcome.and(ended)
     }
 
     fn close_orderly(&self) -> Result<()> {
         self.check_running()?;
-        if self.turn.is_held() || (self.lock_room().is_loaded() && self.wants_reclaim()?) {
+        let wants_reclaim = self.lock_room().is_loaded() && self.wants_reclaim()?;
+        if wants_reclaim && self.turn.try_begin(|| self.refresh_with_turn())? {
+            self.turn.end();
+        }
+        if !self.turn.abandon_if_unheld() {
             // Alone: what others began is in the last commit, and nobody begins anything more.
             let alone = self.alone()?;
             self.commit_now()?;

@@ -177,8 +177,8 @@ impl Engine {
             return Ok(());
         }
         self.notice_foreign()?;
-        self.commit_if_due()?;
         self.advance_pin()?;
+        self.commit_if_due()?;
         self.grow_ahead();
         self.shrink_cache();
         Ok(())
@@ -468,16 +468,22 @@ fn background(weak: &Weak<Engine>) {
         if !engine.wait_for_tick() {
             return;
         }
-        if let Err(error) = engine.tick() {
-            match error.kind() {
-                ErrorKind::Busy => tracing::warn!("background: {error}; trying again"),
-                _ => {
-                    // Another thread's commit must end before the turn is abandoned.
-                    let _no_commit = lock(&engine.commit_lock);
-                    engine.stop(background_failure(&error));
-                }
+        let tick = std::panic::AssertUnwindSafe(|| engine.tick());
+        let why = match std::panic::catch_unwind(tick) {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) if error.kind() == ErrorKind::Busy => {
+                tracing::warn!("background: {error}; trying again");
+                continue;
             }
-        }
+            Ok(Err(error)) => background_failure(&error),
+            Err(_) => {
+                "the background panicked, which is a defect; reopen the database, and report it"
+                    .into()
+            }
+        };
+        // Another thread's commit must end before the turn is abandoned.
+        let _no_commit = lock(&engine.commit_lock);
+        engine.stop(why);
     }
 }
 

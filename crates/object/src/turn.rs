@@ -100,20 +100,31 @@ impl Turn {
         }
         state.is_acquiring = true;
         drop(state);
-        let outcome = self
-            .acquire()
-            .and_then(|()| refresh().inspect_err(|_| self.unlock()));
+        let acquiring = Acquiring { turn: self };
+        self.acquire()?;
+        acquiring.finish(refresh)
+    }
+
+    /// The same without waiting for another session: `false` when that one has the turn.
+    pub fn try_begin(&self, refresh: impl FnOnce() -> Result<()>) -> Result<bool> {
         let mut state = self.state();
-        state.is_acquiring = false;
-        self.changed.notify_all();
-        outcome?;
         if state.is_abandoned {
-            self.unlock();
             return Err(abandoned());
         }
-        state.is_held = true;
-        state.users += 1;
-        Ok(())
+        if state.is_held && !state.is_closed {
+            state.users += 1;
+            return Ok(true);
+        }
+        if state.is_held || state.is_acquiring || state.is_closed {
+            return Ok(false);
+        }
+        state.is_acquiring = true;
+        drop(state);
+        let acquiring = Acquiring { turn: self };
+        if self.is_wanted() || flock_now(&self.lock).is_err() {
+            return Ok(false);
+        }
+        acquiring.finish(refresh).map(|()| true)
     }
 
     /// The same, but alone: waits until the other users have left, and keeps new ones out until
@@ -214,6 +225,15 @@ impl Turn {
         self.changed.notify_all();
     }
 
+    /// Ends the session's part in the turn if it has none now; `false` when it has.
+    pub fn abandon_if_unheld(&self) -> bool {
+        let mut state = self.state();
+        let is_unheld = !state.is_held && !state.is_acquiring;
+        state.is_abandoned |= is_unheld;
+        self.changed.notify_all();
+        is_unheld
+    }
+
     fn acquire(&self) -> Result<()> {
         let deadline = Instant::now() + WAIT_MAX;
         self.lock_until(&self.queue, deadline)?;
@@ -232,7 +252,10 @@ impl Turn {
     fn lock_until(&self, file: &OwnedFd, deadline: Instant) -> Result<()> {
         let mut pause = Duration::from_micros(100);
         loop {
-            match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            if self.state().is_abandoned {
+                return Err(abandoned());
+            }
+            match flock_now(file) {
                 Ok(()) => return Ok(()),
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
                 Err(error) => {
@@ -252,6 +275,53 @@ impl Turn {
             pause = (pause * 2).min(Duration::from_millis(2));
         }
     }
+}
+
+/// The turn is being taken. Unless it is finished, however that comes about, others may try again.
+struct Acquiring<'t> {
+    turn: &'t Turn,
+}
+
+impl Acquiring<'_> {
+    /// The lock is held: brings the session up to date and makes it a user.
+    fn finish(self, refresh: impl FnOnce() -> Result<()>) -> Result<()> {
+        let locked = Locked { turn: self.turn };
+        if self.turn.state().is_abandoned {
+            return Err(abandoned());
+        }
+        refresh()?;
+        let mut state = self.turn.state();
+        if state.is_abandoned {
+            drop(state);
+            return Err(abandoned());
+        }
+        state.is_held = true;
+        state.users += 1;
+        std::mem::forget(locked);
+        Ok(())
+    }
+}
+
+impl Drop for Acquiring<'_> {
+    fn drop(&mut self) {
+        self.turn.state().is_acquiring = false;
+        self.turn.changed.notify_all();
+    }
+}
+
+/// The lock is held, and given back unless the turn is taken.
+struct Locked<'t> {
+    turn: &'t Turn,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.turn.unlock();
+    }
+}
+
+fn flock_now(file: &OwnedFd) -> rustix::io::Result<()> {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)
 }
 
 fn abandoned() -> Error {
