@@ -5,7 +5,7 @@
 
 use crate::Result;
 use crate::edit::require_alive;
-use crate::engine::{Engine, lock};
+use crate::engine::Engine;
 use crate::map::{MapSource, Mapped};
 use crate::node::{Node, NodeState};
 use larder_catalog::ContentRow;
@@ -305,14 +305,6 @@ impl Engine {
             block += count;
         }
         Ok((!for_data).then_some(size))
-    }
-
-    /// Number of reads under way; for tests.
-    pub fn reader_count(&self) -> usize {
-        lock(&self.readers)
-            .values()
-            .map(|&count| count as usize)
-            .sum()
     }
 }
 
