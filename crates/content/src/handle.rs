@@ -136,7 +136,7 @@ impl FileHandle for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let Err(error) = self.engine.close_node(&self.node) {
+        if let Err(error) = self.engine.close_node(&self.node, self.write) {
             tracing::warn!("closing inode {}: {error}", self.node.ino());
         }
     }

@@ -20,10 +20,10 @@
 //!   the catalog, and only reopening finds out how far.
 
 use crate::engine::{Engine, lock};
-use crate::gather::Gather;
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
 use crate::turn::Turn;
+use crate::whole::PATIENCE_WITH_STREAMS;
 use crate::write_path::ContentFlush;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
@@ -84,6 +84,16 @@ impl Group {
             && self.orphans_removed.is_empty()
             && self.holders_added.is_empty()
             && self.holders_removed.is_empty()
+    }
+
+    /// Nodes with changes.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.dirty.iter()
+    }
+
+    /// How many there are.
+    pub fn node_count(&self) -> usize {
+        self.dirty.len()
     }
 
     fn take(&mut self) -> Group {
@@ -157,7 +167,13 @@ impl Engine {
 
     /// The same for the operations on one inode.
     pub fn sync_node(&self, node: &Node) -> Result<()> {
-        let generation = node.lock().generation;
+        let generation = {
+            let mut state = node.lock();
+            let generation = state.generation;
+            state.content.is_sync_wanted =
+                self.committed_generation.load(Ordering::SeqCst) < generation;
+            generation
+        };
         self.sync_generation(generation)
     }
 
@@ -169,18 +185,15 @@ impl Engine {
         if self.committed_generation.load(Ordering::SeqCst) >= generation {
             return Ok(());
         }
-        self.commit_group(None)
+        self.await_streams();
+        let horizon = self.find_reclaimable()?;
+        self.commit_group(horizon)
     }
 
     /// Commits the open group.
     pub(crate) fn commit_now(&self) -> Result<()> {
         let _one_at_a_time = lock(&self.commit_lock);
-        // The turn may have gone while this thread waited; then there is nothing to commit (TURN-1),
-        // and reclaiming is for who has it.
-        let horizon = match self.turn.is_held() {
-            true => self.find_reclaimable()?,
-            false => None,
-        };
+        let horizon = self.find_reclaimable()?;
         self.commit_group(horizon)
     }
 
@@ -200,7 +213,8 @@ impl Engine {
                 .reclaim_after
                 .is_none_or(|after| Instant::now() >= after);
             let has_leftovers = self.may_have_orphans.load(Ordering::SeqCst)
-                || self.lock_room().space.quarantined_blocks() > 0;
+                || self.lock_room().space.quarantined_blocks() > 0
+                || self.has_unsettled();
             if !is_time || !has_leftovers {
                 return Ok(());
             }
@@ -212,6 +226,7 @@ impl Engine {
             }
             self.turn.end();
         }
+        self.settle()?;
         if self.turn.is_wanted() {
             self.turn.close();
             let _open_again = OpenAgain(&self.turn);
@@ -219,23 +234,26 @@ impl Engine {
             self.give_turn_back();
             return outcome;
         }
-        let (is_empty, is_old, may_reclaim) = {
+        let (is_empty, age, is_old, may_reclaim) = {
             let mut group = lock(&self.group);
             let is_empty = group.is_empty();
             // Also a group without nodes (a grown segment, a holder that left) has an age.
-            let is_old = !is_empty
-                && group.started.get_or_insert_with(Instant::now).elapsed()
-                    >= self.options.commit_interval;
+            let age = group.started.get_or_insert_with(Instant::now).elapsed();
+            let is_old = !is_empty && age >= self.options.commit_interval;
             (
                 is_empty,
+                age,
                 is_old,
                 group
                     .reclaim_after
                     .is_none_or(|after| Instant::now() >= after),
             )
         };
-        let is_large = self.dirty_bytes.load(Ordering::Relaxed) > self.dirty_bytes_max / 2;
-        if is_old || is_large {
+        let gathered =
+            self.dirty_bytes.load(Ordering::Relaxed) + self.kept_bytes.load(Ordering::Relaxed);
+        let is_large = gathered > self.dirty_bytes_max / 4 * 3;
+        let is_ripe = is_old && (age >= PATIENCE_WITH_STREAMS || self.half_written_bytes() == 0);
+        if is_ripe || is_large {
             self.commit_now()?;
         } else if is_empty {
             if may_reclaim {
@@ -263,8 +281,13 @@ impl Engine {
         );
     }
 
-    /// Up to which commit retired extents can be reclaimed now; `None` if there are none.
+    /// Up to which commit retired extents can be reclaimed now; `None` if there are none. Every commit
+    /// asks: what waits for reclaim is missing where the next objects want to go. Reclaiming is for
+    /// who has the turn; it may have gone while the caller waited for `commit_lock` (TURN-1).
     fn find_reclaimable(&self) -> Result<Option<CommitSeq>> {
+        if !self.turn.is_held() {
+            return Ok(None);
+        }
         let has_others = lock(&self.group).has_others;
         let has_quarantine = self.lock_room().space.quarantined_blocks() > 0;
         if !has_quarantine && !has_others && !self.may_have_orphans.load(Ordering::SeqCst) {
@@ -403,16 +426,8 @@ impl Engine {
                 self.lock_room().space.forfeit(promise);
             }
         }
-        if !content.gather.is_empty() || content.map.is_dirty() {
-            let gather: Arc<Gather> = Arc::new(std::mem::take(&mut content.gather));
-            content.frozen = Some(gather.clone());
-            frozen.flush = Some(ContentFlush {
-                gather,
-                promise: content.promise.take(),
-                may_grow: state.open_count > 0
-                    && (content.expected_bytes == 0 || size < content.expected_bytes),
-            });
-        }
+        frozen.flush = self.plan_flush(state);
+        let content = &mut state.content;
         if std::mem::take(&mut content.inline_dirty) {
             frozen.content_row = Some(content.inline.clone().map(ContentRow::Inline));
             content.has_inline_row = content.inline.is_some();

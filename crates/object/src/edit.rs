@@ -324,8 +324,8 @@ impl Engine {
         node.lock().content.expected_bytes = size_bytes;
     }
 
-    /// Counts a handle. [`Engine::close_node`] must follow.
-    pub fn open_node(&self, node: &Node) -> Result<()> {
+    /// Counts a handle, that may write or not. [`Engine::close_node`] must follow.
+    pub fn open_node(&self, node: &Node, may_write: bool) -> Result<()> {
         let mut state = self.lock_node(node)?;
         require_alive(&state)?;
         if state.row.kind != FileKind::File {
@@ -339,19 +339,24 @@ impl Engine {
             return Err(Error::new(ErrorKind::NotFound, "the file was removed"));
         }
         state.open_count += 1;
+        state.writer_count += u32::from(may_write);
         Ok(())
     }
 
     /// Ends a handle. The last one of an inode without a name lets it go (`CONTENT-4`).
-    pub fn close_node(&self, node: &Arc<Node>) -> Result<()> {
+    pub fn close_node(&self, node: &Arc<Node>, may_write: bool) -> Result<()> {
         {
             let mut state = node.lock();
             state.open_count -= 1;
+            state.writer_count -= u32::from(may_write);
+            if may_write && state.writer_count == 0 {
+                state.content.expected_bytes = 0;
+                self.settle_later(node, &mut state);
+                self.lock_room().space.end_stream(stream_of(node));
+            }
             if state.open_count > 0 {
                 return Ok(());
             }
-            state.content.expected_bytes = 0;
-            self.lock_room().space.end_stream(stream_of(node));
             // Another session may have taken its last name.
             self.freshen(node, &mut state)?;
             if state.row.nlink > 0 || state.is_deleted {
@@ -387,6 +392,9 @@ impl Engine {
 
     /// Forgets dirty blocks `from..to` and their promise.
     fn discard(&self, state: &mut NodeState, from: u64, to: u64) {
+        let gone = state.content.kept.discard(from, to);
+        self.kept_bytes
+            .fetch_sub(gone * BLOCK_BYTES, Ordering::Relaxed);
         let gone = state.content.gather.discard(from, to);
         self.dirty_bytes
             .fetch_sub(gone * BLOCK_BYTES, Ordering::Relaxed);
@@ -434,9 +442,11 @@ impl Engine {
         }
     }
 
-    /// Makes a writer wait while too much is dirty: it commits.
+    /// Makes a writer wait while too much is in memory (`WHOLE-2`): it commits.
     fn wait_for_memory(&self) -> Result<()> {
-        if self.dirty_bytes.load(Ordering::Relaxed) < self.dirty_bytes_max {
+        let gathered =
+            self.dirty_bytes.load(Ordering::Relaxed) + self.kept_bytes.load(Ordering::Relaxed);
+        if gathered < self.dirty_bytes_max {
             return Ok(());
         }
         self.commit_now()

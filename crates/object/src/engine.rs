@@ -100,6 +100,10 @@ pub struct Engine {
     /// Reads under way, by the commit they began at: what they may touch is not reclaimed.
     pub(crate) readers: Mutex<BTreeMap<CommitSeq, u32>>,
     pub(crate) dirty_bytes: AtomicU64,
+    /// Bytes of clean blocks that are kept in memory (`WHOLE-2`).
+    pub(crate) kept_bytes: AtomicU64,
+    /// Provisional objects without a writer that are in no group (`WHOLE-3`).
+    pub(crate) unsettled: Mutex<Vec<Arc<Node>>>,
     /// Stores where something of the user's may refuse a row.
     pub(crate) constrained: RwLock<HashSet<StoreId>>,
     /// Another connection has committed, and the caches do not know yet.
@@ -248,6 +252,8 @@ impl Engine {
             segments: RwLock::default(),
             readers: Mutex::default(),
             dirty_bytes: AtomicU64::new(0),
+            kept_bytes: AtomicU64::new(0),
+            unsettled: Mutex::default(),
             constrained: RwLock::default(),
             may_have_orphans: AtomicBool::new(false),
             has_foreign_change: AtomicBool::new(false),
@@ -287,12 +293,15 @@ impl Engine {
     fn close_orderly(&self) -> Result<()> {
         self.check_running()?;
         let wants_reclaim = self.lock_room().is_loaded() && self.wants_reclaim()?;
-        if wants_reclaim && self.turn.try_begin(|| self.refresh_with_turn())? {
+        if (wants_reclaim || self.has_unsettled())
+            && self.turn.try_begin(|| self.refresh_with_turn())?
+        {
             self.turn.end();
         }
         if !self.turn.abandon_if_unheld() {
             // Alone: what others began is in the last commit, and nobody begins anything more.
             let alone = self.alone()?;
+            self.settle()?;
             self.commit_now()?;
             self.reclaim_all()?;
             self.turn.abandon();
@@ -314,6 +323,11 @@ impl Engine {
             }
             self.turn.abandon();
         }
+    }
+
+    /// Whether [`Engine::close`] has begun.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn check_running(&self) -> Result<()> {

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! Each module states its own: `TURN-n`, `SESSION-n`, `NODE-n`, `GATHER-n`, `MAP-4`, `EDIT-n`,
-//! `COMMIT-n`, `ROOM-n`.
+//! `COMMIT-n`, `ROOM-n`, `WHOLE-n`.
 //!
 //! # The road
 //! ```text
@@ -40,6 +40,7 @@ mod session;
 mod sql;
 mod survey;
 mod turn;
+mod whole;
 mod write_path;
 
 pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};

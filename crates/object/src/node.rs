@@ -13,7 +13,7 @@
 //! ```
 //!
 //! # Invariants
-//! * `NODE-1` Content is read gather first, then frozen, then inline, then map, then hole.
+//! * `NODE-1` Content is read gather first, then frozen, then kept, then inline, then map, then hole.
 //! * `NODE-2` While `frozen` is set nobody but the commit edits the map.
 //! * `NODE-3` A node with uncommitted changes is on the dirty list of the open group.
 //! * `NODE-4` Nothing changes a node without the turn (see `turn`).
@@ -61,6 +61,8 @@ pub(crate) struct NodeState {
     pub is_stale: bool,
     /// Handles in this process.
     pub open_count: u32,
+    /// Those of them that may write.
+    pub writer_count: u32,
     /// Directories: entries that differ from the catalog's.
     pub entries: BTreeMap<Name, EntryDelta>,
     /// Directories: where it was put by this process, when the catalog may not know yet.
@@ -92,6 +94,14 @@ pub(crate) struct Content {
     pub promise: Option<Reservation>,
     /// Final length as announced, bytes; 0 if unknown.
     pub expected_bytes: u64,
+    /// Clean copies of the mapped blocks, while the object may still be placed whole (`WHOLE-1`).
+    pub kept: Gather,
+    /// Kept blocks lie at provisional places.
+    pub is_provisional: bool,
+    /// A sync of this object waits for the next commit.
+    pub is_sync_wanted: bool,
+    /// It was complete once, by a sync, and is still open.
+    pub was_synced: bool,
 }
 
 impl Drop for Content {
@@ -116,6 +126,7 @@ impl Node {
             generation: 0,
             is_stale: false,
             open_count: 0,
+            writer_count: 0,
             entries: BTreeMap::new(),
             parent: None,
             target: None,

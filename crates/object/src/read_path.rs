@@ -1,4 +1,4 @@
-//! The read path: gather → frozen → inline → extent map → segment (verify) → bytes.
+//! The read path: gather → frozen → kept → inline → extent map → segment (verify) → bytes.
 //!
 //! Memory is copied under the node's lock; devices are read without it. What a read may touch is
 //! pinned by `begin_read` (`SESSION-2`).
@@ -79,7 +79,8 @@ impl Engine {
             let in_memory = content
                 .gather
                 .find(block)
-                .or_else(|| content.frozen.as_ref()?.find(block));
+                .or_else(|| content.frozen.as_ref()?.find(block))
+                .or_else(|| content.kept.find(block));
             if let Some(bytes) = in_memory {
                 buffer[done..done + in_block].copy_from_slice(&bytes[within..within + in_block]);
                 done += in_block;

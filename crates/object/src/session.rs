@@ -270,6 +270,7 @@ impl Engine {
                 state.content.map = ExtentMap::default();
                 state.content.inline = None;
                 state.content.is_loaded = false;
+                self.drop_kept(&mut state.content);
             }
             if !state.in_group {
                 state.parent = None;
