@@ -152,6 +152,17 @@ impl Catalog {
         })
     }
 
+    /// Pages in the log that no checkpoint has copied yet, in bytes. (The log's file is longer: it
+    /// stays as long as it ever was, and is written from the start again once all is copied.)
+    pub fn wal_pending_bytes(&self) -> Result<u64> {
+        let (log, copied): (i64, i64) = lock(&self.checkpointer)
+            .query_row("PRAGMA wal_checkpoint(NOOP)", [], |row| {
+                Ok((row.get(1)?, row.get(2)?))
+            })
+            .at("the length of the log")?;
+        Ok((log - copied).max(0) as u64 * u64::from(crate::open::PAGE_BYTES))
+    }
+
     /// Bytes of the log file on disk; 0 when there is none.
     pub fn wal_bytes(&self) -> Result<u64> {
         let mut path = self.path.clone().into_os_string();

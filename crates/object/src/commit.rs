@@ -38,8 +38,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The write-ahead log is checkpointed when it is longer, bytes.
-const WAL_BYTES_PASSIVE: u64 = 8 << 20;
+/// The write-ahead log is checkpointed when more of it waits for that, bytes. Pages that change often
+/// are copied once in so many.
+const WAL_BYTES_PASSIVE: u64 = 32 << 20;
 /// When it is longer than this in spite of that, a checkpoint waits for readers.
 const WAL_BYTES_MAX: u64 = 256 << 20;
 /// How long a commit waits for the catalog's write lock or for space on the host before the engine
@@ -607,7 +608,7 @@ impl Engine {
     }
 
     fn checkpoint(&self) -> Result<()> {
-        let wal = self.catalog.wal_bytes()?;
+        let wal = self.catalog.wal_pending_bytes()?;
         if wal > WAL_BYTES_MAX {
             self.catalog.checkpoint(CheckpointKind::Truncate)?;
         } else if wal > WAL_BYTES_PASSIVE {
