@@ -121,10 +121,11 @@ impl Engine {
         let runs = flush.gather.runs();
         let placement = match flush.fate {
             Fate::Known => Placement::Known,
-            Fate::Stream(_expected_blocks) => Placement::Stream(
-                stream_of(&frozen.node),
-                self.end_before(&frozen.node, runs[0].0)?,
-            ),
+            Fate::Stream(expected_blocks) => Placement::Stream {
+                stream: stream_of(&frozen.node),
+                after: self.end_before(&frozen.node, runs[0].0)?,
+                expected_blocks,
+            },
         };
         let mut promise = flush.promise.take().ok_or_else(unpromised)?;
         let is_over = frozen.node.lock().writer_count == 0;
