@@ -5,6 +5,7 @@ use crate::statements::StoreSql;
 use larder_format::StoreId;
 use larder_format::limits::{AG_BLOCKS, INLINE_BYTES_MAX, STORE_NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use rusqlite::{Connection, TransactionBehavior};
+use std::sync::{Mutex, PoisonError};
 
 // The schema files spell these out.
 const _: () =
@@ -177,9 +178,24 @@ pub fn check_store_name(name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Of parts of the schema: `(type, name)`.
+type Objects = Vec<(String, String)>;
+
 /// The triggers, views and tables that belong to the engine, for `check`: `(type, name)` of the
 /// system tables and of the stores `names`.
-pub(crate) fn expected_objects(names: &[String]) -> Result<Vec<(String, String)>> {
+pub(crate) fn expected_objects(names: &[String]) -> Result<Objects> {
+    // A crash replay checks thousands of databases with the same stores.
+    static LAST: Mutex<Option<(Vec<String>, Objects)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, objects)) = last.as_ref().filter(|(of, _)| of == names) {
+        return Ok(objects.clone());
+    }
+    let objects = read_expected_objects(names)?;
+    *last = Some((names.to_vec(), objects.clone()));
+    Ok(objects)
+}
+
+fn read_expected_objects(names: &[String]) -> Result<Objects> {
     let pristine = Connection::open_in_memory().at("a scratch database")?;
     upgrade(&pristine, STEPS)?;
     for name in names {

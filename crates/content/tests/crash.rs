@@ -153,7 +153,8 @@ fn replay(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(2, |cores| cores.get()) {
+        let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+        for _ in 0..setting("LARDER_CRASH_THREADS", cores as u64) {
             scope.spawn(work);
         }
     });

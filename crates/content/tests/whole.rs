@@ -152,7 +152,7 @@ fn a_log_that_is_synced_again_and_again_ends_in_one_piece() {
 fn more_half_written_objects_than_memory_may_hold_are_whole_too() {
     let dir = tempfile::tempdir().unwrap();
     create(dir.path(), Some(64 << 20)).close().unwrap();
-    // WHOLE-2: half of it may be kept, and an object has to have less than an eighth of it.
+    // WHOLE-2: half of it may be kept, and an object has to have less than a quarter of it.
     let options = OpenOptions {
         engine: EngineOptions {
             dirty_bytes_max: 2 << 20,

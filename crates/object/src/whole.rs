@@ -43,7 +43,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Part of the gather's bound that one object may take and still be gathered whole.
-const WHOLE_DIVISOR: u64 = 8;
+const WHOLE_DIVISOR: u64 = 4;
 /// A writer that wrote this long ago is at work.
 const ACTIVE: Duration = Duration::from_millis(2);
 /// How fast provisional bytes could be written instead of waiting, bytes per microsecond (1 GB/s).
@@ -113,17 +113,18 @@ impl Engine {
                 fate = growing;
             }
         } else if is_complete {
-            is_rewrite = !content.kept.is_empty();
-            let is_whole = self.gather_kept(content);
-            keeps = is_open && is_whole && self.promise_to_keep(content.gather.block_count());
+            let is_whole = content.kept.is_empty();
+            is_rewrite = !is_whole && self.gather_kept(content);
+            keeps = is_open
+                && (is_whole || is_rewrite)
+                && self.promise_to_keep(content.gather.block_count());
             content.was_synced = is_synced;
             content.is_provisional = false;
         } else if in_memory.max(expected_blocks) > self.whole_blocks_max()
             || !self.promise_to_keep(content.gather.block_count())
         {
             // Too long for memory: what is provisional becomes the beginning of the stream.
-            is_rewrite = !content.kept.is_empty();
-            self.gather_kept(content);
+            is_rewrite = self.gather_kept(content);
             content.is_provisional = false;
             fate = growing;
         } else {
@@ -150,11 +151,11 @@ impl Engine {
         fits
     }
 
-    /// Makes what is kept dirty again, under what is dirty, if there is space to write all of it once
-    /// more; else it stays where it is. Either way nothing is kept any more.
+    /// Makes what is kept dirty again, under what is dirty, if there is something, and space to write
+    /// all of it once more; else it stays where it is. Either way nothing is kept any more.
     fn gather_kept(&self, content: &mut Content) -> bool {
         if content.kept.is_empty() {
-            return true;
+            return false;
         }
         let extra = self
             .lock_room()
