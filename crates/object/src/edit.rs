@@ -25,7 +25,7 @@ pub(crate) struct Promise<'e> {
 
 impl Promise<'_> {
     /// Moves `blocks` of the promise to `to`.
-    fn give(&mut self, blocks: u64, to: &mut Option<Reservation>) {
+    pub(crate) fn give(&mut self, blocks: u64, to: &mut Option<Reservation>) {
         if let Some(mine) = self.reservation.as_mut().filter(|_| blocks > 0) {
             let part = mine.split(blocks);
             match to {
@@ -45,7 +45,13 @@ impl Drop for Promise<'_> {
 }
 
 impl Engine {
-    fn promise(&self, _edit: &Edit<'_>, blocks: u64, purpose: Purpose) -> Result<Promise<'_>> {
+    /// A promise of `blocks` blocks for a change that follows.
+    pub(crate) fn promise(
+        &self,
+        _edit: &Edit<'_>,
+        blocks: u64,
+        purpose: Purpose,
+    ) -> Result<Promise<'_>> {
         let reservation = self.reserve(blocks, purpose)?;
         Ok(Promise {
             engine: self,
@@ -386,7 +392,7 @@ impl Engine {
     }
 
     /// Forgets dirty blocks `from..to` and their promise.
-    fn discard(&self, state: &mut NodeState, from: u64, to: u64) {
+    pub(crate) fn discard(&self, state: &mut NodeState, from: u64, to: u64) {
         let gone = state.content.gather.discard(from, to);
         self.dirty_bytes
             .fetch_sub(gone * BLOCK_BYTES, Ordering::Relaxed);
@@ -397,7 +403,7 @@ impl Engine {
     }
 
     /// Retires extents with the open group (`EDIT-2`).
-    fn retire(&self, state: &mut NodeState, extents: Vec<Extent>) {
+    pub(crate) fn retire(&self, state: &mut NodeState, extents: Vec<Extent>) {
         debug_assert!(state.content.frozen.is_none(), "NODE-2");
         let blocks: u64 = extents.iter().map(|extent| extent.block_count).sum();
         state.row.block_count -= blocks;
@@ -411,7 +417,7 @@ impl Engine {
     }
 
     /// Notes a change of content: length, times, the dirty list.
-    fn touch_content(&self, node: &Arc<Node>, state: &mut NodeState) {
+    pub(crate) fn touch_content(&self, node: &Arc<Node>, state: &mut NodeState) {
         let now_ns = self.now_ns();
         state.row.mtime_ns = now_ns;
         state.row.ctime_ns = now_ns;
@@ -435,7 +441,7 @@ impl Engine {
     }
 
     /// Makes a writer wait while too much is dirty: it commits.
-    fn wait_for_memory(&self) -> Result<()> {
+    pub(crate) fn wait_for_memory(&self) -> Result<()> {
         if self.dirty_bytes.load(Ordering::Relaxed) < self.dirty_bytes_max {
             return Ok(());
         }
@@ -470,7 +476,7 @@ pub(crate) fn require_alive(state: &NodeState) -> Result<()> {
     Ok(())
 }
 
-fn too_large() -> Error {
+pub(crate) fn too_large() -> Error {
     Error::new(
         ErrorKind::FileTooLarge,
         format!("a file has at most {FILE_BYTES_MAX} bytes"),
