@@ -539,7 +539,7 @@ impl Engine {
             if set.orphans_removed.contains(&(store, ino)) {
                 continue;
             }
-            let cached = lock(&self.cache).get(&(store, ino)).cloned();
+            let cached = self.cache.find(store, ino);
             let extents = match &cached {
                 Some(node) => {
                     let mut state = node.lock();
@@ -598,9 +598,10 @@ impl Engine {
                 .entries
                 .retain(|_, delta| delta.generation > generation);
             state.content.map.forget_cut();
+            self.cache.count_map(&frozen.node, &state);
             if frozen.is_deleted {
                 drop(state);
-                lock(&self.cache).remove(&(frozen.node.store, frozen.node.ino));
+                self.cache.remove(frozen.node.store, frozen.node.ino);
             }
         }
         self.committed_generation

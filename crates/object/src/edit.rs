@@ -25,7 +25,7 @@ pub(crate) struct Promise<'e> {
 
 impl Promise<'_> {
     /// Moves `blocks` of the promise to `to`.
-    fn give(&mut self, blocks: u64, to: &mut Option<Reservation>) {
+    pub(crate) fn give(&mut self, blocks: u64, to: &mut Option<Reservation>) {
         if let Some(mine) = self.reservation.as_mut().filter(|_| blocks > 0) {
             let part = mine.split(blocks);
             match to {
@@ -45,7 +45,13 @@ impl Drop for Promise<'_> {
 }
 
 impl Engine {
-    fn promise(&self, _edit: &Edit<'_>, blocks: u64, purpose: Purpose) -> Result<Promise<'_>> {
+    /// A promise of `blocks` blocks for a change that follows.
+    pub(crate) fn promise(
+        &self,
+        _edit: &Edit<'_>,
+        blocks: u64,
+        purpose: Purpose,
+    ) -> Result<Promise<'_>> {
         let reservation = self.reserve(blocks, purpose)?;
         Ok(Promise {
             engine: self,
@@ -391,10 +397,11 @@ impl Engine {
     }
 
     /// Forgets dirty blocks `from..to` and their promise.
-    fn discard(&self, state: &mut NodeState, from: u64, to: u64) {
+    pub(crate) fn discard(&self, state: &mut NodeState, from: u64, to: u64) {
         let gone = state.content.kept.discard(from, to);
         self.kept_bytes
             .fetch_sub(gone * BLOCK_BYTES, Ordering::Relaxed);
+        state.content.is_provisional &= !state.content.kept.is_empty();
         let gone = state.content.gather.discard(from, to);
         self.dirty_bytes
             .fetch_sub(gone * BLOCK_BYTES, Ordering::Relaxed);
@@ -405,7 +412,7 @@ impl Engine {
     }
 
     /// Retires extents with the open group (`EDIT-2`).
-    fn retire(&self, state: &mut NodeState, extents: Vec<Extent>) {
+    pub(crate) fn retire(&self, state: &mut NodeState, extents: Vec<Extent>) {
         debug_assert!(state.content.frozen.is_none(), "NODE-2");
         let blocks: u64 = extents.iter().map(|extent| extent.block_count).sum();
         state.row.block_count -= blocks;
@@ -419,7 +426,7 @@ impl Engine {
     }
 
     /// Notes a change of content: length, times, the dirty list.
-    fn touch_content(&self, node: &Arc<Node>, state: &mut NodeState) {
+    pub(crate) fn touch_content(&self, node: &Arc<Node>, state: &mut NodeState) {
         let now_ns = self.now_ns();
         state.row.mtime_ns = now_ns;
         state.row.ctime_ns = now_ns;
@@ -443,7 +450,7 @@ impl Engine {
     }
 
     /// Makes a writer wait while too much is in memory (`WHOLE-2`): it commits.
-    fn wait_for_memory(&self) -> Result<()> {
+    pub(crate) fn wait_for_memory(&self) -> Result<()> {
         let gathered =
             self.dirty_bytes.load(Ordering::Relaxed) + self.kept_bytes.load(Ordering::Relaxed);
         if gathered < self.dirty_bytes_max {
@@ -480,7 +487,7 @@ pub(crate) fn require_alive(state: &NodeState) -> Result<()> {
     Ok(())
 }
 
-fn too_large() -> Error {
+pub(crate) fn too_large() -> Error {
     Error::new(
         ErrorKind::FileTooLarge,
         format!("a file has at most {FILE_BYTES_MAX} bytes"),

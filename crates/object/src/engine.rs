@@ -1,7 +1,9 @@
 //! An open database: its parts, its locks, and how operations begin and end.
 
+use crate::cache::NodeCache;
 use crate::commit::Group;
 use crate::node::Node;
+use crate::pins::Pins;
 use crate::room::Room;
 use crate::session::Session;
 use crate::turn::Turn;
@@ -9,8 +11,8 @@ use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, StoreRow};
 use larder_segment::{FileStorage, Segment, Storage};
 use larder_space::format::limits::{BLOCK_BYTES, CAPACITY_BYTES_MIN};
-use larder_space::format::{CommitSeq, Ino, SegmentIndex, StoreId};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use larder_space::format::{CommitSeq, SegmentIndex, StoreId};
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{
@@ -83,7 +85,7 @@ pub struct Engine {
     pub(crate) namespace: RwLock<()>,
     /// Changes against the freeze of a group: what is inside the gate is in one group.
     pub(crate) gate: RwLock<()>,
-    pub(crate) cache: Mutex<HashMap<(StoreId, Ino), Arc<Node>>>,
+    pub(crate) cache: NodeCache,
     pub(crate) group: Mutex<Group>,
     /// The group that takes changes now.
     pub(crate) open_generation: AtomicU64,
@@ -98,7 +100,7 @@ pub struct Engine {
     pub(crate) is_growing: AtomicBool,
     pub(crate) segments: RwLock<Vec<Arc<Segment>>>,
     /// Reads under way, by the commit they began at: what they may touch is not reclaimed.
-    pub(crate) readers: Mutex<BTreeMap<CommitSeq, u32>>,
+    pub(crate) readers: Pins,
     pub(crate) dirty_bytes: AtomicU64,
     /// Bytes of clean blocks that are kept in memory (`WHOLE-2`).
     pub(crate) kept_bytes: AtomicU64,
@@ -240,7 +242,7 @@ impl Engine {
             session,
             namespace: RwLock::default(),
             gate: RwLock::default(),
-            cache: Mutex::default(),
+            cache: NodeCache::default(),
             group: Mutex::default(),
             open_generation: AtomicU64::new(1),
             committed_generation: AtomicU64::new(0),
@@ -250,7 +252,7 @@ impl Engine {
             grow_lock: Mutex::default(),
             is_growing: AtomicBool::new(false),
             segments: RwLock::default(),
-            readers: Mutex::default(),
+            readers: Pins::default(),
             dirty_bytes: AtomicU64::new(0),
             kept_bytes: AtomicU64::new(0),
             unsettled: Mutex::default(),
@@ -521,11 +523,12 @@ impl Engine {
         let _gate = self.close_gate();
         let _names = self.write_names();
         let seq = self.catalog.destroy_store(store)?;
-        lock(&self.cache).retain(|(of, _), node| {
-            if *of == store {
+        self.cache.retain(|node| {
+            if node.store == store {
                 node.lock().is_deleted = true;
+                self.cache.forget_names(node);
             }
-            *of != store
+            node.store != store
         });
         self.known_seq.store(seq.0, Ordering::SeqCst);
         self.reload_space()

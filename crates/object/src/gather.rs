@@ -6,6 +6,7 @@
 //! * `GATHER-2` Bytes after the logical end of the object are zero in every present block, so that
 //!   extending the object reveals zeros and nothing else.
 
+use larder_segment::AlignedBuf;
 use larder_space::format::limits::BLOCK_BYTES;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -25,7 +26,7 @@ pub(crate) struct Gather {
 #[derive(Debug, Default)]
 struct Chunk {
     /// Grows to the last present block.
-    bytes: Vec<u8>,
+    bytes: AlignedBuf,
     present: u32,
 }
 

@@ -25,6 +25,7 @@
 //! # Recovery
 //! Opening is recovery: see `Engine::open` and docs/durability.md.
 
+mod cache;
 mod commit;
 mod edit;
 mod engine;
@@ -33,6 +34,8 @@ mod gather;
 mod map;
 mod namespace;
 mod node;
+mod pins;
+mod put;
 mod read_path;
 mod report;
 mod room;
@@ -50,5 +53,6 @@ pub use larder_segment::{Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};
 pub use node::Node;
+pub use put::NewContent;
 pub use report::{CheckReport, FragReport, SpaceReport};
 pub use sql::SqlSession;

@@ -25,13 +25,21 @@ use crate::map::ExtentMap;
 use larder_catalog::{AttrMask, InodeRow};
 use larder_space::Reservation;
 use larder_space::format::{FileKind, Ino, Name, StoreId};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// An inode in memory.
 pub struct Node {
     pub(crate) store: StoreId,
     pub(crate) ino: Ino,
+    kind: FileKind,
+    /// Directories: what is known of their entries (`CACHE-1`).
+    pub(crate) names: RwLock<HashMap<Name, Option<Ino>>>,
+    /// When the node was used last, by the cache's clock.
+    pub(crate) used: AtomicU64,
+    /// What the cache counts for the extent map, bytes.
+    pub(crate) map_bytes: AtomicU64,
     state: Mutex<NodeState>,
     thawed: Condvar,
 }
@@ -138,9 +146,18 @@ impl Node {
         Node {
             store,
             ino: state.row.ino,
+            kind: state.row.kind,
+            names: RwLock::default(),
+            used: AtomicU64::new(0),
+            map_bytes: AtomicU64::new(0),
             state: Mutex::new(state),
             thawed: Condvar::new(),
         }
+    }
+
+    /// What it is; that never changes.
+    pub fn kind(&self) -> FileKind {
+        self.kind
     }
 
     /// Which inode it is.

@@ -3,16 +3,25 @@
 //! Memory is copied under the node's lock; devices are read without it. What a read may touch is
 //! pinned by `begin_read` (`SESSION-2`).
 
-use crate::Result;
 use crate::edit::require_alive;
 use crate::engine::Engine;
 use crate::map::{MapSource, Mapped};
 use crate::node::{Node, NodeState};
+use crate::{Error, ErrorKind, Result};
 use larder_catalog::ContentRow;
-use larder_space::format::Extent;
 use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{Checksum, Extent};
+use std::io::IoSliceMut;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// What a read must bring from devices.
+#[derive(Default)]
+struct Plan {
+    reads: Vec<DeviceRead>,
+    /// Of all blocks of all reads, in order.
+    checksums: Vec<Checksum>,
+}
 
 /// Part of a read that must come from a device.
 struct DeviceRead {
@@ -22,20 +31,15 @@ struct DeviceRead {
     extent: Extent,
     /// Bytes to skip in the first block.
     skip: usize,
-    checksums: Vec<u32>,
+    /// Index of its first checksum in the plan.
+    checksum_index: usize,
 }
 
 impl Engine {
     /// Reads up to `buffer.len()` bytes at `offset`; 0 at or after the end.
     pub fn read(&self, node: &Node, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let pin = self.begin_read();
-        let outcome = self.read_pinned(node, offset, buffer);
-        self.end_read(pin);
-        outcome
-    }
-
-    fn read_pinned(&self, node: &Node, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let mut reads = Vec::new();
+        let _pin = self.begin_read();
+        let mut plan = Plan::default();
         let len = {
             let mut state = self.lock_node(node)?;
             require_alive(&state)?;
@@ -43,13 +47,37 @@ impl Engine {
             let len = buffer
                 .len()
                 .min(usize::try_from(left).unwrap_or(usize::MAX));
-            self.plan(node, &mut state, offset, &mut buffer[..len], &mut reads)?;
+            self.plan(node, &mut state, offset, &mut buffer[..len], &mut plan)?;
             len
         };
-        for read in reads {
-            self.read_device(&read, &mut buffer[read.at..read.at + read.len])?;
-        }
+        self.read_devices(&plan, &mut buffer[..len])?;
         Ok(len)
+    }
+
+    /// Reads all of an object into `buffer`, which then has its length. One lock and, for an object
+    /// in one piece, one request; a buffer that was used before is not cleared first.
+    pub fn read_whole(&self, node: &Node, buffer: &mut Vec<u8>) -> Result<()> {
+        let _pin = self.begin_read();
+        let mut plan = Plan::default();
+        let size = {
+            let mut state = self.lock_node(node)?;
+            require_alive(&state)?;
+            let size = usize::try_from(state.row.size_bytes).map_err(|_| too_long_for_memory())?;
+            // Whole blocks: then none needs a copy. What is after the end reads as zero (GATHER-2).
+            let padded = size.next_multiple_of(BLOCK);
+            if padded > buffer.capacity() {
+                buffer.clear();
+                buffer
+                    .try_reserve_exact(padded)
+                    .map_err(|_| too_long_for_memory())?;
+            }
+            buffer.resize(padded, 0);
+            self.plan(node, &mut state, 0, buffer, &mut plan)?;
+            size
+        };
+        self.read_devices(&plan, buffer)?;
+        buffer.truncate(size);
+        Ok(())
     }
 
     /// Copies what is in memory and notes what is not.
@@ -59,7 +87,7 @@ impl Engine {
         state: &mut NodeState,
         offset: u64,
         buffer: &mut [u8],
-        reads: &mut Vec<DeviceRead>,
+        plan: &mut Plan,
     ) -> Result<()> {
         if buffer.is_empty() {
             return Ok(());
@@ -114,61 +142,59 @@ impl Engine {
                     buffer[done..done + len].fill(0);
                     done += len;
                 }
-                Mapped::Run(run) => {
-                    let count = run.extent.block_count.min(blocks);
+                Mapped::Run { extent, checksums } => {
+                    let count = extent.block_count.min(blocks);
                     let len = ((count * BLOCK_BYTES) as usize - within).min(buffer.len() - done);
-                    reads.push(DeviceRead {
-                        at: done,
-                        len,
-                        extent: run.extent.slice(0, count),
-                        skip: within,
-                        checksums: run.checksums[..count as usize].to_vec(),
-                    });
+                    plan.add(done, len, extent.slice(0, count), within, checksums);
                     done += len;
                 }
             }
         }
+        self.cache.count_map(node, state);
         Ok(())
     }
 
-    fn read_device(&self, read: &DeviceRead, target: &mut [u8]) -> Result<()> {
+    fn read_devices(&self, plan: &Plan, buffer: &mut [u8]) -> Result<()> {
+        for read in &plan.reads {
+            let checksums = &plan.checksums[read.checksum_index..][..read.block_count()];
+            self.read_device(read, checksums, &mut buffer[read.at..read.at + read.len])?;
+        }
+        Ok(())
+    }
+
+    /// Whole blocks go straight to `target`, the ragged ends through a block of memory each; all of
+    /// it is one read of the segment.
+    fn read_device(
+        &self,
+        read: &DeviceRead,
+        checksums: &[Checksum],
+        target: &mut [u8],
+    ) -> Result<()> {
         let segment = self.segment(read.extent.segment)?;
         let start = read.extent.start_block;
         if read.skip == 0 && target.len().is_multiple_of(BLOCK) {
-            return Ok(segment.read(start, target, &read.checksums)?);
+            return Ok(segment.read(start, target, checksums)?);
         }
-        // Whole blocks go straight to the caller; the ragged ends through one block of memory.
-        let mut bounce = [0; BLOCK];
-        let mut done = 0;
-        let mut block = 0;
-        while done < target.len() {
-            let skip = if block == 0 { read.skip } else { 0 };
-            let whole = if skip == 0 {
-                (target.len() - done) / BLOCK
-            } else {
-                0
-            };
-            if whole > 0 {
-                let len = whole * BLOCK;
-                segment.read(
-                    start + block as u64,
-                    &mut target[done..done + len],
-                    &read.checksums[block..block + whole],
-                )?;
-                done += len;
-                block += whole;
-            } else {
-                let len = (BLOCK - skip).min(target.len() - done);
-                segment.read(
-                    start + block as u64,
-                    &mut bounce,
-                    &read.checksums[block..=block],
-                )?;
-                target[done..done + len].copy_from_slice(&bounce[skip..skip + len]);
-                done += len;
-                block += 1;
-            }
+        let (mut head, mut tail) = ([0; BLOCK], [0; BLOCK]);
+        let head_len = match read.skip {
+            0 => 0,
+            skip => (BLOCK - skip).min(target.len()),
+        };
+        let tail_len = (target.len() - head_len) % BLOCK;
+        let body_end = target.len() - tail_len;
+        let mut bufs = Vec::with_capacity(3);
+        if head_len > 0 {
+            bufs.push(IoSliceMut::new(&mut head));
         }
+        if head_len < body_end {
+            bufs.push(IoSliceMut::new(&mut target[head_len..body_end]));
+        }
+        if tail_len > 0 {
+            bufs.push(IoSliceMut::new(&mut tail));
+        }
+        segment.read_vectored(start, &mut bufs, checksums)?;
+        target[..head_len].copy_from_slice(&head[read.skip..read.skip + head_len]);
+        target[body_end..].copy_from_slice(&tail[..tail_len]);
         Ok(())
     }
 
@@ -181,11 +207,9 @@ impl Engine {
         block: u64,
         target: &mut [u8],
     ) -> Result<()> {
-        let mut reads = Vec::new();
-        self.plan(node, state, block * BLOCK_BYTES, target, &mut reads)?;
-        for read in reads {
-            self.read_device(&read, &mut target[read.at..read.at + read.len])?;
-        }
+        let mut plan = Plan::default();
+        self.plan(node, state, block * BLOCK_BYTES, target, &mut plan)?;
+        self.read_devices(&plan, target)?;
         // GATHER-2: bytes after the end are zero, also when the last block was written whole.
         let end = state
             .row
@@ -198,6 +222,10 @@ impl Engine {
 
     /// Reads the inline row if there is one.
     pub(crate) fn load_content(&self, node: &Node, state: &mut NodeState) -> Result<()> {
+        if !state.content.is_loaded && state.row.block_count > 0 {
+            // What has blocks has no inline row: one commit puts the first and drops the second.
+            state.content.is_loaded = true;
+        }
         if !state.content.is_loaded {
             state.content.inline = match self.catalog.content(node.store, node.ino)? {
                 Some(ContentRow::Inline(bytes)) => Some(bytes),
@@ -232,10 +260,10 @@ impl Engine {
         while block < end {
             match state.content.map.find(source, block)? {
                 Mapped::Hole(hole) => block += hole,
-                Mapped::Run(run) => {
-                    let count = run.extent.block_count.min(end - block);
-                    self.segment(run.extent.segment)?
-                        .prefetch(run.extent.start_block, count);
+                Mapped::Run { extent, .. } => {
+                    let count = extent.block_count.min(end - block);
+                    self.segment(extent.segment)?
+                        .prefetch(extent.start_block, count);
                     block += count;
                 }
             }
@@ -275,7 +303,7 @@ impl Engine {
             };
             let (is_data, count) = match mapped {
                 None => (true, 1),
-                Some(Mapped::Run(run)) => (true, run.extent.block_count),
+                Some(Mapped::Run { extent, .. }) => (true, extent.block_count),
                 Some(Mapped::Hole(hole)) => {
                     let dirty = content.gather.next_present(block);
                     let frozen = content
@@ -307,6 +335,33 @@ impl Engine {
         }
         Ok((!for_data).then_some(size))
     }
+}
+
+impl Plan {
+    fn add(&mut self, at: usize, len: usize, extent: Extent, skip: usize, checksums: &[Checksum]) {
+        self.reads.push(DeviceRead {
+            at,
+            len,
+            extent,
+            skip,
+            checksum_index: self.checksums.len(),
+        });
+        self.checksums
+            .extend_from_slice(&checksums[..extent.block_count as usize]);
+    }
+}
+
+impl DeviceRead {
+    fn block_count(&self) -> usize {
+        self.extent.block_count as usize
+    }
+}
+
+fn too_long_for_memory() -> Error {
+    Error::new(
+        ErrorKind::TooBig,
+        "the file is too long for this machine's memory; read it in parts",
+    )
 }
 
 fn copy_padded(from: &[u8], to: &mut [u8]) {

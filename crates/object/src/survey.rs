@@ -363,13 +363,11 @@ impl Engine {
         let total = self.catalog.extent_totals()?.0 * BLOCK_BYTES;
         let mut buffer = vec![0; (READ_BLOCKS * BLOCK_BYTES) as usize];
         self.for_each_mapped(|store, row| {
-            // SESSION-2: what this map names is not reclaimed before end_read.
-            let pin = self.begin_read();
-            let outcome = self.check_object(store, row.ino, &mut buffer, report, &mut |done| {
+            // SESSION-2: what this map names is not reclaimed before the pin is dropped.
+            let _pin = self.begin_read();
+            self.check_object(store, row.ino, &mut buffer, report, &mut |done| {
                 progress(done, total)
-            });
-            self.end_read(pin);
-            outcome
+            })
         })
     }
 

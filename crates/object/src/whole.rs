@@ -107,7 +107,10 @@ impl Engine {
         let mut fate = Fate::Known;
         let mut keeps = false;
         let mut is_rewrite = false;
-        if !is_gathered {
+        if !is_gathered && content.gather.block_count() >= size_blocks {
+            // All of it is new: nothing of what is mapped stays.
+            self.drop_kept(content);
+        } else if !is_gathered {
             let runs = content.gather.runs();
             if runs.len() == 1 && runs[0].0 + runs[0].1 == size_blocks {
                 fate = growing;
@@ -201,7 +204,6 @@ impl Engine {
             // Nobody else looks at them any more: readers copy under the node's lock.
             let flushed = Arc::into_inner(flushed).unwrap_or_default();
             state.content.kept.absorb(flushed);
-            assert!(Self::is_gathered(state), "WHOLE-1");
         }
         let twice = before + promised - state.content.kept.block_count();
         self.kept_bytes
@@ -210,6 +212,10 @@ impl Engine {
             self.kept_bytes.load(Ordering::Relaxed) <= self.dirty_bytes_max / 2,
             "WHOLE-2"
         );
+        if !Self::is_gathered(state) {
+            // Replaced as a whole while this was being written (WHOLE-1).
+            self.drop_kept(&mut state.content);
+        }
         self.settle_later(node, state);
     }
 

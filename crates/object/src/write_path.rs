@@ -12,8 +12,9 @@ use crate::node::Content;
 use crate::whole::Fate;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
+use larder_segment::{BlockWrite, write_all};
 use larder_space::format::limits::BLOCK_BYTES;
-use larder_space::format::{Extent, SegmentIndex, block_checksum};
+use larder_space::format::{Extent, SegmentIndex};
 use larder_space::{Placement, Reservation};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -22,8 +23,6 @@ use std::sync::atomic::Ordering;
 
 /// Objects of at most this many blocks (256 KiB) are packed into one run.
 const SMALL_BLOCKS: u64 = 64;
-/// Bytes in one request to a device at most.
-const REQUEST_BYTES: u64 = 8 << 20;
 
 /// Dirty blocks on their way to a segment.
 pub(crate) struct ContentFlush {
@@ -193,43 +192,40 @@ impl Engine {
         let mut state = node.lock();
         Ok(
             match state.content.map.find(self.map_source(node), block - 1)? {
-                Mapped::Run(run) => Some((run.extent.segment, run.extent.start_block + 1)),
+                Mapped::Run { extent, .. } => Some((extent.segment, extent.start_block + 1)),
                 Mapped::Hole(_) => None,
             },
         )
     }
 
-    /// Checksums and writes everything in address order, neighbours in one request; then flushes
-    /// every segment that was written to.
+    /// Checksums and writes everything in address order, neighbours joined; then flushes every
+    /// segment that was written to.
     fn write_placed(&self, placed: &mut [Placed], gathers: &[Option<Arc<Gather>>]) -> Result<()> {
         placed.sort_by_key(|piece| piece.extent);
-        let mut touched = BTreeSet::new();
-        let mut at = 0;
-        while at < placed.len() {
-            let start = placed[at].extent;
-            let mut buffers: Vec<&[u8]> = Vec::new();
-            let mut bytes = 0;
-            let mut end = start;
-            while let Some(piece) = placed.get_mut(at) {
-                let is_next = bytes == 0 || end.is_followed_by(&piece.extent);
-                if !is_next || (bytes > 0 && bytes + piece.extent.len_bytes() > REQUEST_BYTES) {
-                    break;
+        let mut writes: Vec<BlockWrite<'_>> = Vec::new();
+        let mut end: Option<Extent> = None;
+        for piece in placed.iter() {
+            let gather = gathers[piece.node_index].as_ref().ok_or_else(unpromised)?;
+            let buffers = gather.slices(piece.logical_block, piece.extent.block_count);
+            match writes.last_mut() {
+                Some(write) if end.is_some_and(|end| end.is_followed_by(&piece.extent)) => {
+                    write.buffers.extend(buffers);
                 }
-                let gather = gathers[piece.node_index].as_ref().ok_or_else(unpromised)?;
-                for slice in gather.slices(piece.logical_block, piece.extent.block_count) {
-                    piece
-                        .checksums
-                        .extend(slice.chunks_exact(BLOCK_BYTES as usize).map(block_checksum));
-                    buffers.push(slice);
-                }
-                bytes += piece.extent.len_bytes();
-                end = piece.extent;
-                at += 1;
+                _ => writes.push(BlockWrite {
+                    segment: self.segment(piece.extent.segment)?,
+                    start_block: piece.extent.start_block,
+                    buffers,
+                }),
             }
-            self.segment(start.segment)?
-                .write(start.start_block, &buffers)?;
-            touched.insert(start.segment);
+            end = Some(piece.extent);
         }
+        let mut checksums = write_all(&writes)?.into_iter().flatten();
+        for piece in placed.iter_mut() {
+            let count = piece.extent.block_count as usize;
+            piece.checksums = checksums.by_ref().take(count).collect();
+        }
+        let touched: BTreeSet<SegmentIndex> =
+            placed.iter().map(|piece| piece.extent.segment).collect();
         for segment in touched {
             self.segment(segment)?.flush()?;
         }
