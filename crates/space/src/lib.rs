@@ -43,14 +43,16 @@
 //! # Cost
 //! O(log holes) per operation and piece; where no hole fits, plus O(streams · log holes).
 
+mod address;
+mod ag;
+mod ags;
 mod error;
 mod reservation;
-mod runs;
 mod space;
 mod streams;
 
 pub use error::{NoSpace, SpaceError};
 pub use larder_format as format;
 pub use reservation::{Purpose, Reservation};
-pub use space::{Placement, Space, Target};
+pub use space::{AgSummary, Placement, Space, Target};
 pub use streams::StreamId;
