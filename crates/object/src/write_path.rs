@@ -106,14 +106,9 @@ impl Engine {
             Placement::Known
         };
         let mut promise = flush.promise.take().ok_or_else(unpromised)?;
-        let pieces = {
-            let mut room = self.lock_room();
-            let pieces = room
-                .space
-                .allocate(&mut promise, flush.gather.block_count(), placement);
-            room.space.forfeit(promise);
-            pieces
-        };
+        let pieces = self.allocate(&mut promise, flush.gather.block_count(), placement);
+        self.lock_room().space.forfeit(promise);
+        let pieces = pieces?;
         spread(index, &runs, &mut Pieces::new(pieces), placed);
         Ok(())
     }
@@ -140,13 +135,9 @@ impl Engine {
         let Some(mut promise) = promise else {
             return Ok(());
         };
-        let pieces = {
-            let mut room = self.lock_room();
-            let pieces = room.space.allocate(&mut promise, blocks, Placement::Known);
-            room.space.forfeit(promise);
-            pieces
-        };
-        let mut pieces = Pieces::new(pieces);
+        let pieces = self.allocate(&mut promise, blocks, Placement::Known);
+        self.lock_room().space.forfeit(promise);
+        let mut pieces = Pieces::new(pieces?);
         for &index in order {
             if let Some(flush) = &nodes[index].flush {
                 spread(index, &flush.gather.runs(), &mut pieces, placed);
