@@ -5,7 +5,7 @@
 //! read, a row of objects of 128–384 blocks (0.5–1.5 MB) with holes between them, made from its
 //! number. AGs that were changed are remembered. Every step replaces one object in a window of AGs or
 //! anywhere: allocate, commit, quarantine the old one, and release it a commit later, as the engine
-//! does.
+//! does. Each commit also adds one large object, for which AGs are searched that nothing else needs.
 //!
 //! ```text
 //! cargo run --release -p larder-space --example scale                 # the large case
@@ -31,6 +31,8 @@ const RESIDENT_BYTES_MAX: u64 = 256 << 20;
 const RECLAIM_COMMITS: usize = 2;
 /// Objects replaced in one commit.
 const COMMIT_OBJECTS: usize = 100;
+/// One large object per commit, 64 MiB: no hole fits, so groups are loaded in the hope of one.
+const LARGE_BLOCKS: u64 = 16_384;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -39,7 +41,7 @@ fn main() -> ExitCode {
         let argument = arguments.next().map(|text| text.parse());
         argument.transpose().map(|number| number.unwrap_or(default))
     };
-    match (mode.as_str(), number(100_000), number(2_000_000)) {
+    match (mode.as_str(), number(100_000), number(1_000_000)) {
         ("large", Ok(ag_count), Ok(steps)) => large(ag_count, steps),
         ("small", ..) => small(),
         _ => {
@@ -139,6 +141,7 @@ fn extents((segment, ag_index): (SegmentIndex, u64), rows: &[(u32, u32)]) -> Vec
 
 #[derive(Default)]
 struct Figures {
+    large_fragments: u64,
     loads: u64,
     load: Duration,
     allocate: Duration,
@@ -197,13 +200,14 @@ fn large(ag_count: u64, steps: u64) -> ExitCode {
         }
         println!(
             "round {round}: {:.4} fragments per object; {:.0} ns per allocation, {:.0} ns per release, \
-             {} loads of {:.0} µs, {:.0} MiB loaded",
+             {} loads of {:.0} µs, {:.0} MiB loaded; {:.0} fragments per 64 MiB",
             figures.fragments as f64 / figures.objects as f64,
             figures.allocate.as_nanos() as f64 / figures.objects as f64,
             figures.release.as_nanos() as f64 / figures.objects as f64,
             figures.loads,
             figures.load.as_micros() as f64 / figures.loads.max(1) as f64,
             space.loaded_bytes() as f64 / f64::from(1 << 20),
+            figures.large_fragments as f64 * COMMIT_OBJECTS as f64 / figures.objects as f64,
         );
         all.objects += figures.objects;
         all.fragments += figures.fragments;
@@ -233,8 +237,12 @@ fn commit(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut allocated = Vec::new();
     let mut dropped: Vec<Extent> = Vec::new();
-    for index in 0..COMMIT_OBJECTS {
-        let blocks = random.object_blocks();
+    for index in 0..=COMMIT_OBJECTS {
+        let is_large = index == COMMIT_OBJECTS;
+        let blocks = match is_large {
+            true => LARGE_BLOCKS,
+            false => random.object_blocks(),
+        };
         let mut promise = space.reserve(blocks, Purpose::Ordinary)?;
         while let Some((segment, ag_index)) = space.find_wanted_ag(blocks, Placement::Known) {
             let ag = u64::from(segment.0) * SEGMENT_AGS + ag_index;
@@ -246,6 +254,11 @@ fn commit(
         }
         let started = Instant::now();
         let pieces = space.allocate(&mut promise, blocks, Placement::Known);
+        if is_large {
+            figures.large_fragments += pieces.len() as u64;
+            allocated.extend(pieces);
+            break;
+        }
         figures.allocate += started.elapsed();
         figures.objects += 1;
         figures.fragments += pieces.len() as u64;

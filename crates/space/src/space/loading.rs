@@ -18,7 +18,7 @@ pub struct AgSummary {
 impl Space {
     /// Takes over what is committed of an AG, while opening and after a commit of another session;
     /// its holes and soft regions are forgotten, and a closed segment is opened. This session has
-    /// nothing uncommitted in the AG. An error in the summary changes nothing;
+    /// nothing uncommitted in the AG. An empty AG need not exist: it was cut off. An error in the summary changes nothing;
     /// [`SpaceError::Overcommitted`] comes after the change, and means that reservations must be
     /// forfeited, until [`Space::overcommitted_blocks`] is 0, before the next allocation.
     /// O(holes in the AG).
@@ -28,7 +28,10 @@ impl Space {
         ag_index: u64,
         summary: AgSummary,
     ) -> Result<(), SpaceError> {
-        let (key, range) = self.find_ag(segment, ag_index)?;
+        let (key, range) = match self.find_ag(segment, ag_index) {
+            Err(SpaceError::NoAg { .. }) if summary == AgSummary::default() => return Ok(()),
+            found => found?,
+        };
         let used = u32::try_from(summary.used_blocks);
         let quarantined = u32::try_from(summary.quarantined_blocks);
         let (Ok(used), Ok(quarantined)) = (used, quarantined) else {
