@@ -106,6 +106,7 @@ impl Engine {
         blocks: u64,
         placement: Placement,
     ) -> Result<Vec<Extent>> {
+        debug_assert!(self.commit_lock.try_lock().is_err(), "ROOM-2");
         let mut room = self.lock_room();
         while let Some((segment, ag)) = room.space.find_wanted_ag(blocks, placement) {
             self.load_ag(&mut room.space, segment, ag)?;

@@ -34,10 +34,13 @@ pub(crate) type Hole = (u32, u32);
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Ag {
+    /// Which one it is.
     pub key: AgKey,
+    /// Blocks of it that there are; only the last AG of a segment may have fewer than others.
     pub block_count: u32,
     /// Allocated and quarantined blocks.
     pub used_blocks: u32,
+    /// Those of them that are quarantined.
     pub quarantined_blocks: u32,
     /// Free blocks from `closed_at` on.
     pub aside_blocks: u32,
@@ -96,6 +99,7 @@ impl Ag {
         self.free_blocks() - self.aside_blocks
     }
 
+    /// Whether it is known where its holes are.
     pub fn is_loaded(&self) -> bool {
         matches!(self.contents, Contents::Loaded(_))
     }

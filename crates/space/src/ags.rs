@@ -23,7 +23,9 @@ const HOPEFUL_LOADS_MAX: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct Ags {
     ag_blocks: u64,
+    /// What loaded AGs may take, by estimate (`SPACE-10`).
     pub memory_bytes_max: u64,
+    /// See [`WINDOW_AGS`].
     pub window_ags: usize,
     segments: BTreeMap<SegmentIndex, Segment>,
     lengths: Lengths,
@@ -121,6 +123,7 @@ impl Ags {
         }
     }
 
+    /// Blocks of all AGs.
     pub fn capacity_blocks(&self) -> u64 {
         self.accounts.capacity_blocks
     }
@@ -131,28 +134,34 @@ impl Ags {
         accounts.capacity_blocks - accounts.used_blocks - accounts.aside_blocks
     }
 
+    /// Blocks in use that are not in quarantine.
     pub fn allocated_blocks(&self) -> u64 {
         self.accounts.used_blocks - self.accounts.quarantined_blocks
     }
 
+    /// Blocks in quarantine.
     pub fn quarantined_blocks(&self) -> u64 {
         self.accounts.quarantined_blocks
     }
 
+    /// Free blocks that are set aside.
     pub fn aside_blocks(&self) -> u64 {
         self.accounts.aside_blocks
     }
 
+    /// What loaded AGs take, by estimate.
     pub fn loaded_bytes(&self) -> u64 {
         self.accounts.loaded_bytes
     }
 
+    /// Blocks of a segment.
     pub fn find_block_count(&self, segment: SegmentIndex) -> Option<u64> {
         self.segments
             .get(&segment)
             .map(|segment| segment.block_count)
     }
 
+    /// The block from which on a segment is closed; `u64::MAX` when it is not.
     pub fn closed_from(&self, segment: SegmentIndex) -> u64 {
         self.segments
             .get(&segment)
@@ -200,6 +209,7 @@ impl Ags {
             .flat_map(|ag| ag.holes().map(|hole| self.extent(ag.key, hole)))
     }
 
+    /// An AG, if there is one.
     pub fn find(&self, key: AgKey) -> Option<&Ag> {
         let segment = self.segments.get(&key.segment)?;
         segment.ags.get(key.ag_index as usize)

@@ -550,6 +550,8 @@ mod loading;
 
 pub use loading::AgSummary;
 #[cfg(test)]
+mod aging_tests;
+#[cfg(test)]
 mod model_tests;
 #[cfg(test)]
 mod tests;
