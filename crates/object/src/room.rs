@@ -100,7 +100,7 @@ impl Engine {
     }
 
     /// Turns `blocks` of a promise into extents ([`Space::allocate`]), and reads the AGs that this needs.
-    pub(crate) fn allocate(
+    pub(crate) fn allocate_extents(
         &self,
         promise: &mut Reservation,
         blocks: u64,

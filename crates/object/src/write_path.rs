@@ -106,7 +106,7 @@ impl Engine {
             Placement::Known
         };
         let mut promise = flush.promise.take().ok_or_else(unpromised)?;
-        let pieces = self.allocate(&mut promise, flush.gather.block_count(), placement);
+        let pieces = self.allocate_extents(&mut promise, flush.gather.block_count(), placement);
         self.lock_room().space.forfeit(promise);
         let pieces = pieces?;
         spread(index, &runs, &mut Pieces::new(pieces), placed);
@@ -135,7 +135,7 @@ impl Engine {
         let Some(mut promise) = promise else {
             return Ok(());
         };
-        let pieces = self.allocate(&mut promise, blocks, Placement::Known);
+        let pieces = self.allocate_extents(&mut promise, blocks, Placement::Known);
         self.lock_room().space.forfeit(promise);
         let mut pieces = Pieces::new(pieces?);
         for &index in order {
