@@ -41,6 +41,17 @@ const SYSTEM: &[&str] = &[
     "SELECT 'larder_extent: segment ' || segment || ' block ' || start_block || ' was retired by commit '
          || retired_seq || ', which has not happened'
        FROM larder_extent WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+    "SELECT 'larder_ag: group ' || coalesce(g.ag, c.ag) || ' of segment ' || coalesce(g.segment, c.segment)
+         || ' says ' || coalesce(g.used_blocks, 0) || ' blocks in use, ' || coalesce(g.retired_blocks, 0)
+         || ' of them retired, and its rows have ' || coalesce(c.used_blocks, 0) || ' and '
+         || coalesce(c.retired_blocks, 0) || ' (CATALOG-8)'
+       FROM larder_ag AS g FULL JOIN (
+         SELECT segment, start_block / 262144 AS ag, sum(block_count) AS used_blocks,
+           coalesce(sum(block_count) FILTER (WHERE retired_seq IS NOT NULL), 0) AS retired_blocks
+         FROM larder_extent GROUP BY segment, start_block / 262144
+       ) AS c ON c.segment = g.segment AND c.ag = g.ag
+       WHERE (coalesce(g.used_blocks, 0), coalesce(g.retired_blocks, 0))
+         <> (coalesce(c.used_blocks, 0), coalesce(c.retired_blocks, 0))",
     "SELECT 'larder_holder: session ' || h.session || ' holds inode ' || h.ino || ' of store ' || h.store
          || ', which is no orphan'
        FROM larder_holder AS h LEFT JOIN larder_orphan AS o ON o.store = h.store AND o.ino = h.ino

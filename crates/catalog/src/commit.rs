@@ -4,7 +4,7 @@ use crate::Catalog;
 use crate::changes::{ChangeSet, CommitOutcome, InodeChange};
 use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result};
-use crate::extents;
+use crate::extents::{self, AgChanges};
 use crate::meta::{add_meta, next_commit_seq};
 use crate::rows::{ContentRow, InodeRow};
 use crate::statements::StoreSql;
@@ -38,12 +38,11 @@ impl Catalog {
                 Some(horizon) => extents::reclaim(txn, horizon)?,
                 None => Vec::new(),
             };
-            let touched = allocated
-                .iter()
-                .map(|(extent, ..)| extent)
-                .chain(&changes.retired)
-                .chain(&reclaimed);
-            extents::stamp_ags(txn, seq, touched)?;
+            let mut ags = AgChanges::default();
+            ags.allocate(allocated.iter().map(|(extent, ..)| extent));
+            ags.retire(&changes.retired);
+            ags.reclaim(&reclaimed);
+            ags.apply(txn, seq)?; // CATALOG-8
             apply_segments(txn, changes)?;
             apply_orphans(txn, seq, changes)?;
             apply_session(txn, changes)?;

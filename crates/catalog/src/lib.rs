@@ -29,6 +29,10 @@
 //! * `CATALOG-7` A commit is durable when it returns. *Guard*: `synchronous = FULL` on every
 //!   connection that writes; crash tests of the layers above.
 //!
+//! * `CATALOG-8` `larder_ag` says for each allocation group how many blocks its extent rows have, and
+//!   how many of them are retired. It is derived: nothing is ever decided by it that the rows decide
+//!   otherwise. *Guard*: changed in the transaction that changes the rows; `check` compares them.
+//!
 //! # Concurrency
 //! [`Catalog`] is `Sync`. One writer connection stands behind a mutex; readers borrow connections of
 //! their own and never wait for it, since the log (WAL) gives each statement one committed moment.
@@ -69,7 +73,8 @@ pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use larder_format as format;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
 pub use rows::{
-    ContentRow, DatabaseInfo, DirentRow, ExtentRow, InodeRow, SegmentRow, SessionRow, StoreRow,
+    AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, InodeRow, SegmentRow, SessionRow,
+    StoreRow,
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use sql::{SqlRow, SqlSession, SqlValue};

@@ -92,6 +92,19 @@ pub struct StoreRow {
     pub table_store: StoreId,
 }
 
+/// What is kept of an allocation group beside its extent rows: derived from them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgRow {
+    /// The segment of the group.
+    pub segment: SegmentIndex,
+    /// The group, counted in its segment.
+    pub ag_index: u64,
+    /// Blocks of all its extent rows, live and retired.
+    pub used_blocks: u64,
+    /// Blocks of its retired rows.
+    pub retired_blocks: u64,
+}
+
 /// One session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRow {

@@ -7,7 +7,7 @@ mod common;
 use common::{MAIN, create, init, inode, name, new_file, open};
 use larder_catalog::format::{CommitSeq, Extent, FileKind, Ino, SegmentIndex, StoreId};
 use larder_catalog::{
-    AttrMask, CatalogError, ChangeSet, ContentRow, InodeChange, InodeRow, dirent_order,
+    AgRow, AttrMask, CatalogError, ChangeSet, ContentRow, InodeChange, InodeRow, dirent_order,
 };
 
 fn extent(start: u64, count: u64) -> Extent {
@@ -23,7 +23,7 @@ fn a_new_database_has_main_and_its_root() {
         (info.capacity_bytes, info.retention_ns),
         (1 << 30, 3_600_000_000_000)
     );
-    assert_eq!((info.commit_seq, info.format_version), (CommitSeq(0), 1));
+    assert_eq!((info.commit_seq, info.format_version), (CommitSeq(0), 2));
     let root = catalog.inode(MAIN, Ino::ROOT).unwrap().unwrap();
     assert_eq!(
         (root.kind, root.mode, root.uid, root.gid),
@@ -40,7 +40,7 @@ fn a_new_database_has_main_and_its_root() {
     };
     assert_eq!(pragma("page_size"), 8192);
     assert_eq!(pragma("application_id"), 0x4C41_5244);
-    assert_eq!(pragma("user_version"), 1);
+    assert_eq!(pragma("user_version"), 2);
 }
 
 #[test]
@@ -300,7 +300,19 @@ fn groups_are_stamped_and_never_crossed() {
         })
         .unwrap();
     assert_eq!(catalog.retired_blocks().unwrap(), 2);
-    assert_eq!(catalog.ags_changed_since(CommitSeq(0)).unwrap().len(), 2);
+    let counts = |used_blocks, retired_blocks| {
+        [0, 1].map(|ag_index| AgRow {
+            segment: SegmentIndex(0),
+            ag_index,
+            used_blocks,
+            retired_blocks,
+        })
+    };
+    assert_eq!(
+        catalog.ags_changed_since(CommitSeq(0)).unwrap(),
+        counts(4, 1),
+        "CATALOG-8"
+    );
     assert_eq!(
         catalog.ags_changed_since(CommitSeq(1)).unwrap().len(),
         2,
@@ -312,7 +324,11 @@ fn groups_are_stamped_and_never_crossed() {
             ..ChangeSet::default()
         })
         .unwrap();
-    assert_eq!(catalog.ags_changed_since(CommitSeq(2)).unwrap().len(), 2);
+    assert_eq!(
+        catalog.ags_changed_since(CommitSeq(2)).unwrap(),
+        counts(3, 0),
+        "CATALOG-8"
+    );
     let crossing = ChangeSet {
         allocated: vec![(extent(2 * ag - 1, 2), MAIN, Ino(2))],
         ..ChangeSet::default()

@@ -127,7 +127,7 @@ fn a_newer_format_is_refused_and_left_alone() {
         ErrorKind::NewerFormat,
         &["99", "upgrade"],
     );
-    victim.sql("PRAGMA user_version = 1");
+    victim.sql("PRAGMA user_version = 2");
     assert!(open(&victim.path).is_ok());
 }
 

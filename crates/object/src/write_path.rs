@@ -128,17 +128,15 @@ impl Engine {
         };
         let mut promise = flush.promise.take().ok_or_else(unpromised)?;
         let is_over = frozen.node.lock().writer_count == 0;
-        let pieces = {
+        let pieces = self.allocate_extents(&mut promise, flush.gather.block_count(), placement);
+        {
             let mut room = self.lock_room();
-            let pieces = room
-                .space
-                .allocate(&mut promise, flush.gather.block_count(), placement);
             room.space.forfeit(promise);
             if is_over {
                 room.space.end_stream(stream_of(&frozen.node));
             }
-            pieces
-        };
+        }
+        let pieces = pieces?;
         spread(index, &runs, &mut Pieces::new(pieces), placed);
         Ok(())
     }
@@ -165,13 +163,9 @@ impl Engine {
         let Some(mut promise) = promise else {
             return Ok(());
         };
-        let pieces = {
-            let mut room = self.lock_room();
-            let pieces = room.space.allocate(&mut promise, blocks, Placement::Known);
-            room.space.forfeit(promise);
-            pieces
-        };
-        let mut pieces = Pieces::new(pieces);
+        let pieces = self.allocate_extents(&mut promise, blocks, Placement::Known);
+        self.lock_room().space.forfeit(promise);
+        let mut pieces = Pieces::new(pieces?);
         for &index in order {
             if let Some(flush) = &nodes[index].flush {
                 spread(index, &flush.gather.runs(), &mut pieces, placed);

@@ -64,4 +64,34 @@ pub enum SpaceError {
         /// Blocks behind it that are allocated, quarantined or not closed.
         used_blocks: u64,
     },
+    /// There is no such AG.
+    #[error("segment {segment} has no allocation group {ag_index}; run larder check")]
+    NoAg {
+        /// The segment.
+        segment: SegmentIndex,
+        /// The AG, counted in its segment.
+        ag_index: u64,
+    },
+    /// The extents of an AG are not what its summary says, or the summary is impossible.
+    #[error(
+        "allocation group {ag_index} of segment {segment}: its summary says {summary_blocks} blocks in use, and there are {extent_blocks}; run larder check"
+    )]
+    SummaryDiffers {
+        /// The segment of the AG.
+        segment: SegmentIndex,
+        /// The AG, counted in its segment.
+        ag_index: u64,
+        /// Blocks of its extents; of the AG itself when the summary alone is impossible.
+        extent_blocks: u64,
+        /// Blocks in use by the summary.
+        summary_blocks: u64,
+    },
+    /// A part of an AG is asked for whose holes are not known: [`crate::Space::load_ag`] first.
+    #[error("allocation group {ag_index} of segment {segment} is not loaded")]
+    NotLoaded {
+        /// The segment of the AG.
+        segment: SegmentIndex,
+        /// The AG, counted in its segment.
+        ag_index: u64,
+    },
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use larder_format::Extent;
 
-use crate::runs::Address;
+use crate::address::Address;
 
 /// Part of an AG that a region holds at least, where it can: 16 MiB of 1 GiB. At most it is an AG.
 const REGION_MIN_DIVISOR: u64 = 64;
@@ -24,7 +24,6 @@ pub(crate) struct Streams {
     ag_blocks: u64,
     by_id: BTreeMap<StreamId, Stream>,
     by_start: BTreeMap<Address, (u64, StreamId)>,
-    held_blocks: u64,
 }
 
 #[derive(Debug, Default)]
@@ -40,13 +39,7 @@ impl Streams {
             ag_blocks,
             by_id: BTreeMap::new(),
             by_start: BTreeMap::new(),
-            held_blocks: 0,
         }
-    }
-
-    /// Blocks in all regions.
-    pub fn held_blocks(&self) -> u64 {
-        self.held_blocks
     }
 
     /// All regions by address.
@@ -105,7 +98,6 @@ impl Streams {
         assert_eq!(previous, None, "a stream has one region");
         self.by_start
             .insert(Address::start_of(&extent), (extent.block_count, stream));
-        self.held_blocks += extent.block_count;
     }
 
     /// Strikes the region out; its stream has none then.
@@ -118,7 +110,6 @@ impl Streams {
             .get_mut(&stream)
             .and_then(|stream| stream.region.take());
         assert_eq!(struck, Some(region), "the two books of regions agree");
-        self.held_blocks -= region.block_count;
     }
 
     /// Forgets a stream whose region has been released.
