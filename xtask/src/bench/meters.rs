@@ -1,0 +1,97 @@
+//! What a process held and wrote, from `/proc`.
+
+use std::fs;
+
+/// What the caches of an open database may hold beside dirty content, bytes: pages of the catalog's
+/// connections, inodes, the free space.
+const CACHES_BYTES: u64 = 64 << 20;
+
+/// Watches the peak of a process's memory from its making on.
+pub struct MemoryMeter {
+    pid: u32,
+    before_bytes: u64,
+}
+
+impl MemoryMeter {
+    /// Forgets the peak so far. What the process holds now (buffers of the measurement among it) is
+    /// not counted.
+    pub fn start(pid: u32) -> Result<MemoryMeter, String> {
+        let file = format!("/proc/{pid}/clear_refs");
+        fs::write(&file, "5").map_err(|error| format!("{file}: {error}"))?;
+        Ok(MemoryMeter {
+            pid,
+            before_bytes: status_bytes(pid, "VmRSS:")?,
+        })
+    }
+
+    /// `(what was added at the peak, the whole peak)`, bytes.
+    pub fn peak(&self) -> Result<(u64, u64), String> {
+        let peak = status_bytes(self.pid, "VmHWM:")?;
+        Ok((peak.saturating_sub(self.before_bytes), peak))
+    }
+}
+
+/// The configured bound of an open database's memory, bytes: dirty content as
+/// `EngineOptions::dirty_bytes_max` has it by default, and caches.
+pub fn memory_bound_bytes() -> Result<u64, String> {
+    let file = "/proc/meminfo";
+    let text = fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let total = field_kib(&text, "MemTotal:").ok_or(format!("{file} has no MemTotal"))? << 10;
+    Ok((total / 50).max(64 << 20) + CACHES_BYTES)
+}
+
+/// Bytes that the process caused to be written to devices, by the kernel's account of dirtied pages
+/// and direct writes. The filesystem's own journal is not among them.
+pub fn written_bytes(pid: u32) -> Result<u64, String> {
+    let file = format!("/proc/{pid}/io");
+    let text = fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
+    let field = text
+        .lines()
+        .find_map(|line| line.strip_prefix("write_bytes: "));
+    field
+        .and_then(|bytes| bytes.parse().ok())
+        .ok_or(format!("{file} has no write_bytes"))
+}
+
+/// Bytes written to all disks, by whomever.
+pub fn disk_written_bytes() -> Result<u64, String> {
+    let explain = |error| format!("/sys/block: {error}");
+    let mut sectors = 0;
+    for disk in fs::read_dir("/sys/block").map_err(explain)? {
+        let path = disk.map_err(explain)?.path().join("stat");
+        let text = fs::read_to_string(&path).map_err(explain)?;
+        let written = text.split_whitespace().nth(6);
+        sectors += written
+            .and_then(|field| field.parse::<u64>().ok())
+            .unwrap_or(0);
+    }
+    Ok(sectors * 512)
+}
+
+fn status_bytes(pid: u32, field: &str) -> Result<u64, String> {
+    let file = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
+    let kib = field_kib(&text, field).ok_or(format!("{file} has no {field}"))?;
+    Ok(kib << 10)
+}
+
+fn field_kib(text: &str, field: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(field))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peak_is_seen_after_it_is_over() {
+        let meter = MemoryMeter::start(std::process::id()).unwrap();
+        let big = std::hint::black_box(vec![1u8; 32 << 20]);
+        drop(big);
+        let (added, peak) = meter.peak().unwrap();
+        assert!(added >= 30 << 20, "{added}");
+        assert!(peak >= added);
+        assert!(memory_bound_bytes().unwrap() >= (64 << 20) + CACHES_BYTES);
+    }
+}
