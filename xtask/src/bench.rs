@@ -4,14 +4,17 @@
 //! optimisation: built without it, the program starts itself again. What a verb finds is printed, and
 //! written into a document between the markers of the verb.
 
+mod age;
 mod amplification;
 mod bare;
 mod content;
+mod disk;
 mod files;
 mod files_table;
 mod fio;
 mod get;
 mod meters;
+mod population;
 mod put;
 mod report;
 mod setting;
@@ -31,7 +34,8 @@ use setting::{Options, Setting};
 type Verb = fn(&mut Setting) -> Result<Report, String>;
 
 /// The verbs that `bench engine` runs, in this order.
-const VERBS: [(&str, Verb); 5] = [
+const VERBS: [(&str, Verb); 6] = [
+    ("age", age::run),
     ("amplification", amplification::run),
     ("put", put::run),
     ("get", get::run),

@@ -1,15 +1,16 @@
 //! `bench amplification`: bytes that go to the device per byte of content, logging included.
 //!
-//! The process's own account (`write_bytes` of `/proc/PID/io`: pages dirtied and direct writes) is the
-//! figure, because others write to the same disk. It counts content, write-ahead log, checkpoints and
-//! superblocks; the journal of the filesystem below is not in it. What all disks wrote meanwhile, by
-//! whomever, stands beside it.
+//! Two accounts, both from above: the process's own (`write_bytes` of `/proc/PID/io`) counts direct writes
+//! and pages dirtied, but a small write to a large folio of the page cache counts as the whole folio; what
+//! all disks wrote (`/sys/block/*/stat`) holds the filesystem's journal and what the neighbours wrote. The
+//! figure is the smaller one of each round. Content, write-ahead log, checkpoints, superblocks and the
+//! removal of the objects are all in it.
 
 use super::content;
 use super::meters;
 use super::report::{Goal, Report, Samples};
 use super::setting::{Setting, alternate};
-use super::sides::{Api, Host, Side};
+use super::sides::{Api, Host, Side, grow};
 use crate::Outcome;
 
 const OBJECT_BYTES: usize = 1_000_000;
@@ -21,9 +22,10 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "amplification",
         &format!(
-            "{} {rounds} rounds, sides in turns; {count} new objects of 1 MB per round, then removed. Device bytes by the process: \
-             write_bytes of /proc/self/io; by all disks: /sys/block/*/stat, with whatever else the machine does. The database's \
-             segments have grown before; checkpoints and the removal of the round before are counted.",
+            "{} {rounds} rounds, sides in turns; {count} new objects of 1 MB per round, then removed. By the process: \
+             write_bytes of /proc/self/io (a small write to a large folio counts as the folio); by all disks: /sys/block/*/stat, \
+             with whatever else the machine does. The figure is the smaller one of each round. Logs, checkpoints and the removal are \
+             counted; growth is not: the segments have grown before.",
             setting.machine()?
         ),
     );
@@ -34,13 +36,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     ];
     let names = ["API", "ext4"];
     let mut buffer = content::noise(5, OBJECT_BYTES);
-    for step in 0..3 {
-        sides[0].make_directory(&format!("/grow-{step}"))?;
-        put(&*sides[0], &format!("/grow-{step}"), count, 64, &mut buffer)?;
-    }
-    for step in 0..3 {
-        sides[0].remove_directory(&format!("/grow-{step}"))?;
-    }
+    grow(&*sides[0], (3 * count * OBJECT_BYTES) as u64)?;
     setting.watch_memory()?;
     let mut rows = Vec::new();
     for per_commit in [64, 1] {
@@ -70,7 +66,8 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
                 disks[index].text(3),
             ]);
         }
-        let [api, _] = process;
+        let both = process[0].0.iter().zip(&disks[0].0);
+        let api = Samples(both.map(|(process, disk)| process.min(*disk)).collect());
         report.verdict(
             &format!("device ÷ user bytes, 1 MB, {per_commit} per commit"),
             api,

@@ -1,15 +1,19 @@
-//! What `fio` reaches with direct sequential I/O: the best of four ways to ask.
+//! What `fio` reaches with direct sequential I/O, asked in four ways.
 
 use std::path::Path;
 
 use serde_json::Value;
 
+use super::report::Samples;
 use crate::process;
 
 /// Block size and depth of the queue.
 const WAYS: [(&str, &str); 4] = [("1M", "1"), ("1M", "4"), ("8M", "1"), ("8M", "4")];
 
-/// The names of the files in a directory of its own.
+/// One figure per round for each way.
+pub type Rates = [Samples; WAYS.len()];
+
+/// A file that was written before.
 pub struct Fio {
     file: String,
     bytes: u64,
@@ -27,14 +31,13 @@ impl Fio {
         Ok(fio)
     }
 
-    /// MB/s (10⁶), writing up to and with the flush, or reading.
-    pub fn best(&self, is_write: bool) -> Result<f64, String> {
+    /// Adds a round: writing up to and with the flush, or reading, MB/s (10⁶).
+    pub fn measure(&self, is_write: bool, rates: &mut Rates) -> Result<(), String> {
         let what = if is_write { "write" } else { "read" };
-        let mut best = 0.0;
-        for way in WAYS {
-            best = self.run(what, way)?.max(best);
+        for (way, rates) in WAYS.into_iter().zip(rates) {
+            rates.0.push(self.run(what, way)?);
         }
-        Ok(best)
+        Ok(())
     }
 
     fn run(&self, what: &str, (block, depth): (&str, &str)) -> Result<f64, String> {
@@ -58,5 +61,34 @@ impl Fio {
             .as_f64()
             .map(|bytes| bytes / 1e6)
             .ok_or("fio says nothing about its bandwidth".to_owned())
+    }
+}
+
+/// The way that is best over all rounds, and its name.
+pub fn best(rates: &Rates) -> (String, Samples) {
+    let medians = rates.iter().map(Samples::median);
+    let best = medians
+        .enumerate()
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+        .map_or(0, |(index, _)| index);
+    let (block, depth) = WAYS[best];
+    (format!("bs={block}, iodepth={depth}"), rates[best].clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_way_is_that_of_the_best_median() {
+        let rates: Rates = [
+            Samples(vec![1.0, 1.0, 9.0]),
+            Samples(vec![2.0, 3.0, 2.0]),
+            Samples(vec![1.0, 2.0, 1.0]),
+            Samples(vec![0.0, 0.0, 1.0]),
+        ];
+        let (way, samples) = best(&rates);
+        assert_eq!(way, "bs=1M, iodepth=4");
+        assert_eq!(samples, rates[1]);
     }
 }

@@ -6,28 +6,49 @@ use std::fs;
 /// connections, inodes, the free space.
 const CACHES_BYTES: u64 = 64 << 20;
 
-/// Watches the peak of a process's memory from its making on.
+/// Watches the peak of a process's memory, and of those that take its place.
 pub struct MemoryMeter {
     pid: u32,
     before_bytes: u64,
+    added_bytes: u64,
+    peak_bytes: u64,
 }
 
 impl MemoryMeter {
     /// Forgets the peak so far. What the process holds now (buffers of the measurement among it) is
     /// not counted.
     pub fn start(pid: u32) -> Result<MemoryMeter, String> {
-        let file = format!("/proc/{pid}/clear_refs");
-        fs::write(&file, "5").map_err(|error| format!("{file}: {error}"))?;
-        Ok(MemoryMeter {
+        let mut meter = MemoryMeter {
             pid,
-            before_bytes: status_bytes(pid, "VmRSS:")?,
-        })
+            before_bytes: 0,
+            added_bytes: 0,
+            peak_bytes: 0,
+        };
+        meter.follow(pid)?;
+        Ok(meter)
     }
 
-    /// `(what was added at the peak, the whole peak)`, bytes.
-    pub fn peak(&self) -> Result<(u64, u64), String> {
+    /// Looks at the process, while it still runs.
+    pub fn note(&mut self) -> Result<(), String> {
         let peak = status_bytes(self.pid, "VmHWM:")?;
-        Ok((peak.saturating_sub(self.before_bytes), peak))
+        self.peak_bytes = self.peak_bytes.max(peak);
+        let added = peak.saturating_sub(self.before_bytes);
+        self.added_bytes = self.added_bytes.max(added);
+        Ok(())
+    }
+
+    /// From now on looks at `pid`, which may be the same process.
+    pub fn follow(&mut self, pid: u32) -> Result<(), String> {
+        let file = format!("/proc/{pid}/clear_refs");
+        fs::write(&file, "5").map_err(|error| format!("{file}: {error}"))?;
+        self.pid = pid;
+        self.before_bytes = status_bytes(pid, "VmRSS:")?;
+        Ok(())
+    }
+
+    /// `(what was added at the peak, the whole peak)`, bytes, as noted.
+    pub fn peak(&self) -> (u64, u64) {
+        (self.added_bytes, self.peak_bytes)
     }
 }
 
@@ -86,10 +107,11 @@ mod tests {
 
     #[test]
     fn a_peak_is_seen_after_it_is_over() {
-        let meter = MemoryMeter::start(std::process::id()).unwrap();
+        let mut meter = MemoryMeter::start(std::process::id()).unwrap();
         let big = std::hint::black_box(vec![1u8; 32 << 20]);
         drop(big);
-        let (added, peak) = meter.peak().unwrap();
+        meter.note().unwrap();
+        let (added, peak) = meter.peak();
         assert!(added >= 30 << 20, "{added}");
         assert!(peak >= added);
         assert!(memory_bound_bytes().unwrap() >= (64 << 20) + CACHES_BYTES);

@@ -478,6 +478,23 @@ impl Side for Mounted {
     }
 }
 
+/// Makes the segments of a database grow by `bytes`, and leaves it empty: growth writes every new block
+/// once, and is not what most verbs measure.
+pub fn grow(side: &dyn Side, bytes: u64) -> Outcome {
+    const PART_BYTES: usize = 8 << 20;
+    let content = vec![1; PART_BYTES];
+    side.make_directory("/grow")?;
+    for index in 0..bytes / PART_BYTES as u64 {
+        side.put(&format!("/grow/{index}"), &content)?;
+    }
+    side.sync()?;
+    side.remove_directory("/grow")?;
+    // What was removed in one commit is free after the next.
+    side.make_directory("/grow")?;
+    side.sync()?;
+    side.remove_directory("/grow")
+}
+
 fn create_database(path: &Path, capacity_bytes: Option<u64>) -> Outcome {
     let options = CreateOptions {
         capacity_bytes,

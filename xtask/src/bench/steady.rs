@@ -66,7 +66,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let place = setting.directory()?;
     let mut bare = Bare::create(place.path(), large_bytes as u64)?;
     let mut buffer = content::noise(6, large_bytes);
-    let mut back = vec![0; large_bytes + 1];
+    let mut back = vec![1; large_bytes + 1];
     setting.watch_memory()?;
     let mut rows = Vec::new();
     for load in loads {
