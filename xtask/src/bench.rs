@@ -7,6 +7,10 @@
 mod age;
 mod amplification;
 mod bare;
+mod blob_store;
+mod blobs;
+mod blobs_postgres;
+mod blobs_sqlite;
 mod content;
 mod disk;
 mod files;
@@ -34,12 +38,13 @@ use setting::{Options, Setting};
 type Verb = fn(&mut Setting) -> Result<Report, String>;
 
 /// The verbs that `bench engine` runs, in this order.
-const VERBS: [(&str, Verb); 6] = [
+const VERBS: [(&str, Verb); 7] = [
     ("age", age::run),
     ("amplification", amplification::run),
     ("put", put::run),
     ("get", get::run),
     ("stream", stream::run),
+    ("blobs", blobs::run),
     ("steady", steady::run),
 ];
 

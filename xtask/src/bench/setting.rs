@@ -1,6 +1,7 @@
 //! Where and how long is measured: options, scratch directory, caches, the order of turns.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -57,8 +58,7 @@ impl Setting {
     pub fn new(place: &Path, options: Options) -> Result<Setting, String> {
         fs::create_dir_all(place).map_err(|error| format!("{}: {error}", place.display()))?;
         // Not the system's temporary directory: that may be in memory.
-        let scratch =
-            tempfile::tempdir_in(place).map_err(|error| format!("{}: {error}", place.display()))?;
+        let scratch = directory_in(place)?;
         Ok(Setting {
             options,
             scratch,
@@ -74,7 +74,7 @@ impl Setting {
 
     /// A directory of its own below it, removed when it is dropped.
     pub fn directory(&self) -> Result<TempDir, String> {
-        tempfile::tempdir_in(self.scratch()).map_err(|error| format!("scratch: {error}"))
+        directory_in(self.scratch())
     }
 
     /// Makes the next reads cold.
@@ -121,6 +121,14 @@ impl Setting {
             "{kernel}, {cores} cores, {memory_gb:.0} GB, load {load} at the start; disk with {filesystem}; {cold}."
         ))
     }
+}
+
+/// Others may enter it: a PostgreSQL server runs as a user of its own.
+fn directory_in(place: &Path) -> Result<TempDir, String> {
+    tempfile::Builder::new()
+        .permissions(fs::Permissions::from_mode(0o755))
+        .tempdir_in(place)
+        .map_err(|error| format!("{}: {error}", place.display()))
 }
 
 /// Says what a process held at its noted peak, and what it may hold.
