@@ -93,6 +93,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
         return process::run("cargo", &[&forward[..], arguments].concat());
     }
     let place = Workspace::load()?.target.join("bench");
+    let mut failed: Vec<String> = Vec::new();
     let reports = match verb {
         "files" => vec![measure("files", files::run, &place, options)?],
         "engine" => {
@@ -100,9 +101,13 @@ pub fn run(arguments: &[&str]) -> Outcome {
                 is_moderate: true,
                 ..options
             };
-            let run =
-                |(verb, run): (&'static str, Verb)| measure(verb, run, &place, options.clone());
-            VERBS.into_iter().map(run).collect::<Result<Vec<_>, _>>()?
+            // One that fails does not keep the others from being measured.
+            let run = |(verb, run): (&'static str, Verb)| {
+                measure(verb, run, &place, options.clone())
+                    .map_err(|line| failed.push(format!("{verb}: {line}")))
+                    .ok()
+            };
+            VERBS.into_iter().filter_map(run).collect()
         }
         _ => {
             let known = VERBS.into_iter().find(|(name, _)| *name == verb);
@@ -112,15 +117,17 @@ pub fn run(arguments: &[&str]) -> Outcome {
     };
     let summary = report::summary(&reports);
     println!("{summary}");
-    let Some(document) = document else {
-        return Ok(());
-    };
-    for report in &reports {
-        write_between_markers(document, report.verb, &report.text)?;
+    if let Some(document) = document {
+        for report in &reports {
+            write_between_markers(document, report.verb, &report.text)?;
+        }
+        if verb == "engine" {
+            write_between_markers(document, "engine", &summary)?;
+        }
     }
-    match verb {
-        "engine" => write_between_markers(document, "engine", &summary),
-        _ => Ok(()),
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(format!("not measured: {}", failed.join("; "))),
     }
 }
 

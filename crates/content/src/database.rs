@@ -437,8 +437,7 @@ impl Database {
     /// Calls `visit` with every object that holds blocks and the places of its content in logical
     /// order, as committed. Cost: reads every map.
     pub fn layouts(&self, visit: &mut dyn FnMut(NodeId, &[Extent])) -> Result<()> {
-        let mut visit_node =
-            |store, ino, extents: &[Extent]| visit(NodeId { store, ino }, extents);
+        let mut visit_node = |store, ino, extents: &[Extent]| visit(NodeId { store, ino }, extents);
         self.shared.engine.for_each_layout(&mut visit_node)
     }
 

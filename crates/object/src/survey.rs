@@ -97,10 +97,7 @@ impl Engine {
 
     /// Calls `visit` with every object that holds blocks and its extents in logical order, from the
     /// committed maps. Extents that follow one another on the device are one fragment.
-    pub fn for_each_layout(
-        &self,
-        visit: &mut dyn FnMut(StoreId, Ino, &[Extent]),
-    ) -> Result<()> {
+    pub fn for_each_layout(&self, visit: &mut dyn FnMut(StoreId, Ino, &[Extent])) -> Result<()> {
         self.for_each_mapped(|store, row| {
             if row.block_count > 0 {
                 let extents = ExtentMap::default().extents(MapSource {

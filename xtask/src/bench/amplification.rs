@@ -30,14 +30,14 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
         ),
     );
     let place = setting.directory()?;
+    let mut buffer = content::noise(5, OBJECT_BYTES);
+    setting.watch_memory()?;
     let sides: [Box<dyn Side>; 2] = [
         Box::new(Api::create(&place.path().join("api.larder"), None)?),
         Box::new(Host::create(&place.path().join("plain"))?),
     ];
     let names = ["API", "ext4"];
-    let mut buffer = content::noise(5, OBJECT_BYTES);
     grow(&*sides[0], (3 * count * OBJECT_BYTES) as u64)?;
-    setting.watch_memory()?;
     let mut rows = Vec::new();
     for per_commit in [64, 1] {
         let mut process: [Samples; 2] = Default::default();

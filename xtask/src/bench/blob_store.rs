@@ -12,7 +12,9 @@ pub trait BlobStore {
     fn put(&mut self, place: &str, ids: std::ops::Range<u64>, content: &mut [u8]) -> Outcome;
     /// Gets content whole into `buffer`, which is longer; returns its length.
     fn get(&mut self, place: &str, id: u64, buffer: &mut [u8]) -> Result<usize, String>;
-    /// Removes a place, durably, and does what upkeep that leaves, so that the next round begins clean.
+    /// Does what puts left for later: a checkpoint.
+    fn settle(&mut self) -> Outcome;
+    /// Removes a place, durably, and settles.
     fn remove(&mut self, place: &str) -> Outcome;
     /// Drops what the system itself caches.
     fn forget(&mut self) -> Outcome;

@@ -183,10 +183,15 @@ impl BlobStore for Postgres {
         Ok(content.len())
     }
 
+    fn settle(&mut self) -> Outcome {
+        self.client().batch_execute("CHECKPOINT").map_err(explain)
+    }
+
     fn remove(&mut self, place: &str) -> Outcome {
         self.client()
-            .batch_execute(&format!("DROP TABLE {place}; CHECKPOINT;"))
-            .map_err(explain)
+            .batch_execute(&format!("DROP TABLE {place}"))
+            .map_err(explain)?;
+        self.settle()
     }
 
     fn forget(&mut self) -> Outcome {

@@ -27,6 +27,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
         ),
     );
     let place = setting.directory()?;
+    setting.watch_memory()?;
     let mut sides: [Box<dyn Side>; 2] = [
         Box::new(Api::create(&place.path().join("api.larder"), None)?),
         Box::new(Host::create(&place.path().join("plain"))?),
@@ -42,7 +43,6 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
         }
         side.sync()?;
     }
-    setting.watch_memory()?;
     let mut comparisons = Vec::new();
     for (is_cold, name, target) in [(false, "warm", 1.5), (true, "cold", 1.0)] {
         if is_cold && !setting.drops_caches {

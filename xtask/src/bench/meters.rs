@@ -15,17 +15,26 @@ pub struct MemoryMeter {
 }
 
 impl MemoryMeter {
-    /// Forgets the peak so far. What the process holds now (buffers of the measurement among it) is
-    /// not counted.
-    pub fn start(pid: u32) -> Result<MemoryMeter, String> {
-        let mut meter = MemoryMeter {
+    /// Forgets the peak of this process so far. What it holds now, the buffers of the measurement, is
+    /// not counted: no database should be open yet.
+    pub fn start_here() -> Result<MemoryMeter, String> {
+        let pid = std::process::id();
+        let file = format!("/proc/{pid}/clear_refs");
+        fs::write(&file, "5").map_err(|error| format!("{file}: {error}"))?;
+        Ok(MemoryMeter {
+            before_bytes: status_bytes(pid, "VmRSS:")?,
+            ..MemoryMeter::whole(pid)
+        })
+    }
+
+    /// Counts all that another process holds.
+    pub fn whole(pid: u32) -> MemoryMeter {
+        MemoryMeter {
             pid,
             before_bytes: 0,
             added_bytes: 0,
             peak_bytes: 0,
-        };
-        meter.follow(pid)?;
-        Ok(meter)
+        }
     }
 
     /// Looks at the process, while it still runs.
@@ -38,12 +47,8 @@ impl MemoryMeter {
     }
 
     /// From now on looks at `pid`, which may be the same process.
-    pub fn follow(&mut self, pid: u32) -> Result<(), String> {
-        let file = format!("/proc/{pid}/clear_refs");
-        fs::write(&file, "5").map_err(|error| format!("{file}: {error}"))?;
+    pub fn follow(&mut self, pid: u32) {
         self.pid = pid;
-        self.before_bytes = status_bytes(pid, "VmRSS:")?;
-        Ok(())
     }
 
     /// `(what was added at the peak, the whole peak)`, bytes, as noted.
@@ -107,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_peak_is_seen_after_it_is_over() {
-        let mut meter = MemoryMeter::start(std::process::id()).unwrap();
+        let mut meter = MemoryMeter::start_here().unwrap();
         let big = std::hint::black_box(vec![1u8; 32 << 20]);
         drop(big);
         meter.note().unwrap();

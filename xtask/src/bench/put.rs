@@ -28,12 +28,12 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
         ),
     );
     let place = setting.directory()?;
+    let mut bare = Bare::create(place.path(), 256 << 20)?;
+    setting.watch_memory()?;
     let sides: [Box<dyn Side>; 2] = [
         Box::new(Api::create(&place.path().join("api.larder"), None)?),
         Box::new(Host::create(&place.path().join("plain"))?),
     ];
-    let mut bare = Bare::create(place.path(), 256 << 20)?;
-    setting.watch_memory()?;
     let mut comparisons = Vec::new();
     for (is_batched, count, target) in [(true, batched, 5.0), (false, single, 1.0)] {
         for (name, bytes) in SIZES {

@@ -30,13 +30,13 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
         .options
         .choose(100_000_000, 200_000_000, 500_000_000);
     let place = setting.directory()?;
-    let mut api: Box<dyn Side> = Box::new(Api::create(&place.path().join("api.larder"), None)?);
-    grow(&*api, 3 * total as u64)?;
     let fio = Fio::create(place.path(), total as u64)?;
     let mut bare = Bare::create(place.path(), total as u64)?;
     let mut buffer = content::noise(4, 100_000_000);
     let mut back = vec![1; 100_000_001];
     setting.watch_memory()?;
+    let mut api: Box<dyn Side> = Box::new(Api::create(&place.path().join("api.larder"), None)?);
+    grow(&*api, 3 * total as u64)?;
     let mut ours: Rates = Default::default();
     let mut limits: Rates = Default::default();
     let mut fio_rates: [fio::Rates; 2] = Default::default();
