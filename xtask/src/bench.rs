@@ -35,6 +35,11 @@ use crate::workspace::Workspace;
 use report::Report;
 use setting::{Options, Setting};
 
+const SUMMARY_HEAD: &str = "\
+| verb | figure | median [min–max] | target |
+|---|---|---:|---:|
+";
+
 type Verb = fn(&mut Setting) -> Result<Report, String>;
 
 /// The verbs that `bench engine` runs, in this order.
@@ -63,6 +68,7 @@ usage: cargo xtask bench [VERB] [FLAGS]
   steady         whether the last rounds are as fast as the first
 
   --quick            at most a minute
+  --moderate         the sizes of `engine`
   --write DOCUMENT   also write into the document, between the markers of the verb
   --rounds N         how often each side has its turn
   --volume SIZE      age: capacity of the database, e.g. 4G
@@ -93,41 +99,55 @@ pub fn run(arguments: &[&str]) -> Outcome {
         return process::run("cargo", &[&forward[..], arguments].concat());
     }
     let place = Workspace::load()?.target.join("bench");
-    let mut failed: Vec<String> = Vec::new();
-    let reports = match verb {
-        "files" => vec![measure("files", files::run, &place, options)?],
-        "engine" => {
-            let options = Options {
-                is_moderate: true,
-                ..options
-            };
-            // One that fails does not keep the others from being measured.
-            let run = |(verb, run): (&'static str, Verb)| {
-                measure(verb, run, &place, options.clone())
-                    .map_err(|line| failed.push(format!("{verb}: {line}")))
-                    .ok()
-            };
-            VERBS.into_iter().filter_map(run).collect()
+    if verb == "engine" {
+        return run_all(arguments, document);
+    }
+    let verbs = VERBS.into_iter().chain([("files", files::run as Verb)]);
+    let known = verbs.into_iter().find(|(name, _)| *name == verb);
+    let (verb, run) = known.ok_or(format!("bench has no verb '{verb}'\n{USAGE}"))?;
+    let report = measure(verb, run, &place, options)?;
+    println!("{SUMMARY_HEAD}{}", report::summary(&report));
+    match document {
+        Some(document) => write_between_markers(document, verb, &report.text),
+        None => Ok(()),
+    }
+}
+
+/// Runs every verb in a process of its own, so that none sees the memory of another, and one that fails
+/// does not keep the others from being measured.
+fn run_all(arguments: &[&str], document: Option<&str>) -> Outcome {
+    let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let (mut lines, mut failed) = (Vec::new(), Vec::new());
+    for (verb, _) in VERBS {
+        let mut forward = vec!["bench", verb, "--moderate"];
+        forward.extend(&arguments[1..]);
+        let start = format!("| {verb} | ");
+        let ended = process::run_streaming(&program.to_string_lossy(), &forward, &mut |line| {
+            println!("{line}");
+            if line.starts_with(&start) {
+                lines.push(line.to_owned());
+            }
+        })?;
+        if !ended {
+            failed.push(verb);
         }
-        _ => {
-            let known = VERBS.into_iter().find(|(name, _)| *name == verb);
-            let (verb, run) = known.ok_or(format!("bench has no verb '{verb}'\n{USAGE}"))?;
-            vec![measure(verb, run, &place, options)?]
-        }
-    };
-    let summary = report::summary(&reports);
-    println!("{summary}");
+    }
+    let met = lines
+        .iter()
+        .filter(|line| line.ends_with(": yes |"))
+        .count();
+    let summary = format!(
+        "{SUMMARY_HEAD}{}\n\n{met} of {} targets met.",
+        lines.join("\n"),
+        lines.len()
+    );
+    println!("## bench engine\n\n{summary}");
     if let Some(document) = document {
-        for report in &reports {
-            write_between_markers(document, report.verb, &report.text)?;
-        }
-        if verb == "engine" {
-            write_between_markers(document, "engine", &summary)?;
-        }
+        write_between_markers(document, "engine", &summary)?;
     }
     match failed.is_empty() {
         true => Ok(()),
-        false => Err(format!("not measured: {}", failed.join("; "))),
+        false => Err(format!("not measured: {}", failed.join(", "))),
     }
 }
 
@@ -160,6 +180,7 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<(&'a str, Options, Option<&'a str>
         let mut value = || rest.next().ok_or(format!("{flag} needs a value\n{USAGE}"));
         match flag {
             "--quick" => options.is_quick = true,
+            "--moderate" => options.is_moderate = true,
             "--write" => document = Some(value()?),
             "--rounds" => options.rounds = Some(number(value()?)?.max(1) as usize),
             "--volume" => options.volume_bytes = Some(number(value()?)?),

@@ -52,7 +52,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let place = setting.directory()?;
     let mut buffer = content::noise(7, 10_000_000);
     let mut back = vec![1; 10_000_001];
-    setting.watch_memory()?;
+    setting.watch_memory(20_000_000)?;
     let mut stores: [Box<dyn BlobStore>; 3] = [
         Box::new(Larder {
             api: Box::new(Api::create(&place.path().join("api.larder"), None)?),

@@ -53,6 +53,8 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let larder = Larder::build(Profile::Release)?;
     let place = setting.directory()?;
     let at = |name: &str| place.path().join(name);
+    // Buffers of the largest files, there and back.
+    setting.watch_memory(200_000_000)?;
     let mut sides: [Box<dyn Side>; 3] = [
         Box::new(Api::create(&at("api.larder"), None)?),
         Box::new(Mounted::create(

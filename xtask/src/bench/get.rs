@@ -27,7 +27,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
         ),
     );
     let place = setting.directory()?;
-    setting.watch_memory()?;
+    setting.watch_memory(OBJECT_BYTES)?;
     let mut sides: [Box<dyn Side>; 2] = [
         Box::new(Api::create(&place.path().join("api.larder"), None)?),
         Box::new(Host::create(&place.path().join("plain"))?),

@@ -9,21 +9,21 @@ const CACHES_BYTES: u64 = 64 << 20;
 /// Watches the peak of a process's memory, and of those that take its place.
 pub struct MemoryMeter {
     pid: u32,
-    before_bytes: u64,
-    added_bytes: u64,
+    buffer_bytes: u64,
     peak_bytes: u64,
 }
 
 impl MemoryMeter {
-    /// Forgets the peak of this process so far. What it holds now, the buffers of the measurement, is
-    /// not counted: no database should be open yet.
-    pub fn start_here() -> Result<MemoryMeter, String> {
+    /// Forgets the peak of this process so far. The buffers of the measurement are not counted; all else
+    /// is, also what the program itself takes.
+    pub fn start_here(buffer_bytes: usize) -> Result<MemoryMeter, String> {
         let pid = std::process::id();
         let file = format!("/proc/{pid}/clear_refs");
         fs::write(&file, "5").map_err(|error| format!("{file}: {error}"))?;
         Ok(MemoryMeter {
-            before_bytes: status_bytes(pid, "VmRSS:")?,
-            ..MemoryMeter::whole(pid)
+            pid,
+            buffer_bytes: buffer_bytes as u64,
+            peak_bytes: 0,
         })
     }
 
@@ -31,18 +31,14 @@ impl MemoryMeter {
     pub fn whole(pid: u32) -> MemoryMeter {
         MemoryMeter {
             pid,
-            before_bytes: 0,
-            added_bytes: 0,
+            buffer_bytes: 0,
             peak_bytes: 0,
         }
     }
 
     /// Looks at the process, while it still runs.
     pub fn note(&mut self) -> Result<(), String> {
-        let peak = status_bytes(self.pid, "VmHWM:")?;
-        self.peak_bytes = self.peak_bytes.max(peak);
-        let added = peak.saturating_sub(self.before_bytes);
-        self.added_bytes = self.added_bytes.max(added);
+        self.peak_bytes = self.peak_bytes.max(status_bytes(self.pid, "VmHWM:")?);
         Ok(())
     }
 
@@ -51,9 +47,10 @@ impl MemoryMeter {
         self.pid = pid;
     }
 
-    /// `(what was added at the peak, the whole peak)`, bytes, as noted.
+    /// `(the peak without the buffers, the whole peak)`, bytes, as noted.
     pub fn peak(&self) -> (u64, u64) {
-        (self.added_bytes, self.peak_bytes)
+        let added = self.peak_bytes.saturating_sub(self.buffer_bytes);
+        (added, self.peak_bytes)
     }
 }
 
@@ -112,13 +109,13 @@ mod tests {
 
     #[test]
     fn a_peak_is_seen_after_it_is_over() {
-        let mut meter = MemoryMeter::start_here().unwrap();
+        let mut meter = MemoryMeter::start_here(1 << 20).unwrap();
         let big = std::hint::black_box(vec![1u8; 32 << 20]);
         drop(big);
         meter.note().unwrap();
-        let (added, peak) = meter.peak();
-        assert!(added >= 30 << 20, "{added}");
-        assert!(peak >= added);
+        let (counted, peak) = meter.peak();
+        assert!(peak >= 32 << 20, "{peak}");
+        assert_eq!(counted, peak - (1 << 20));
         assert!(memory_bound_bytes().unwrap() >= (64 << 20) + CACHES_BYTES);
     }
 }

@@ -29,7 +29,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     );
     let place = setting.directory()?;
     let mut bare = Bare::create(place.path(), 256 << 20)?;
-    setting.watch_memory()?;
+    setting.watch_memory(SIZES[2].1)?;
     let sides: [Box<dyn Side>; 2] = [
         Box::new(Api::create(&place.path().join("api.larder"), None)?),
         Box::new(Host::create(&place.path().join("plain"))?),

@@ -63,7 +63,7 @@ impl Setting {
             options,
             scratch,
             drops_caches: drop_caches()?,
-            memory: MemoryMeter::start_here()?,
+            memory: MemoryMeter::start_here(0)?,
         })
     }
 
@@ -82,10 +82,9 @@ impl Setting {
         drop_caches().map(drop)
     }
 
-    /// Begins to watch this process's memory: the buffers of the measurement are there already, a database
-    /// is not.
-    pub fn watch_memory(&mut self) -> Outcome {
-        self.memory = MemoryMeter::start_here()?;
+    /// Begins to watch this process's memory, but for the buffers of the measurement.
+    pub fn watch_memory(&mut self, buffer_bytes: usize) -> Outcome {
+        self.memory = MemoryMeter::start_here(buffer_bytes)?;
         Ok(())
     }
 
@@ -137,7 +136,7 @@ pub fn report_memory(report: &mut Report, process: &str, meter: &MemoryMeter) ->
     let (added, peak) = meter.peak();
     let bound = meters::memory_bound_bytes()?;
     report.note(&format!(
-        "Memory of the {process}: peak RSS {} MB, {} MB of it beside the buffers of the measurement; configured bound (dirty \
+        "Memory of the {process}: peak RSS {} MB, {} MB without the buffers of the measurement; configured bound (dirty \
          content and caches) {} MB.",
         peak >> 20,
         added >> 20,

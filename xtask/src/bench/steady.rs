@@ -67,7 +67,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut bare = Bare::create(place.path(), large_bytes as u64)?;
     let mut buffer = content::noise(6, large_bytes);
     let mut back = vec![1; large_bytes + 1];
-    setting.watch_memory()?;
+    setting.watch_memory(2 * large_bytes)?;
     let mut rows = Vec::new();
     for load in loads {
         let rounds = setting.options.rounds.unwrap_or(load.rounds);

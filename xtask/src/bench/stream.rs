@@ -34,7 +34,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut bare = Bare::create(place.path(), total as u64)?;
     let mut buffer = content::noise(4, 100_000_000);
     let mut back = vec![1; 100_000_001];
-    setting.watch_memory()?;
+    setting.watch_memory(200_000_000)?;
     let mut api: Box<dyn Side> = Box::new(Api::create(&place.path().join("api.larder"), None)?);
     grow(&*api, 3 * total as u64)?;
     let mut ours: Rates = Default::default();
