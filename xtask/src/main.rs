@@ -44,7 +44,8 @@ usage: cargo xtask VERB
   crash SEED [--points N] [--total T] replay crashes of other recorded runs, N per run and mode
   kill9 [--rounds N] [--seed S]      kill -9 a mount at random moments (100 rounds)
   demo-import DIR                    copy a tree in, compare, remount, compare, ask SQL
-  bench [--write docs/performance.md] measure beside the plain filesystem";
+  bench [VERB] [--quick] [--write docs/performance.md]
+                                     measure beside other systems (`bench help` lists the verbs)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -54,8 +55,7 @@ fn main() -> ExitCode {
         ["crash", ref rest @ ..] => crash::parse_and_run(rest),
         ["kill9", ref rest @ ..] => kill9::parse_and_run(rest),
         ["demo-import", directory] => demo_import::run(directory),
-        ["bench"] => bench::run(None),
-        ["bench", "--write", document] => bench::run(Some(document)),
+        ["bench", ref rest @ ..] => bench::run(rest),
         ["help" | "--help" | "-h"] | [] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -95,20 +95,28 @@ impl Engine {
         Ok(())
     }
 
+    /// Calls `visit` with every object that holds blocks and its extents in logical order, from the
+    /// committed maps. Extents that follow one another on the device are one fragment.
+    pub fn for_each_layout(&self, visit: &mut dyn FnMut(StoreId, Ino, &[Extent])) -> Result<()> {
+        self.for_each_mapped(|store, row| {
+            if row.block_count > 0 {
+                let extents = ExtentMap::default().extents(MapSource {
+                    catalog: &self.catalog,
+                    store,
+                    ino: row.ino,
+                })?;
+                visit(store, row.ino, &extents);
+            }
+            Ok(())
+        })
+    }
+
     /// How fragmented the database is, from the committed maps.
     pub fn frag_report(&self) -> Result<FragReport> {
         let mut report = FragReport::default();
         let mut counts = Vec::new();
         let mut worst = None;
-        self.for_each_mapped(|store, row| {
-            if row.block_count == 0 {
-                return Ok(());
-            }
-            let extents = ExtentMap::default().extents(MapSource {
-                catalog: &self.catalog,
-                store,
-                ino: row.ino,
-            })?;
+        self.for_each_layout(&mut |store, ino, extents| {
             let breaks = extents
                 .windows(2)
                 .filter(|pair| !pair[0].is_followed_by(&pair[1]))
@@ -116,10 +124,9 @@ impl Engine {
             let fragments = breaks as u64 + 1;
             if fragments > report.fragments_per_object_max {
                 report.fragments_per_object_max = fragments;
-                worst = Some((store, row.ino));
+                worst = Some((store, ino));
             }
             counts.push(fragments);
-            Ok(())
         })?;
         counts.sort_unstable();
         report.object_count = counts.len() as u64;
