@@ -10,7 +10,7 @@
 //! ```text
 //! cargo run --release -p larder-space --example scale                 # the large case
 //! cargo run --release -p larder-space --example scale -- small        # 4000 objects, exact best fit
-//! cargo run --release -p larder-space --example scale -- large 2000 1000000   # AGs, steps
+//! cargo run --release -p larder-space --example scale -- large 110000 400000   # AGs, steps
 //! ```
 //! Exits with 1 when the process was larger than 256 MiB, or when objects are split.
 
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         let argument = arguments.next().map(|text| text.parse());
         argument.transpose().map(|number| number.unwrap_or(default))
     };
-    match (mode.as_str(), number(100_000), number(1_000_000)) {
+    match (mode.as_str(), number(110_000), number(1_000_000)) {
         ("large", Ok(ag_count), Ok(steps)) => large(ag_count, steps),
         ("small", ..) => small(),
         _ => {
