@@ -14,8 +14,9 @@ use larder_format::{Extent, FileKind, MapPage, MapRun, SegmentIndex, limits};
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
 /// The schema is the catalog's; read as text, since this crate must not use that one.
-const SCHEMA: [&str; 3] = [
+const SCHEMA: [&str; 4] = [
     include_str!("../../catalog/src/schema/v1.sql"),
+    include_str!("../../catalog/src/schema/v2.sql"),
     include_str!("../../catalog/src/schema/store.sql"),
     include_str!("../../catalog/src/schema/guard.sql"),
 ];
@@ -374,6 +375,11 @@ fn tables() -> Vec<(String, Vec<String>)> {
         if let Some(rest) = line.strip_prefix("CREATE TABLE ") {
             tables.push((shown(rest), Vec::new()));
             is_inside = true;
+        } else if let Some(rest) = line.strip_prefix("ALTER TABLE ")
+            && let Some((table, column)) = rest.split_once(" ADD COLUMN ")
+        {
+            let found = tables.iter_mut().find(|(name, _)| *name == shown(table));
+            found.expect("a table").1.push(shown(column));
         } else if line.starts_with(')') {
             is_inside = false;
         } else if let Some(column) = line.strip_prefix("  ").filter(|_| is_inside)
