@@ -4,17 +4,17 @@ use crate::Catalog;
 use crate::changes::{ChangeSet, CommitOutcome, InodeChange};
 use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result};
-use crate::extents;
 use crate::meta::{add_meta, next_commit_seq};
 use crate::rows::{ContentRow, InodeRow};
 use crate::statements::StoreSql;
+use crate::{extents, pieces};
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, Statement, params};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// The statements of every store that a change set names.
-type Stores = HashMap<StoreId, Arc<StoreSql>>;
+pub(crate) type Stores = HashMap<StoreId, Arc<StoreSql>>;
 
 impl Catalog {
     /// Applies `changes` as a whole, durably, as the next commit. One `BEGIN IMMEDIATE … COMMIT`;
@@ -31,6 +31,7 @@ impl Catalog {
             apply_dirents(txn, &stores, changes)?;
             apply_contents(txn, &stores, changes)?;
             apply_maps(txn, &stores, changes)?;
+            pieces::apply(txn, &stores, changes)?;
             apply_xattrs(txn, &stores, changes)?;
             extents::allocate(txn, &allocated)?;
             extents::retire(txn, seq, &changes.retired)?;
@@ -57,6 +58,8 @@ impl Catalog {
         ids.extend(changes.contents.iter().map(|change| change.0));
         ids.extend(changes.map_pages.iter().map(|change| change.0));
         ids.extend(changes.map_cuts.iter().map(|change| change.0));
+        ids.extend(changes.piece_drops.iter().map(|change| change.0));
+        ids.extend(changes.piece_pages.iter().map(|change| change.0));
         ids.extend(changes.xattrs.iter().map(|change| change.0));
         ids.into_iter()
             .map(|id| Ok((id, self.store_sql(id)?)))
@@ -93,6 +96,7 @@ pub(crate) fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSe
                             .and_then(|mut delete| delete.execute([signed(ino.0)]))
                             .at(&sql.table)?;
                     }
+                    pieces::remove_all(txn, sql.table_store, *ino)?;
                 }
             }
         }

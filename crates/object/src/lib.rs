@@ -6,7 +6,7 @@
 //! still reach).
 //!
 //! # Invariants
-//! Each module states its own: `TURN-n`, `SESSION-n`, `NODE-n`, `GATHER-n`, `MAP-4`, `EDIT-n`,
+//! Each module states its own: `TURN-n`, `SESSION-n`, `NODE-n`, `GATHER-n`, `MAP-4`, `PIECE-n`, `EDIT-n`,
 //! `COMMIT-n`, `ROOM-n`.
 //!
 //! # The road
@@ -29,10 +29,12 @@ mod commit;
 mod edit;
 mod engine;
 mod error;
+mod fragments;
 mod gather;
 mod map;
 mod namespace;
 mod node;
+mod pieced;
 mod pieces;
 mod read_path;
 mod report;

@@ -8,14 +8,14 @@ use crate::edit::require_alive;
 use crate::engine::Engine;
 use crate::map::{MapSource, Mapped};
 use crate::node::{Node, NodeState};
-use larder_catalog::ContentRow;
+use crate::pieces::{Piece, Pieces};
 use larder_space::format::Extent;
 use larder_space::format::limits::BLOCK_BYTES;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// Part of a read that must come from a device.
-struct DeviceRead {
+pub(crate) struct DeviceRead {
     /// Where in the caller's buffer the bytes go.
     at: usize,
     len: usize,
@@ -36,24 +36,38 @@ impl Engine {
 
     fn read_pinned(&self, node: &Node, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let mut reads = Vec::new();
-        let len = {
+        let len = loop {
             let mut state = self.lock_node(node)?;
             require_alive(&state)?;
+            if !state.is_committing
+                && let Some(pieces) = state.content.pieces.as_mut()
+            {
+                pieces.shrink();
+            }
+            if !self.load_pieces(
+                node,
+                &mut state,
+                offset,
+                offset.saturating_add(buffer.len() as u64),
+            )? {
+                continue;
+            }
             let left = state.row.size_bytes.saturating_sub(offset);
             let len = buffer
                 .len()
                 .min(usize::try_from(left).unwrap_or(usize::MAX));
             self.plan(node, &mut state, offset, &mut buffer[..len], &mut reads)?;
-            len
+            if self.is_of_one_moment(node, &mut state)? {
+                break len;
+            }
+            reads.clear();
         };
-        for read in reads {
-            self.read_device(&read, &mut buffer[read.at..read.at + read.len])?;
-        }
+        self.read_planned(&reads, buffer)?;
         Ok(len)
     }
 
-    /// Copies what is in memory and notes what is not.
-    fn plan(
+    /// Copies what is in memory and notes what is not. Pieces are loaded.
+    pub(crate) fn plan(
         &self,
         node: &Node,
         state: &mut NodeState,
@@ -65,6 +79,28 @@ impl Engine {
             return Ok(());
         }
         self.load_content(node, state)?;
+        let Some(pieces) = &state.content.pieces else {
+            return self.plan_base(node, state, offset, 0, buffer, reads);
+        };
+        let mut at = 0;
+        for range in pieces.translate(offset, offset + buffer.len() as u64) {
+            let end = at + range.len_bytes as usize;
+            self.plan_base(node, state, range.offset, at, &mut buffer[at..end], reads)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// The same at an offset in the base; `buffer` begins at `at` of the caller's buffer.
+    fn plan_base(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        offset: u64,
+        at: usize,
+        buffer: &mut [u8],
+        reads: &mut Vec<DeviceRead>,
+    ) -> Result<()> {
         let source = self.map_source(node);
         let content = &mut state.content;
         if !state.is_committing {
@@ -117,7 +153,7 @@ impl Engine {
                     let count = run.extent.block_count.min(blocks);
                     let len = ((count * BLOCK_BYTES) as usize - within).min(buffer.len() - done);
                     reads.push(DeviceRead {
-                        at: done,
+                        at: at + done,
                         len,
                         extent: run.extent.slice(0, count),
                         skip: within,
@@ -126,6 +162,14 @@ impl Engine {
                     done += len;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Reads what [`Engine::plan`] found to be on devices.
+    pub(crate) fn read_planned(&self, reads: &[DeviceRead], buffer: &mut [u8]) -> Result<()> {
+        for read in reads {
+            self.read_device(read, &mut buffer[read.at..read.at + read.len])?;
         }
         Ok(())
     }
@@ -171,7 +215,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The newest content of one block, for a partial write. The node's lock is held: a flush
+    /// The newest content of one base block, for a partial write. The node's lock is held: a flush
     /// cannot retire what is being read.
     pub(crate) fn read_block(
         &self,
@@ -181,9 +225,11 @@ impl Engine {
         target: &mut [u8],
     ) -> Result<()> {
         let mut reads = Vec::new();
-        self.plan(node, state, block * BLOCK_BYTES, target, &mut reads)?;
-        for read in reads {
-            self.read_device(&read, &mut target[read.at..read.at + read.len])?;
+        self.load_content(node, state)?;
+        self.plan_base(node, state, block * BLOCK_BYTES, 0, target, &mut reads)?;
+        self.read_planned(&reads, target)?;
+        if state.content.pieces.is_some() {
+            return Ok(()); // PIECE-4
         }
         // GATHER-2: bytes after the end are zero, also when the last block was written whole.
         let end = state
@@ -195,13 +241,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads the inline row if there is one.
+    /// Reads the inline row and the root of the list of pieces, if there are any.
     pub(crate) fn load_content(&self, node: &Node, state: &mut NodeState) -> Result<()> {
         if !state.content.is_loaded {
-            state.content.inline = match self.catalog.content(node.store, node.ino)? {
-                Some(ContentRow::Inline(bytes)) => Some(bytes),
-                Some(ContentRow::Target(_)) | None => None,
-            };
+            let stored = self.catalog.file_content(node.store, node.ino)?;
+            let root = stored
+                .piece_root
+                .map(|bytes| self.decode_piece_page(node, 0, &bytes));
+            state.content.pieces = root.transpose()?.map(Pieces::from_root);
+            state.content.inline = stored.inline;
             state.content.has_inline_row = state.content.inline.is_some();
             state.content.is_loaded = true;
         }
@@ -220,22 +268,30 @@ impl Engine {
     /// read itself comes.
     pub fn prefetch(&self, node: &Node, offset: u64, len_bytes: u64) -> Result<()> {
         let mut state = self.lock_node(node)?;
-        let end = state
-            .row
-            .size_bytes
-            .min(offset.saturating_add(len_bytes))
-            .div_ceil(BLOCK_BYTES);
-        self.load_content(node, &mut state)?;
+        let end = offset.saturating_add(len_bytes);
+        if !self.load_pieces(node, &mut state, offset, end)? {
+            return Ok(());
+        }
+        let end = state.row.size_bytes.min(end);
+        let ranges = match &state.content.pieces {
+            None => vec![(offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES))],
+            Some(pieces) => pieces
+                .translate(offset, end)
+                .iter()
+                .map(|range| (range.offset / BLOCK_BYTES, range.end_block()))
+                .collect(),
+        };
         let source = self.map_source(node);
-        let mut block = offset / BLOCK_BYTES;
-        while block < end {
-            match state.content.map.find(source, block)? {
-                Mapped::Hole(hole) => block += hole,
-                Mapped::Run(run) => {
-                    let count = run.extent.block_count.min(end - block);
-                    self.segment(run.extent.segment)?
-                        .prefetch(run.extent.start_block, count);
-                    block += count;
+        for (mut block, end) in ranges {
+            while block < end {
+                match state.content.map.find(source, block)? {
+                    Mapped::Hole(hole) => block += hole,
+                    Mapped::Run(run) => {
+                        let count = run.extent.block_count.min(end - block);
+                        self.segment(run.extent.segment)?
+                            .prefetch(run.extent.start_block, count);
+                        block += count;
+                    }
                 }
             }
         }
@@ -245,16 +301,62 @@ impl Engine {
     /// The next byte at or after `offset` that is data, or in a hole; `None` when `offset` is at or
     /// after the end, or no data follows. A dirty block counts as data.
     pub fn seek(&self, node: &Node, for_data: bool, offset: u64) -> Result<Option<u64>> {
-        let mut state = self.lock_node(node)?;
-        require_alive(&state)?;
-        let size = state.row.size_bytes;
-        if offset >= size {
-            return Ok(None);
+        loop {
+            let mut state = self.lock_node(node)?;
+            require_alive(&state)?;
+            let Some(found) = self.seek_once(node, &mut state, for_data, offset)? else {
+                continue;
+            };
+            if self.is_of_one_moment(node, &mut state)? {
+                return Ok(found);
+            }
         }
-        self.load_content(node, &mut state)?;
+    }
+
+    /// The same; `None` when another session changed the pieces meanwhile.
+    fn seek_once(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        for_data: bool,
+        offset: u64,
+    ) -> Result<Option<Option<u64>>> {
+        let mut at = offset;
+        loop {
+            if !self.load_pieces(node, state, at, at)? {
+                return Ok(None);
+            }
+            let size = state.row.size_bytes;
+            if at >= size {
+                // The end counts as a hole, but not for who asks there.
+                return Ok(Some((!for_data && offset < size).then_some(size)));
+            }
+            let whole = Piece {
+                first_block: 0,
+                len_bytes: size,
+            };
+            let pieces = state.content.pieces.as_ref();
+            let (start, piece) = pieces.map_or((0, whole), |pieces| pieces.find(at));
+            let block = piece.first_block + (at - start) / BLOCK_BYTES;
+            let found = self.seek_base(node, state, for_data, block, piece.end_block())?;
+            if let Some(block) = found {
+                let found = start + (block - piece.first_block) * BLOCK_BYTES;
+                return Ok(Some(Some(found.max(at).min(size))));
+            }
+            at = start + piece.len_bytes;
+        }
+    }
+
+    /// The first base block in `block..end` that is data, or a hole.
+    fn seek_base(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        for_data: bool,
+        mut block: u64,
+        end: u64,
+    ) -> Result<Option<u64>> {
         let source = self.map_source(node);
-        let end = size.div_ceil(BLOCK_BYTES);
-        let mut block = offset / BLOCK_BYTES;
         let content = &mut state.content;
         while block < end {
             let is_dirty = content.gather.find(block).is_some()
@@ -300,11 +402,11 @@ impl Engine {
                 }
             };
             if is_data == for_data {
-                return Ok(Some(offset.max(block * BLOCK_BYTES).min(size)));
+                return Ok(Some(block));
             }
             block += count;
         }
-        Ok((!for_data).then_some(size))
+        Ok(None)
     }
 }
 

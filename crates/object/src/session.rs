@@ -11,7 +11,6 @@
 //!   that is older than S, and has registered as holder of the orphans it has open.
 
 use crate::engine::{Engine, lock};
-use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
@@ -267,9 +266,7 @@ impl Engine {
                     held.insert(*key);
                 }
                 state.entries.clear();
-                state.content.map = ExtentMap::default();
-                state.content.inline = None;
-                state.content.is_loaded = false;
+                state.content.forget();
             }
             if !state.in_group {
                 state.parent = None;
