@@ -25,6 +25,7 @@
 //! # Recovery
 //! Opening is recovery: see `Engine::open` and docs/durability.md.
 
+mod check_pieces;
 mod commit;
 mod edit;
 mod engine;
