@@ -19,8 +19,8 @@ use larder::format::superblock;
 use larder::{CreateOptions, Database};
 use larder_object::EngineOptions;
 use larder_testkit::{
-    CrashState, Event, Mix, Payload, Recorder, Recording, RecordingVfs, SEGMENTS, Script,
-    SimStorage, States,
+    CrashState, Event, Mix, Model, Op, Payload, Recorder, Recording, RecordingVfs, SEGMENTS,
+    Script, SimStorage, States,
 };
 use support::{find_fault, open, scratch};
 
@@ -237,6 +237,21 @@ fn every_crash_leaves_a_clean_prefix_with_commits_in_the_background() {
 /// Lists of pieces are of the same moment as what they refer to (`PIECE-1` to `PIECE-5`).
 #[test]
 fn every_crash_leaves_a_clean_prefix_of_fragment_operations() {
+    let script = Script::generate(seed(), OPS, FRAGMENTS);
+    let mut model = Model::new();
+    let mut large_count = 0;
+    for op in &script.ops {
+        if let Op::Replace { path, .. } | Op::Move { path, .. } = op {
+            let mut files = model.paths();
+            let is_large = files.any(|(file, _, len)| file == path && len > Some(256 << 10));
+            large_count += usize::from(is_large);
+        }
+        model.apply(op);
+    }
+    assert!(
+        large_count > 20,
+        "{large_count} operations on files that are not rewritten"
+    );
     assert_whole(Commits::WhenFull, FRAGMENTS);
 }
 

@@ -333,6 +333,49 @@ fn a_file_with_many_pieces_behaves_like_an_array() {
     assert_clean(&database);
 }
 
+/// Deleting all but a few bytes of each record leaves no block for each of them.
+#[test]
+fn what_is_left_of_records_is_joined() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = create(&directory.path().join("db"), None);
+    let file = database.open_file(new_file(&database), true).unwrap();
+    let data = fill(4, 4_000_000);
+    file.write_at(0, &data).unwrap();
+    let mut model = Vec::new();
+    for (index, record) in data.chunks(5000).take(700).enumerate() {
+        let keep = 1 + index % 9;
+        model.extend(&record[..keep]);
+        let at = model.len() as u64;
+        file.delete_range(at, 5000 - keep as u64).unwrap();
+        if index % 100 == 0 {
+            file.sync().unwrap();
+        }
+    }
+    let kept = model.len();
+    model.extend(&data[700 * 5000..]);
+    assert!(read_all(&*file) == model);
+    database.sync().unwrap();
+    let most = 2 * model.len() as u64 + 4096;
+    assert!(file.attr().unwrap().allocated_bytes <= most);
+    // The same from the other side: the ends of records stay.
+    let mut at = kept as u64;
+    for record in 0..90 {
+        file.delete_range(at, 4990).unwrap();
+        at += 10;
+        assert_eq!(at, (kept + (record + 1) * 10) as u64);
+    }
+    let rest = model.split_off(kept);
+    for record in rest.chunks(5000).take(90) {
+        model.extend(&record[4990..]);
+    }
+    model.extend(&rest[90 * 5000..]);
+    assert!(read_all(&*file) == model);
+    database.sync().unwrap();
+    let allocated = file.attr().unwrap().allocated_bytes;
+    assert!(allocated <= 2 * model.len() as u64 + 4096, "{allocated}");
+    assert_clean(&database);
+}
+
 /// The rows of pieces and maps, to see which ones a commit wrote.
 fn rows(database: &Database) -> BTreeMap<(String, i64), Vec<u8>> {
     let mut rows = BTreeMap::new();

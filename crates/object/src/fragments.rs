@@ -6,9 +6,10 @@
 //!    the block there goes to a fresh base block, the first half stays. This changes nothing that can
 //!    be read, and it is the only copying: two blocks per place, whatever the object's size.
 //! 2. The list is edited; base blocks that are in no piece any more are unmapped and retired.
-//! 3. Where pieces meet now, a short one that fits behind the end of its neighbour goes there
-//!    (*join*). So of two neighbours the second is longer than what the first leaves free, and an
-//!    object takes less than twice its size, however it was edited.
+//! 3. At every *seam* (where pieces meet whose lengths or neighbours changed) a piece that fits
+//!    behind the end of the one before goes there (*join*). So of two neighbours the second is longer
+//!    than what the first leaves free, and an object takes less than twice its size (and a block),
+//!    however it was edited.
 //!
 //! Everything that can fail (reading, loading pages) is done before step 2.
 //!
@@ -31,9 +32,9 @@ use std::sync::Arc;
 const BLOCK: usize = BLOCK_BYTES as usize;
 /// Objects up to this size are written anew: as many blocks as the write path packs with others.
 pub(crate) const REWRITE_BYTES_MAX: u64 = 64 * BLOCK_BYTES;
-/// Blocks that an operation may make dirty beside its data: three places, each with two blocks of a
-/// cut and two that are brought in, three joins, and content that leaves its inline place.
-pub(crate) const EDGE_BLOCKS: u64 = 16;
+/// Blocks that an operation may make dirty beside its data, at most: at each of three places a cut
+/// (two) and three seams (two brought in and one joined), and content that leaves its inline place.
+pub(crate) const EDGE_BLOCKS: u64 = 40;
 
 /// What comes in.
 #[derive(Clone, Copy)]
@@ -243,13 +244,14 @@ impl Engine {
         filling: Filling<'_>,
     ) -> Result<()> {
         let len_bytes = filling.len_bytes();
-        self.prepare(node, state, promise, &[from, to])?;
+        let [before, behind] = self.prepare(node, state, promise, [from, to])?;
         if !list(state).has_base_for(len_bytes) {
             return Err(too_large());
         }
         self.require_pieces(node, state, from, to)?;
         self.load_maps(node, state, from, to)?;
-        self.load_edges(node, state, &[to])?;
+        self.load_edges(node, state, &before)?;
+        self.load_edges(node, state, &behind)?;
         // From here on nothing fails.
         let gone = list(state).remove(from, to);
         self.free(state, gone);
@@ -266,9 +268,13 @@ impl Engine {
                 len_bytes,
             };
             list(state).insert(from, piece);
-            self.join(node, state, promise, from + len_bytes)?;
         }
-        self.join(node, state, promise, from)?;
+        let [before_from, ..] = before;
+        let [.., behind_to] = behind;
+        let end = from + len_bytes;
+        for at in [end + (behind_to - to), end, from, before_from] {
+            self.join(node, state, promise, at)?;
+        }
         self.drop_idle_pieces(state);
         Ok(())
     }
@@ -295,8 +301,7 @@ impl Engine {
         middle: u64,
         high: u64,
     ) -> Result<()> {
-        let places = [low, middle, high];
-        self.prepare(node, state, promise, &places)?;
+        let seams = self.prepare(node, state, promise, [low, middle, high])?;
         let is_second_shorter = high - middle <= middle - low;
         let (from, to) = if is_second_shorter {
             (middle, high)
@@ -304,7 +309,9 @@ impl Engine {
             (low, middle)
         };
         self.require_pieces(node, state, from, to)?;
-        self.load_edges(node, state, &places)?;
+        for seams in &seams {
+            self.load_edges(node, state, seams)?;
+        }
         // From here on nothing fails.
         let pieces = list(state);
         let target = if is_second_shorter {
@@ -316,37 +323,60 @@ impl Engine {
         for piece in moved.into_iter().rev() {
             pieces.insert(target, piece);
         }
-        for at in [high, low + (high - middle), low] {
+        let moved_to = |at: u64| match at {
+            at if at < low || at > high => at,
+            at if at < middle => at + (high - middle),
+            at => low + (at - middle),
+        };
+        let mut seams: Vec<u64> = seams.into_iter().flatten().map(moved_to).collect();
+        seams.extend([low, high]);
+        seams.sort_unstable();
+        seams.dedup();
+        for at in seams.into_iter().rev() {
             self.join(node, state, promise, at)?;
         }
         self.drop_idle_pieces(state);
         Ok(())
     }
 
-    /// Makes each place the start of a block, and brings what may be joined there into memory.
-    /// Changes nothing that can be read.
-    fn prepare(
+    /// Makes each place the start of a block; returns the seams around each: where the piece before
+    /// it begins, itself, and where the piece behind it ends. Brings what may be joined there into
+    /// memory. Changes nothing that can be read.
+    fn prepare<const N: usize>(
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
         promise: &mut Promise<'_>,
-        places: &[u64],
-    ) -> Result<()> {
+        places: [u64; N],
+    ) -> Result<[[u64; 3]; N]> {
         self.load_content(node, state)?;
         self.leave_inline(node, state, promise)?;
         let size = state.row.size_bytes;
         self.mark_dirty(node, state);
         let pieces = &mut state.content.pieces;
         pieces.get_or_insert_with(|| Pieces::new_whole(size));
-        for &at in places {
+        for at in places {
             self.cut(node, state, promise, at)?;
         }
-        for &at in places {
-            for block in self.edge_blocks(node, state, at)?.into_iter().flatten() {
-                self.bring_in(node, state, promise, block)?;
+        let mut seams = [[0; 3]; N];
+        for (index, at) in places.into_iter().enumerate() {
+            self.require_pieces(node, state, at, at)?;
+            let pieces = list(state);
+            let before = at.checked_sub(1).map_or(at, |last| pieces.find(last).0);
+            let behind = if at < size {
+                let (start, piece) = pieces.find(at);
+                start + piece.len_bytes
+            } else {
+                at
+            };
+            seams[index] = [before, at, behind];
+            for at in seams[index] {
+                for block in self.edge_blocks(node, state, at)?.into_iter().flatten() {
+                    self.bring_in(node, state, promise, block)?;
+                }
             }
         }
-        Ok(())
+        Ok(seams)
     }
 
     /// Makes `at` the start of a block of a piece.
