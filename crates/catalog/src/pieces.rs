@@ -1,17 +1,14 @@
 //! The pages of lists of pieces: global rows by store, inode and page.
 
 use crate::Catalog;
-use crate::changes::ChangeSet;
 use crate::codec::{signed, unsigned};
-use crate::commit::Stores;
 use crate::error::{At, Result};
 use crate::read::{row_limit, rows};
 use crate::rows::FileContent;
 use larder_format::{Ino, StoreId};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{OptionalExtension, params};
 
 const TABLE: &str = "larder_piece";
-const REMOVE_ALL: &str = "DELETE FROM larder_piece WHERE store = ?1 AND ino = ?2";
 
 impl Catalog {
     /// What stands beside the extent map of a regular file, at one moment. One statement, so that
@@ -67,40 +64,4 @@ impl Catalog {
             rows(reader, sql, key, |row| Ok((unsigned(row, 0)?, row.get(1)?))).at(TABLE)
         })
     }
-}
-
-/// Applies the changes of lists: whole lists that go, then pages.
-pub(crate) fn apply(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
-    for (store, ino) in &changes.piece_drops {
-        remove_all(txn, stores[store].table_store, *ino)?;
-    }
-    if changes.piece_pages.is_empty() {
-        return Ok(());
-    }
-    let mut set = txn
-        .prepare_cached(
-            "INSERT INTO larder_piece (store, ino, page, entries) VALUES (?1, ?2, ?3, ?4) \
-             ON CONFLICT (store, ino, page) DO UPDATE SET entries = excluded.entries",
-        )
-        .at(TABLE)?;
-    let mut remove = txn
-        .prepare_cached("DELETE FROM larder_piece WHERE store = ?1 AND ino = ?2 AND page = ?3")
-        .at(TABLE)?;
-    for (store, ino, page, entries) in &changes.piece_pages {
-        let (store, ino, page) = (stores[store].table_store.0, signed(ino.0), signed(*page));
-        match entries {
-            Some(entries) => set.execute(params![store, ino, page, entries]),
-            None => remove.execute(params![store, ino, page]),
-        }
-        .at(TABLE)?;
-    }
-    Ok(())
-}
-
-/// Removes the list of one inode.
-pub(crate) fn remove_all(txn: &Connection, owner: StoreId, ino: Ino) -> Result<()> {
-    txn.prepare_cached(REMOVE_ALL)
-        .and_then(|mut remove| remove.execute(params![owner.0, signed(ino.0)]))
-        .at(TABLE)
-        .map(drop)
 }

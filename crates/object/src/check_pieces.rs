@@ -23,16 +23,23 @@ struct Listed {
 
 impl Engine {
     /// Proves `PIECE-1` to `PIECE-3` of one object, and that every base block in `base_runs`
-    /// (`from..to`, in order, what its map maps) is in a piece. One line per finding.
+    /// (`from..to`, in order, what its map maps) is part of it. One line per finding.
     pub(crate) fn check_pieces(
         &self,
         store: StoreId,
         row: &InodeRow,
         base_runs: &[(u64, u64)],
     ) -> Result<Vec<String>> {
-        let Some(mut listed) = self.list_pieces(store, row.ino)? else {
-            return Ok(Vec::new());
+        // Without a list the base is the object, and nothing is stored behind its end.
+        let whole = Piece {
+            first_block: 0,
+            len_bytes: row.size_bytes,
         };
+        let mut listed = self.list_pieces(store, row.ino)?.unwrap_or(Listed {
+            pieces: vec![whole],
+            base_blocks: whole.end_block(),
+            findings: Vec::new(),
+        });
         let findings = &mut listed.findings;
         let len_bytes: u64 = listed.pieces.iter().map(|piece| piece.len_bytes).sum();
         if len_bytes != row.size_bytes {
@@ -69,7 +76,7 @@ impl Engine {
                     next => {
                         let end = next.map_or(to, |piece| piece.first_block.min(to));
                         findings.push(format!(
-                            "base blocks {at}..{end} are stored and in no piece (PIECE-1)"
+                            "base blocks {at}..{end} are stored and not part of the object (PIECE-1)"
                         ));
                         at = end;
                     }
