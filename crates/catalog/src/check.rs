@@ -59,6 +59,9 @@ const SYSTEM: &[&str] = &[
     "SELECT 'larder_holder: inode ' || h.ino || ' of store ' || h.store || ' is held by session '
          || h.session || ', which does not exist'
        FROM larder_holder AS h LEFT JOIN larder_session AS s ON s.id = h.session WHERE s.id IS NULL",
+    "SELECT DISTINCT 'larder_piece: there are pieces of store ' || p.store || ', which has no tables'
+       FROM larder_piece AS p LEFT JOIN larder_store AS s ON s.id = p.store AND s.table_store = s.id
+       WHERE s.id IS NULL",
 ];
 
 /// Checks of one store's tables; `{t}` is its name, `?1` its id.
@@ -115,6 +118,14 @@ const STORE: &[&str] = &[
        FROM \"{t}_map\" AS m LEFT JOIN \"{t}\" AS i ON i.ino = m.ino WHERE i.kind IS NOT 'file'",
     "SELECT DISTINCT '{t}_map: inode ' || m.ino || ' has inline content as well'
        FROM \"{t}_map\" AS m JOIN \"{t}_content\" AS c ON c.ino = m.ino",
+    "SELECT DISTINCT 'larder_piece: there is no file ' || p.ino || ' of {t}'
+       FROM larder_piece AS p LEFT JOIN \"{t}\" AS i ON i.ino = p.ino
+       WHERE p.store = ?1 AND i.kind IS NOT 'file'",
+    "SELECT DISTINCT 'larder_piece: inode ' || p.ino || ' of {t} has inline content as well'
+       FROM larder_piece AS p JOIN \"{t}_content\" AS c ON c.ino = p.ino WHERE p.store = ?1",
+    "SELECT DISTINCT 'larder_piece: the list of inode ' || p.ino || ' of {t} has no root'
+       FROM larder_piece AS p WHERE p.store = ?1 AND NOT EXISTS (
+         SELECT 1 FROM larder_piece AS r WHERE r.store = ?1 AND r.ino = p.ino AND r.page = 0)",
     "SELECT DISTINCT '{t}_xattr: there is no inode ' || x.ino
        FROM \"{t}_xattr\" AS x LEFT JOIN \"{t}\" AS i ON i.ino = x.ino WHERE i.ino IS NULL",
 ];

@@ -43,6 +43,15 @@ pub enum ContentRow {
     Target(Vec<u8>),
 }
 
+/// What a regular file has beside its extent map.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FileContent {
+    /// As in [`ContentRow::Inline`].
+    pub inline: Option<Vec<u8>>,
+    /// The encoded root of its list of pieces.
+    pub piece_root: Option<Vec<u8>>,
+}
+
 /// One entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirentRow {

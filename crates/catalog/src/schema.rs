@@ -39,6 +39,10 @@ pub(crate) const STEPS: &[Step] = &[
         sql: include_str!("schema/v2.sql"),
         guarded: &[],
     },
+    Step {
+        sql: include_str!("schema/v3.sql"),
+        guarded: &["larder_piece"],
+    },
 ];
 
 /// The version this build writes: `PRAGMA user_version`.

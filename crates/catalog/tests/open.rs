@@ -79,7 +79,7 @@ fn a_newer_format_is_refused_and_left_alone() {
     let error = refused(dir.path());
     assert_eq!(
         error.to_string(),
-        "written by a newer larder (format 9, this one knows \u{2264} 2); upgrade larder"
+        "written by a newer larder (format 9, this one knows \u{2264} 3); upgrade larder"
     );
     let version: i64 = common::plain(dir.path())
         .pragma_query_value(None, "user_version", |row| row.get(0))

@@ -150,6 +150,9 @@ pub(crate) struct FrozenNode {
     entries: Vec<(Name, Option<Ino>)>,
     xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     content_row: Option<Option<ContentRow>>,
+    /// The list of pieces goes, before `piece_pages` come.
+    drops_pieces: bool,
+    piece_pages: Vec<(u64, Option<Vec<u8>>)>,
     /// Dirty blocks, or none when only the map changed.
     pub flush: Option<ContentFlush>,
 }
@@ -370,6 +373,8 @@ impl Engine {
             entries: Vec::new(),
             xattrs: Vec::new(),
             content_row: None,
+            drops_pieces: false,
+            piece_pages: Vec::new(),
             flush: None,
         };
         frozen.entries = state
@@ -404,19 +409,26 @@ impl Engine {
     fn freeze_content(&self, state: &mut NodeState, frozen: &mut FrozenNode) {
         let content = &mut state.content;
         let size = state.row.size_bytes;
+        frozen.drops_pieces = std::mem::take(&mut content.drops_pieces);
+        if let Some(pieces) = content.pieces.as_mut() {
+            debug_assert!(pieces.len_bytes() == size, "PIECE-3");
+            frozen.piece_pages = pieces.take_changes(self.known_seq().0 + 1);
+        }
+        let has_pieces = content.pieces.is_some();
         debug_assert!(
-            content
-                .gather
-                .find(size / BLOCK_BYTES)
-                .is_none_or(|last| last[(size % BLOCK_BYTES) as usize..]
-                    .iter()
-                    .all(|&byte| byte == 0)),
+            has_pieces
+                || content
+                    .gather
+                    .find(size / BLOCK_BYTES)
+                    .is_none_or(|last| last[(size % BLOCK_BYTES) as usize..]
+                        .iter()
+                        .all(|&byte| byte == 0)),
             "GATHER-2"
         );
         if let Some(block) = content
             .gather
             .find(0)
-            .filter(|_| size <= INLINE_BYTES_MAX && state.row.block_count == 0)
+            .filter(|_| !has_pieces && size <= INLINE_BYTES_MAX && state.row.block_count == 0)
         {
             content.inline = Some(block[..size as usize].to_vec());
             content.inline_dirty = true;
@@ -516,6 +528,15 @@ impl Engine {
             xattrs
                 .into_iter()
                 .map(|(name, value)| (store, ino, name, value)),
+        );
+        if frozen.drops_pieces {
+            set.piece_drops.push((store, ino));
+        }
+        let pages = std::mem::take(&mut frozen.piece_pages);
+        set.piece_pages.extend(
+            pages
+                .into_iter()
+                .map(|(page, bytes)| (store, ino, page, bytes)),
         );
         if let Some(content) = frozen.content_row.take() {
             set.contents.push((store, ino, content));

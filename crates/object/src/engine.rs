@@ -110,6 +110,8 @@ pub struct Engine {
     pub(crate) constrained: RwLock<HashSet<StoreId>>,
     /// Another connection has committed, and the caches do not know yet.
     pub(crate) has_foreign_change: AtomicBool,
+    /// There may be objects with pieces in the catalog, or soon. Never false again.
+    pub(crate) may_have_pieces: AtomicBool,
     /// There may be orphans in the catalog.
     pub(crate) may_have_orphans: AtomicBool,
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
@@ -257,6 +259,7 @@ impl Engine {
             kept_bytes: AtomicU64::new(0),
             unsettled: Mutex::default(),
             constrained: RwLock::default(),
+            may_have_pieces: AtomicBool::new(false),
             may_have_orphans: AtomicBool::new(false),
             has_foreign_change: AtomicBool::new(false),
             next_inos: Mutex::default(),
@@ -268,6 +271,7 @@ impl Engine {
         });
         engine.open_segments()?;
         engine.find_constraints()?;
+        engine.find_pieces()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
         if options.has_background {

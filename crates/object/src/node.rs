@@ -22,6 +22,7 @@
 
 use crate::gather::Gather;
 use crate::map::ExtentMap;
+use crate::pieces::Pieces;
 use larder_catalog::{AttrMask, InodeRow};
 use larder_space::Reservation;
 use larder_space::format::{FileKind, Ino, Name, StoreId};
@@ -89,7 +90,11 @@ pub(crate) struct NodeState {
 #[derive(Default)]
 pub(crate) struct Content {
     pub map: ExtentMap,
-    /// Whether `inline` has been read from the catalog.
+    /// Which bytes of the base appear where; none: all, where they are (see `pieces`).
+    pub pieces: Option<Pieces>,
+    /// The catalog may have pages of a list that is gone.
+    pub drops_pieces: bool,
+    /// Whether `inline` and the root of `pieces` have been read from the catalog.
     pub is_loaded: bool,
     pub inline: Option<Vec<u8>>,
     /// The catalog has an inline row.
@@ -110,6 +115,21 @@ pub(crate) struct Content {
     pub is_sync_wanted: bool,
     /// It was complete once, by a sync, and is still open.
     pub was_synced: bool,
+}
+
+impl Content {
+    /// Drops what was read from the catalog. Nothing of it may be uncommitted.
+    pub fn forget(&mut self) {
+        self.map = ExtentMap::default();
+        self.pieces = None;
+        self.inline = None;
+        self.is_loaded = false;
+    }
+
+    /// Goes back to having no pieces.
+    pub fn drop_pieces(&mut self) {
+        self.drops_pieces |= self.pieces.take().is_some();
+    }
 }
 
 impl Drop for Content {

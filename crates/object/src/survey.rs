@@ -2,12 +2,11 @@
 
 use crate::commit::broken;
 use crate::engine::Engine;
-use crate::map::{ExtentMap, MapSource};
 use crate::report::{CheckReport, FragReport, SpaceReport};
 use crate::{ErrorKind, Result};
 use larder_catalog::{ExtentRow, InodeRow};
 use larder_space::Purpose;
-use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::limits::{BLOCK_BYTES, MAP_PAGE_BLOCKS};
 use larder_space::format::{Extent, FileKind, Ino, MapPage, SegmentIndex, StoreId};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -100,12 +99,7 @@ impl Engine {
     pub fn for_each_layout(&self, visit: &mut dyn FnMut(StoreId, Ino, &[Extent])) -> Result<()> {
         self.for_each_mapped(|store, row| {
             if row.block_count > 0 {
-                let extents = ExtentMap::default().extents(MapSource {
-                    catalog: &self.catalog,
-                    store,
-                    ino: row.ino,
-                })?;
-                visit(store, row.ino, &extents);
+                visit(store, row.ino, &self.extents_in_order(store, row.ino)?);
             }
             Ok(())
         })
@@ -257,10 +251,17 @@ impl Engine {
         let findings = &mut report.findings;
         self.for_each_mapped(|store, row| {
             let before = mapped.len();
+            let mut base_runs = Vec::new();
             for (page, bytes) in self.all_pages(store, row.ino)? {
                 match MapPage::decode(&bytes) {
-                    Ok(page) => {
-                        mapped.extend(page.runs().iter().map(|run| (run.extent, store, row.ino)))
+                    Ok(runs) => {
+                        let first = page * MAP_PAGE_BLOCKS;
+                        base_runs.extend(
+                            runs.runs()
+                                .iter()
+                                .map(|run| (first + run.logical_block, first + run.logical_end())),
+                        );
+                        mapped.extend(runs.runs().iter().map(|run| (run.extent, store, row.ino)));
                     }
                     Err(error) => findings.push(format!(
                         "store {store} inode {} map page {page}: {error}",
@@ -268,6 +269,9 @@ impl Engine {
                     )),
                 }
             }
+            let found = self.check_pieces(store, row, &base_runs)?;
+            let name = |finding| format!("store {store} inode {}: {finding}", row.ino);
+            findings.extend(found.into_iter().map(name));
             let blocks: u64 = mapped[before..]
                 .iter()
                 .map(|(extent, ..)| extent.block_count)

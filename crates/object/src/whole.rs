@@ -78,6 +78,9 @@ impl Engine {
     /// Decides what a freeze takes of a node's content, and how it will be placed.
     pub(crate) fn plan_flush(&self, state: &mut NodeState) -> Option<ContentFlush> {
         let is_synced = std::mem::take(&mut state.content.is_sync_wanted);
+        if state.content.pieces.is_some() {
+            return self.plan_pieced(state);
+        }
         let is_gathered = Self::is_gathered(state);
         debug_assert!(
             is_gathered || state.content.kept.is_empty(),
@@ -142,6 +145,14 @@ impl Engine {
         flush.keeps = keeps;
         flush.is_rewrite = is_rewrite;
         Some(flush)
+    }
+
+    /// The same for an object with pieces, whose base has no end that could be complete.
+    fn plan_pieced(&self, state: &mut NodeState) -> Option<ContentFlush> {
+        let content = &mut state.content;
+        self.drop_kept(content);
+        (!content.gather.is_empty() || content.map.is_dirty())
+            .then(|| ContentFlush::freeze(content, Fate::Known))
     }
 
     /// Counts `blocks` more as kept if the bound allows it (`WHOLE-2`). Only the freeze asks.

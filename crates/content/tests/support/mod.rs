@@ -78,6 +78,26 @@ impl ContentTree {
                 self.handle(path)?
                     .allocate(AllocateMode::PunchHole, *offset, *len)
             }
+            Op::Replace {
+                path,
+                offset,
+                len,
+                new_len,
+                seed,
+            } => {
+                let (file, data) = (self.handle(path)?, fill(*seed, *new_len));
+                match (len, new_len) {
+                    (0, _) => file.insert_range(*offset, &data),
+                    (_, 0) => file.delete_range(*offset, *len),
+                    _ => file.replace_range(*offset, *len, &data),
+                }
+            }
+            Op::Move {
+                path,
+                from,
+                len,
+                to,
+            } => self.handle(path)?.move_range(*from, *len, *to),
             Op::SetXattr { path, name, value } => {
                 database.set_xattr(self.node(path)?, name.as_bytes(), value, XattrMode::Set)
             }
