@@ -40,12 +40,14 @@
 //! # Cost
 //! O(log holes) per operation and piece; where no hole fits, plus O(streams · log holes).
 
+mod compact;
 mod error;
 mod reservation;
 mod runs;
 mod space;
 mod streams;
 
+pub use compact::{CompactPlan, Move, hole_score, plan_hole, plan_joins};
 pub use error::{NoSpace, SpaceError};
 pub use larder_format as format;
 pub use reservation::{Purpose, Reservation};
