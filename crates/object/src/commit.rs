@@ -54,6 +54,8 @@ pub(crate) struct Group {
     dirty: Vec<Arc<Node>>,
     started: Option<Instant>,
     pub retired: Vec<Extent>,
+    /// Written already, to be flushed: what moved in this group.
+    pub allocated: Vec<(Extent, StoreId, Ino)>,
     pub retired_bytes: u64,
     pub segments: Vec<(SegmentIndex, u64)>,
     pub orphans_added: Vec<(StoreId, Ino)>,
@@ -434,6 +436,7 @@ impl Engine {
             "COMMIT-3"
         );
         let mut set = ChangeSet {
+            allocated: group.allocated,
             retired: group.retired,
             retired_bytes: group.retired_bytes,
             segments: group.segments,

@@ -26,6 +26,7 @@
 //! Opening is recovery: see `Engine::open` and docs/durability.md.
 
 mod commit;
+mod compact;
 mod edit;
 mod engine;
 mod error;

@@ -59,7 +59,9 @@ impl Engine {
             .iter()
             .map(|frozen| frozen.flush.as_ref().map(|flush| flush.gather.clone()))
             .collect();
-        self.write_placed(&mut placed, &gathers)?;
+        // What moved in this group is written, and must be flushed too.
+        let moved = set.allocated.iter().map(|(extent, ..)| extent.segment);
+        self.write_placed(&mut placed, &gathers, moved.collect())?;
         self.map_placed(nodes, placed, set)
     }
 
@@ -173,10 +175,14 @@ impl Engine {
     }
 
     /// Checksums and writes everything in address order, neighbours in one request; then flushes
-    /// every segment that was written to.
-    fn write_placed(&self, placed: &mut [Placed], gathers: &[Option<Arc<Gather>>]) -> Result<()> {
+    /// every segment that was written to, `touched` among them.
+    fn write_placed(
+        &self,
+        placed: &mut [Placed],
+        gathers: &[Option<Arc<Gather>>],
+        mut touched: BTreeSet<SegmentIndex>,
+    ) -> Result<()> {
         placed.sort_by_key(|piece| piece.extent);
-        let mut touched = BTreeSet::new();
         let mut at = 0;
         while at < placed.len() {
             let start = placed[at].extent;
@@ -248,7 +254,8 @@ impl Engine {
             let lost: u64 = replaced.iter().map(|extent| extent.block_count).sum();
             state.row.block_count = state.row.block_count + flush.gather.block_count() - lost;
             frozen.row.block_count = state.row.block_count;
-            frozen.mask.size = true;
+            // A move changes no attribute.
+            frozen.mask.size |= !flush.gather.is_empty();
             set.allocated
                 .extend(allocated.into_iter().map(|extent| (extent, store, ino)));
             let changes = state.content.map.take_changes();
