@@ -210,6 +210,10 @@ impl Engine {
             .last()
             .filter(|segment| segment.block_count() < SEGMENT_BLOCKS_MAX);
         let segment = match last {
+            // It is being emptied; what it gained would be closed too.
+            Some(last) if self.lock_room().space.closed_from(last.index()) != u64::MAX => {
+                return Ok(false);
+            }
             Some(segment) => segment.clone(),
             None => self.create_segment(SegmentIndex(segments.len() as u32))?,
         };

@@ -99,10 +99,11 @@ impl Engine {
         let blocks = frozen.row.size_bytes.div_ceil(BLOCK_BYTES);
         let is_growing = flush.may_grow && runs.len() == 1 && runs[0].0 + runs[0].1 == blocks;
         let placement = if is_growing {
-            Placement::Stream(
-                stream_of(&frozen.node),
-                self.end_before(&frozen.node, runs[0].0)?,
-            )
+            Placement::Stream {
+                stream: stream_of(&frozen.node),
+                after: self.end_before(&frozen.node, runs[0].0)?,
+                expected_blocks: None,
+            }
         } else {
             Placement::Known
         };

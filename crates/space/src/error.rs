@@ -38,4 +38,30 @@ pub enum SpaceError {
         /// Promised blocks that no longer exist.
         missing_blocks: u64,
     },
+    /// A part of a segment cannot be closed: what is free there is needed (`SPACE-9`).
+    #[error(
+        "segment {segment} cannot be closed from block {block} on: {free_blocks} free blocks would go, and {spare_blocks} can be spared; the rest is promised or held back"
+    )]
+    CannotClose {
+        /// The segment.
+        segment: SegmentIndex,
+        /// The first block to close.
+        block: u64,
+        /// Free blocks from there on.
+        free_blocks: u64,
+        /// Free blocks that are neither promised nor held back.
+        spare_blocks: u64,
+    },
+    /// A segment cannot end here: behind it are blocks that are not set aside (`SPACE-9`).
+    #[error(
+        "segment {segment} cannot shrink to {block_count} blocks: {used_blocks} blocks behind that are in use or open"
+    )]
+    CannotShrink {
+        /// The segment.
+        segment: SegmentIndex,
+        /// The length asked for, blocks.
+        block_count: u64,
+        /// Blocks behind it that are allocated, quarantined or not closed.
+        used_blocks: u64,
+    },
 }

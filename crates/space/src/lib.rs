@@ -9,6 +9,7 @@
 //! that is durable. *Release* (the end of reclaim): to make it free again. *Hole*: a maximal run of
 //! free blocks in one allocation group (AG). *Soft region*: a part of a hole, held in memory for a
 //! stream of unknown length. *Held back*: the part of the capacity only privileged work may use.
+//! *Closed*: the end of a segment that is being emptied; *set aside*: free blocks there.
 //!
 //! # The life of a block
 //! ```text
@@ -21,7 +22,7 @@
 //! ```
 //!
 //! # Invariants
-//! * `SPACE-1` allocated + quarantined + free = capacity.
+//! * `SPACE-1` allocated + quarantined + free + set aside = capacity.
 //! * `SPACE-2` No block is in two states.
 //! * `SPACE-3` Neither an extent nor a hole crosses from one AG into the next.
 //! * `SPACE-4` An ordinary reservation leaves the held back blocks unpromised.
@@ -32,6 +33,8 @@
 //!   it avoids.
 //! * `SPACE-8` An allocation of known size takes the smallest hole that fits, of equal ones the one
 //!   of the lowest address. It is split only when no hole fits.
+//! * `SPACE-9` In a closed part of a segment nothing is allocated. What is free there is set aside:
+//!   neither available nor promised, until the segment is reopened or shrinks.
 //!
 //! # Concurrency and recovery
 //! No I/O, no clock, no locks: the owner serialises the calls. Nothing here is ever stored. On open
@@ -51,5 +54,5 @@ pub use compact::{CompactPlan, Move, hole_score, plan_hole, plan_joins};
 pub use error::{NoSpace, SpaceError};
 pub use larder_format as format;
 pub use reservation::{Purpose, Reservation};
-pub use space::{Placement, Space};
+pub use space::{Placement, Space, Target};
 pub use streams::StreamId;

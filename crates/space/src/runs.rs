@@ -75,6 +75,59 @@ impl Runs {
             .map(|&(len, start)| run(start, len))
     }
 
+    /// As [`Runs::find_best_fit`], but of runs of which at least `blocks` lie below `limit`; the part
+    /// below it. `None` for a limit means none. O(different lengths of runs · log runs).
+    pub fn find_best_fit_below(&self, blocks: u64, limit: Option<Address>) -> Option<Extent> {
+        let Some(limit) = limit else {
+            return self.find_best_fit(blocks);
+        };
+        let mut wanted = blocks;
+        // The run across the limit counts as long as its part below.
+        let cut = Address {
+            segment: limit.segment,
+            block: limit.block.checked_sub(1)?,
+        };
+        let cut = self
+            .find_at(cut)
+            .map(|run| run.slice(0, limit.block - run.start_block));
+        let cut = cut.filter(|part| part.block_count >= blocks);
+        while let Some(found) = self.find_best_fit(wanted) {
+            if cut.is_some_and(|cut| cut.block_count < found.block_count) {
+                break;
+            }
+            let is_below = found.segment < limit.segment
+                || (found.segment == limit.segment && found.end_block() <= limit.block);
+            if is_below {
+                return Some(found);
+            }
+            wanted = found.block_count + 1;
+        }
+        cut
+    }
+
+    /// Takes out the part of every run that lies in `range`, an extent of whole or parts of AGs, and
+    /// returns these parts by address.
+    pub fn remove_range(&mut self, range: Extent) -> Vec<Extent> {
+        let mut parts = Vec::new();
+        let mut at = Address::start_of(&range);
+        while at.block < range.end_block() {
+            let next = || {
+                let (&start, &len) = self.by_start.range(at..Address::end_of(&range)).next()?;
+                Some(run(start, len))
+            };
+            let Some(found) = self.find_at(at).or_else(next) else {
+                break;
+            };
+            let start = found.start_block.max(at.block);
+            let end = found.end_block().min(range.end_block());
+            let part = Extent::new(range.segment, start, end - start);
+            self.remove(part);
+            parts.push(part);
+            at.block = end;
+        }
+        parts
+    }
+
     /// The largest run, of equal ones that of the lowest address.
     pub fn find_largest(&self) -> Option<Extent> {
         self.by_length

@@ -16,10 +16,28 @@ use crate::streams::{StreamId, Streams};
 pub enum Placement {
     /// It is as long as the allocation: one global best fit (`SPACE-8`).
     Known,
-    /// It belongs to a stream that may go on. It starts right at the second value, the block
-    /// after the stream's last one, when that is free, else at the stream's soft region, else in a hole
-    /// with room to go on.
-    Stream(StreamId, Option<(SegmentIndex, u64)>),
+    /// It belongs to a stream that may go on. It starts right at `after` when that is free, else at
+    /// the stream's soft region, else in a hole with room to go on.
+    Stream {
+        /// The stream.
+        stream: StreamId,
+        /// The block after the stream's last one.
+        after: Option<(SegmentIndex, u64)>,
+        /// The whole length that was announced for the stream, from its first allocation on: what is
+        /// still to come decides the hole and the size of the soft region. `None`: not known.
+        expected_blocks: Option<u64>,
+    },
+}
+
+/// Where an extent that is moved may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Into the best fit (`SPACE-8`).
+    Anywhere,
+    /// Into the best fit among the parts of holes that lie wholly below this block.
+    Below(SegmentIndex, u64),
+    /// Right at this block.
+    At(SegmentIndex, u64),
 }
 
 /// Free, promised, allocated and quarantined space of all segments of a database.
@@ -33,6 +51,10 @@ pub struct Space {
     /// Free blocks that streams hold.
     streams: Streams,
     quarantined: Runs,
+    /// The block from which on a segment is closed.
+    closed: BTreeMap<SegmentIndex, u64>,
+    /// Free blocks of closed parts (`SPACE-9`).
+    aside: Runs,
     allocated_blocks: u64,
     reserved_blocks: u64,
 }
@@ -57,6 +79,8 @@ impl Space {
             open: Runs::new(ag_blocks),
             streams: Streams::new(ag_blocks),
             quarantined: Runs::new(ag_blocks),
+            closed: BTreeMap::new(),
+            aside: Runs::new(ag_blocks),
             allocated_blocks: 0,
             reserved_blocks: 0,
         }
@@ -74,7 +98,7 @@ impl Space {
         let mut at = old_block_count;
         while at < new_block_count {
             let end = ((at / self.ag_blocks + 1) * self.ag_blocks).min(new_block_count);
-            self.open.insert(Extent::new(segment, at, end - at)); // SPACE-3
+            self.give(Extent::new(segment, at, end - at)); // SPACE-3
             at = end;
         }
     }
@@ -125,12 +149,16 @@ impl Space {
             return Err(SpaceError::InUse(pair[1]));
         }
         self.steal_regions(&ag);
-        let unallocated = self.open.remove_ag(ag) + self.quarantined.remove_ag(ag);
+        let unallocated =
+            self.open.remove_ag(ag) + self.quarantined.remove_ag(ag) + self.aside.remove_ag(ag);
         self.allocated_blocks -= ag.block_count - unallocated;
-        self.open.insert(ag);
+        let mut free_from = ag.start_block;
         for extent in sorted {
-            self.take(extent);
+            self.give_between(segment, free_from, extent.start_block);
+            self.allocated_blocks += extent.block_count;
+            free_from = extent.end_block();
         }
+        self.give_between(segment, free_from, ag.end_block());
         match self.overcommitted_blocks() {
             0 => Ok(()),
             missing_blocks => Err(SpaceError::Overcommitted {
@@ -146,7 +174,7 @@ impl Space {
         self.segments.values().sum()
     }
 
-    /// Blocks that are neither allocated nor quarantined, the promised ones included.
+    /// Blocks that are neither allocated nor quarantined nor set aside, the promised ones included.
     pub fn free_blocks(&self) -> u64 {
         self.open.blocks() + self.streams.held_blocks()
     }
@@ -220,13 +248,36 @@ impl Space {
         let pieces = match placement {
             _ if blocks == 0 => Vec::new(),
             Placement::Known => self.allocate_known(blocks),
-            Placement::Stream(stream, after) => self.allocate_stream(stream, blocks, after),
+            Placement::Stream {
+                stream,
+                after,
+                expected_blocks,
+            } => self.allocate_stream(stream, blocks, after, expected_blocks),
         };
         debug_assert_eq!(
             pieces.iter().map(|piece| piece.block_count).sum::<u64>(),
             blocks
         );
         pieces
+    }
+
+    /// Turns `blocks` (≥ 1) of a promise into one extent, for content that is moved. `None`, with the
+    /// promise untouched, when there is no such hole: it never splits. Panics as
+    /// [`Space::allocate`] does. O(log holes), for [`Target::Below`] times the number of different
+    /// lengths of the holes that fit.
+    pub fn allocate_whole(
+        &mut self,
+        reservation: &mut Reservation,
+        blocks: u64,
+        target: Target,
+    ) -> Option<Extent> {
+        assert_eq!(self.overcommitted_blocks(), 0, "SPACE-6");
+        let place = self.find_whole(blocks, target)?.slice(0, blocks);
+        reservation.take(blocks);
+        self.reserved_blocks -= blocks;
+        self.steal_regions(&place);
+        self.take(place);
+        Some(place)
     }
 
     /// Ends a stream: what was held for it is open to all again.
@@ -239,17 +290,19 @@ impl Space {
     /// when a block is not allocated (`SPACE-2`).
     pub fn quarantine(&mut self, extent: Extent) {
         assert_eq!(self.check_place(&extent), Ok(()), "SPACE-3");
-        let is_free =
-            self.open.overlaps(&extent) || !self.streams.find_overlapping(&extent).is_empty();
+        let is_free = self.open.overlaps(&extent)
+            || self.aside.overlaps(&extent)
+            || !self.streams.find_overlapping(&extent).is_empty();
         assert!(!is_free, "SPACE-2: {extent} is quarantined, but free");
         self.quarantined.insert(extent);
         self.allocated_blocks -= extent.block_count;
     }
 
-    /// Frees quarantined blocks. Panics when a block is not in quarantine (`SPACE-2`).
+    /// Frees quarantined blocks; those of a closed part are set aside (`SPACE-9`). Panics when a block
+    /// is not in quarantine (`SPACE-2`).
     pub fn release(&mut self, extent: Extent) {
         self.quarantined.remove(extent);
-        self.open.insert(extent);
+        self.give(extent);
     }
 
     /// Length of the largest hole, blocks. O(streams · log holes).
@@ -286,7 +339,10 @@ impl Space {
         self.open.assert_valid();
         self.quarantined.assert_valid();
         assert_eq!(
-            self.allocated_blocks + self.quarantined_blocks() + self.free_blocks(),
+            self.allocated_blocks
+                + self.quarantined_blocks()
+                + self.free_blocks()
+                + self.aside_blocks(),
             self.capacity_blocks(),
             "SPACE-1"
         );
@@ -295,10 +351,23 @@ impl Space {
         self.streams
             .regions()
             .chain(self.quarantined.iter())
+            .chain(self.aside.iter())
             .for_each(|run| unallocated.insert(run));
         unallocated.assert_valid();
         for run in unallocated.iter() {
             assert_eq!(self.check_place(&run), Ok(()), "SPACE-3");
+        }
+        for run in self.open.iter().chain(self.streams.regions()) {
+            assert!(
+                run.end_block() <= self.closed_from(run.segment),
+                "SPACE-9: {run}"
+            );
+        }
+        for run in self.aside.iter() {
+            assert!(
+                run.start_block >= self.closed_from(run.segment),
+                "SPACE-9: {run}"
+            );
         }
         assert_eq!(self.overcommitted_blocks(), 0, "SPACE-6");
     }
@@ -322,6 +391,7 @@ impl Space {
         stream: StreamId,
         blocks: u64,
         after: Option<(SegmentIndex, u64)>,
+        expected_blocks: Option<u64>,
     ) -> Vec<Extent> {
         let region = self.reopen_region(stream);
         let after = after.map(|(segment, block)| Address { segment, block });
@@ -333,7 +403,10 @@ impl Space {
         while left > 0 {
             let hole = next
                 .and_then(|next| self.find_hole_from(next, left))
-                .unwrap_or_else(|| self.choose_stream_hole(stream, left));
+                .unwrap_or_else(|| {
+                    let to_come = self.streams.blocks_to_come(stream, blocks, expected_blocks);
+                    self.choose_stream_hole(left, to_come)
+                });
             let piece = hole.slice(0, left.min(hole.block_count));
             self.steal_regions(&piece);
             self.take(piece);
@@ -341,7 +414,7 @@ impl Space {
             next = Some(Address::end_of(&piece));
             pieces.push(piece);
         }
-        self.hold_region(stream, blocks, next);
+        self.hold_region(stream, blocks, expected_blocks, next);
         pieces
     }
 
@@ -369,12 +442,43 @@ impl Space {
         }
     }
 
-    /// Where a stream starts a new fragment: a hole with room to go on, else the largest open one if
-    /// that fits, else as if this were all of it.
-    fn choose_stream_hole(&self, stream: StreamId, blocks: u64) -> Extent {
-        let roomy = blocks + self.streams.region_blocks_after(stream, blocks);
+    /// The hole, cut as `target` asks, that takes a moved extent of `blocks`: open ones first.
+    fn find_whole(&self, blocks: u64, target: Target) -> Option<Extent> {
+        let fits = |hole: &Extent| hole.block_count >= blocks;
+        match target {
+            Target::At(segment, block) => {
+                let hole = self.true_hole_at(&Extent::new(segment, block, 1))?;
+                let skip = block - hole.start_block;
+                Some(hole.slice(skip, hole.block_count - skip)).filter(fits)
+            }
+            Target::Anywhere => self.find_below(blocks, None),
+            Target::Below(segment, block) => {
+                self.find_below(blocks, Some(Address { segment, block }))
+            }
+        }
+    }
+
+    fn find_below(&self, blocks: u64, limit: Option<Address>) -> Option<Extent> {
+        let cut = |hole: Extent| match limit {
+            Some(limit) if Address::start_of(&hole) >= limit => None,
+            Some(limit) if hole.segment == limit.segment && hole.end_block() > limit.block => {
+                Some(hole.slice(0, limit.block - hole.start_block))
+            }
+            _ => Some(hole),
+        };
+        let held = || {
+            let held = self.held_holes().into_iter().filter_map(cut);
+            held.filter(|hole| hole.block_count >= blocks)
+                .min_by_key(|hole| (hole.block_count, *hole))
+        };
+        self.open.find_best_fit_below(blocks, limit).or_else(held)
+    }
+
+    /// Where a stream starts a new fragment with `blocks`: the best fit for them and for what is to
+    /// come, else the largest open hole if the blocks fit there, else as if they were all of it.
+    fn choose_stream_hole(&self, blocks: u64, to_come: u64) -> Extent {
         self.open
-            .find_best_fit(roomy.min(self.ag_blocks))
+            .find_best_fit((blocks + to_come).min(self.ag_blocks))
             .or_else(|| {
                 self.open
                     .find_largest()
@@ -471,12 +575,41 @@ impl Space {
     }
 
     /// Holds a region for a stream that was just given `blocks`, right where it ended.
-    fn hold_region(&mut self, stream: StreamId, blocks: u64, next: Option<Address>) {
-        let wanted = self.streams.record(stream, blocks);
-        if let Some(hole) = next.and_then(|next| self.open.find_starting_at(next)) {
+    fn hold_region(
+        &mut self,
+        stream: StreamId,
+        blocks: u64,
+        expected_blocks: Option<u64>,
+        next: Option<Address>,
+    ) {
+        let wanted = self.streams.record(stream, blocks, expected_blocks);
+        if wanted > 0
+            && let Some(hole) = next.and_then(|next| self.open.find_starting_at(next))
+        {
             let region = hole.slice(0, wanted.min(hole.block_count));
             self.open.remove(region);
             self.streams.hold(stream, region);
+        }
+    }
+
+    /// Free → open, or set aside where the segment is closed (`SPACE-9`).
+    fn give(&mut self, extent: Extent) {
+        let boundary = self
+            .closed_from(extent.segment)
+            .clamp(extent.start_block, extent.end_block());
+        let open_blocks = boundary - extent.start_block;
+        if open_blocks > 0 {
+            self.open.insert(extent.slice(0, open_blocks));
+        }
+        if open_blocks < extent.block_count {
+            self.aside
+                .insert(extent.slice(open_blocks, extent.block_count - open_blocks));
+        }
+    }
+
+    fn give_between(&mut self, segment: SegmentIndex, start: u64, end: u64) {
+        if start < end {
+            self.give(Extent::new(segment, start, end - start));
         }
     }
 
@@ -517,6 +650,7 @@ impl Space {
     }
 }
 
+mod closing;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]

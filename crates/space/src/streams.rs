@@ -80,23 +80,23 @@ impl Streams {
     }
 
     /// Counts blocks that a stream has been given, and returns how many a region should hold for it
-    /// from now on: twice what it has, within bounds.
-    pub fn record(&mut self, stream: StreamId, blocks: u64) -> u64 {
-        let wanted = self.region_blocks_after(stream, blocks);
+    /// from now on.
+    pub fn record(&mut self, stream: StreamId, blocks: u64, expected: Option<u64>) -> u64 {
+        let wanted = self.blocks_to_come(stream, blocks, expected);
         self.by_id.entry(stream).or_default().allocated_blocks += blocks;
         wanted
     }
 
-    /// How many blocks a region should hold once the stream has `blocks` more.
-    pub fn region_blocks_after(&self, stream: StreamId, blocks: u64) -> u64 {
-        let allocated = self
-            .by_id
-            .get(&stream)
-            .map_or(0, |stream| stream.allocated_blocks);
+    /// How many blocks a region should hold once the stream has `blocks` more: the rest of the
+    /// `expected` whole length; where that is not known or passed, twice what it has, within bounds.
+    pub fn blocks_to_come(&self, stream: StreamId, blocks: u64, expected: Option<u64>) -> u64 {
+        let before = self.by_id.get(&stream);
+        let allocated = before.map_or(0, |stream| stream.allocated_blocks) + blocks;
+        if let Some(rest) = expected.and_then(|expected| expected.checked_sub(allocated)) {
+            return rest.min(self.ag_blocks);
+        }
         let least = (self.ag_blocks / REGION_MIN_DIVISOR).max(1);
-        (allocated + blocks)
-            .saturating_mul(2)
-            .clamp(least, self.ag_blocks)
+        allocated.saturating_mul(2).clamp(least, self.ag_blocks)
     }
 
     /// Enters `extent` as the region of a stream that has none.

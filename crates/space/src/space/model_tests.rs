@@ -278,7 +278,15 @@ impl Pair {
             .filter(is_open)
             .or(own.map(|region| (region.segment, region.start_block)));
 
-        let pieces = self.draw(a, b, Placement::Stream(stream, tail));
+        let pieces = self.draw(
+            a,
+            b,
+            Placement::Stream {
+                stream,
+                after: tail,
+                expected_blocks: (b % 3 == 0).then_some(b / 3 % 200),
+            },
+        );
         let blocks: u64 = pieces.iter().map(|piece| piece.block_count).sum();
         for piece in &pieces {
             assert!(

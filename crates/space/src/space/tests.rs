@@ -15,6 +15,15 @@ fn small(block_count: u64) -> Space {
     space
 }
 
+/// The next part of a stream of unknown length.
+fn streamed(stream: StreamId, after: Option<(SegmentIndex, u64)>) -> Placement {
+    Placement::Stream {
+        stream,
+        after,
+        expected_blocks: None,
+    }
+}
+
 /// Reserves and allocates at once.
 fn allocate(space: &mut Space, blocks: u64, placement: Placement) -> Vec<Extent> {
     let mut reservation = space.reserve(blocks, Purpose::Privileged).expect("space");
@@ -162,7 +171,7 @@ fn interleaved_streams_do_not_fragment_each_other() {
             extents.extend(allocate(
                 &mut space,
                 64,
-                Placement::Stream(StreamId(stream as u64), after),
+                streamed(StreamId(stream as u64), after),
             ));
         }
     }
@@ -187,7 +196,7 @@ fn interleaved_streams_do_not_fragment_each_other() {
 #[test]
 fn a_soft_region_gives_way() {
     let mut space = small(AG);
-    allocate(&mut space, 40, Placement::Stream(StreamId(0), None));
+    allocate(&mut space, 40, streamed(StreamId(0), None));
     assert_eq!(space.streams.find_region(StreamId(0)), Some(extent(40, 80)));
     assert_eq!(
         allocate(&mut space, 60, Placement::Known),
@@ -206,12 +215,132 @@ fn a_soft_region_gives_way() {
 fn a_stream_goes_on_through_the_region_of_another_rather_than_split() {
     let mut space = small(AG);
     let first = StreamId(0);
-    allocate(&mut space, 10, Placement::Stream(first, None));
-    let other = allocate(&mut space, 10, Placement::Stream(StreamId(1), None));
+    allocate(&mut space, 10, streamed(first, None));
+    let other = allocate(&mut space, 10, streamed(StreamId(1), None));
     assert_eq!(other, [extent(30, 10)], "behind the region of the first");
     space.quarantine(other[0]);
     space.release(other[0]);
-    let next = allocate(&mut space, 40, Placement::Stream(first, Some((S0, 10))));
+    let next = allocate(&mut space, 40, streamed(first, Some((S0, 10))));
     assert_eq!(next, [extent(10, 40)], "SPACE-7");
     assert_eq!(space.streams.find_region(StreamId(1)), None);
+}
+
+#[test]
+fn an_announced_length_decides_hole_and_region() {
+    let mut space = small(3 * AG);
+    // Holes of 128 (AG 0), 40 and 60 blocks.
+    space.mark_allocated(extent(AG, 20)).expect("free");
+    space.mark_allocated(extent(AG + 60, 68)).expect("free");
+    space.mark_allocated(extent(2 * AG + 60, 68)).expect("free");
+    let announced = |stream, after| Placement::Stream {
+        stream: StreamId(stream),
+        after,
+        expected_blocks: Some(36),
+    };
+    let first = allocate(&mut space, 6, announced(0, None));
+    assert_eq!(first, [extent(AG + 20, 6)], "best fit for all 36");
+    assert_eq!(
+        space.streams.find_region(StreamId(0)),
+        Some(extent(AG + 26, 30))
+    );
+    let rest = allocate(&mut space, 30, announced(0, Some((S0, AG + 26))));
+    assert_eq!(rest, [extent(AG + 26, 30)]);
+    assert_eq!(
+        space.streams.find_region(StreamId(0)),
+        None,
+        "nothing is to come"
+    );
+    let longer = allocate(&mut space, 1, announced(0, Some((S0, AG + 56))));
+    assert_eq!(longer, [extent(AG + 56, 1)]);
+    assert!(
+        space.streams.find_region(StreamId(0)).is_some(),
+        "longer than announced"
+    );
+    space.assert_valid();
+}
+
+#[test]
+fn a_moved_extent_goes_below_or_beside_and_is_never_split() {
+    let mut space = small(2 * AG);
+    for (start, count) in [(0, 10), (18, 10), (33, 90), (AG, 100)] {
+        space.mark_allocated(extent(start, count)).expect("free");
+    }
+    // Holes: 10..18, 28..33, 123..128, AG+100..AG+128.
+    let mut promise = space.reserve(46, Purpose::Privileged).expect("space");
+    let mut place = |blocks, target| space.allocate_whole(&mut promise, blocks, target);
+    assert_eq!(place(9, Target::Below(S0, AG + 100)), None, "no split");
+    assert_eq!(
+        place(5, Target::Below(S0, 31)),
+        Some(extent(10, 5)),
+        "28..31 is too short"
+    );
+    assert_eq!(
+        place(3, Target::Below(S0, 31)),
+        Some(extent(15, 3)),
+        "of equal ones the lowest"
+    );
+    assert_eq!(
+        place(3, Target::Below(S0, 31)),
+        Some(extent(28, 3)),
+        "the part below"
+    );
+    assert_eq!(place(2, Target::At(S0, 32)), None, "the hole is too short");
+    assert_eq!(place(2, Target::At(S0, 124)), Some(extent(124, 2)));
+    assert_eq!(place(1, Target::Anywhere), Some(extent(123, 1)));
+    assert_eq!(place(9, Target::Anywhere), Some(extent(AG + 100, 9)));
+    assert_eq!(place(1, Target::Below(S0, 0)), None);
+    assert_eq!(promise.blocks(), 46 - 23);
+    space.forfeit(promise);
+    space.assert_valid();
+}
+
+#[test]
+fn a_closed_part_takes_nothing_and_can_be_cut_off() {
+    let mut space = small(2 * AG);
+    let high = extent(AG, 10);
+    space.mark_allocated(extent(0, 100)).expect("free");
+    space.mark_allocated(high).expect("free");
+    space.close_from(S0, AG).expect("spare");
+    assert_eq!(space.aside_blocks(), AG - 10, "SPACE-9");
+    assert_eq!(space.available_blocks(Purpose::Privileged), 28, "SPACE-9");
+    space.quarantine(high);
+    let in_use = SpaceError::CannotShrink {
+        segment: S0,
+        block_count: AG,
+        used_blocks: 10,
+    };
+    assert_eq!(space.shrink_segment(S0, AG), Err(in_use));
+    space.release(high);
+    assert_eq!(
+        (space.free_blocks(), space.aside_blocks()),
+        (28, AG),
+        "SPACE-9"
+    );
+    space.assert_valid();
+    space.shrink_segment(S0, AG + 20).expect("set aside");
+    let open = space.shrink_segment(S0, AG - 1).expect_err("open");
+    assert_eq!(
+        open.to_string(),
+        "segment 0 cannot shrink to 127 blocks: 1 blocks behind that are in use or open"
+    );
+    space.reopen(S0);
+    assert_eq!(space.free_blocks(), 48);
+    assert!(space.shrink_segment(S0, AG).is_err(), "open");
+    let promise = space.reserve(40, Purpose::Ordinary).expect("space");
+    let refused = SpaceError::CannotClose {
+        segment: S0,
+        block: AG + 12,
+        free_blocks: 8,
+        spare_blocks: 4,
+    };
+    assert_eq!(
+        space.close_from(S0, AG + 12),
+        Err(refused),
+        "SPACE-4, SPACE-6"
+    );
+    space.forfeit(promise);
+    space.close_from(S0, AG).expect("spare");
+    space.shrink_segment(S0, AG).expect("set aside");
+    assert_eq!(space.capacity_blocks(), AG);
+    space.assert_valid();
 }
