@@ -25,7 +25,7 @@ use crate::node::{Node, NodeState};
 use crate::{ErrorKind, Result};
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
 use larder_space::format::{CommitSeq, Extent};
-use larder_space::{Placement, Purpose, Space};
+use larder_space::{Placement, Purpose, Space, Target};
 use std::sync::Arc;
 
 /// Bytes that are copied with one request.
@@ -315,10 +315,17 @@ impl Engine {
 
     /// Exactly these blocks, if they are free and not promised.
     fn take_exactly(&self, extent: Extent) -> Option<Taken<'_>> {
-        self.lock_room().space.mark_allocated(extent).ok()?;
+        let mut room = self.lock_room();
+        let blocks = extent.block_count;
+        let mut promise = room.space.reserve(blocks, Purpose::Privileged).ok()?;
+        let target = Target::At(extent.segment, extent.start_block);
+        let place = room.space.allocate_whole(&mut promise, blocks, target);
+        room.space.forfeit(promise);
+        drop(room);
+        let extents = vec![place?];
         Some(Taken {
             engine: self,
-            extents: vec![extent],
+            extents,
         })
     }
 

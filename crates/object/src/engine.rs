@@ -1,6 +1,7 @@
 //! An open database: its parts, its locks, and how operations begin and end.
 
 use crate::commit::Group;
+use crate::defrag::Compactor;
 use crate::node::Node;
 use crate::room::Room;
 use crate::session::Session;
@@ -94,6 +95,7 @@ pub struct Engine {
     /// Held while a group is committed, or a foreign commit is taken in.
     pub(crate) commit_lock: Mutex<()>,
     pub(crate) room: Mutex<Room>,
+    pub(crate) compactor: Mutex<Compactor>,
     pub(crate) grow_lock: Mutex<()>,
     pub(crate) is_growing: AtomicBool,
     pub(crate) segments: RwLock<Vec<Arc<Segment>>>,
@@ -243,6 +245,7 @@ impl Engine {
             known_seq: AtomicU64::new(pin.0),
             commit_lock: Mutex::default(),
             room: Mutex::default(),
+            compactor: Mutex::default(),
             grow_lock: Mutex::default(),
             is_growing: AtomicBool::new(false),
             segments: RwLock::default(),

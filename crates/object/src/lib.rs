@@ -27,6 +27,7 @@
 
 mod commit;
 mod compact;
+mod defrag;
 mod edit;
 mod engine;
 mod error;
@@ -43,6 +44,7 @@ mod survey;
 mod turn;
 mod write_path;
 
+pub use defrag::CompactStep;
 pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
 pub use error::{Error, ErrorKind, Result};
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
@@ -50,5 +52,5 @@ pub use larder_segment::{Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};
 pub use node::Node;
-pub use report::{CheckReport, FragReport, SpaceReport};
+pub use report::{CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, SpaceReport};
 pub use sql::SqlSession;

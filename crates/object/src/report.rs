@@ -60,3 +60,54 @@ pub struct CheckReport {
     /// Bytes read and verified.
     pub verified_bytes: u64,
 }
+
+/// How `defrag` works.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DefragOptions {
+    /// Only find out what could be done, object by object.
+    pub is_dry: bool,
+}
+
+/// One object that was not in one piece.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DefragObject {
+    /// Its store.
+    pub store: StoreId,
+    /// Its path in the store.
+    pub path: String,
+    /// Its fragments before.
+    pub fragments_before: u64,
+    /// Its fragments now, or what they would be.
+    pub fragments_after: u64,
+    /// Bytes copied for it, or that would be.
+    pub moved_bytes: u64,
+}
+
+/// What a run of `defrag` did, or would do.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DefragReport {
+    /// Nothing was moved.
+    pub is_dry: bool,
+    /// Objects looked at.
+    pub object_count: u64,
+    /// Of these, in more than one fragment.
+    pub fragmented_count: u64,
+    /// Of these, in one fragment now.
+    pub healed_count: u64,
+    /// Fragments of the fragmented objects, before.
+    pub fragments_before: u64,
+    /// And after.
+    pub fragments_after: u64,
+    /// Bytes copied in all.
+    pub moved_bytes: u64,
+    /// Of these, to join holes.
+    pub join_bytes: u64,
+    /// The score of the holes before: the sum of their squared lengths, blocks².
+    pub hole_score_before: f64,
+    /// And after.
+    pub hole_score_after: f64,
+    /// The largest hole before, bytes.
+    pub largest_hole_bytes_before: u64,
+    /// And after.
+    pub largest_hole_bytes_after: u64,
+}

@@ -1,6 +1,7 @@
 //! Looking at everything: how full, how fragmented, and whether catalog and segments agree.
 
 use crate::commit::broken;
+use crate::compact::count_fragments;
 use crate::engine::Engine;
 use crate::map::{ExtentMap, MapSource};
 use crate::report::{CheckReport, FragReport, SpaceReport};
@@ -58,7 +59,7 @@ impl Engine {
             .sum()
     }
 
-    fn segment_blocks(&self) -> BTreeMap<SegmentIndex, u64> {
+    pub(crate) fn segment_blocks(&self) -> BTreeMap<SegmentIndex, u64> {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         segments
             .iter()
@@ -77,7 +78,7 @@ impl Engine {
     }
 
     /// Calls `visit` with every regular file that holds blocks.
-    fn for_each_mapped(
+    pub(crate) fn for_each_mapped(
         &self,
         mut visit: impl FnMut(StoreId, &InodeRow) -> Result<()>,
     ) -> Result<()> {
@@ -95,6 +96,15 @@ impl Engine {
         Ok(())
     }
 
+    /// The extents of an object in logical order, as the catalog has them.
+    pub(crate) fn committed_extents(&self, store: StoreId, ino: Ino) -> Result<Vec<Extent>> {
+        ExtentMap::default().extents(MapSource {
+            catalog: &self.catalog,
+            store,
+            ino,
+        })
+    }
+
     /// How fragmented the database is, from the committed maps.
     pub fn frag_report(&self) -> Result<FragReport> {
         let mut report = FragReport::default();
@@ -104,16 +114,7 @@ impl Engine {
             if row.block_count == 0 {
                 return Ok(());
             }
-            let extents = ExtentMap::default().extents(MapSource {
-                catalog: &self.catalog,
-                store,
-                ino: row.ino,
-            })?;
-            let breaks = extents
-                .windows(2)
-                .filter(|pair| !pair[0].is_followed_by(&pair[1]))
-                .count();
-            let fragments = breaks as u64 + 1;
+            let fragments = count_fragments(self.committed_extents(store, row.ino)?);
             if fragments > report.fragments_per_object_max {
                 report.fragments_per_object_max = fragments;
                 worst = Some((store, row.ino));
@@ -187,7 +188,7 @@ impl Engine {
     }
 
     /// A path of an inode, for people; its number when it has no name.
-    fn path_of(&self, store: StoreId, ino: Ino) -> Result<String> {
+    pub(crate) fn path_of(&self, store: StoreId, ino: Ino) -> Result<String> {
         let mut parts = Vec::new();
         let mut at = ino;
         while at != Ino::ROOT {

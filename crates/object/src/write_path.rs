@@ -62,6 +62,7 @@ impl Engine {
         // What moved in this group is written, and must be flushed too.
         let moved = set.allocated.iter().map(|(extent, ..)| extent.segment);
         self.write_placed(&mut placed, &gathers, moved.collect())?;
+        self.earn_credit(placed.iter().map(|piece| piece.extent.block_count).sum());
         self.map_placed(nodes, placed, set)
     }
 
@@ -255,6 +256,10 @@ impl Engine {
             let lost: u64 = replaced.iter().map(|extent| extent.block_count).sum();
             state.row.block_count = state.row.block_count + flush.gather.block_count() - lost;
             frozen.row.block_count = state.row.block_count;
+            let has_other_blocks = state.row.block_count > flush.gather.block_count();
+            if allocated.len() > 1 || (has_other_blocks && !allocated.is_empty()) {
+                self.add_candidate(&frozen.node, state.row.block_count, allocated.len() > 1);
+            }
             // A move changes no attribute.
             frozen.mask.size |= !flush.gather.is_empty();
             set.allocated
