@@ -9,7 +9,8 @@ use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
 use larder_object::format::{FileKind, Ino, Name, NameError, StoreId};
 use larder_object::{
     CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Engine, EngineOptions,
-    Error, ErrorKind, FragReport, InitOptions, Result, SpaceReport, SqlSession, StoreRow,
+    Error, ErrorKind, FragReport, InitOptions, Result, ShrinkReport, SpaceReport, SqlSession,
+    StoreRow,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -485,6 +486,21 @@ impl Database {
             }
         }
         Ok(())
+    }
+
+    /// Makes the segments shorter, to `to_bytes` in all or as short as the content allows, and returns
+    /// the space to the host. `progress(moved_bytes, total_bytes)` is called now and then. Errors:
+    /// [`ErrorKind::InvalidInput`] when the content needs more; [`ErrorKind::Busy`] when other sessions
+    /// keep using the end.
+    pub fn shrink(
+        &self,
+        to_bytes: Option<u64>,
+        is_dry: bool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<ShrinkReport> {
+        self.shared
+            .engine
+            .shrink_segments(to_bytes, is_dry, progress)
     }
 
     /// One step of the compaction that the background makes when it is idle, within its credit; for

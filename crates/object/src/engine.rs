@@ -35,6 +35,9 @@ pub struct EngineOptions {
     pub commit_interval: Duration,
     /// Dirty content kept in memory at most, bytes; then writers wait. 0: max(64 MiB, 2 % of RAM).
     pub dirty_bytes_max: u64,
+    /// A segment grows to so many bytes; then the next one begins. Default: 4 TiB, what every
+    /// filesystem can hold in one file.
+    pub segment_bytes_max: u64,
     /// Where the present comes from; default: the system clock.
     pub clock: Option<Clock>,
     /// Commits in the background; without it only `sync` and a full gather commit (tests that must
@@ -49,6 +52,7 @@ impl Default for EngineOptions {
             catalog_vfs: None,
             commit_interval: Duration::from_millis(100),
             dirty_bytes_max: 0,
+            segment_bytes_max: 4 << 40,
             clock: None,
             has_background: true,
         }
@@ -392,9 +396,19 @@ impl Engine {
     }
 
     /// Opens the segments that the catalog names and that are not open yet; lets the others learn
-    /// how far another session has grown them.
+    /// how long another session has made them. With the turn that is the truth.
     pub(crate) fn open_segments(&self) -> Result<()> {
+        if self.look_at_segments()? {
+            // Blocks are gone: the free set is read anew before it is used (ROOM-1).
+            self.lock_room().forget();
+        }
+        Ok(())
+    }
+
+    /// Whether one has become shorter.
+    fn look_at_segments(&self) -> Result<bool> {
         let rows = self.catalog.segments()?;
+        let mut is_shorter = false;
         let mut segments = self
             .segments
             .write()
@@ -417,11 +431,13 @@ impl Engine {
                     ),
                 ));
             };
-            let found = if segment.block_count() < row.block_count {
+            let known = segment.block_count();
+            let found = if known != row.block_count {
                 segment.refresh()?
             } else {
-                segment.block_count()
+                known
             };
+            is_shorter |= found < known;
             if found < row.block_count {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
@@ -432,7 +448,7 @@ impl Engine {
                 ));
             }
         }
-        Ok(())
+        Ok(is_shorter)
     }
 
     pub(crate) fn open_segment(&self, index: SegmentIndex) -> Result<Segment> {

@@ -39,6 +39,7 @@ mod read_path;
 mod report;
 mod room;
 mod session;
+mod shrink;
 mod sql;
 mod survey;
 mod turn;
@@ -52,5 +53,7 @@ pub use larder_segment::{Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};
 pub use node::Node;
-pub use report::{CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, SpaceReport};
+pub use report::{
+    CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, ShrinkReport, SpaceReport,
+};
 pub use sql::SqlSession;

@@ -111,3 +111,16 @@ pub struct DefragReport {
     /// And after.
     pub largest_hole_bytes_after: u64,
 }
+
+/// What `shrink` did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ShrinkReport {
+    /// Nothing was changed.
+    pub is_dry: bool,
+    /// Preallocated in segments before, bytes.
+    pub segment_bytes_before: u64,
+    /// And after.
+    pub segment_bytes_after: u64,
+    /// Bytes of content that lay behind the new end and were moved.
+    pub moved_bytes: u64,
+}

@@ -18,8 +18,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Blocks of one segment at most (4 TiB): what every filesystem can hold in one file.
-const SEGMENT_BLOCKS_MAX: u64 = 1 << 30;
 /// Segments grow by a quarter, at least 64 MiB and at most 1 GiB at a time.
 const GROW_BLOCKS_MIN: u64 = (64 << 20) / BLOCK_BYTES;
 const GROW_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES;
@@ -47,6 +45,11 @@ impl Room {
     pub fn is_loaded(&self) -> bool {
         self.synced.is_some()
     }
+
+    /// Has the free set read anew before its next use.
+    pub fn forget(&mut self) {
+        self.synced = None;
+    }
 }
 
 impl Engine {
@@ -62,6 +65,10 @@ impl Engine {
             Some(seq) if seq == self.known_seq() => Ok(()),
             Some(seq) => {
                 self.open_segments()?;
+                if !self.lock_room().is_loaded() {
+                    return self.reload_space();
+                }
+                self.adopt_growth()?;
                 let mut room = self.lock_room();
                 self.add_segments(&mut room.space);
                 for (segment, ag) in self.catalog.ags_changed_since(seq)? {
@@ -101,7 +108,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A session that died may have grown a segment without committing that; the growth is good.
+    /// A session that died may have grown a segment without committing that; the growth is good. Or it
+    /// was about to shrink one: it stays as long as it is.
     fn adopt_growth(&self) -> Result<()> {
         let rows = self.catalog.segments()?;
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
@@ -206,9 +214,10 @@ impl Engine {
             return Ok(false);
         }
         let step = step.min(possible);
+        let blocks_max = self.options.segment_bytes_max / BLOCK_BYTES;
         let last = segments
             .last()
-            .filter(|segment| segment.block_count() < SEGMENT_BLOCKS_MAX);
+            .filter(|segment| segment.block_count() < blocks_max);
         let segment = match last {
             // It is being emptied; what it gained would be closed too.
             Some(last) if self.lock_room().space.closed_from(last.index()) != u64::MAX => {
@@ -217,7 +226,7 @@ impl Engine {
             Some(segment) => segment.clone(),
             None => self.create_segment(SegmentIndex(segments.len() as u32))?,
         };
-        let block_count = (segment.block_count() + step).min(SEGMENT_BLOCKS_MAX);
+        let block_count = (segment.block_count() + step).min(blocks_max);
         match segment.grow(block_count) {
             Ok(_) => {}
             Err(SegmentError::NoSpace { .. }) => return Ok(false),
