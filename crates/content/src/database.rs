@@ -9,8 +9,8 @@ use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
 use larder_object::format::{FileKind, Ino, Name, NameError, StoreId};
 use larder_object::{
     CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Engine, EngineOptions,
-    Error, ErrorKind, FragReport, InitOptions, Result, ShrinkReport, SpaceReport, SqlSession,
-    StoreRow,
+    Error, ErrorKind, FragReport, InitOptions, Result, SegmentMap, ShrinkReport, SpaceReport,
+    SqlSession, StatsReport, StoreRow,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -433,6 +433,16 @@ impl Database {
     /// How fragmented it is, counted from the extent maps. Cost: reads every map.
     pub fn frag(&self) -> Result<FragReport> {
         self.shared.engine.frag_report()
+    }
+
+    /// Counters of this moment, for all sessions. Cost: a scan of the extent rows.
+    pub fn stats(&self) -> Result<StatsReport> {
+        self.shared.engine.stats()
+    }
+
+    /// What is in use of every `cell_blocks` (≥ 1) blocks of 4 KiB, segment by segment.
+    pub fn space_map(&self, cell_blocks: u64) -> Result<Vec<SegmentMap>> {
+        self.shared.engine.space_map(cell_blocks)
     }
 
     /// Moves content so that objects lie in one piece: all objects, or those `below` (files, or

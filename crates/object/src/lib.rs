@@ -41,6 +41,7 @@ mod room;
 mod session;
 mod shrink;
 mod sql;
+mod stats;
 mod survey;
 mod turn;
 mod write_path;
@@ -54,6 +55,7 @@ pub use larder_space::format;
 pub use namespace::{Change, View};
 pub use node::Node;
 pub use report::{
-    CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, ShrinkReport, SpaceReport,
+    CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, MapCell, SegmentMap,
+    ShrinkReport, SizeClass, SpaceReport, StatsReport,
 };
 pub use sql::SqlSession;

@@ -21,8 +21,8 @@ use crate::engine::{Engine, lock};
 use crate::report::ShrinkReport;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ExtentRow;
-use larder_space::format::SegmentIndex;
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, HELD_BACK_DIVISOR};
+use larder_space::format::{Extent, SegmentIndex};
 use std::time::Duration;
 
 /// Extent rows read at a time.
@@ -125,12 +125,20 @@ impl Engine {
         let mut moved = 0;
         for round in 0..ROUNDS_MAX {
             let _closed = self.close_ends(cuts)?;
-            moved += self.empty_ends(cuts, progress)?;
+            let (moved_now, lacks_room) = self.empty_ends(cuts, progress)?;
+            moved += moved_now;
             self.settle()?;
             if self.cut_if_empty(cuts)? {
                 return Ok(moved);
             }
-            if round > 0 {
+            if lacks_room && moved_now == 0 {
+                return Err(Error::new(
+                    ErrorKind::NoSpace,
+                    "the content does not fit before the new end; give a larger size",
+                ));
+            }
+            // What was moved has left room that is reclaimed by now.
+            if round > 0 && !lacks_room {
                 std::thread::sleep(PAUSE);
             }
         }
@@ -159,8 +167,9 @@ impl Engine {
         Ok(closed)
     }
 
-    /// Moves every live extent that reaches behind a new end; returns bytes moved.
-    fn empty_ends(&self, cuts: &[Cut], progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
+    /// Moves the live extents that reach behind a new end; returns bytes moved, and whether some found
+    /// no room.
+    fn empty_ends(&self, cuts: &[Cut], progress: &mut dyn FnMut(u64, u64)) -> Result<(u64, bool)> {
         let total = self.live_bytes_behind(cuts)?;
         let limits = MoveLimits {
             blocks_max: u64::MAX,
@@ -168,23 +177,25 @@ impl Engine {
             is_dry: false,
             should_stop: &|| self.check_running().is_err(),
         };
-        let mut moved = 0;
+        let (mut moved, mut lacks_room) = (0, false);
         self.for_each_behind(cuts, &mut |row| {
             if row.retired_seq.is_some() {
                 return Ok(());
             }
             let _edit = self.edit()?;
-            let outcome = self
-                .node(row.store, row.ino)
-                .and_then(|node| self.move_extent(&node, row.extent, None, &limits));
+            let outcome = self.node(row.store, row.ino).and_then(|node| {
+                let whole = self.move_extent(&node, row.extent, None, &limits)?;
+                match (whole, part_behind(row, cuts)) {
+                    // Its own place before the new end is what the whole of it lacks.
+                    (Moved::NoRoom { .. }, Some(part)) => {
+                        self.move_extent(&node, part, None, &limits)
+                    }
+                    _ => Ok(whole),
+                }
+            });
             match outcome {
                 Ok(Moved::Done { blocks, .. }) => moved += blocks * BLOCK_BYTES,
-                Ok(Moved::NoRoom { .. }) => {
-                    return Err(Error::new(
-                        ErrorKind::NoSpace,
-                        "the content does not fit before the new end; give a larger size",
-                    ));
-                }
+                Ok(Moved::NoRoom { .. }) => lacks_room = true,
                 Ok(_) => {} // It is being changed: the next round sees where it lies then.
                 Err(error) if error.kind() == ErrorKind::NotFound => {} // Just deleted.
                 Err(error) if is_survivable(error.kind()) => {
@@ -196,7 +207,7 @@ impl Engine {
             progress(moved, total);
             Ok(())
         })?;
-        Ok(moved)
+        Ok((moved, lacks_room))
     }
 
     /// The last step: cuts the segments if nothing refers to their ends; `false` if something does.
@@ -267,6 +278,17 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// The part of an extent behind its segment's new end, if that is not all of it.
+fn part_behind(row: &ExtentRow, cuts: &[Cut]) -> Option<Extent> {
+    let extent = row.extent;
+    let cut = cuts.iter().find(|cut| cut.segment == extent.segment)?;
+    let skip = cut
+        .new_count
+        .checked_sub(extent.start_block)
+        .filter(|&skip| skip > 0)?;
+    Some(extent.slice(skip, extent.block_count - skip))
 }
 
 /// The ends are closed; they are opened again, unless they are gone.
