@@ -172,7 +172,7 @@ pub struct DefragReport {
     pub fragments_before: u64,
     /// And after.
     pub fragments_after: u64,
-    /// Bytes copied in all.
+    /// Bytes copied in all, or that would be.
     pub moved_bytes: u64,
     /// Of these, to join holes.
     pub join_bytes: u64,
