@@ -253,7 +253,7 @@ impl Engine {
     }
 
     /// Gives the turn back if everything is committed (`TURN-1`).
-    fn give_turn_back(&self) {
+    pub(crate) fn give_turn_back(&self) {
         // A commit that another thread runs must end first.
         let _no_commit = lock(&self.commit_lock);
         let released = self.turn.release(|| {

@@ -93,6 +93,9 @@ impl Engine {
 
     /// Blocks of content were written: earns credit.
     pub(crate) fn earn_credit(&self, blocks: u64) {
+        if blocks == 0 {
+            return;
+        }
         let (used, free) = {
             let room = self.lock_room();
             let space = &room.space;
@@ -163,52 +166,57 @@ impl Engine {
     /// the turn.
     pub fn compact_step(&self) -> Result<CompactStep> {
         let found = lock(&self.compactor).find_due(true);
-        let Some(((store, ino), candidate)) = found else {
+        let Some((key, candidate)) = found else {
             return Ok(CompactStep::default());
         };
         self.check_running()?;
         if !self.turn.try_begin(|| self.refresh_with_turn())? {
+            lock(&self.compactor).postpone(key);
             return Ok(CompactStep::default());
         }
         let _edit = Edit { engine: self };
-        if self.lock_room().space.quarantined_blocks() > 0 {
-            // What an earlier step moved away is the room of this one.
-            self.commit_now()?;
-        }
         let credit_blocks = lock(&self.compactor).credit_bytes / BLOCK_BYTES;
-        let should_stop = || self.turn.is_wanted() || self.check_running().is_err();
-        let mut limits = MoveLimits {
-            blocks_max: credit_blocks,
-            blocks_per_fragment: BLOCKS_PER_FRAGMENT,
-            is_dry: false,
-            should_stop: &should_stop,
-        };
-        let outcome = self
-            .node(store, ino)
-            .and_then(|node| self.gather_object(&node, &mut limits));
-        let (moved_blocks, is_done) = match outcome {
-            Ok(sum) if sum.wanted_blocks > 0 => {
-                let budget = limits.blocks_max.saturating_sub(sum.wanted_blocks);
-                (
-                    sum.moved_blocks + self.make_hole(sum.wanted_blocks, budget)?,
-                    false,
-                )
-            }
-            Ok(sum) => (sum.moved_blocks, !sum.was_busy && !sum.is_too_dear),
-            Err(error) if is_survivable(error.kind()) => {
-                tracing::debug!("inode {ino} of store {store} stays as it is: {error}");
-                (0, true)
-            }
-            Err(error) => return Err(error),
-        };
+        let outcome = self.heal(key, credit_blocks);
         let mut compactor = lock(&self.compactor);
+        // Also after an error: the next tick must not meet the same again.
+        compactor.rest(key, candidate, matches!(outcome, Ok((_, true))));
+        let (moved_blocks, _) = outcome?;
         assert!(moved_blocks <= credit_blocks, "COMPACT-5");
         compactor.credit_bytes -= (moved_blocks * BLOCK_BYTES).min(compactor.credit_bytes);
-        compactor.rest((store, ino), candidate, is_done);
         Ok(CompactStep {
             moved_bytes: moved_blocks * BLOCK_BYTES,
             has_more: !compactor.candidates.is_empty(),
         })
+    }
+
+    /// Gathers a candidate, or makes a hole for it: blocks moved, and whether no other step is needed.
+    fn heal(&self, (store, ino): (StoreId, Ino), blocks_max: u64) -> Result<(u64, bool)> {
+        if self.lock_room().space.quarantined_blocks() > 0 {
+            // What an earlier step moved away is the room of this one.
+            self.commit_now()?;
+        }
+        let mut limits = MoveLimits {
+            blocks_max,
+            blocks_per_fragment: BLOCKS_PER_FRAGMENT,
+            is_dry: false,
+            should_stop: &|| self.turn.is_wanted() || self.check_running().is_err(),
+        };
+        let outcome = self
+            .node(store, ino)
+            .and_then(|node| self.gather_object(&node, &mut limits));
+        match outcome {
+            Ok(sum) if sum.wanted_blocks > 0 => {
+                let budget = limits.blocks_max.saturating_sub(sum.wanted_blocks);
+                let moved = self.make_hole(sum.wanted_blocks, budget)?;
+                Ok((sum.moved_blocks + moved, false))
+            }
+            Ok(sum) => Ok((sum.moved_blocks, !sum.was_busy && !sum.is_too_dear)),
+            Err(error) if is_survivable(error.kind()) => {
+                tracing::debug!("inode {ino} of store {store} stays as it is: {error}");
+                Ok((0, true))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Bytes that the background may move now.
@@ -547,6 +555,13 @@ impl Compactor {
         let due = self.candidates.iter().filter(|(_, one)| is_due(one));
         due.min_by_key(|(_, one)| (one.attempts, one.not_before))
             .map(|(&key, &one)| (key, one))
+    }
+
+    /// Another session has the turn: a little later.
+    fn postpone(&mut self, key: (StoreId, Ino)) {
+        if let Some(candidate) = self.candidates.get_mut(&key) {
+            candidate.not_before = Instant::now() + REST;
+        }
     }
 
     /// After a step: forgets the candidate, or lets it rest (`COMPACT-6`). One that was written again

@@ -102,6 +102,8 @@ pub struct Engine {
     pub(crate) compactor: Mutex<Compactor>,
     pub(crate) grow_lock: Mutex<()>,
     pub(crate) is_growing: AtomicBool,
+    /// Segments are being shrunk: nothing is grown ahead.
+    pub(crate) is_shrinking: AtomicBool,
     pub(crate) segments: RwLock<Vec<Arc<Segment>>>,
     /// Reads under way, by the commit they began at: what they may touch is not reclaimed.
     pub(crate) readers: Mutex<BTreeMap<CommitSeq, u32>>,
@@ -252,6 +254,7 @@ impl Engine {
             compactor: Mutex::default(),
             grow_lock: Mutex::default(),
             is_growing: AtomicBool::new(false),
+            is_shrinking: AtomicBool::new(false),
             segments: RwLock::default(),
             readers: Mutex::default(),
             dirty_bytes: AtomicU64::new(0),

@@ -265,7 +265,9 @@ impl Engine {
 
     /// Grows in the background before writers have to wait for it.
     pub(crate) fn grow_ahead(self: &Arc<Engine>) {
-        if !self.turn.is_held() || self.is_growing.load(Ordering::SeqCst) {
+        let is_busy =
+            self.is_growing.load(Ordering::SeqCst) || self.is_shrinking.load(Ordering::SeqCst);
+        if is_busy || !self.turn.is_held() {
             return;
         }
         let (available, capacity) = {

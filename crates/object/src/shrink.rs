@@ -23,6 +23,7 @@ use crate::{Error, ErrorKind, Result};
 use larder_catalog::ExtentRow;
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, HELD_BACK_DIVISOR};
 use larder_space::format::{Extent, SegmentIndex};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Extent rows read at a time.
@@ -63,6 +64,7 @@ impl Engine {
             report.moved_bytes = self.live_bytes_behind(&self.plan_cuts(after))?;
             return Ok(report);
         }
+        let _shrinking = Shrinking::begin(self);
         loop {
             // What is held back of the present length must stay free in each step; so it takes some.
             let (used, spare) = {
@@ -210,7 +212,8 @@ impl Engine {
         Ok((moved, lacks_room))
     }
 
-    /// The last step: cuts the segments if nothing refers to their ends; `false` if something does.
+    /// The last step: cuts the segments if nothing refers to their ends; `false` if something does. A
+    /// segment that another session has grown or shrunk ends the attempt too: the plan is made anew.
     fn cut_if_empty(&self, cuts: &[Cut]) -> Result<bool> {
         let _alone = self.alone()?;
         self.commit_now()?;
@@ -222,7 +225,10 @@ impl Engine {
         })?;
         let now = self.segment_blocks();
         let is_other = |cut: &Cut| now.get(&cut.segment) != Some(&cut.old_count);
-        if is_used || cuts.iter().any(is_other) {
+        if cuts.iter().any(is_other) {
+            return Ok(true);
+        }
+        if is_used {
             return Ok(false);
         }
         assert!(self.turn.is_held(), "SHRINK-1");
@@ -277,6 +283,23 @@ impl Engine {
             }
         }
         Ok(())
+    }
+}
+
+/// Keeps growth ahead away until the turn is given back: it would take what was just returned.
+struct Shrinking<'e>(&'e Engine);
+
+impl Shrinking<'_> {
+    fn begin(engine: &Engine) -> Shrinking<'_> {
+        engine.is_shrinking.store(true, Ordering::SeqCst);
+        Shrinking(engine)
+    }
+}
+
+impl Drop for Shrinking<'_> {
+    fn drop(&mut self) {
+        self.0.give_turn_back();
+        self.0.is_shrinking.store(false, Ordering::SeqCst);
     }
 }
 
