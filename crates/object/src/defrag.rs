@@ -26,7 +26,7 @@ use crate::report::{DefragObject, DefragOptions, DefragReport};
 use crate::{ErrorKind, Result};
 use larder_catalog::ExtentRow;
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
-use larder_space::format::{Extent, Ino, SegmentIndex, StoreId};
+use larder_space::format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
 use larder_space::{CompactPlan, hole_score, plan_hole, plan_joins};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -415,11 +415,15 @@ impl Engine {
             {
                 let _edit = self.edit()?;
                 self.commit_now()?;
-                let seq = *retired_by.get_or_insert_with(|| self.known_seq());
-                // One more for what that one retired.
-                self.commit_now()?;
-                if !self.catalog.has_retired(seq)? {
-                    break;
+                // Files that another session might have had open are retired by a commit after that.
+                let newest = CommitSeq(i64::MAX as u64);
+                if self.lost_orphans(newest)?.is_empty() {
+                    let seq = *retired_by.get_or_insert_with(|| self.known_seq());
+                    // One more for what that one retired.
+                    self.commit_now()?;
+                    if !self.catalog.has_retired(seq)? {
+                        break;
+                    }
                 }
             }
             std::thread::sleep(PIN_WAIT);

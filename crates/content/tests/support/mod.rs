@@ -96,6 +96,7 @@ impl ContentTree {
     }
 
     /// Has everything moved to where it lies better, or as far forward as possible; returns bytes moved.
+    #[allow(dead_code)] // Only the crash replay does it.
     pub fn move_content(&self, shrinks: bool) -> Result<u64> {
         if shrinks {
             return Ok(self
