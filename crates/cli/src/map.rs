@@ -40,7 +40,9 @@ pub(crate) fn draw(path: &Path, out: &mut Output) -> Result<()> {
         Ok(database.space_map(cell_blocks)?)
     })?;
     if out.is_json() {
-        return out.document(&Value::Array(maps.iter().map(map_json).collect()));
+        maps.iter()
+            .try_for_each(|map| out.item(&map_json(map).to_string()))?;
+        return out.end_list();
     }
     let palette = if speaks_utf8() { &BLOCKS } else { &ASCII };
     for map in &maps {

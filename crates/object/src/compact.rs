@@ -51,7 +51,7 @@ pub(crate) enum Moved {
     /// It lies as well as it can.
     Whole,
     /// No place is better than the present one.
-    NoRoom { blocks: u64, fragments: u64 },
+    NoRoom { blocks: u64 },
     /// It is being written, or was changed or stopped while it was copied.
     Busy,
     /// It would cost more than the caller allows.
@@ -97,7 +97,7 @@ impl Engine {
             return Ok(Moved::TooDear);
         }
         let Some(taken) = self.take_better(blocks, fragments) else {
-            return Ok(Moved::NoRoom { blocks, fragments });
+            return Ok(Moved::NoRoom { blocks });
         };
         let fragments_after = count_fragments(taken.extents.iter().copied());
         let done = Moved::Done {
@@ -137,8 +137,7 @@ impl Engine {
             None => self.take_any(blocks),
         };
         let Some(taken) = taken else {
-            let fragments = 1;
-            return Ok(Moved::NoRoom { blocks, fragments });
+            return Ok(Moved::NoRoom { blocks });
         };
         let done = Moved::Done {
             blocks,

@@ -454,7 +454,7 @@ impl Engine {
                     break;
                 }
                 Moved::TooDear => sum.is_too_dear = true,
-                Moved::NoRoom { blocks, .. } => {
+                Moved::NoRoom { blocks } => {
                     sum.wanted_blocks = sum.wanted_blocks.max(blocks);
                 }
             }
