@@ -168,7 +168,7 @@ mod tests {
                 let row_blocks = cells * cell_blocks(blocks, cells);
                 assert!(blocks.div_ceil(row_blocks) <= ROWS);
                 let ag = limits::AG_BLOCKS;
-                assert!(row_blocks % ag == 0 || ag % row_blocks == 0);
+                assert!(row_blocks.is_multiple_of(ag) || ag.is_multiple_of(row_blocks));
             }
         }
     }

@@ -7,7 +7,7 @@
 mod common;
 
 use common::*;
-use larder::{CreateOptions, Database, NodeId, OpenOptions};
+use larder::{CreateOptions, Database, DefragOptions, NodeId, OpenOptions};
 use larder_object::EngineOptions;
 use larder_testkit::{Rng, SimStorage};
 use std::sync::Arc;
@@ -50,6 +50,7 @@ fn rewrite(percent: u64, age: u64, compacts: bool) -> Outcome {
     let mut rng = Rng::new(7);
     let len_of = |rng: &mut Rng| ((128 << 10) + rng.below(256 << 10)) as usize;
     let (mut names, mut live, mut written_bytes, mut moved_bytes) = (0, 0, 0, 0);
+    let sentinel = put(&db, R, "sentinel", &[1; 4096]);
     while live < capacity_bytes / 100 * percent {
         let len = len_of(&mut rng);
         put(&db, R, &format!("f{names}"), &pattern(len, names));
@@ -75,6 +76,9 @@ fn rewrite(percent: u64, age: u64, compacts: bool) -> Outcome {
         if compacts {
             moved_bytes += db.compact_step().unwrap().moved_bytes;
         }
+        // Commits and reclaims, as a background would; there is nothing to move.
+        db.defrag(&[sentinel], &DefragOptions::default(), &mut |_| {})
+            .unwrap();
     }
     db.sync().unwrap();
     let frag = db.frag().unwrap();

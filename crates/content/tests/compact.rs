@@ -180,7 +180,7 @@ fn no_byte_changes_under_moves() {
             let key = rng.below(40);
             match rng.below(10) {
                 0..4 => {
-                    if let Some(_) = model.remove(&key) {
+                    if model.remove(&key).is_some() {
                         db.unlink(R, &name(&format!("f{key}"))).unwrap();
                     }
                     let bytes = pattern(rng.below(500_000) as usize, round);

@@ -64,6 +64,9 @@ pub(crate) struct MoveLimits<'a> {
     pub blocks_max: u64,
     /// A fragment less must be had for so many blocks; `u64::MAX`: for any number.
     pub blocks_per_fragment: u64,
+    /// Fragments that a gathered part may have at most. More than one takes the largest holes away
+    /// from what comes next.
+    pub fragments_max: u64,
     /// Only find out what would be done.
     pub is_dry: bool,
     /// Asked between two requests.
@@ -96,7 +99,8 @@ impl Engine {
         if blocks > limits.blocks_max {
             return Ok(Moved::TooDear);
         }
-        let Some(taken) = self.take_better(blocks, fragments) else {
+        let fragments_max = limits.fragments_max.min(fragments - 1);
+        let Some(taken) = self.take_few(blocks, fragments_max) else {
             return Ok(Moved::NoRoom { blocks });
         };
         let fragments_after = count_fragments(taken.extents.iter().copied());
@@ -294,10 +298,10 @@ impl Engine {
         Ok(true)
     }
 
-    /// Free blocks in fewer pieces than `fragments`: the best fit.
-    fn take_better(&self, blocks: u64, fragments: u64) -> Option<Taken<'_>> {
+    /// Free blocks in at most so many fragments: the best fit.
+    fn take_few(&self, blocks: u64, fragments_max: u64) -> Option<Taken<'_>> {
         self.take_any(blocks)
-            .filter(|taken| count_fragments(taken.extents.iter().copied()) < fragments)
+            .filter(|taken| count_fragments(taken.extents.iter().copied()) <= fragments_max)
     }
 
     fn take_any(&self, blocks: u64) -> Option<Taken<'_>> {

@@ -198,6 +198,7 @@ impl Engine {
         let mut limits = MoveLimits {
             blocks_max,
             blocks_per_fragment: BLOCKS_PER_FRAGMENT,
+            fragments_max: 1,
             is_dry: false,
             should_stop: &|| self.turn.is_wanted() || self.check_running().is_err(),
         };
@@ -299,6 +300,7 @@ impl Engine {
         let mut limits = MoveLimits {
             blocks_max: work.blocks_left,
             blocks_per_fragment: u64::MAX,
+            fragments_max: if may_wait { 1 } else { u64::MAX },
             is_dry: work.report.is_dry,
             should_stop: &|| self.check_running().is_err(),
         };
@@ -488,6 +490,7 @@ impl Engine {
             let limits = MoveLimits {
                 blocks_max: blocks_max - moved,
                 blocks_per_fragment: u64::MAX,
+                fragments_max: 1,
                 is_dry: false,
                 should_stop: &|| self.check_running().is_err(),
             };

@@ -176,6 +176,7 @@ impl Engine {
         let limits = MoveLimits {
             blocks_max: u64::MAX,
             blocks_per_fragment: u64::MAX,
+            fragments_max: u64::MAX,
             is_dry: false,
             should_stop: &|| self.check_running().is_err(),
         };
