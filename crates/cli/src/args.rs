@@ -55,6 +55,9 @@ pub(crate) enum Verb {
     Sql(SqlArgs),
     Df(DfArgs),
     Frag(FragArgs),
+    Defrag(DefragArgs),
+    Shrink(ShrinkArgs),
+    Stats(StatsArgs),
     Check(CheckArgs),
     Completions(CompletionsArgs),
 }
@@ -412,12 +415,69 @@ pub(crate) struct DfArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Storage age: bytes of content that once existed and are gone, per byte live now.
-Example: larder frag photos.larder --json"
+Example: larder frag photos.larder --map"
 )]
 pub(crate) struct FragArgs {
     /// Database to look at
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) db: PathBuf,
+    /// Draw the segments: what is free, full, partly in use, or waits to be reclaimed
+    #[arg(long)]
+    pub(crate) map: bool,
+}
+
+/// Move content so that every file lies in one piece, and join holes; online
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A mount does the same by itself, a little at a time. Files that are being written stay as
+they are. Example: larder defrag photos.larder --dry-run"
+)]
+pub(crate) struct DefragArgs {
+    /// Database to work on
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) db: PathBuf,
+    /// Paths in it, directories with all they hold [default: everything]
+    #[arg(value_name = "PATH")]
+    pub(crate) paths: Vec<OsString>,
+    /// Only say what could be moved
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Return free space at the end of the segments to the host; online
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Moves what lies there first. The database grows again when it must.
+Example: larder shrink photos.larder --to 10G"
+)]
+pub(crate) struct ShrinkArgs {
+    /// Database to work on
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) db: PathBuf,
+    /// Bytes that the segments keep in all [default: what the content needs]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) to: Option<u64>,
+    /// Only say what would be moved and returned
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Show live counters, one line per interval, until Ctrl-C
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Sees what all sessions do, of what is committed. 'written' counts content, without the
+catalog and without what compaction moves. Example: larder stats photos.larder --interval 5s"
+)]
+pub(crate) struct StatsArgs {
+    /// Database to look at
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) db: PathBuf,
+    /// Time between two lines
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
+    pub(crate) interval: i64,
+    /// Lines at most [default: until Ctrl-C]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
 }
 
 /// Prove that catalog and segments agree; prints findings and exits with 1 if there are any

@@ -26,6 +26,7 @@ mod glob;
 mod inside;
 mod list;
 mod local;
+mod map;
 mod mount;
 mod output;
 mod report;
@@ -34,9 +35,11 @@ mod serving;
 mod side;
 mod sql;
 mod stat;
+mod stats;
 mod store;
 mod transfer;
 mod units;
+mod upkeep;
 mod walk;
 
 use args::{Cli, CompletionsArgs, Verb};
@@ -84,6 +87,9 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Sql(args) => sql::sql(&args, out),
         Verb::Df(args) => report::df(&args, out),
         Verb::Frag(args) => report::frag(&args, out),
+        Verb::Defrag(args) => upkeep::defrag(&args, out),
+        Verb::Shrink(args) => upkeep::shrink(&args, out),
+        Verb::Stats(args) => stats::stats(&args, out),
         Verb::Check(args) => report::check(&args, out),
         Verb::Completions(args) => completions(&args, out),
     }

@@ -63,11 +63,30 @@ fn space_pairs(report: &SpaceReport) -> Vec<(&'static str, String)> {
 
 /// `larder frag`.
 pub(crate) fn frag(args: &FragArgs, out: &mut Output) -> Result<()> {
+    if args.map {
+        return crate::map::draw(&args.db, out);
+    }
     let report = with_database(&args.db, "frag", |database| Ok(database.frag()?))?;
     if out.is_json() {
         return out.document(&frag_json(&report));
     }
     print_pairs(out, &frag_pairs(&report))?;
+    let mut table = Table::new(&[Align::Right, Align::Right, Align::Right, Align::Right]);
+    let header = ["objects of", "count", "mean", "most"];
+    table.row(header.map(str::to_owned).to_vec());
+    for class in &report.size_classes {
+        table.row(vec![
+            format!("  {} or more", show_size(class.lower_bytes)),
+            class.object_count.to_string(),
+            format!(
+                "{:.3}",
+                class.fragment_count as f64 / class.object_count as f64
+            ),
+            class.fragments_max.to_string(),
+        ]);
+    }
+    let lines = table.take_lines();
+    lines.iter().try_for_each(|line| out.line(line))?;
     let mut table = Table::new(&[Align::Right, Align::Right]);
     for (lower_bytes, count) in &report.hole_histogram {
         table.row(vec![
@@ -91,15 +110,32 @@ fn frag_json(report: &FragReport) -> Value {
         .iter()
         .map(|(lower_bytes, count)| json!({ "lower_bytes": lower_bytes, "count": count }))
         .collect();
+    let classes: Vec<Value> = report
+        .size_classes
+        .iter()
+        .map(|class| {
+            json!({
+                "lower_bytes": class.lower_bytes,
+                "object_count": class.object_count,
+                "fragment_count": class.fragment_count,
+                "fragments_max": class.fragments_max,
+            })
+        })
+        .collect();
     json!({
         "object_count": report.object_count,
         "fragment_count": report.fragment_count,
         "fragments_per_object_mean": report.fragments_per_object_mean,
+        "fragments_per_object_p50": report.fragments_per_object_p50,
         "fragments_per_object_p99": report.fragments_per_object_p99,
         "fragments_per_object_max": report.fragments_per_object_max,
         "worst": worst,
         "storage_age": report.storage_age,
+        "size_classes": classes,
         "hole_count": report.hole_count,
+        "hole_bytes": report.hole_bytes,
+        "hole_score": report.hole_score,
+        "free_pool_objects": report.free_pool_objects,
         "largest_hole_bytes": report.largest_hole_bytes,
         "hole_histogram": histogram,
     })
@@ -118,6 +154,10 @@ fn frag_pairs(report: &FragReport) -> Vec<(&'static str, String)> {
             format!("{:.3}", report.fragments_per_object_mean),
         ),
         (
+            "per object, median",
+            report.fragments_per_object_p50.to_string(),
+        ),
+        (
             "per object, 99th percentile",
             report.fragments_per_object_p99.to_string(),
         ),
@@ -128,6 +168,14 @@ fn frag_pairs(report: &FragReport) -> Vec<(&'static str, String)> {
         ("storage age", format!("{:.2}", report.storage_age)),
         ("holes", report.hole_count.to_string()),
         ("largest hole", show_size(report.largest_hole_bytes)),
+        (
+            "free in segments",
+            format!(
+                "{} ({:.1} objects of mean size)",
+                show_size(report.hole_bytes),
+                report.free_pool_objects
+            ),
+        ),
     ]
 }
 
@@ -185,7 +233,7 @@ fn check_bar() -> ProgressBar {
     }
 }
 
-fn print_pairs(out: &mut Output, pairs: &[(&str, String)]) -> Result<()> {
+pub(crate) fn print_pairs(out: &mut Output, pairs: &[(&str, String)]) -> Result<()> {
     let mut table = Table::new(&[Align::Left, Align::Left]);
     for (name, value) in pairs {
         table.row(vec![(*name).to_owned(), value.clone()]);

@@ -50,6 +50,9 @@ enum Commits {
     WhenFull,
     /// Also a few milliseconds after a change, in the background.
     Background,
+    /// As `WhenFull`; and every few operations everything is moved so that it lies in one piece, or so
+    /// that the segment can be shorter.
+    Moving,
 }
 
 /// A script that ran, and what it did to the medium.
@@ -84,6 +87,7 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
     recorder.sync_names();
     recorder.ack(0);
     let created = recorder.position();
+    let mut moved_bytes = 0;
     for (start, end) in [(0, OPS / 2), (OPS / 2, OPS)] {
         let mut tree = open(&path, engine.clone()).unwrap();
         for index in start..end {
@@ -93,6 +97,9 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
             if script.promise(index) > 0 {
                 recorder.ack(script.promise(index) as u64);
             }
+            if commits == Commits::Moving && index % 4 == 3 {
+                moved_bytes += tree.move_content(index % 20 == 19).unwrap();
+            }
             if commits == Commits::Background {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -100,6 +107,10 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
         tree.close().unwrap();
         recorder.ack(end as u64);
     }
+    assert!(
+        moved_bytes > 1 << 20 || commits != Commits::Moving,
+        "only {moved_bytes} bytes moved: moving is not tested"
+    );
     let recording = recorder.finish();
     let reused = reused_write_count(&recording);
     assert!(
@@ -256,6 +267,13 @@ fn every_crash_leaves_a_clean_prefix_of_fragment_operations() {
     assert_whole(Commits::WhenFull, FRAGMENTS);
 }
 
+/// Moves are part of their group, and a segment is never shorter than somebody needs (`COMPACT-3`,
+/// `SEGMENT-7`).
+#[test]
+fn every_crash_leaves_a_clean_prefix_while_content_is_moved() {
+    assert_whole(Commits::Moving, MIX);
+}
+
 /// Recovery itself may be cut off, and the next one must do as well.
 #[test]
 fn a_crash_during_recovery_loses_nothing_more() {
@@ -292,7 +310,15 @@ fn a_crash_during_recovery_loses_nothing_more() {
 /// The negative control: a medium that ignores one kind of flush must be found out.
 #[test]
 fn a_dropped_flush_is_found() {
-    let run = record(seed(), Commits::WhenFull, MIX);
+    assert_found(&record(seed(), Commits::WhenFull, MIX));
+}
+
+#[test]
+fn a_dropped_flush_is_found_while_content_is_moved() {
+    assert_found(&record(seed(), Commits::Moving, MIX));
+}
+
+fn assert_found(run: &Run) {
     let control = |what: &str, ignored: &dyn Fn(&str) -> bool| {
         let recording = run.recording.without_flushes(ignored);
         let (faults, count) = replay(&run.script, recording.states(run.created, seed(), 150), 0);

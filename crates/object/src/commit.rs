@@ -55,6 +55,8 @@ pub(crate) struct Group {
     dirty: Vec<Arc<Node>>,
     started: Option<Instant>,
     pub retired: Vec<Extent>,
+    /// Written already, to be flushed: what moved in this group.
+    pub allocated: Vec<(Extent, StoreId, Ino)>,
     pub retired_bytes: u64,
     pub segments: Vec<(SegmentIndex, u64)>,
     pub orphans_added: Vec<(StoreId, Ino)>,
@@ -230,7 +232,7 @@ impl Engine {
             }
             self.turn.end();
         }
-        self.settle()?;
+        self.place_unsettled()?;
         if self.turn.is_wanted() {
             self.turn.close();
             let _open_again = OpenAgain(&self.turn);
@@ -273,7 +275,7 @@ impl Engine {
     }
 
     /// Gives the turn back if everything is committed (`TURN-1`).
-    fn give_turn_back(&self) {
+    pub(crate) fn give_turn_back(&self) {
         // A commit that another thread runs must end first.
         let _no_commit = lock(&self.commit_lock);
         let released = self.turn.release(|| {
@@ -462,6 +464,7 @@ impl Engine {
             "COMMIT-3"
         );
         let mut set = ChangeSet {
+            allocated: group.allocated,
             retired: group.retired,
             retired_bytes: group.retired_bytes,
             segments: group.segments,

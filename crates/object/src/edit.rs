@@ -464,6 +464,11 @@ impl Engine {
             "NODE-4"
         );
         state.generation = self.open_generation.load(Ordering::SeqCst);
+        self.join_group(node, state);
+    }
+
+    /// The same for a change that nobody waits for: fsync need not know of it.
+    pub(crate) fn join_group(&self, node: &Arc<Node>, state: &mut NodeState) {
         if !state.in_group {
             state.in_group = true;
             lock(&self.group).push(node.clone());

@@ -2,6 +2,7 @@
 
 use crate::cache::NodeCache;
 use crate::commit::Group;
+use crate::defrag::Compactor;
 use crate::node::Node;
 use crate::pins::Pins;
 use crate::room::Room;
@@ -36,6 +37,9 @@ pub struct EngineOptions {
     pub commit_interval: Duration,
     /// Dirty content kept in memory at most, bytes; then writers wait. 0: max(64 MiB, 2 % of RAM).
     pub dirty_bytes_max: u64,
+    /// A segment grows to so many bytes; then the next one begins. Default: 4 TiB, what every
+    /// filesystem can hold in one file.
+    pub segment_bytes_max: u64,
     /// Where the present comes from; default: the system clock.
     pub clock: Option<Clock>,
     /// Commits in the background; without it only `sync` and a full gather commit (tests that must
@@ -50,6 +54,7 @@ impl Default for EngineOptions {
             catalog_vfs: None,
             commit_interval: Duration::from_millis(100),
             dirty_bytes_max: 0,
+            segment_bytes_max: 4 << 40,
             clock: None,
             has_background: true,
         }
@@ -96,8 +101,11 @@ pub struct Engine {
     /// Held while a group is committed, or a foreign commit is taken in.
     pub(crate) commit_lock: Mutex<()>,
     pub(crate) room: Mutex<Room>,
+    pub(crate) compactor: Mutex<Compactor>,
     pub(crate) grow_lock: Mutex<()>,
     pub(crate) is_growing: AtomicBool,
+    /// Segments are being shrunk: nothing is grown ahead.
+    pub(crate) is_shrinking: AtomicBool,
     pub(crate) segments: RwLock<Vec<Arc<Segment>>>,
     /// Reads under way, by the commit they began at: what they may touch is not reclaimed.
     pub(crate) readers: Pins,
@@ -251,8 +259,10 @@ impl Engine {
             known_seq: AtomicU64::new(pin.0),
             commit_lock: Mutex::default(),
             room: Mutex::default(),
+            compactor: Mutex::default(),
             grow_lock: Mutex::default(),
             is_growing: AtomicBool::new(false),
+            is_shrinking: AtomicBool::new(false),
             segments: RwLock::default(),
             readers: Pins::default(),
             dirty_bytes: AtomicU64::new(0),
@@ -307,7 +317,7 @@ impl Engine {
         if !self.turn.abandon_if_unheld() {
             // Alone: what others began is in the last commit, and nobody begins anything more.
             let alone = self.alone()?;
-            self.settle()?;
+            self.place_unsettled()?;
             self.commit_now()?;
             self.reclaim_all()?;
             self.turn.abandon();
@@ -409,9 +419,19 @@ impl Engine {
     }
 
     /// Opens the segments that the catalog names and that are not open yet; lets the others learn
-    /// how far another session has grown them.
+    /// how long another session has made them. With the turn that is the truth.
     pub(crate) fn open_segments(&self) -> Result<()> {
+        if self.look_at_segments()? {
+            // Blocks are gone: the free set is read anew before it is used (ROOM-1).
+            self.lock_room().forget();
+        }
+        Ok(())
+    }
+
+    /// Whether one has become shorter.
+    fn look_at_segments(&self) -> Result<bool> {
         let rows = self.catalog.segments()?;
+        let mut is_shorter = false;
         let mut segments = self
             .segments
             .write()
@@ -434,11 +454,13 @@ impl Engine {
                     ),
                 ));
             };
-            let found = if segment.block_count() < row.block_count {
+            let known = segment.block_count();
+            let found = if known != row.block_count {
                 segment.refresh()?
             } else {
-                segment.block_count()
+                known
             };
+            is_shorter |= found < known;
             if found < row.block_count {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
@@ -449,7 +471,7 @@ impl Engine {
                 ));
             }
         }
-        Ok(())
+        Ok(is_shorter)
     }
 
     pub(crate) fn open_segment(&self, index: SegmentIndex) -> Result<Segment> {

@@ -359,7 +359,7 @@ impl Engine {
         pieces.get_or_insert_with(|| Pieces::new_whole(size));
         self.may_have_pieces.store(true, Ordering::SeqCst);
         for at in places {
-            self.cut(node, state, promise, at)?;
+            self.cut_piece(node, state, promise, at)?;
         }
         let mut seams = [[0; 3]; N];
         for (index, at) in places.into_iter().enumerate() {
@@ -383,7 +383,7 @@ impl Engine {
     }
 
     /// Makes `at` the start of a block of a piece.
-    fn cut(
+    fn cut_piece(
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,

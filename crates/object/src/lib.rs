@@ -28,6 +28,8 @@
 mod cache;
 mod check_pieces;
 mod commit;
+mod compact;
+mod defrag;
 mod edit;
 mod engine;
 mod error;
@@ -44,12 +46,15 @@ mod read_path;
 mod report;
 mod room;
 mod session;
+mod shrink;
 mod sql;
+mod stats;
 mod survey;
 mod turn;
 mod whole;
 mod write_path;
 
+pub use defrag::CompactStep;
 pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
 pub use error::{Error, ErrorKind, Result};
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
@@ -58,5 +63,8 @@ pub use larder_space::format;
 pub use namespace::{Change, View};
 pub use node::Node;
 pub use put::NewContent;
-pub use report::{CheckReport, FragReport, SpaceReport};
+pub use report::{
+    CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, MapCell, SegmentMap,
+    ShrinkReport, SizeClass, SpaceReport, StatsReport,
+};
 pub use sql::SqlSession;

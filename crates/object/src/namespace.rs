@@ -68,7 +68,7 @@ impl Engine {
         }
     }
 
-    fn node(&self, store: StoreId, ino: Ino) -> Result<Arc<Node>> {
+    pub(crate) fn node(&self, store: StoreId, ino: Ino) -> Result<Arc<Node>> {
         if let Some(node) = self.cache.find(store, ino) {
             return Ok(node);
         }

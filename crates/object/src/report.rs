@@ -32,20 +32,94 @@ pub struct FragReport {
     pub fragment_count: u64,
     /// Mean over the objects; 0 when there are none.
     pub fragments_per_object_mean: f64,
+    /// Median.
+    pub fragments_per_object_p50: u64,
     /// 99th percentile.
     pub fragments_per_object_p99: u64,
     /// The worst object.
     pub fragments_per_object_max: u64,
     /// Which one that is.
     pub worst: Option<(StoreId, String)>,
+    /// The objects by the space they take, smallest class first.
+    pub size_classes: Vec<SizeClass>,
     /// Bytes of content that once existed and are gone ÷ bytes live now ([BLOB]).
     pub storage_age: f64,
     /// Holes in the free space.
     pub hole_count: u64,
     /// The largest, bytes.
     pub largest_hole_bytes: u64,
+    /// All of them, bytes: free in the segments as they are.
+    pub hole_bytes: u64,
+    /// The same in objects of mean size; 0 when there are none. The smaller this pool, the sooner
+    /// content fragments.
+    pub free_pool_objects: f64,
+    /// The sum of the squared lengths of the holes, blocks²: what compaction makes larger.
+    pub hole_score: f64,
     /// Holes by size: `(lower bound in bytes, count)` for each non-empty power of two.
     pub hole_histogram: Vec<(u64, u64)>,
+}
+
+/// Objects of similar size.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SizeClass {
+    /// They take at least so many bytes, a power of two, and less than twice that.
+    pub lower_bytes: u64,
+    /// How many there are.
+    pub object_count: u64,
+    /// Their fragments.
+    pub fragment_count: u64,
+    /// Those of the worst one.
+    pub fragments_max: u64,
+}
+
+/// Counters of one moment. Two of them tell rates: what was written is what `live_bytes` and
+/// `retired_bytes_total` together have risen by.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StatsReport {
+    /// The moment, nanoseconds since 1970.
+    pub at_ns: i64,
+    /// The number of the newest commit.
+    pub commit_seq: u64,
+    /// Sessions, the one that asks among them.
+    pub session_count: u64,
+    /// Inodes, all stores.
+    pub inode_count: u64,
+    /// Held by content that can be reached.
+    pub live_bytes: u64,
+    /// Replaced or deleted, and not reclaimed yet.
+    pub retired_bytes: u64,
+    /// Neither, of the capacity.
+    pub free_bytes: u64,
+    /// Preallocated in segments.
+    pub segment_bytes: u64,
+    /// Content ever replaced or deleted.
+    pub retired_bytes_total: u64,
+    /// That per byte that lives now.
+    pub storage_age: f64,
+    /// The catalog's write-ahead log.
+    pub wal_bytes: u64,
+}
+
+/// One segment, cut into cells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SegmentMap {
+    /// Its index.
+    pub segment: u32,
+    /// Bytes in a cell; the last one may have less.
+    pub cell_bytes: u64,
+    /// All cells, from block 0 on.
+    pub cells: Vec<MapCell>,
+}
+
+/// What is in use of a piece of a segment, blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MapCell {
+    /// All blocks.
+    pub block_count: u64,
+    /// Those that live content holds.
+    pub live_blocks: u64,
+    /// Those that wait for reclaim.
+    pub retired_blocks: u64,
 }
 
 /// What `check` found.
@@ -59,4 +133,68 @@ pub struct CheckReport {
     pub extent_count: u64,
     /// Bytes read and verified.
     pub verified_bytes: u64,
+}
+
+/// How `defrag` works.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DefragOptions {
+    /// Only find out what could be done, object by object.
+    pub is_dry: bool,
+}
+
+/// One object that was not in one piece.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DefragObject {
+    /// Its store.
+    pub store: StoreId,
+    /// Its path in the store.
+    pub path: String,
+    /// Its fragments before.
+    pub fragments_before: u64,
+    /// Its fragments now, or what they would be.
+    pub fragments_after: u64,
+    /// Bytes copied for it, or that would be.
+    pub moved_bytes: u64,
+}
+
+/// What a run of `defrag` did, or would do.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DefragReport {
+    /// Nothing was moved.
+    pub is_dry: bool,
+    /// Objects looked at.
+    pub object_count: u64,
+    /// Of these, in more than one fragment.
+    pub fragmented_count: u64,
+    /// Of these, in one fragment now.
+    pub healed_count: u64,
+    /// Fragments of the fragmented objects, before.
+    pub fragments_before: u64,
+    /// And after.
+    pub fragments_after: u64,
+    /// Bytes copied in all, or that would be.
+    pub moved_bytes: u64,
+    /// Of these, to join holes.
+    pub join_bytes: u64,
+    /// The score of the holes before: the sum of their squared lengths, blocks².
+    pub hole_score_before: f64,
+    /// And after.
+    pub hole_score_after: f64,
+    /// The largest hole before, bytes.
+    pub largest_hole_bytes_before: u64,
+    /// And after.
+    pub largest_hole_bytes_after: u64,
+}
+
+/// What `shrink` did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ShrinkReport {
+    /// Nothing was changed.
+    pub is_dry: bool,
+    /// Preallocated in segments before, bytes.
+    pub segment_bytes_before: u64,
+    /// And after.
+    pub segment_bytes_after: u64,
+    /// Bytes of content that lay behind the new end and were moved.
+    pub moved_bytes: u64,
 }

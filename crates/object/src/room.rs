@@ -21,8 +21,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Blocks of one segment at most (4 TiB): what every filesystem can hold in one file.
-const SEGMENT_BLOCKS_MAX: u64 = 1 << 30;
 /// Segments grow by a quarter, at least 64 MiB and at most 1 GiB at a time.
 const GROW_BLOCKS_MIN: u64 = (64 << 20) / BLOCK_BYTES;
 const GROW_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES;
@@ -48,6 +46,11 @@ impl Room {
     pub fn is_loaded(&self) -> bool {
         self.synced.is_some()
     }
+
+    /// Has the free set read anew before its next use.
+    pub fn forget(&mut self) {
+        self.synced = None;
+    }
 }
 
 impl Engine {
@@ -63,6 +66,10 @@ impl Engine {
             Some(seq) if seq == self.known_seq() => Ok(()),
             Some(seq) => {
                 self.open_segments()?;
+                if !self.lock_room().is_loaded() {
+                    return self.reload_space();
+                }
+                self.adopt_growth()?;
                 let mut room = self.lock_room();
                 self.add_segments(&mut room.space);
                 self.summarize(&mut room.space, seq)?;
@@ -114,6 +121,16 @@ impl Engine {
         Ok(room.space.allocate(promise, blocks, placement))
     }
 
+    /// Reads where an AG is free, unless that is known. The caller is a user of the turn.
+    pub(crate) fn require_ag(&self, segment: SegmentIndex, ag: u64) -> Result<()> {
+        let _no_commit = lock(&self.commit_lock); // ROOM-2
+        let mut room = self.lock_room();
+        match room.space.is_loaded(segment, ag) {
+            true => Ok(()),
+            false => self.load_ag(&mut room.space, segment, ag),
+        }
+    }
+
     /// Reads where an AG is free (`ROOM-2`). O(extents in the AG), about 1 ms.
     pub(crate) fn load_ag(&self, space: &mut Space, segment: SegmentIndex, ag: u64) -> Result<()> {
         let rows = self.catalog.extents_in_ag(segment, ag)?;
@@ -121,7 +138,8 @@ impl Engine {
         space.load_ag(segment, ag, &extents).map_err(corrupt)
     }
 
-    /// A session that died may have grown a segment without committing that; the growth is good.
+    /// A session that died may have grown a segment without committing that; the growth is good. Or it
+    /// was about to shrink one: it stays as long as it is.
     fn adopt_growth(&self) -> Result<()> {
         let rows = self.catalog.segments()?;
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
@@ -227,9 +245,10 @@ impl Engine {
             return Ok(false);
         }
         let step = step.min(possible);
+        let blocks_max = self.options.segment_bytes_max / BLOCK_BYTES;
         let last = segments
             .last()
-            .filter(|segment| segment.block_count() < SEGMENT_BLOCKS_MAX);
+            .filter(|segment| segment.block_count() < blocks_max);
         let segment = match last {
             // It is being emptied; what it gained would be closed too.
             Some(last) if self.lock_room().space.closed_from(last.index()) != u64::MAX => {
@@ -238,7 +257,7 @@ impl Engine {
             Some(segment) => segment.clone(),
             None => self.create_segment(SegmentIndex(segments.len() as u32))?,
         };
-        let block_count = (segment.block_count() + step).min(SEGMENT_BLOCKS_MAX);
+        let block_count = (segment.block_count() + step).min(blocks_max);
         match segment.grow(block_count) {
             Ok(_) => {}
             Err(SegmentError::NoSpace { .. }) => return Ok(false),
@@ -277,7 +296,9 @@ impl Engine {
 
     /// Grows in the background before writers have to wait for it.
     pub(crate) fn grow_ahead(self: &Arc<Engine>) {
-        if !self.turn.is_held() || self.is_growing.load(Ordering::SeqCst) {
+        let is_busy =
+            self.is_growing.load(Ordering::SeqCst) || self.is_shrinking.load(Ordering::SeqCst);
+        if is_busy || !self.turn.is_held() {
             return;
         }
         let (available, capacity) = {

@@ -180,6 +180,7 @@ impl Engine {
         self.advance_pin()?;
         self.commit_if_due()?;
         self.grow_ahead();
+        self.compact_if_due();
         self.shrink_cache();
         Ok(())
     }

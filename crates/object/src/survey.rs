@@ -1,12 +1,14 @@
 //! Looking at everything: how full, how fragmented, and whether catalog and segments agree.
 
 use crate::commit::broken;
+use crate::compact::count_fragments;
 use crate::engine::Engine;
-use crate::report::{CheckReport, FragReport, SpaceReport};
+use crate::report::{CheckReport, FragReport, SizeClass, SpaceReport};
+use crate::stats::storage_age;
 use crate::{ErrorKind, Result};
 use larder_catalog::{ExtentRow, InodeRow};
 use larder_space::Purpose;
-use larder_space::format::limits::{BLOCK_BYTES, MAP_PAGE_BLOCKS};
+use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, MAP_PAGE_BLOCKS};
 use larder_space::format::{Extent, FileKind, Ino, MapPage, SegmentIndex, StoreId};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -57,7 +59,7 @@ impl Engine {
             .sum()
     }
 
-    fn segment_blocks(&self) -> BTreeMap<SegmentIndex, u64> {
+    pub(crate) fn segment_blocks(&self) -> BTreeMap<SegmentIndex, u64> {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         segments
             .iter()
@@ -76,7 +78,7 @@ impl Engine {
     }
 
     /// Calls `visit` with every regular file that holds blocks.
-    fn for_each_mapped(
+    pub(crate) fn for_each_mapped(
         &self,
         mut visit: impl FnMut(StoreId, &InodeRow) -> Result<()>,
     ) -> Result<()> {
@@ -109,62 +111,77 @@ impl Engine {
     pub fn frag_report(&self) -> Result<FragReport> {
         let mut report = FragReport::default();
         let mut counts = Vec::new();
+        let mut classes: BTreeMap<u32, SizeClass> = BTreeMap::new();
         let mut worst = None;
+        let mut blocks = 0;
         self.for_each_layout(&mut |store, ino, extents| {
-            let breaks = extents
-                .windows(2)
-                .filter(|pair| !pair[0].is_followed_by(&pair[1]))
-                .count();
-            let fragments = breaks as u64 + 1;
+            let block_count: u64 = extents.iter().map(|extent| extent.block_count).sum();
+            let fragments = count_fragments(extents.iter().copied());
             if fragments > report.fragments_per_object_max {
                 report.fragments_per_object_max = fragments;
                 worst = Some((store, ino));
             }
+            let class = classes.entry(block_count.max(1).ilog2()).or_default();
+            class.object_count += 1;
+            class.fragment_count += fragments;
+            class.fragments_max = class.fragments_max.max(fragments);
+            blocks += block_count;
             counts.push(fragments);
         })?;
         counts.sort_unstable();
         report.object_count = counts.len() as u64;
         report.fragment_count = counts.iter().sum();
         if !counts.is_empty() {
+            let at_percent = |percent: usize| counts[(counts.len() * percent).div_ceil(100) - 1];
             report.fragments_per_object_mean = report.fragment_count as f64 / counts.len() as f64;
-            report.fragments_per_object_p99 = counts[(counts.len() * 99).div_ceil(100) - 1];
+            report.fragments_per_object_p50 = at_percent(50);
+            report.fragments_per_object_p99 = at_percent(99);
         }
+        report.size_classes = classes
+            .into_iter()
+            .map(|(log, class)| SizeClass {
+                lower_bytes: (1 << log) * BLOCK_BYTES,
+                ..class
+            })
+            .collect();
         report.worst = worst
             .map(|(store, ino)| Ok::<_, crate::Error>((store, self.path_of(store, ino)?)))
             .transpose()?;
         let (live, _) = self.catalog.extent_totals()?;
         let retired_total = self.catalog.info()?.retired_bytes_total;
-        report.storage_age = if live > 0 {
-            retired_total as f64 / (live * BLOCK_BYTES) as f64
-        } else {
-            0.0
-        };
+        report.storage_age = storage_age(retired_total, live * BLOCK_BYTES);
         self.count_holes(&mut report)?;
+        if blocks > 0 {
+            let mean_bytes = (blocks * BLOCK_BYTES) as f64 / counts.len() as f64;
+            report.free_pool_objects = report.hole_bytes as f64 / mean_bytes;
+        }
         Ok(report)
     }
 
+    /// Holes end where an allocation group ends, as everywhere.
     fn count_holes(&self, report: &mut FragReport) -> Result<()> {
         let mut histogram: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut note = |blocks: u64| {
-            if blocks > 0 {
+        let mut note = |mut from: u64, to: u64| {
+            while from < to {
+                let end = to.min((from / AG_BLOCKS + 1) * AG_BLOCKS);
+                let blocks = end - from;
                 report.hole_count += 1;
+                report.hole_bytes += blocks * BLOCK_BYTES;
+                report.hole_score += blocks as f64 * blocks as f64;
                 report.largest_hole_bytes = report.largest_hole_bytes.max(blocks * BLOCK_BYTES);
                 *histogram.entry(blocks.ilog2()).or_insert(0) += 1;
+                from = end;
             }
         };
-        let mut ends: BTreeMap<SegmentIndex, u64> = self
-            .segment_blocks()
-            .into_keys()
-            .map(|segment| (segment, 0))
-            .collect();
+        let mut ends: BTreeMap<SegmentIndex, u64> = BTreeMap::new();
         self.for_each_extent(|row| {
             let end = ends.entry(row.extent.segment).or_insert(0);
-            note(row.extent.start_block.saturating_sub(*end));
+            note(*end, row.extent.start_block);
             *end = row.extent.end_block();
             Ok(())
         })?;
         for (segment, blocks) in self.segment_blocks() {
-            note(blocks.saturating_sub(ends.get(&segment).copied().unwrap_or(0)));
+            note(ends.get(&segment).copied().unwrap_or(0), blocks);
         }
         report.hole_histogram = histogram
             .into_iter()
@@ -173,7 +190,10 @@ impl Engine {
         Ok(())
     }
 
-    fn for_each_extent(&self, mut visit: impl FnMut(&ExtentRow) -> Result<()>) -> Result<()> {
+    pub(crate) fn for_each_extent(
+        &self,
+        mut visit: impl FnMut(&ExtentRow) -> Result<()>,
+    ) -> Result<()> {
         let mut after = None;
         loop {
             let rows = self.catalog.extents(after, BATCH)?;
@@ -188,7 +208,7 @@ impl Engine {
     }
 
     /// A path of an inode, for people; its number when it has no name.
-    fn path_of(&self, store: StoreId, ino: Ino) -> Result<String> {
+    pub(crate) fn path_of(&self, store: StoreId, ino: Ino) -> Result<String> {
         let mut parts = Vec::new();
         let mut at = ino;
         while at != Ino::ROOT {

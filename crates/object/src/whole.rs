@@ -249,7 +249,7 @@ impl Engine {
     }
 
     /// Puts the unsettled into the open group. Needs the turn.
-    pub(crate) fn settle(&self) -> Result<()> {
+    pub(crate) fn place_unsettled(&self) -> Result<()> {
         let nodes = std::mem::take(&mut *lock(&self.unsettled));
         if nodes.is_empty() {
             return Ok(());

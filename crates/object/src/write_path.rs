@@ -78,8 +78,11 @@ impl Engine {
             .iter()
             .map(|frozen| frozen.flush.as_ref().map(|flush| flush.gather.clone()))
             .collect();
-        self.write_placed(&mut placed, &gathers)?;
+        // What moved in this group is written, and must be flushed too.
+        let moved = set.allocated.iter().map(|(extent, ..)| extent.segment);
+        self.write_placed(&mut placed, &gathers, moved.collect())?;
         drop(gathers);
+        self.earn_credit(placed.iter().map(|piece| piece.extent.block_count).sum());
         self.map_placed(nodes, placed, set)
     }
 
@@ -193,8 +196,13 @@ impl Engine {
     }
 
     /// Checksums and writes everything in address order, neighbours joined; then flushes every
-    /// segment that was written to.
-    fn write_placed(&self, placed: &mut [Placed], gathers: &[Option<Arc<Gather>>]) -> Result<()> {
+    /// segment that was written to, `touched` among them.
+    fn write_placed(
+        &self,
+        placed: &mut [Placed],
+        gathers: &[Option<Arc<Gather>>],
+        mut touched: BTreeSet<SegmentIndex>,
+    ) -> Result<()> {
         placed.sort_by_key(|piece| piece.extent);
         let mut writes: Vec<BlockWrite<'_>> = Vec::new();
         let mut end: Option<Extent> = None;
@@ -218,8 +226,7 @@ impl Engine {
             let count = piece.extent.block_count as usize;
             piece.checksums = checksums.by_ref().take(count).collect();
         }
-        let touched: BTreeSet<SegmentIndex> =
-            placed.iter().map(|piece| piece.extent.segment).collect();
+        touched.extend(placed.iter().map(|piece| piece.extent.segment));
         for segment in touched {
             self.segment(segment)?.flush()?;
         }
@@ -265,7 +272,13 @@ impl Engine {
             let lost: u64 = replaced.iter().map(|extent| extent.block_count).sum();
             state.row.block_count = state.row.block_count + flush.gather.block_count() - lost;
             frozen.row.block_count = state.row.block_count;
-            frozen.mask.size = true;
+            let has_other_blocks = state.row.block_count > flush.gather.block_count();
+            let is_split = allocated.len() > 1 || (has_other_blocks && !allocated.is_empty());
+            if is_split && !flush.keeps {
+                self.add_candidate(&frozen.node, state.row.block_count, allocated.len() > 1);
+            }
+            // A move changes no attribute.
+            frozen.mask.size |= !flush.gather.is_empty();
             set.allocated
                 .extend(allocated.into_iter().map(|extent| (extent, store, ino)));
             let changes = state.content.map.take_changes();

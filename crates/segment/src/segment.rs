@@ -29,10 +29,11 @@ pub struct Segment {
     index: SegmentIndex,
     database_id: [u8; 16],
     device: Arc<dyn Device>,
-    /// Only ever rises.
+    /// As some session has put it into the superblock. Changed with `counting` held.
     block_count: AtomicU64,
+    counting: Mutex<()>,
     poisoned: AtomicBool,
-    /// Held by the one thread that grows. Taken before `flushing`.
+    /// Held by the one thread that grows or shrinks. Taken before `flushing`.
     growth: Mutex<()>,
     /// Held during a flush: two at once could leave one of them to miss the error (`SEGMENT-4`).
     flushing: Mutex<()>,
@@ -97,6 +98,7 @@ impl Segment {
             database_id,
             device,
             block_count: AtomicU64::new(0),
+            counting: Mutex::new(()),
             poisoned: AtomicBool::new(false),
             growth: Mutex::new(()),
             flushing: Mutex::new(()),
@@ -108,16 +110,19 @@ impl Segment {
         self.index
     }
 
-    /// Data blocks the segment is known to have. Another session may have grown it since:
+    /// Data blocks the segment is known to have. Another session may have grown or shrunk it since:
     /// see [`Segment::refresh`].
     pub fn block_count(&self) -> u64 {
         self.block_count.load(Ordering::Acquire)
     }
 
-    /// Reads the superblock again, and returns the block count that any session has reached.
+    /// Reads the superblock again, and returns the block count that the last session left.
     pub fn refresh(&self) -> Result<u64, SegmentError> {
-        self.publish(self.read_superblock()?.superblock.block_count);
-        Ok(self.block_count())
+        // An older count must not replace the one that growth publishes meanwhile.
+        let _counting = hold(&self.counting);
+        let found = self.read_superblock()?.superblock.block_count;
+        self.block_count.store(found, Ordering::Release);
+        Ok(found)
     }
 
     /// What is wrong with one of the two superblock copies, if the other one alone carries the
@@ -298,17 +303,56 @@ impl Segment {
             let old_bytes = superblock.segment_bytes();
             superblock.block_count = new_block_count;
             self.write_zeros(old_bytes, superblock.segment_bytes())?;
-            // SEGMENT-2 holds from here on; the second copy is for SEGMENT-5.
-            for _ in 0..COPY_COUNT {
-                superblock.generation += 1;
-                self.device
-                    .write_at(superblock.offset_bytes(), &superblock.encode())
-                    .map_err(|error| self.poison("superblock write", error))?;
-                self.flush()?;
-            }
+            // SEGMENT-2 holds from here on.
+            self.write_superblock(&mut superblock)?;
         }
         self.publish(superblock.block_count);
         Ok(())
+    }
+
+    /// Writes and flushes one copy, then the other (`SEGMENT-5`).
+    fn write_superblock(&self, superblock: &mut Superblock) -> Result<(), SegmentError> {
+        for _ in 0..COPY_COUNT {
+            superblock.generation += 1;
+            self.device
+                .write_at(superblock.offset_bytes(), &superblock.encode())
+                .map_err(|error| self.poison("superblock write", error))?;
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the segment to `new_block_count` blocks, durably, and gives the space behind them back to
+    /// the host; nothing happens when it is not longer. The caller has made sure that nothing durable,
+    /// retained or pinned lies there, and that no session will write there (`SEGMENT-7`). A device that
+    /// cannot be cut is [`SegmentError::Io`]; the count is lower all the same, and the bytes behind it
+    /// wait for the next growth. Cost: two flushes.
+    pub fn shrink(&self, new_block_count: u64) -> Result<(), SegmentError> {
+        let _growth = hold(&self.growth);
+        self.check_poison()?;
+        self.device.lock().map_err(|error| self.io("lock", error))?;
+        let cut = self.shrink_locked(new_block_count);
+        let unlocked = self
+            .device
+            .unlock()
+            .map_err(|error| self.io("unlock", error));
+        cut.and(unlocked)
+    }
+
+    fn shrink_locked(&self, new_block_count: u64) -> Result<(), SegmentError> {
+        let mut superblock = self.read_superblock()?.superblock;
+        if new_block_count > superblock.block_count {
+            self.publish(superblock.block_count);
+            return Ok(());
+        }
+        // Also when it is no longer already: of an interrupted shrinking one copy may be left behind.
+        superblock.block_count = new_block_count;
+        self.write_superblock(&mut superblock)?;
+        self.publish(new_block_count);
+        // SEGMENT-7: from here on neither copy counts what goes.
+        self.device
+            .truncate(superblock.segment_bytes())
+            .map_err(|error| self.io("cut to its new length", error))
     }
 
     /// Writes zeros from byte `from` to byte `to` and flushes them, or gives the space back.
@@ -347,6 +391,14 @@ impl Segment {
     /// Reads both superblock copies, and believes one only if this is the expected segment and the
     /// device is as long as it says (`SEGMENT-1`).
     fn read_superblock(&self) -> Result<ChosenSuperblock, SegmentError> {
+        match self.try_read_superblock() {
+            // Another session may have changed the length between the two looks.
+            Err(SegmentError::Truncated { .. }) => self.try_read_superblock(),
+            read => read,
+        }
+    }
+
+    fn try_read_superblock(&self) -> Result<ChosenSuperblock, SegmentError> {
         let found_bytes = self
             .device
             .len_bytes()
@@ -402,7 +454,8 @@ impl Segment {
     }
 
     fn publish(&self, block_count: u64) {
-        self.block_count.fetch_max(block_count, Ordering::AcqRel);
+        let _counting = hold(&self.counting);
+        self.block_count.store(block_count, Ordering::Release);
     }
 
     /// `SEGMENT-1`. Blocks beyond the known ones may be those another session added.

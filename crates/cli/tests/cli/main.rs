@@ -5,3 +5,4 @@ mod files;
 mod mount;
 mod rows;
 mod support;
+mod upkeep;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use larder::{
-    AllocateMode, Caller, Database, ErrorKind, FileHandle, FileKind, Name, NewNode, NodeId,
-    OpenOptions, RenameMode, Result, SetAttr, XattrMode,
+    AllocateMode, Caller, Database, DefragOptions, ErrorKind, FileHandle, FileKind, Name, NewNode,
+    NodeId, OpenOptions, RenameMode, Result, SetAttr, XattrMode,
 };
 use larder_object::EngineOptions;
 use larder_testkit::{
@@ -114,6 +114,22 @@ impl ContentTree {
             Op::Sync { path } => self.handle(path)?.sync(),
             Op::SyncAll => database.sync(),
         }
+    }
+
+    /// Has everything moved to where it lies better, or as far forward as possible; returns bytes moved.
+    #[allow(dead_code)] // Only the crash replay does it.
+    pub fn move_content(&self, shrinks: bool) -> Result<u64> {
+        if shrinks {
+            return Ok(self
+                .database
+                .shrink(None, false, &mut |_, _| {})?
+                .moved_bytes);
+        }
+        let options = DefragOptions::default();
+        Ok(self
+            .database
+            .defrag(&[], &options, &mut |_| {})?
+            .moved_bytes)
     }
 
     /// Reads everything.

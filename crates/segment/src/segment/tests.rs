@@ -424,6 +424,63 @@ fn every_crash_in_growth_leaves_a_valid_size() {
     }
 }
 
+/// As for growth: each prefix of the writes, the last one torn; the cut comes after all of them.
+#[test]
+fn every_crash_in_shrinking_leaves_a_valid_size() {
+    let (device, _segment) = in_memory(2000);
+    let before = device.copy();
+    let shrunk = Segment::open(device.clone(), ID, SEGMENT).unwrap();
+    shrunk.shrink(8).unwrap();
+    assert_eq!(shrunk.block_count(), 8);
+    let after = device.change(|memory| memory.bytes.clone());
+    assert_eq!(after.len() as u64, block_offset(8), "the host has it back");
+    let log = device.change(|memory| memory.log.clone());
+    assert_eq!(log.last(), Some(&None), "SEGMENT-7: flushed before the cut");
+    let writes: Vec<(u64, u64)> = log.into_iter().flatten().collect();
+    assert_eq!(writes.len(), COPY_COUNT, "SEGMENT-7");
+    for done in 0..=writes.len() {
+        for torn_bytes in [0, 512, 4096] {
+            let crashed = before.copy();
+            for (i, &(at, len)) in writes.iter().enumerate().take(done + 1) {
+                let len = if i < done { len } else { torn_bytes.min(len) };
+                let range = at as usize..(at + len) as usize;
+                crashed.write_at(at, &after[range]).unwrap();
+            }
+            // The cut may be durable before the power fails, or not.
+            for is_cut in [false, true] {
+                if is_cut && done < writes.len() {
+                    continue; // SEGMENT-7: it comes after both flushes.
+                }
+                if is_cut {
+                    crashed.truncate(block_offset(8)).unwrap();
+                }
+                let reopened = Segment::open(crashed.copy(), ID, SEGMENT).unwrap();
+                let size = reopened.block_count();
+                assert!(
+                    size == 8 || (size == 2000 && done == 0),
+                    "SEGMENT-7: {size}"
+                );
+                assert_eq!(reopened.grow(2000).unwrap(), 2000);
+                reopened.write(1999, &[&[7; BLOCK]]).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn another_session_learns_that_a_segment_is_shorter() {
+    let (_directory, storage) = in_file(2000);
+    let (one, two) = (reopen(&storage).unwrap(), reopen(&storage).unwrap());
+    one.shrink(100).unwrap();
+    assert_eq!(two.block_count(), 2000, "it has not looked yet");
+    assert_eq!(two.refresh().unwrap(), 100);
+    let refused = two.write(100, &[&[1; BLOCK]]);
+    assert!(matches!(refused, Err(SegmentError::OutOfRange { .. })));
+    assert_eq!(two.grow(300).unwrap(), 300);
+    one.shrink(400).unwrap();
+    assert_eq!(one.block_count(), 300, "nothing to cut");
+}
+
 #[test]
 fn a_failed_flush_poisons() {
     let (device, segment) = in_memory(8);

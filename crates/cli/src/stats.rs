@@ -1,0 +1,170 @@
+//! `larder stats`: counters, one line per interval.
+
+use crate::args::StatsArgs;
+use crate::databases::with_database;
+use crate::error::{At, Result};
+use crate::output::{Align, Output, Table};
+use crate::units::show_size;
+use larder::StatsReport;
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A header again after so many lines.
+const HEADER_LINES: u64 = 20;
+/// How long a signal waits for its effect at most.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// `larder stats`.
+pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<()> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, stopping.clone())
+            .at(|| "cannot listen to signals".into())?;
+    }
+    let interval = Duration::from_nanos(args.interval.unsigned_abs());
+    with_database(&args.db, "stats", |database| {
+        let mut before = database.stats()?;
+        let mut table = new_table();
+        let (mut lines, mut next) = (0, Instant::now() + interval);
+        while args.count.is_none_or(|count| lines < count) && wait_until(next, &stopping) {
+            next += interval;
+            let now = database.stats()?;
+            let rates = Rates::between(&before, &now);
+            if out.is_json() {
+                out.item(&stats_json(&now, &rates).to_string())?;
+            } else {
+                if lines % HEADER_LINES == 0 {
+                    table.row(HEADER.map(str::to_owned).to_vec());
+                }
+                table.row(cells(&now, &rates));
+                let text = table.take_lines();
+                text.iter().try_for_each(|line| out.line(line))?;
+            }
+            out.flush()?;
+            (before, lines) = (now, lines + 1);
+        }
+        Ok(())
+    })?;
+    if out.is_json() {
+        out.end_list()?;
+    }
+    Ok(())
+}
+
+/// Sleeps; `false` when the command shall end.
+fn wait_until(moment: Instant, stopping: &AtomicBool) -> bool {
+    while !stopping.load(Ordering::Relaxed) {
+        let left = moment.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(PAUSE_MAX));
+    }
+    false
+}
+
+/// What happened per second.
+#[derive(Debug, PartialEq)]
+struct Rates {
+    commits: f64,
+    written_bytes: f64,
+    retired_bytes: f64,
+}
+
+impl Rates {
+    fn between(before: &StatsReport, now: &StatsReport) -> Rates {
+        let seconds = ((now.at_ns - before.at_ns) as f64 / 1e9).max(1e-3);
+        let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
+        let ever = |report: &StatsReport| report.live_bytes + report.retired_bytes_total;
+        Rates {
+            commits: rate(before.commit_seq, now.commit_seq),
+            written_bytes: rate(ever(before), ever(now)),
+            retired_bytes: rate(before.retired_bytes_total, now.retired_bytes_total),
+        }
+    }
+}
+
+const HEADER: [&str; 10] = [
+    "commits/s",
+    "written/s",
+    "retired/s",
+    "live",
+    "retired",
+    "free",
+    "age",
+    "inodes",
+    "log",
+    "sessions",
+];
+
+fn new_table() -> Table {
+    let mut table = Table::new(&[Align::Right; HEADER.len()]);
+    // So wide that lines seldom move: the widest size, and counts.
+    table.row(vec!["0000.0 KiB".to_owned(); HEADER.len()]);
+    table.take_lines();
+    table
+}
+
+fn cells(now: &StatsReport, rates: &Rates) -> Vec<String> {
+    vec![
+        format!("{:.1}", rates.commits),
+        show_size(rates.written_bytes as u64),
+        show_size(rates.retired_bytes as u64),
+        show_size(now.live_bytes),
+        show_size(now.retired_bytes),
+        show_size(now.free_bytes),
+        format!("{:.2}", now.storage_age),
+        now.inode_count.to_string(),
+        show_size(now.wal_bytes),
+        now.session_count.to_string(),
+    ]
+}
+
+fn stats_json(now: &StatsReport, rates: &Rates) -> Value {
+    json!({
+        "at_ns": now.at_ns,
+        "commits_per_s": rates.commits,
+        "written_bytes_per_s": rates.written_bytes,
+        "retired_bytes_per_s": rates.retired_bytes,
+        "commit_seq": now.commit_seq,
+        "live_bytes": now.live_bytes,
+        "retired_bytes": now.retired_bytes,
+        "free_bytes": now.free_bytes,
+        "segment_bytes": now.segment_bytes,
+        "retired_bytes_total": now.retired_bytes_total,
+        "storage_age": now.storage_age,
+        "inode_count": now.inode_count,
+        "wal_bytes": now.wal_bytes,
+        "session_count": now.session_count,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_replaces_something_is_written_too() {
+        let before = StatsReport {
+            commit_seq: 5,
+            live_bytes: 1000,
+            ..StatsReport::default()
+        };
+        let now = StatsReport {
+            at_ns: 2_000_000_000,
+            commit_seq: 9,
+            live_bytes: 900,
+            retired_bytes_total: 500,
+            ..StatsReport::default()
+        };
+        let expected = Rates {
+            commits: 2.0,
+            written_bytes: 200.0,
+            retired_bytes: 250.0,
+        };
+        assert_eq!(Rates::between(&before, &now), expected);
+    }
+}

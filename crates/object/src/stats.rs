@@ -1,0 +1,76 @@
+//! Figures for people who watch: counters of one moment, and a map of the space. Both come from the
+//! catalog, so any session sees what all of them do.
+
+use crate::Result;
+use crate::engine::Engine;
+use crate::report::{MapCell, SegmentMap, StatsReport};
+use larder_space::format::SegmentIndex;
+use larder_space::format::limits::BLOCK_BYTES;
+use std::collections::BTreeMap;
+
+impl Engine {
+    /// Counters as of now. Cost: a scan of the extent rows and of an index of the inodes.
+    pub fn stats(&self) -> Result<StatsReport> {
+        let space = self.space_report()?;
+        let info = self.catalog.info()?;
+        Ok(StatsReport {
+            at_ns: self.now_ns(),
+            commit_seq: info.commit_seq.0,
+            session_count: self.catalog.sessions()?.len() as u64,
+            inode_count: space.inode_count,
+            live_bytes: space.live_bytes,
+            retired_bytes: space.retired_bytes,
+            free_bytes: space.free_bytes,
+            segment_bytes: space.segment_bytes,
+            retired_bytes_total: info.retired_bytes_total,
+            storage_age: storage_age(info.retired_bytes_total, space.live_bytes),
+            wal_bytes: self.catalog.wal_bytes()?,
+        })
+    }
+
+    /// What is in use of every `cell_blocks` (≥ 1) blocks, segment by segment, from the committed extent
+    /// rows. Cost: reads all of them.
+    pub fn space_map(&self, cell_blocks: u64) -> Result<Vec<SegmentMap>> {
+        let mut maps: BTreeMap<SegmentIndex, SegmentMap> = BTreeMap::new();
+        for (segment, block_count) in self.segment_blocks() {
+            let cell = |at: u64| MapCell {
+                block_count: cell_blocks.min(block_count - at * cell_blocks),
+                ..MapCell::default()
+            };
+            let cells = (0..block_count.div_ceil(cell_blocks)).map(cell).collect();
+            let map = SegmentMap {
+                segment: segment.0,
+                cell_bytes: cell_blocks * BLOCK_BYTES,
+                cells,
+            };
+            maps.insert(segment, map);
+        }
+        self.for_each_extent(|row| {
+            let Some(map) = maps.get_mut(&row.extent.segment) else {
+                return Ok(());
+            };
+            let mut at = row.extent.start_block;
+            while at < row.extent.end_block() {
+                let end = ((at / cell_blocks + 1) * cell_blocks).min(row.extent.end_block());
+                // A segment that has just grown may be longer by now.
+                if let Some(cell) = map.cells.get_mut((at / cell_blocks) as usize) {
+                    match row.retired_seq {
+                        None => cell.live_blocks += end - at,
+                        Some(_) => cell.retired_blocks += end - at,
+                    }
+                }
+                at = end;
+            }
+            Ok(())
+        })?;
+        Ok(maps.into_values().collect())
+    }
+}
+
+/// Bytes of content that once existed and are gone, per byte that lives; 0 when nothing lives ([BLOB]).
+pub(crate) fn storage_age(retired_bytes_total: u64, live_bytes: u64) -> f64 {
+    match live_bytes {
+        0 => 0.0,
+        _ => retired_bytes_total as f64 / live_bytes as f64,
+    }
+}
