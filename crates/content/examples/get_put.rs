@@ -6,14 +6,14 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use larder::{CreateOptions, Database, OpenOptions};
+use larder::{AlignedBuf, CreateOptions, Database, OpenOptions};
 use std::fs::{self, File, OpenOptions as FileOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 5;
 const O_DIRECT: i32 = 0o40000;
 
 fn cpu_us() -> f64 {
@@ -150,7 +150,7 @@ fn gets(sides: &mut Sides, size: usize, files: usize) {
                     let per_thread = files * passes / thread_count;
                     let run_api = || {
                         threads(thread_count, |t| {
-                            let mut buffer = Vec::new();
+                            let mut buffer = AlignedBuf::default();
                             for i in 0..per_thread {
                                 let path = format!("/d{size}/{}", order(i * thread_count + t));
                                 db.get_into(path.as_bytes(), &mut buffer).unwrap();
@@ -371,13 +371,15 @@ fn large(sides: &mut Sides, size: usize, count: usize, commit_each: bool) {
             drop_caches();
             if (round + side) % 2 == 0 {
                 let db = sides.db();
-                let mut buffer = content.clone();
+                let mut buffer = AlignedBuf::default();
+                db.get_into(names[0].as_bytes(), &mut buffer).unwrap();
+                drop_caches();
                 api_read.push(phase(count, || {
                     for name in &names {
                         db.get_into(name.as_bytes(), &mut buffer).unwrap();
                     }
                 }));
-                assert!(buffer == content);
+                assert!(buffer[..] == content[..]);
             } else {
                 host_read.push(phase(count, || {
                     for at in (0..total).step_by(1 << 20) {
@@ -418,7 +420,9 @@ fn main() {
     if filter.is_empty() || filter == "get" {
         gets(&mut sides, 10_000, 4000);
     }
-    if filter == "spin" { spin(&mut sides); }
+    if filter == "spin" {
+        spin(&mut sides);
+    }
     if filter == "get100" {
         gets(&mut sides, 100_000, 1000);
     }
@@ -432,6 +436,10 @@ fn main() {
     }
     if filter == "put10" {
         puts(&mut sides, 10_000, 64, 64);
+    }
+    if filter == "large1" {
+        large(&mut sides, 1_000_000, 64, false);
+        large(&mut sides, 10_000_000, 16, false);
     }
     if filter.is_empty() || filter == "large" {
         large(&mut sides, 1_000_000, 64, false);
@@ -447,16 +455,24 @@ fn main() {
 fn spin(sides: &mut Sides) {
     let content = vec![7u8; 10_000];
     for i in 0..4000 {
-        sides.db().put(format!("/{i}").as_bytes(), &content).unwrap();
+        sides
+            .db()
+            .put(format!("/{i}").as_bytes(), &content)
+            .unwrap();
     }
     sides.db().sync().unwrap();
     sides.reopen();
-    let mut buffer = Vec::new();
+    let mut buffer = AlignedBuf::default();
     for pass in 0..100 {
         let started = Instant::now();
         for i in 0..4000 {
-            sides.db().get_into(format!("/{}", i * 7919 % 4000).as_bytes(), &mut buffer).unwrap();
+            sides
+                .db()
+                .get_into(format!("/{}", i * 7919 % 4000).as_bytes(), &mut buffer)
+                .unwrap();
         }
-        if pass % 25 == 1 { println!("{:?}", started.elapsed() / 4000); }
+        if pass % 25 == 1 {
+            println!("{:?}", started.elapsed() / 4000);
+        }
     }
 }

@@ -32,7 +32,8 @@ mod types;
 pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
-    CheckReport, Error, ErrorKind, FragReport, Result, SpaceReport, SqlRow, SqlSession, SqlValue,
+    AlignedBuf, CheckReport, Error, ErrorKind, FragReport, Result, SpaceReport, SqlRow, SqlSession,
+    SqlValue,
 };
 pub use path::split_path;
 pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};

@@ -9,6 +9,7 @@ use crate::map::{MapSource, Mapped};
 use crate::node::{Node, NodeState};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ContentRow;
+use larder_segment::AlignedBuf;
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{Checksum, Extent};
 use std::io::IoSliceMut;
@@ -56,7 +57,7 @@ impl Engine {
 
     /// Reads all of an object into `buffer`, which then has its length. One lock and, for an object
     /// in one piece, one request; a buffer that was used before is not cleared first.
-    pub fn read_whole(&self, node: &Node, buffer: &mut Vec<u8>) -> Result<()> {
+    pub fn read_whole(&self, node: &Node, buffer: &mut AlignedBuf) -> Result<()> {
         let _pin = self.begin_read();
         let mut plan = Plan::default();
         let size = {
@@ -65,18 +66,14 @@ impl Engine {
             let size = usize::try_from(state.row.size_bytes).map_err(|_| too_long_for_memory())?;
             // Whole blocks: then none needs a copy. What is after the end reads as zero (GATHER-2).
             let padded = size.next_multiple_of(BLOCK);
-            if padded > buffer.capacity() {
-                buffer.clear();
-                buffer
-                    .try_reserve_exact(padded)
-                    .map_err(|_| too_long_for_memory())?;
+            if !buffer.try_resize(padded) {
+                return Err(too_long_for_memory());
             }
-            buffer.resize(padded, 0);
             self.plan(node, &mut state, 0, buffer, &mut plan)?;
             size
         };
         self.read_devices(&plan, buffer)?;
-        buffer.truncate(size);
+        buffer.resize(size, 0);
         Ok(())
     }
 

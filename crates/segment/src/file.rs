@@ -3,9 +3,9 @@
 //! Errors carry the path, the cause and the remedy.
 //!
 //! # Direct or through the page cache
-//! Long writes from aligned memory go to the device directly (`O_DIRECT`), and so do long reads of
-//! what the page cache does not hold. Everything else goes through the page cache: small content stays
-//! in it, and reading it again costs no request. Each file is open twice for that.
+//! Long writes from aligned memory go to the device directly (`O_DIRECT`), and so do long reads.
+//! Everything else goes through the page cache: small content that was read stays in it, and reading
+//! it again costs no request. Each file is open twice for that.
 //!
 //! The two never disagree. A direct write first writes back and drops the pages of its range, and
 //! drops them again when it has ended, also those that somebody maps; where the kernel cannot drop
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_format::SegmentIndex;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 
 use crate::aligned::{ALIGN_BYTES, AlignedBuf, is_aligned};
 use crate::device::{Device, Storage};
@@ -36,7 +36,7 @@ use crate::device::{Device, Storage};
 const SLICES_MAX: usize = 1024;
 /// Writes from this length on are direct, bytes.
 const DIRECT_WRITE_BYTES_MIN: u64 = 128 << 10;
-/// Reads from this length on are direct unless the page cache has them, bytes.
+/// Reads from this length on are direct, bytes.
 const DIRECT_READ_BYTES_MIN: usize = 384 << 10;
 /// Scratch buffers have at least this length, bytes: then they serve most reads.
 const SCRATCH_BYTES: usize = 512 << 10;
@@ -209,14 +209,9 @@ impl FileDevice {
         }
     }
 
-    /// Reads past the page cache what it does not hold. `false`: the host cannot.
+    /// Reads past the page cache. `false`: the host cannot.
     fn read_uncached(&self, offset_bytes: u64, slices: &mut [IoSliceMut<'_>]) -> io::Result<bool> {
         let len_bytes: usize = slices.iter().map(|slice| slice.len()).sum();
-        let cached = rustix::io::preadv2(&self.file, slices, offset_bytes, ReadWriteFlags::NOWAIT);
-        // An error leaves everything to the read that follows, which reports it.
-        if cached.is_ok_and(|cached| cached == len_bytes) {
-            return Ok(true);
-        }
         if let [slice] = slices
             && is_aligned(slice)
         {

@@ -23,8 +23,8 @@ use crate::segment::Segment;
 /// Blocks in one request at most (512 KiB): fewer cost more per byte, more are not faster and leave
 /// nothing to overlap. Measured: docs/decisions/0011-direct-io.md.
 pub(crate) const REQUEST_BLOCKS: u64 = 128;
-/// From so many blocks on (2 MiB) a thread costs less than it saves.
-pub(crate) const PARALLEL_BLOCKS_MIN: u64 = 512;
+/// From so many blocks on (768 KiB) a thread costs less than it saves.
+pub(crate) const PARALLEL_BLOCKS_MIN: u64 = 192;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 

@@ -128,7 +128,7 @@ impl Segment {
 
     /// Fills `buf` from `start_block` on, and verifies each block against its checksum (`SEGMENT-3`):
     /// one that fails is [`SegmentError::Checksum`]. `buf` holds one block per checksum. One request;
-    /// from 2 MiB on, several at once where the device profits.
+    /// from 768 KiB on, several at once where the device profits.
     pub fn read(
         &self,
         start_block: u64,
