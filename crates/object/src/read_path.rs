@@ -250,9 +250,12 @@ impl Engine {
             .size_bytes
             .min(offset.saturating_add(len_bytes))
             .div_ceil(BLOCK_BYTES);
+        let mut block = offset / BLOCK_BYTES;
+        if block >= end {
+            return Ok(());
+        }
         self.load_content(node, &mut state)?;
         let source = self.map_source(node);
-        let mut block = offset / BLOCK_BYTES;
         while block < end {
             match state.content.map.find(source, block)? {
                 Mapped::Hole(hole) => block += hole,

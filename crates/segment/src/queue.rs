@@ -197,3 +197,86 @@ pub(crate) fn run_parallel(
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AlignedBuf, FileStorage, Storage};
+    use larder_format::SegmentIndex;
+
+    fn segment(place: &std::path::Path, blocks: u64) -> Arc<Segment> {
+        let storage = FileStorage::new(place);
+        let device = storage.create_segment(SegmentIndex(0)).unwrap();
+        let segment = Segment::create(device, [7; 16], SegmentIndex(0), 1).unwrap();
+        segment.grow(blocks).unwrap();
+        Arc::new(segment)
+    }
+
+    fn pattern(blocks: usize, seed: u8) -> AlignedBuf {
+        let mut bytes = AlignedBuf::zeroed(blocks * BLOCK);
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = (i / 7) as u8 ^ (i >> 12) as u8 ^ seed;
+        }
+        bytes
+    }
+
+    #[test]
+    fn many_writes_arrive_with_their_checksums() {
+        let place = tempfile::tempdir().unwrap();
+        let segment = segment(place.path(), 1500);
+        let parts: Vec<AlignedBuf> = [1, 300, 128, 5, 700, 2]
+            .into_iter()
+            .zip(1..)
+            .map(|(blocks, seed)| pattern(blocks, seed))
+            .collect();
+        let write = |start_block, buffers: &[usize]| BlockWrite {
+            segment: segment.clone(),
+            start_block,
+            buffers: buffers.iter().map(|&part| &parts[part][..]).collect(),
+        };
+        let writes = [write(3, &[0, 1, 2]), write(600, &[4]), write(1400, &[3, 5])];
+        let checksums = write_all(&writes).unwrap();
+        assert!(write_all(&[]).unwrap().is_empty());
+        for (write, sums) in writes.iter().zip(&checksums) {
+            let expected = write.buffers.concat();
+            let by_block: Vec<Checksum> = expected.chunks(BLOCK).map(block_checksum).collect();
+            assert_eq!(sums, &by_block);
+            // SEGMENT-3: the read verifies too, in parallel where it is long.
+            let mut found = vec![0; expected.len()];
+            segment.read(write.start_block, &mut found, sums).unwrap();
+            assert!(found == expected);
+            let (mut head, mut rest) = (vec![0; BLOCK], vec![0; expected.len() - BLOCK]);
+            let mut bufs = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut rest)];
+            segment
+                .read_vectored(write.start_block, &mut bufs, sums)
+                .unwrap();
+            assert!([head, rest].concat() == expected);
+        }
+        let mut wrong = checksums[1].clone();
+        wrong[650] ^= 1;
+        let mut found = vec![0; 700 * BLOCK];
+        let refused = segment.read(600, &mut found, &wrong).unwrap_err();
+        assert!(
+            matches!(refused, SegmentError::Checksum { block: 1250, .. }),
+            "SEGMENT-3: {refused}"
+        );
+    }
+
+    #[test]
+    fn the_first_failure_ends_all() {
+        for in_flight in [1, 4] {
+            let begun = AtomicUsize::new(0);
+            let outcome = run_parallel(1000, in_flight, |at| {
+                begun.fetch_add(1, Ordering::Relaxed);
+                match at {
+                    5 => Err(SegmentError::Poisoned {
+                        segment: SegmentIndex(0),
+                    }),
+                    _ => Ok(()),
+                }
+            });
+            assert!(matches!(outcome, Err(SegmentError::Poisoned { .. })));
+            assert!(in_flight > 1 || begun.load(Ordering::Relaxed) == 6);
+        }
+    }
+}
