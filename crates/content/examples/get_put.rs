@@ -17,8 +17,6 @@ const ROUNDS: usize = 5;
 const O_DIRECT: i32 = 0o40000;
 
 fn cpu_us() -> f64 {
-    let usage = fs::read_to_string("/proc/self/schedstat").map(|_| ()).ok();
-    let _ = usage;
     // utime + stime of all threads, in ticks of 10 ms: phases are long enough.
     let text = fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = text
@@ -420,26 +418,16 @@ fn main() {
     if filter.is_empty() || filter == "get" {
         gets(&mut sides, 10_000, 4000);
     }
-    if filter == "spin" {
-        spin(&mut sides);
-    }
     if filter == "get100" {
         gets(&mut sides, 100_000, 1000);
     }
     if filter.is_empty() || filter == "put" {
         for size in [4000, 10_000, 64_000] {
-            puts(&mut sides, size, 64, 16);
+            puts(&mut sides, size, 64, 12);
         }
         for size in [4000, 10_000, 64_000] {
-            puts(&mut sides, size, 1, 64);
+            puts(&mut sides, size, 1, 40);
         }
-    }
-    if filter == "put10" {
-        puts(&mut sides, 10_000, 64, 64);
-    }
-    if filter == "large1" {
-        large(&mut sides, 1_000_000, 64, false);
-        large(&mut sides, 10_000_000, 16, false);
     }
     if filter.is_empty() || filter == "large" {
         large(&mut sides, 1_000_000, 64, false);
@@ -450,29 +438,4 @@ fn main() {
     }
     sides.db.take().unwrap().close().unwrap();
     fs::remove_dir_all(&root).unwrap();
-}
-
-fn spin(sides: &mut Sides) {
-    let content = vec![7u8; 10_000];
-    for i in 0..4000 {
-        sides
-            .db()
-            .put(format!("/{i}").as_bytes(), &content)
-            .unwrap();
-    }
-    sides.db().sync().unwrap();
-    sides.reopen();
-    let mut buffer = AlignedBuf::default();
-    for pass in 0..100 {
-        let started = Instant::now();
-        for i in 0..4000 {
-            sides
-                .db()
-                .get_into(format!("/{}", i * 7919 % 4000).as_bytes(), &mut buffer)
-                .unwrap();
-        }
-        if pass % 25 == 1 {
-            println!("{:?}", started.elapsed() / 4000);
-        }
-    }
 }

@@ -6,7 +6,7 @@
 //! still reach).
 //!
 //! # Invariants
-//! Each module states its own: `TURN-n`, `SESSION-n`, `NODE-n`, `GATHER-n`, `MAP-4`, `EDIT-n`,
+//! Each module states its own: `TURN-n`, `SESSION-n`, `NODE-n`, `CACHE-n`, `GATHER-n`, `MAP-4`, `EDIT-n`,
 //! `COMMIT-n`, `ROOM-n`.
 //!
 //! # The road
