@@ -17,7 +17,7 @@ use larder_format::{Checksum, SegmentIndex, Superblock, SuperblockError, block_c
 use crate::aligned::AlignedBuf;
 use crate::device::Device;
 use crate::error::SegmentError;
-use crate::queue::{PARALLEL_BLOCKS_MIN, REQUEST_BLOCKS, cut_slices, run_parallel};
+use crate::parallel::{PARALLEL_BLOCKS_MIN, REQUEST_BLOCKS, cut_slices, run_parallel};
 
 /// Size of one request while growth writes zeros.
 const ZERO_BYTES: u64 = 4 << 20;
