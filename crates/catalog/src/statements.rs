@@ -34,6 +34,7 @@ pub(crate) struct StoreSql {
     pub(crate) dirent_remove: String,
 
     pub(crate) content: String,
+    pub(crate) file_content: String,
     pub(crate) content_set: String,
     pub(crate) content_remove: String,
 
@@ -98,6 +99,10 @@ impl StoreSql {
             dirent_remove: text("DELETE FROM \"{t}_dirent\" WHERE parent = ?1 AND name = ?2"),
 
             content: text("SELECT inline, target FROM \"{t}_content\" WHERE ino = ?1"),
+            file_content: text(
+                "SELECT (SELECT inline FROM \"{t}_content\" WHERE ino = ?1), \
+                 (SELECT entries FROM larder_piece WHERE store = ?2 AND ino = ?1 AND page = 0)",
+            ),
             content_set: text(
                 "INSERT INTO \"{t}_content\" (ino, inline, target) VALUES (?1, ?2, ?3) \
                  ON CONFLICT (ino) DO UPDATE SET inline = excluded.inline, target = excluded.target",

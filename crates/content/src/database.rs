@@ -6,7 +6,7 @@ use crate::provider::{FileHandle, ProviderFactory, StoreProvider};
 use crate::readonly::ReadonlyProvider;
 use crate::types::{Attr, Caller, DirEntry, NewNode, NodeId, RenameMode, SetAttr, XattrMode};
 use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
-use larder_object::format::{FileKind, Ino, Name, NameError, StoreId};
+use larder_object::format::{Extent, FileKind, Ino, Name, NameError, StoreId};
 use larder_object::{
     AlignedBuf, CheckReport, Engine, EngineOptions, Error, ErrorKind, FragReport, InitOptions,
     Result, SpaceReport, SqlSession, StoreRow,
@@ -513,6 +513,13 @@ impl Database {
     /// How fragmented it is, counted from the extent maps. Cost: reads every map.
     pub fn frag(&self) -> Result<FragReport> {
         self.shared.engine.frag_report()
+    }
+
+    /// Calls `visit` with every object that holds blocks and the places of its content in logical
+    /// order, as committed. Cost: reads every map.
+    pub fn layouts(&self, visit: &mut dyn FnMut(NodeId, &[Extent])) -> Result<()> {
+        let mut visit_node = |store, ino, extents: &[Extent]| visit(NodeId { store, ino }, extents);
+        self.shared.engine.for_each_layout(&mut visit_node)
     }
 
     /// Proves that catalog and segments agree; with `read_content` also reads every block.

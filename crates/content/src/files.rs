@@ -415,7 +415,7 @@ impl StoreProvider for FilesProvider {
             let view = self.engine.view();
             let node = view.node(self.table, ino)?;
             require_file(&view.row(&node)?)?;
-            self.engine.open_node(&node)?;
+            self.engine.open_node(&node, write)?;
             node
         };
         Ok(Box::new(Handle::new(

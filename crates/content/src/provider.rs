@@ -126,6 +126,19 @@ pub trait FileHandle: Send + Sync {
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
     /// Writes all of `data` at the end, atomically with other appends; returns where.
     fn append(&self, data: &[u8]) -> Result<u64>;
+    /// Inserts `data` at `offset`, at most the length; what is behind moves on. Cost: as a write of
+    /// `data`, whatever the length of the file. [`crate::ErrorKind::InvalidInput`] beyond the end.
+    fn insert_range(&self, offset: u64, data: &[u8]) -> Result<()>;
+    /// Inserts `len_bytes` zeros that take no space.
+    fn insert_hole(&self, offset: u64, len_bytes: u64) -> Result<()>;
+    /// Removes a range that lies inside the file; what is behind closes up. The rest of the file is
+    /// neither read nor written.
+    fn delete_range(&self, offset: u64, len_bytes: u64) -> Result<()>;
+    /// Puts `data`, of any length, in the place of `offset..offset + len_bytes`, in one step.
+    fn replace_range(&self, offset: u64, len_bytes: u64, data: &[u8]) -> Result<()>;
+    /// Moves `from..from + len_bytes` so that it begins at `to` afterwards; what lies between makes
+    /// room. No content is copied but a few blocks.
+    fn move_range(&self, from: u64, len_bytes: u64, to: u64) -> Result<()>;
     /// Sets the logical length.
     fn set_len(&self, size_bytes: u64) -> Result<()>;
     /// Announces the final length, bytes, so that space is allocated once, in one piece.

@@ -1,154 +1,184 @@
-//! Whole objects: put and got in one call, and names that are remembered.
+//! Objects are gathered whole: what writers do to each other must not show in the layout.
 
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 mod common;
 
 use common::*;
-use larder::{AlignedBuf, Caller, Database, ErrorKind, NewNode, NodeId, XattrMode};
-use std::time::{Duration, Instant};
+use larder::{Database, FileHandle, NodeId, OpenOptions, RenameMode};
+use larder_object::EngineOptions;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-const R: NodeId = NodeId::ROOT;
-/// Inline, one block, ragged, whole blocks, long enough for parallel requests, two map pages.
-const SIZES: [usize; 8] = [0, 1, 2048, 2049, 10_000, 65_536, 1_000_000, 9_000_001];
+const PIECE: usize = 64 << 10;
+
+/// A length around 256 KiB, and then one draw more from the same seed.
+fn draw(state: &mut u64) -> usize {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1);
+    (128 << 10) + ((*state >> 33) as usize % (256 << 10))
+}
+
+fn write_pieces(handle: &dyn FileHandle, bytes: &[u8], pause: impl Fn()) {
+    for (index, piece) in bytes.chunks(PIECE).enumerate() {
+        handle.write_at((index * PIECE) as u64, piece).unwrap();
+        pause();
+    }
+}
+
+/// Replaces `/name` by a safe write.
+fn replace(db: &Database, writer: usize, text: &str, bytes: &[u8]) {
+    let temporary = format!("tmp{writer}");
+    let node = make(db, NodeId::ROOT, &temporary);
+    let handle = db.open_file(node, true).unwrap();
+    write_pieces(&*handle, bytes, std::thread::yield_now);
+    handle.sync().unwrap();
+    drop(handle);
+    db.rename(
+        NodeId::ROOT,
+        &name(&temporary),
+        NodeId::ROOT,
+        &name(text),
+        RenameMode::Replace,
+    )
+    .unwrap();
+}
 
 #[test]
-fn what_is_put_is_got_whatever_was_there_before() {
+fn four_writers_leave_objects_in_one_piece() {
+    const CAPACITY: u64 = 160 << 20;
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), None);
-    let mut buffer = AlignedBuf::default();
-    for (i, before) in SIZES.into_iter().enumerate() {
-        for (j, size) in SIZES.into_iter().enumerate() {
-            let path = format!("/{i}-{j}");
-            let old = pattern(before, 1);
-            let new = pattern(size, 2);
-            let inode = db.put(path.as_bytes(), &old).unwrap().node;
-            assert_eq!(db.get(path.as_bytes()).unwrap(), old, "{path}");
-            // Dirty, being committed, committed: all three are replaced.
-            if j % 3 > 0 {
-                db.sync().unwrap();
-            }
-            let attr = db.put(path.as_bytes(), &new).unwrap();
-            assert_eq!((attr.node, attr.size_bytes), (inode, size as u64), "{path}");
-            assert!(db.get(path.as_bytes()).unwrap() == new, "{path}");
-            db.sync().unwrap();
-            db.get_into(path.as_bytes(), &mut buffer).unwrap();
-            assert!(buffer[..] == new[..], "{path}");
-            if (i + j) % 2 == 0 {
-                db.unlink(R, &name(&path[1..])).unwrap();
-            }
-        }
+    let db = create(dir.path(), Some(CAPACITY));
+    let mut seed = 20_261_121;
+    let mut sizes = Vec::new();
+    while sizes.iter().sum::<usize>() < CAPACITY as usize / 100 * 85 {
+        sizes.push(draw(&mut seed));
     }
+    for (index, &size) in sizes.iter().enumerate() {
+        replace(&db, 0, &format!("o{index}"), &pattern(size, index as u64));
+    }
+    let young = db.frag().unwrap();
+    let round = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let (db, sizes, round) = (&db, &sizes, &round);
+            scope.spawn(move || {
+                let mut seed = writer as u64 + 77;
+                while round.fetch_add(1, Ordering::Relaxed) < 2 * sizes.len() as u64 {
+                    // Each writer replaces its own quarter by new lengths of the same sum.
+                    let mine = sizes.len() / 4;
+                    let index = writer * mine + draw(&mut seed) % mine;
+                    let size = draw(&mut seed).min(sizes[index]);
+                    replace(db, writer, &format!("o{index}"), &pattern(size, seed));
+                }
+            });
+        }
+    });
+    db.sync().unwrap();
+    let aged = db.frag().unwrap();
+    println!("{young:?}\n{aged:?}");
+    assert!(aged.storage_age > 1.0, "{aged:?}");
+    assert!(aged.fragments_per_object_mean <= 1.02, "{aged:?}");
+    assert_clean(&db);
+}
+
+#[test]
+fn what_a_commit_met_half_written_is_placed_whole_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), Some(64 << 20));
+    let bytes = pattern(1_000_000, 3);
+    let handles: Vec<_> = (0..4)
+        .map(|index| {
+            let node = make(&db, NodeId::ROOT, &format!("f{index}"));
+            db.open_file(node, true).unwrap()
+        })
+        .collect();
+    for (index, piece) in bytes.chunks(PIECE).enumerate() {
+        for handle in &handles {
+            handle.write_at((index * PIECE) as u64, piece).unwrap();
+        }
+        // A commit in the middle of everything.
+        db.sync().unwrap();
+    }
+    assert!(db.frag().unwrap().fragments_per_object_max > 1);
+    for handle in &handles {
+        let mut found = vec![0; bytes.len()];
+        assert_eq!(handle.read_at(0, &mut found).unwrap(), bytes.len());
+        assert!(found == bytes);
+    }
+    drop(handles);
+    db.sync().unwrap();
+    // WHOLE-3: nothing dirty was left, and yet each is placed once more, by the background.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while db.frag().unwrap().fragments_per_object_max > 1 {
+        assert!(std::time::Instant::now() < deadline, "{:?}", db.frag());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let frag = db.frag().unwrap();
+    assert_eq!(frag.storage_age, 0.0, "moving is not ageing");
     assert_clean(&db);
     db.close().unwrap();
     let db = open(dir.path());
-    for (i, _) in SIZES.iter().enumerate() {
-        for (j, &size) in SIZES.iter().enumerate() {
-            let found = db.get(format!("/{i}-{j}").as_bytes());
-            match (i + j) % 2 {
-                0 => assert_eq!(found.unwrap_err().kind(), ErrorKind::NotFound),
-                _ => assert!(found.unwrap() == pattern(size, 2), "{i}-{j}"),
-            }
-        }
+    for index in 0..4 {
+        let node = db.resolve(format!("/f{index}").as_bytes(), true).unwrap();
+        assert!(content(&db, node.node) == bytes);
     }
 }
 
 #[test]
-fn put_keeps_what_is_not_content() {
+fn a_log_that_is_synced_again_and_again_ends_in_one_piece() {
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), None);
-    let node = db.put(b"/f", &pattern(50_000, 1)).unwrap().node;
-    db.set_xattr(node, b"user.a", b"1", XattrMode::Set).unwrap();
-    db.link(node, R, &name("g")).unwrap();
-    let reader = db.open_file(node, false).unwrap();
-    db.put(b"/g", &pattern(3000, 2)).unwrap();
-    assert!(db.get(b"/f").unwrap() == pattern(3000, 2));
-    assert_eq!(db.xattr(node, b"user.a").unwrap(), b"1");
-    assert_eq!(reader.attr().unwrap().size_bytes, 3000);
-    assert_eq!(reader.attr().unwrap().nlink, 2);
+    let db = create(dir.path(), Some(64 << 20));
+    let node = make(&db, NodeId::ROOT, "log");
+    let other = make(&db, NodeId::ROOT, "other");
+    let handle = db.open_file(node, true).unwrap();
+    let rival = db.open_file(other, true).unwrap();
+    for round in 0..40 {
+        handle.append(&pattern(10_000, round)).unwrap();
+        handle.sync().unwrap();
+        rival.append(&pattern(7_000, round)).unwrap();
+        rival.sync().unwrap();
+    }
+    drop((handle, rival));
+    db.close().unwrap();
+    let db = open(dir.path());
+    assert_eq!(db.frag().unwrap().fragments_per_object_max, 1);
+    let expected: Vec<u8> = (0..40).flat_map(|round| pattern(10_000, round)).collect();
+    assert!(content(&db, node) == expected);
     assert_clean(&db);
 }
 
 #[test]
-fn put_and_get_refuse_what_is_no_file() {
+fn more_half_written_objects_than_memory_may_hold_are_whole_too() {
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), None);
-    let caller = Caller::current();
-    let sub = db
-        .create_node(R, &name("d"), NewNode::Directory, 0o755, caller)
-        .unwrap()
-        .node;
-    db.create_node(R, &name("l"), NewNode::Symlink(b"d/f"), 0o777, caller)
-        .unwrap();
-    db.create_node(sub, &name("up"), NewNode::Symlink(b"../d/f"), 0o777, caller)
-        .unwrap();
-    assert_eq!(kind(db.put(b"/d", b"x")), ErrorKind::IsADirectory);
-    assert_eq!(kind(db.put(b"/l", b"x")), ErrorKind::InvalidInput);
-    assert_eq!(kind(db.put(b"/no/f", b"x")), ErrorKind::NotFound);
-    assert_eq!(kind(db.get(b"/d")), ErrorKind::IsADirectory);
-    assert_eq!(kind(db.get(b"/l")), ErrorKind::NotFound);
-    db.put(b"/d/f", b"deep").unwrap();
-    for path in [&b"/l"[..], b"/d/f", b"/d/../d/./f", b"/d/up", b"//d//f"] {
-        assert_eq!(db.get(path).unwrap(), b"deep");
-    }
-    assert_eq!(kind(db.get(b"/d/f/g")), ErrorKind::NotADirectory);
-}
-
-#[test]
-fn names_are_forgotten_when_they_change_here() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), None);
-    let is_there = |path: &str| match db.get(path.as_bytes()) {
-        Ok(_) => true,
-        Err(error) => {
-            assert_eq!(error.kind(), ErrorKind::NotFound);
-            false
-        }
+    create(dir.path(), Some(64 << 20)).close().unwrap();
+    // WHOLE-2: half of it may be kept, and an object has to have less than a quarter of it.
+    let options = OpenOptions {
+        engine: EngineOptions {
+            dirty_bytes_max: 2 << 20,
+            ..EngineOptions::default()
+        },
+        ..OpenOptions::default()
     };
-    assert!(!is_there("/a"), "CACHE-1: absent is remembered");
-    db.put(b"/a", b"1").unwrap();
-    for round in 0..3 {
-        assert!(is_there("/a") && !is_there("/b"), "CACHE-1");
-        db.rename(R, &name("a"), R, &name("b"), larder::RenameMode::Replace)
-            .unwrap();
-        if round == 1 {
-            db.sync().unwrap();
+    let db = Database::open(&dir.path().join("t.larder"), options).unwrap();
+    let nodes: Vec<NodeId> = (0..24)
+        .map(|index| make(&db, NodeId::ROOT, &format!("f{index}")))
+        .collect();
+    let handles: Vec<_> = nodes
+        .iter()
+        .map(|&node| db.open_file(node, true).unwrap())
+        .collect();
+    let bytes = pattern(200_000, 9);
+    for (index, piece) in bytes.chunks(20_000).enumerate() {
+        for handle in &handles {
+            handle.write_at((index * 20_000) as u64, piece).unwrap();
         }
-        assert!(!is_there("/a") && is_there("/b"), "CACHE-1");
-        db.rename(R, &name("b"), R, &name("a"), larder::RenameMode::Replace)
-            .unwrap();
         db.sync().unwrap();
     }
-    db.unlink(R, &name("a")).unwrap();
-    assert!(!is_there("/a"), "CACHE-1");
-}
-
-#[test]
-fn names_are_forgotten_when_another_session_changes_them() {
-    let dir = tempfile::tempdir().unwrap();
-    let one = create(dir.path(), None);
-    let two = open(dir.path());
-    let wait = |db: &Database, path: &str, expected: Option<&[u8]>| {
-        let patience = Instant::now();
-        while db.get(path.as_bytes()).ok().as_deref() != expected {
-            assert!(
-                patience.elapsed() < Duration::from_secs(5),
-                "CACHE-1: {path}"
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    };
-    wait(&two, "/f", None);
-    one.put(b"/f", &pattern(20_000, 1)).unwrap();
-    one.sync().unwrap();
-    wait(&two, "/f", Some(&pattern(20_000, 1)));
-    one.put(b"/new", &pattern(30_000, 2)).unwrap();
-    one.rename(R, &name("new"), R, &name("f"), larder::RenameMode::Replace)
-        .unwrap();
-    one.sync().unwrap();
-    wait(&two, "/f", Some(&pattern(30_000, 2)));
-    one.unlink(R, &name("f")).unwrap();
-    one.sync().unwrap();
-    wait(&two, "/f", None);
-    assert_clean(&two);
+    drop(handles);
+    db.sync().unwrap();
+    for node in nodes {
+        assert!(content(&db, node) == bytes);
+    }
+    assert_clean(&db);
 }

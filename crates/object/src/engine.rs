@@ -2,6 +2,7 @@
 
 use crate::cache::NodeCache;
 use crate::commit::Group;
+use crate::node::Node;
 use crate::pins::Pins;
 use crate::room::Room;
 use crate::session::Session;
@@ -101,10 +102,16 @@ pub struct Engine {
     /// Reads under way, by the commit they began at: what they may touch is not reclaimed.
     pub(crate) readers: Pins,
     pub(crate) dirty_bytes: AtomicU64,
+    /// Bytes of clean blocks that are kept in memory (`WHOLE-2`).
+    pub(crate) kept_bytes: AtomicU64,
+    /// Provisional objects without a writer that are in no group (`WHOLE-3`).
+    pub(crate) unsettled: Mutex<Vec<Arc<Node>>>,
     /// Stores where something of the user's may refuse a row.
     pub(crate) constrained: RwLock<HashSet<StoreId>>,
     /// Another connection has committed, and the caches do not know yet.
     pub(crate) has_foreign_change: AtomicBool,
+    /// There may be objects with pieces in the catalog, or soon. Never false again.
+    pub(crate) may_have_pieces: AtomicBool,
     /// There may be orphans in the catalog.
     pub(crate) may_have_orphans: AtomicBool,
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
@@ -249,7 +256,10 @@ impl Engine {
             segments: RwLock::default(),
             readers: Pins::default(),
             dirty_bytes: AtomicU64::new(0),
+            kept_bytes: AtomicU64::new(0),
+            unsettled: Mutex::default(),
             constrained: RwLock::default(),
+            may_have_pieces: AtomicBool::new(false),
             may_have_orphans: AtomicBool::new(false),
             has_foreign_change: AtomicBool::new(false),
             next_inos: Mutex::default(),
@@ -261,6 +271,7 @@ impl Engine {
         });
         engine.open_segments()?;
         engine.find_constraints()?;
+        engine.find_pieces()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
         if options.has_background {
@@ -288,12 +299,15 @@ impl Engine {
     fn close_orderly(&self) -> Result<()> {
         self.check_running()?;
         let wants_reclaim = self.lock_room().is_loaded() && self.wants_reclaim()?;
-        if wants_reclaim && self.turn.try_begin(|| self.refresh_with_turn())? {
+        if (wants_reclaim || self.has_unsettled())
+            && self.turn.try_begin(|| self.refresh_with_turn())?
+        {
             self.turn.end();
         }
         if !self.turn.abandon_if_unheld() {
             // Alone: what others began is in the last commit, and nobody begins anything more.
             let alone = self.alone()?;
+            self.settle()?;
             self.commit_now()?;
             self.reclaim_all()?;
             self.turn.abandon();
@@ -315,6 +329,11 @@ impl Engine {
             }
             self.turn.abandon();
         }
+    }
+
+    /// Whether [`Engine::close`] has begun.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn check_running(&self) -> Result<()> {

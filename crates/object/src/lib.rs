@@ -6,8 +6,8 @@
 //! still reach).
 //!
 //! # Invariants
-//! Each module states its own: `TURN-n`, `SESSION-n`, `NODE-n`, `CACHE-n`, `GATHER-n`, `MAP-4`, `EDIT-n`,
-//! `COMMIT-n`, `ROOM-n`.
+//! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
+//! `PIECE-n`, `EDIT-n`, `COMMIT-n`, `ROOM-n`.
 //!
 //! # The road
 //! ```text
@@ -26,14 +26,18 @@
 //! Opening is recovery: see `Engine::open` and docs/durability.md.
 
 mod cache;
+mod check_pieces;
 mod commit;
 mod edit;
 mod engine;
 mod error;
+mod fragments;
 mod gather;
 mod map;
 mod namespace;
 mod node;
+mod pieced;
+mod pieces;
 mod pins;
 mod put;
 mod read_path;
@@ -43,6 +47,7 @@ mod session;
 mod sql;
 mod survey;
 mod turn;
+mod whole;
 mod write_path;
 
 pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};

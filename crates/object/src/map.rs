@@ -132,12 +132,26 @@ impl ExtentMap {
     /// Unmaps blocks `from..to` and returns the extents they lay on. Cost: one page each 8 MiB
     /// that holds something in the range.
     pub fn remove(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<Vec<Extent>> {
+        self.load_blocks(source, from, to)?;
+        Ok(self.remove_loaded(from, to))
+    }
+
+    /// Loads the stored pages that map blocks `from..to`.
+    pub fn load_blocks(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let (first, last) = (from / MAP_PAGE_BLOCKS, (to - 1) / MAP_PAGE_BLOCKS);
+        self.load_range(source, first, last)
+    }
+
+    /// [`ExtentMap::remove`] of blocks that were loaded just before: it cannot fail.
+    pub fn remove_loaded(&mut self, from: u64, to: u64) -> Vec<Extent> {
         let mut removed = Vec::new();
         if from >= to {
-            return Ok(removed);
+            return removed;
         }
         let last = (to - 1) / MAP_PAGE_BLOCKS;
-        self.load_range(source, from / MAP_PAGE_BLOCKS, last)?;
         for (&index, page) in self.pages.range_mut(from / MAP_PAGE_BLOCKS..=last) {
             let first = index * MAP_PAGE_BLOCKS;
             let gone = page.remove(
@@ -149,7 +163,7 @@ impl ExtentMap {
                 removed.extend(gone);
             }
         }
-        Ok(removed)
+        removed
     }
 
     /// Unmaps everything from block `from` on (truncation).

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! # Invariants
-//! * `NODE-1` Content is read gather first, then frozen, then inline, then map, then hole.
+//! * `NODE-1` Content is read gather first, then frozen, then kept, then inline, then map, then hole.
 //! * `NODE-2` While `frozen` is set nobody but the commit edits the map.
 //! * `NODE-3` A node with uncommitted changes is on the dirty list of the open group.
 //! * `NODE-4` Nothing changes a node without the turn (see `turn`).
@@ -22,6 +22,7 @@
 
 use crate::gather::Gather;
 use crate::map::ExtentMap;
+use crate::pieces::Pieces;
 use larder_catalog::{AttrMask, InodeRow};
 use larder_space::Reservation;
 use larder_space::format::{FileKind, Ino, Name, StoreId};
@@ -69,6 +70,8 @@ pub(crate) struct NodeState {
     pub is_stale: bool,
     /// Handles in this process.
     pub open_count: u32,
+    /// Those of them that may write.
+    pub writer_count: u32,
     /// Directories: entries that differ from the catalog's.
     pub entries: BTreeMap<Name, EntryDelta>,
     /// Directories: where it was put by this process, when the catalog may not know yet.
@@ -87,7 +90,11 @@ pub(crate) struct NodeState {
 #[derive(Default)]
 pub(crate) struct Content {
     pub map: ExtentMap,
-    /// Whether `inline` has been read from the catalog.
+    /// Which bytes of the base appear where; none: all, where they are (see `pieces`).
+    pub pieces: Option<Pieces>,
+    /// The catalog may have pages of a list that is gone.
+    pub drops_pieces: bool,
+    /// Whether `inline` and the root of `pieces` have been read from the catalog.
     pub is_loaded: bool,
     pub inline: Option<Vec<u8>>,
     /// The catalog has an inline row.
@@ -100,6 +107,29 @@ pub(crate) struct Content {
     pub promise: Option<Reservation>,
     /// Final length as announced, bytes; 0 if unknown.
     pub expected_bytes: u64,
+    /// Clean copies of the mapped blocks, while the object may still be placed whole (`WHOLE-1`).
+    pub kept: Gather,
+    /// Kept blocks lie at provisional places.
+    pub is_provisional: bool,
+    /// A sync of this object waits for the next commit.
+    pub is_sync_wanted: bool,
+    /// It was complete once, by a sync, and is still open.
+    pub was_synced: bool,
+}
+
+impl Content {
+    /// Drops what was read from the catalog. Nothing of it may be uncommitted.
+    pub fn forget(&mut self) {
+        self.map = ExtentMap::default();
+        self.pieces = None;
+        self.inline = None;
+        self.is_loaded = false;
+    }
+
+    /// Goes back to having no pieces.
+    pub fn drop_pieces(&mut self) {
+        self.drops_pieces |= self.pieces.take().is_some();
+    }
 }
 
 impl Drop for Content {
@@ -124,6 +154,7 @@ impl Node {
             generation: 0,
             is_stale: false,
             open_count: 0,
+            writer_count: 0,
             entries: BTreeMap::new(),
             parent: None,
             target: None,

@@ -61,7 +61,16 @@ impl Change<'_> {
         } = new;
         let keep = gather.block_count();
         let mut state = engine.lock_node(node)?;
-        if state.row.size_bytes.div_ceil(BLOCK_BYTES) > keep
+        engine.load_content(node, &mut state)?;
+        if state.content.pieces.is_some() {
+            // The base may be longer than the object.
+            drop(state);
+            state = engine.lock_thawed(node)?;
+            engine.load_content(node, &mut state)?;
+            let removed = state.content.map.truncate(engine.map_source(node), 0)?;
+            engine.retire(&mut state, removed);
+            state.content.drop_pieces();
+        } else if state.row.size_bytes.div_ceil(BLOCK_BYTES) > keep
             && (state.row.block_count > 0 || state.content.frozen.is_some())
         {
             drop(state);

@@ -11,7 +11,6 @@
 //!   that is older than S, and has registered as holder of the orphans it has open.
 
 use crate::engine::{Engine, lock};
-use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
 use crate::pins::Pin;
 use crate::turn::Turn;
@@ -212,6 +211,7 @@ impl Engine {
             let has_new_content = seq > self.known_seq();
             if has_new_content {
                 self.open_segments()?;
+                self.find_pieces()?;
             }
             let held = {
                 let _gate = self.close_gate();
@@ -268,10 +268,9 @@ impl Engine {
                     held.insert((node.store, node.ino));
                 }
                 state.entries.clear();
-                state.content.map = ExtentMap::default();
+                self.drop_kept(&mut state.content);
+                state.content.forget();
                 self.cache.count_map(node, &state);
-                state.content.inline = None;
-                state.content.is_loaded = false;
             }
             if !state.in_group {
                 state.parent = None;

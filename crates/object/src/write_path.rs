@@ -8,6 +8,8 @@ use crate::edit::stream_of;
 use crate::engine::Engine;
 use crate::gather::Gather;
 use crate::map::Mapped;
+use crate::node::Content;
+use crate::whole::Fate;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
 use larder_segment::{BlockWrite, write_all};
@@ -26,8 +28,26 @@ const SMALL_BLOCKS: u64 = 64;
 pub(crate) struct ContentFlush {
     pub gather: Arc<Gather>,
     pub promise: Option<Reservation>,
-    /// It is open, and its final length is not known or not reached.
-    pub may_grow: bool,
+    pub fate: Fate,
+    /// The object may still be placed whole: the blocks stay in memory (`WHOLE-1`).
+    pub keeps: bool,
+    /// What it replaces is the same content at other places.
+    pub is_rewrite: bool,
+}
+
+impl ContentFlush {
+    /// Freezes what is dirty.
+    pub fn freeze(content: &mut Content, fate: Fate) -> ContentFlush {
+        let gather = Arc::new(std::mem::take(&mut content.gather));
+        content.frozen = Some(gather.clone());
+        ContentFlush {
+            gather,
+            promise: content.promise.take(),
+            fate,
+            keeps: false,
+            is_rewrite: false,
+        }
+    }
 }
 
 impl Drop for ContentFlush {
@@ -59,6 +79,7 @@ impl Engine {
             .map(|frozen| frozen.flush.as_ref().map(|flush| flush.gather.clone()))
             .collect();
         self.write_placed(&mut placed, &gathers)?;
+        drop(gathers);
         self.map_placed(nodes, placed, set)
     }
 
@@ -70,11 +91,15 @@ impl Engine {
                 .as_ref()
                 .map_or(0, |flush| flush.gather.block_count())
         };
+        let is_alone = |frozen: &FrozenNode| {
+            let is_stream = |flush: &ContentFlush| flush.fate != Fate::Known;
+            blocks_of(frozen) > SMALL_BLOCKS || frozen.flush.as_ref().is_some_and(is_stream)
+        };
         let mut order: Vec<usize> = (0..nodes.len())
             .filter(|&index| blocks_of(&nodes[index]) > 0)
             .collect();
-        order.sort_by_key(|&index| Reverse(blocks_of(&nodes[index])));
-        let small_from = order.partition_point(|&index| blocks_of(&nodes[index]) > SMALL_BLOCKS);
+        order.sort_by_key(|&index| Reverse((is_alone(&nodes[index]), blocks_of(&nodes[index]))));
+        let small_from = order.partition_point(|&index| is_alone(&nodes[index]));
         let mut placed = Vec::new();
         for &index in &order[..small_from] {
             self.place_alone(index, &mut nodes[index], &mut placed)?;
@@ -93,25 +118,25 @@ impl Engine {
             return Ok(());
         };
         let runs = flush.gather.runs();
-        let blocks = frozen.row.size_bytes.div_ceil(BLOCK_BYTES);
-        let is_growing = flush.may_grow && runs.len() == 1 && runs[0].0 + runs[0].1 == blocks;
-        let placement = if is_growing {
-            Placement::Stream(
-                stream_of(&frozen.node),
-                self.end_before(&frozen.node, runs[0].0)?,
-            )
-        } else {
-            Placement::Known
+        let placement = match flush.fate {
+            Fate::Known => Placement::Known,
+            Fate::Stream(expected_blocks) => Placement::Stream {
+                stream: stream_of(&frozen.node),
+                after: self.end_before(&frozen.node, runs[0].0)?,
+                expected_blocks,
+            },
         };
         let mut promise = flush.promise.take().ok_or_else(unpromised)?;
-        let pieces = {
+        let is_over = frozen.node.lock().writer_count == 0;
+        let pieces = self.allocate_extents(&mut promise, flush.gather.block_count(), placement);
+        {
             let mut room = self.lock_room();
-            let pieces = room
-                .space
-                .allocate(&mut promise, flush.gather.block_count(), placement);
             room.space.forfeit(promise);
-            pieces
-        };
+            if is_over {
+                room.space.end_stream(stream_of(&frozen.node));
+            }
+        }
+        let pieces = pieces?;
         spread(index, &runs, &mut Pieces::new(pieces), placed);
         Ok(())
     }
@@ -138,13 +163,9 @@ impl Engine {
         let Some(mut promise) = promise else {
             return Ok(());
         };
-        let pieces = {
-            let mut room = self.lock_room();
-            let pieces = room.space.allocate(&mut promise, blocks, Placement::Known);
-            room.space.forfeit(promise);
-            pieces
-        };
-        let mut pieces = Pieces::new(pieces);
+        let pieces = self.allocate_extents(&mut promise, blocks, Placement::Known);
+        self.lock_room().space.forfeit(promise);
+        let mut pieces = Pieces::new(pieces?);
         for &index in order {
             if let Some(flush) = &nodes[index].flush {
                 spread(index, &flush.gather.runs(), &mut pieces, placed);
@@ -215,7 +236,7 @@ impl Engine {
         placed.sort_by_key(|piece| (piece.node_index, piece.logical_block));
         let mut placed = placed.into_iter().peekable();
         for (index, frozen) in nodes.iter_mut().enumerate() {
-            let Some(flush) = frozen.flush.take() else {
+            let Some(mut flush) = frozen.flush.take() else {
                 continue;
             };
             let (store, ino) = (frozen.node.store, frozen.node.ino);
@@ -258,10 +279,18 @@ impl Engine {
                     .map(|(page, bytes)| (store, ino, page, bytes)),
             );
             frozen.node.thaw(&mut state);
-            drop(state);
-            self.retire_into(set, replaced);
             self.dirty_bytes
                 .fetch_sub(flush.gather.block_count() * BLOCK_BYTES, Ordering::Relaxed);
+            if flush.keeps {
+                self.keep(&frozen.node, &mut state, std::mem::take(&mut flush.gather));
+            }
+            drop(state);
+            let retired_bytes = set.retired_bytes;
+            self.retire_into(set, replaced);
+            if flush.is_rewrite {
+                // Storage age counts objects that are gone; this one only moved.
+                set.retired_bytes = retired_bytes;
+            }
         }
         Ok(())
     }

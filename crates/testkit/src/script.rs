@@ -16,6 +16,8 @@ pub struct Mix {
     pub write_bytes_max: u64,
     /// Syncs in percent of the operations.
     pub sync_percent: u64,
+    /// Fragment operations in percent of the others. Only for the Content API.
+    pub fragment_percent: u64,
 }
 
 /// Operations with what the tree is after each of them.
@@ -99,6 +101,8 @@ fn paths_of(op: &Op) -> Vec<&str> {
         | Op::Append { path, .. }
         | Op::Truncate { path, .. }
         | Op::Punch { path, .. }
+        | Op::Replace { path, .. }
+        | Op::Move { path, .. }
         | Op::SetXattr { path, .. }
         | Op::RemoveXattr { path, .. }
         | Op::Chmod { path, .. } => vec![path],
@@ -131,6 +135,9 @@ impl Generator {
             } else {
                 Op::Sync { path: self.file()? }
             });
+        }
+        if self.mix.fragment_percent > 0 && self.rng.chance(self.mix.fragment_percent) {
+            return self.fragment_op();
         }
         let is_full = self.model.paths().count() >= self.mix.entries_max;
         let op = match self.rng.below(100) {
@@ -226,6 +233,39 @@ impl Generator {
         Some(op)
     }
 
+    fn fragment_op(&mut self) -> Option<Op> {
+        let path = self.file()?;
+        let size = self.len_of(&path);
+        let offset = self.offset(size + 1);
+        let len = self.write_len().min(size - offset);
+        let op = match self.rng.below(4) {
+            0 => Op::Move {
+                to: self.offset(size - len + 1),
+                path,
+                from: offset,
+                len,
+            },
+            kind => {
+                let (len, new_len) = match kind {
+                    1 => (0, self.write_len()),
+                    2 => (len, 0),
+                    _ => (len, self.write_len()),
+                };
+                if size - len + new_len > self.mix.file_bytes_max {
+                    return None;
+                }
+                Op::Replace {
+                    path,
+                    offset,
+                    len,
+                    new_len,
+                    seed: self.rng.bits(),
+                }
+            }
+        };
+        Some(op)
+    }
+
     /// The inodes that these paths name, where there are any.
     fn inodes(&self, paths: &[&str]) -> Vec<u64> {
         let exists = |path: &&&str| self.model.exists(path);
@@ -317,6 +357,7 @@ mod tests {
         file_bytes_max: 50_000,
         write_bytes_max: 20_000,
         sync_percent: 10,
+        fragment_percent: 0,
     };
 
     #[test]
@@ -326,6 +367,13 @@ mod tests {
         let kinds: std::collections::HashSet<_> =
             script.ops.iter().map(std::mem::discriminant).collect();
         assert_eq!(kinds.len(), 17);
+        let mix = Mix {
+            fragment_percent: 50,
+            ..MIX
+        };
+        let fragments = Script::generate(3, 200, mix).ops.into_iter();
+        let count = fragments.filter(|op| matches!(op, Op::Replace { .. } | Op::Move { .. }));
+        assert!(count.count() > 60);
     }
 
     #[test]
