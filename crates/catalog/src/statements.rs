@@ -27,7 +27,6 @@ pub(crate) struct StoreSql {
     pub(crate) inode_delete: [String; 4],
 
     pub(crate) dirent: String,
-    pub(crate) dirent_inode: String,
     pub(crate) dirents: String,
     pub(crate) dirent_any: String,
     pub(crate) parents: String,
@@ -85,11 +84,6 @@ impl StoreSql {
             ],
 
             dirent: text("SELECT ino FROM \"{t}_dirent\" WHERE parent = ?1 AND name = ?2"),
-            dirent_inode: text(
-                "SELECT i.ino, i.kind, i.mode, i.uid, i.gid, i.nlink, i.size, i.blocks, i.atime_ns, \
-                 i.mtime_ns, i.ctime_ns, i.btime_ns, i.rdev FROM \"{t}_dirent\" AS d \
-                 LEFT JOIN \"{t}\" AS i ON i.ino = d.ino WHERE d.parent = ?1 AND d.name = ?2",
-            ),
             // LEFT JOIN: an entry whose inode is missing must be reported, not hidden.
             dirents: text(
                 "SELECT d.name, d.ino, i.kind FROM \"{t}_dirent\" AS d \

@@ -8,9 +8,9 @@ use crate::types::{Attr, Caller, DirEntry, NewNode, NodeId, RenameMode, SetAttr,
 use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
 use larder_object::format::{Extent, FileKind, Ino, Name, NameError, StoreId};
 use larder_object::{
-    CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Engine, EngineOptions,
-    Error, ErrorKind, FragReport, InitOptions, Result, SegmentMap, ShrinkReport, SpaceReport,
-    SqlSession, StatsReport, StoreRow,
+    AlignedBuf, CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Engine,
+    EngineOptions, Error, ErrorKind, FragReport, InitOptions, Result, SegmentMap, ShrinkReport,
+    SpaceReport, SqlSession, StatsReport, StoreRow,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -254,14 +254,14 @@ impl Database {
     /// The content of the file that `path` names. [`ErrorKind::TooBig`] when it does not fit in
     /// memory.
     pub fn get(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let mut buffer = Vec::new();
+        let mut buffer = AlignedBuf::default();
         self.get_into(path, &mut buffer)?;
-        Ok(buffer)
+        Ok(buffer.to_vec())
     }
 
-    /// The same into `buffer`, which then has the length of the file. A buffer that is used again
-    /// saves most of what the memory costs.
-    pub fn get_into(&self, path: &[u8], buffer: &mut Vec<u8>) -> Result<()> {
+    /// The same into `buffer`, which then has the length of the file. Devices fill it without a copy,
+    /// and one that is used again costs no new memory.
+    pub fn get_into(&self, path: &[u8], buffer: &mut AlignedBuf) -> Result<()> {
         // Where nothing is mounted and nothing but names leads there, one step of the provider does.
         let parts = split_path(path)?;
         let main = NodeId::ROOT;

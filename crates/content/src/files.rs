@@ -10,7 +10,9 @@ use crate::types::{
 };
 use larder_object::format::limits::{LINK_COUNT_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use larder_object::format::{FileKind, Ino, Name, StoreId};
-use larder_object::{AttrMask, Change, Engine, Error, ErrorKind, InodeRow, Node, Result};
+use larder_object::{
+    AlignedBuf, AttrMask, Change, Engine, Error, ErrorKind, InodeRow, Node, Result,
+};
 use std::sync::Arc;
 
 /// User columns show under this prefix.
@@ -424,13 +426,13 @@ impl StoreProvider for FilesProvider {
         )))
     }
 
-    fn read_whole(&self, ino: Ino, buffer: &mut Vec<u8>) -> Result<()> {
+    fn read_whole(&self, ino: Ino, buffer: &mut AlignedBuf) -> Result<()> {
         let node = self.engine.view().node(self.table, ino)?;
         require_kind(node.kind())?;
         self.engine.read_whole(&node, buffer)
     }
 
-    fn read_named(&self, from: Ino, names: &[&[u8]], buffer: &mut Vec<u8>) -> Result<bool> {
+    fn read_named(&self, from: Ino, names: &[&[u8]], buffer: &mut AlignedBuf) -> Result<bool> {
         let node = {
             let view = self.engine.view();
             let mut node = view.node(self.table, from)?;

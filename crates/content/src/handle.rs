@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Objects up to this size are prefetched whole at the first read, bytes.
 const PREFETCH_WHOLE_BYTES: u64 = 1 << 20;
+/// Reads of this length or more go past the page cache, bytes; none is prefetched for.
+const PREFETCHED_READ_BYTES_MAX: u64 = 384 << 10;
 /// A sequential reader is kept this far ahead, doubling from the first to the second, bytes.
 const PREFETCH_BYTES_MIN: u64 = 256 << 10;
 const PREFETCH_BYTES_MAX: u64 = 8 << 20;
@@ -49,11 +51,12 @@ impl Handle {
     }
 
     /// Keeps the device ahead of a sequential reader: whole small objects, else a window that
-    /// doubles as long as the pattern holds.
+    /// doubles as long as the pattern holds. Long reads go past the page cache, which is where this
+    /// would put the bytes.
     fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
         let end = offset.saturating_add(len);
         let expected = self.expected.swap(end, Ordering::Relaxed);
-        if offset != expected {
+        if offset != expected || len >= PREFETCHED_READ_BYTES_MAX {
             self.ahead.store(0, Ordering::Relaxed);
             return Ok(());
         }
@@ -61,7 +64,7 @@ impl Handle {
         if offset == 0 {
             self.ahead
                 .store(PREFETCH_WHOLE_BYTES.max(end), Ordering::Relaxed);
-            return self.engine.prefetch(&self.node, 0, PREFETCH_WHOLE_BYTES);
+            return self.engine.prefetch(&self.node, end, PREFETCH_WHOLE_BYTES);
         }
         if end.saturating_add(PREFETCH_BYTES_MIN) < ahead {
             return Ok(());

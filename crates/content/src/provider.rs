@@ -4,7 +4,7 @@ use crate::types::{
     AllocateMode, Attr, Caller, DirEntry, NewNode, RenameMode, SeekTarget, SetAttr, XattrMode,
 };
 use larder_object::format::{Ino, Name, StoreId};
-use larder_object::{Engine, Result};
+use larder_object::{AlignedBuf, Engine, Error, ErrorKind, Result};
 use std::sync::Arc;
 
 /// What a provider is made from.
@@ -72,10 +72,13 @@ pub trait StoreProvider: Send + Sync {
     /// Opens a regular file. `write` asks for a handle that can change it.
     fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>>;
     /// Reads all of a regular file into `buffer`, which then has its length.
-    fn read_whole(&self, ino: Ino, buffer: &mut Vec<u8>) -> Result<()> {
+    fn read_whole(&self, ino: Ino, buffer: &mut AlignedBuf) -> Result<()> {
         let handle = self.open(ino, false)?;
         let size = handle.attr()?.size_bytes;
-        buffer.resize(usize::try_from(size).unwrap_or(usize::MAX), 0);
+        if !usize::try_from(size).is_ok_and(|size| buffer.try_resize(size)) {
+            let why = "the file is too long for this machine's memory; read it in parts";
+            return Err(Error::new(ErrorKind::TooBig, why));
+        }
         let mut done = 0;
         while done < buffer.len() {
             match handle.read_at(done as u64, &mut buffer[done..])? {
@@ -83,12 +86,12 @@ pub trait StoreProvider: Send + Sync {
                 read => done += read,
             }
         }
-        buffer.truncate(done);
+        buffer.resize(done, 0);
         Ok(())
     }
     /// The same for the file that `names`, at least one, lead to from directory `from`. A provider
     /// that cannot tell so at once answers `false`, and is asked step by step; the default always does.
-    fn read_named(&self, _from: Ino, _names: &[&[u8]], _buffer: &mut Vec<u8>) -> Result<bool> {
+    fn read_named(&self, _from: Ino, _names: &[&[u8]], _buffer: &mut AlignedBuf) -> Result<bool> {
         Ok(false)
     }
     /// Makes `bytes` the content of the regular file `name` in `parent`, which is made with `mode`

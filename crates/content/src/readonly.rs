@@ -3,7 +3,7 @@
 use crate::provider::{FileHandle, StoreProvider};
 use crate::types::{Attr, Caller, DirEntry, NewNode, RenameMode, SetAttr, XattrMode};
 use larder_object::format::{Ino, Name};
-use larder_object::{Error, ErrorKind, Result};
+use larder_object::{AlignedBuf, Error, ErrorKind, Result};
 use std::sync::Arc;
 
 /// Wraps another provider and refuses every change.
@@ -81,11 +81,11 @@ impl StoreProvider for ReadonlyProvider {
         }
     }
 
-    fn read_whole(&self, ino: Ino, buffer: &mut Vec<u8>) -> Result<()> {
+    fn read_whole(&self, ino: Ino, buffer: &mut AlignedBuf) -> Result<()> {
         self.inner.read_whole(ino, buffer)
     }
 
-    fn read_named(&self, from: Ino, names: &[&[u8]], buffer: &mut Vec<u8>) -> Result<bool> {
+    fn read_named(&self, from: Ino, names: &[&[u8]], buffer: &mut AlignedBuf) -> Result<bool> {
         self.inner.read_named(from, names, buffer)
     }
 

@@ -162,6 +162,28 @@ fn name_bytes(name: &Name) -> u64 {
     NAME_BYTES + name.as_bytes().len() as u64
 }
 
+impl NodeCache {
+    /// Forgets idle nodes, the least recently used first, until the rest keeps `bytes_kept`
+    /// (`CACHE-2`). Nobody uses the cache meanwhile.
+    fn shrink(&self, bytes_kept: u64) {
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut idle: Vec<(u64, Key)> = nodes
+            .iter()
+            .filter(|(_, node)| Arc::strong_count(node) == 1 && node.lock().is_idle())
+            .map(|(key, node)| (node.used.load(Ordering::Relaxed), *key))
+            .collect();
+        idle.sort_unstable_by_key(|(used, _)| *used);
+        for (_, key) in idle {
+            if self.bytes.load(Ordering::Relaxed) <= bytes_kept {
+                break;
+            }
+            if let Some(node) = nodes.remove(&key) {
+                self.forget_bytes(&node);
+            }
+        }
+    }
+}
+
 impl Engine {
     /// Forgets idle nodes when they keep too much (`CACHE-2`).
     pub(crate) fn shrink_cache(&self) {
@@ -171,24 +193,60 @@ impl Engine {
         }
         let _gate = self.close_gate();
         let _names = self.write_names();
-        let mut nodes = self
-            .cache
-            .nodes
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut idle: Vec<(u64, Key)> = nodes
-            .iter()
-            .filter(|(_, node)| Arc::strong_count(node) == 1 && node.lock().is_idle())
-            .map(|(key, node)| (node.used.load(Ordering::Relaxed), *key))
-            .collect();
-        idle.sort_unstable_by_key(|(used, _)| *used);
-        for (_, key) in idle {
-            if self.cache.bytes.load(Ordering::Relaxed) <= CACHE_BYTES_KEPT {
-                break;
-            }
-            if let Some(node) = nodes.remove(&key) {
-                self.cache.forget_bytes(&node);
-            }
+        self.cache.shrink(CACHE_BYTES_KEPT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_catalog::InodeRow;
+    use larder_space::format::FileKind;
+
+    fn node(ino: u64) -> Arc<Node> {
+        let row = InodeRow {
+            ino: Ino(ino),
+            kind: FileKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            nlink: 2,
+            size_bytes: 0,
+            block_count: 0,
+            atime_ns: 0,
+            mtime_ns: 0,
+            ctime_ns: 0,
+            btime_ns: 0,
+            rdev: 0,
+        };
+        Arc::new(Node::new(StoreId::MAIN, row, false))
+    }
+
+    #[test]
+    fn the_least_recently_used_go_first_and_the_books_balance() {
+        let cache = NodeCache::default();
+        let name = Name::new(b"name").unwrap();
+        let in_use = cache.insert(node(1));
+        for ino in 2..=10 {
+            cache.clock.fetch_add(1, Ordering::Relaxed);
+            let node = cache.insert(node(ino));
+            cache.set_name(&node, &name, Some(Ino(7)));
         }
+        cache.clock.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(
+            cache.find(StoreId::MAIN, Ino(2)).map(|node| node.ino),
+            Some(Ino(2))
+        );
+        let each = NODE_BYTES + name_bytes(&name);
+        cache.shrink(NODE_BYTES + 3 * each);
+        let left: Vec<u64> = (1..=10)
+            .filter(|&ino| cache.find(StoreId::MAIN, Ino(ino)).is_some())
+            .collect();
+        assert_eq!(left, [1, 2, 9, 10], "CACHE-2");
+        cache.forget_names(&in_use);
+        cache.retain(|node| node.ino == Ino(1));
+        assert_eq!(cache.bytes.load(Ordering::Relaxed), NODE_BYTES, "CACHE-2");
+        cache.remove(StoreId::MAIN, Ino(1));
+        assert_eq!(cache.bytes.load(Ordering::Relaxed), 0, "CACHE-2");
     }
 }

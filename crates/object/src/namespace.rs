@@ -97,12 +97,7 @@ impl Engine {
                 return Ok(None);
             }
         }
-        let found = self.catalog.dirent_inode(dir.store, dir.ino, name)?;
-        let ino = found.as_ref().map(|row| row.ino);
-        if let Some(row) = found.filter(|row| self.cache.find(dir.store, row.ino).is_none()) {
-            self.cache
-                .insert(Arc::new(Node::new(dir.store, row, false)));
-        }
+        let ino = self.catalog.dirent(dir.store, dir.ino, name)?;
         self.cache.set_name(dir, name, ino);
         Ok(ino)
     }

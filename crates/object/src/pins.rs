@@ -8,12 +8,11 @@
 //! has read the newest commit before it was set; then the read looks at extent maps that are at
 //! least as new as that commit, and cannot meet what it retired.
 
-use crate::engine::lock;
 use larder_space::format::CommitSeq;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SLOTS: usize = 64;
 /// No commit: the slot is free.
@@ -81,11 +80,15 @@ impl Pins {
                 };
             }
         }
-        *lock(&self.others).entry(CommitSeq(seq)).or_insert(0) += 1;
+        *self.others().entry(CommitSeq(seq)).or_insert(0) += 1;
         Pin {
             pins: self,
             place: Place::Shared(CommitSeq(seq)),
         }
+    }
+
+    fn others(&self) -> MutexGuard<'_, BTreeMap<CommitSeq, u32>> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The oldest pin, or what `known` says when nothing is read now.
@@ -93,7 +96,7 @@ impl Pins {
         // First: a pin that is set after this is at least as new (see the header).
         let newest = known.load(Ordering::SeqCst);
         let slots = self.slots.iter().map(|slot| slot.0.load(Ordering::SeqCst));
-        let shared = lock(&self.others).keys().next().map(|seq| seq.0);
+        let shared = self.others().keys().next().map(|seq| seq.0);
         CommitSeq(slots.chain(shared).fold(newest, u64::min))
     }
 }
@@ -103,7 +106,7 @@ impl Drop for Pin<'_> {
         match self.place {
             Place::Slot(at) => self.pins.slots[at].0.store(FREE, Ordering::SeqCst),
             Place::Shared(seq) => {
-                let mut others = lock(&self.pins.others);
+                let mut others = self.pins.others();
                 if let Some(count) = others.get_mut(&seq) {
                     *count -= 1;
                     if *count == 0 {
@@ -138,6 +141,6 @@ mod tests {
         assert_eq!(pins.oldest(&known), CommitSeq(9), "SESSION-2");
         drop(new);
         assert_eq!(pins.oldest(&known), CommitSeq(11));
-        assert!(lock(&pins.others).is_empty());
+        assert!(pins.others().is_empty());
     }
 }

@@ -9,6 +9,7 @@ use crate::map::{MapSource, Mapped};
 use crate::node::{Node, NodeState};
 use crate::pieces::{Piece, Pieces};
 use crate::{Error, ErrorKind, Result};
+use larder_segment::AlignedBuf;
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{Checksum, Extent};
 use std::io::IoSliceMut;
@@ -63,7 +64,7 @@ impl Engine {
 
     /// Reads all of an object into `buffer`, which then has its length. One lock and, for an object
     /// in one piece, one request; a buffer that was used before is not cleared first.
-    pub fn read_whole(&self, node: &Node, buffer: &mut Vec<u8>) -> Result<()> {
+    pub fn read_whole(&self, node: &Node, buffer: &mut AlignedBuf) -> Result<()> {
         let _pin = self.begin_read();
         let mut plan = Plan::default();
         let size = loop {
@@ -75,13 +76,9 @@ impl Engine {
             let size = usize::try_from(state.row.size_bytes).map_err(|_| too_long_for_memory())?;
             // Whole blocks: then none needs a copy. What is after the end reads as zero (GATHER-2).
             let padded = size.next_multiple_of(BLOCK);
-            if padded > buffer.capacity() {
-                buffer.clear();
-                buffer
-                    .try_reserve_exact(padded)
-                    .map_err(|_| too_long_for_memory())?;
+            if !buffer.try_resize(padded) {
+                return Err(too_long_for_memory());
             }
-            buffer.resize(padded, 0);
             // What is after the end belongs to no piece.
             let visible = match state.content.pieces {
                 None => padded,
@@ -94,7 +91,7 @@ impl Engine {
             plan = Plan::default();
         };
         self.read_devices(&plan, buffer)?;
-        buffer.truncate(size);
+        buffer.resize(size, 0);
         Ok(())
     }
 
@@ -312,6 +309,9 @@ impl Engine {
     /// read itself comes.
     pub fn prefetch(&self, node: &Node, offset: u64, len_bytes: u64) -> Result<()> {
         let mut state = self.lock_node(node)?;
+        if offset >= state.row.size_bytes {
+            return Ok(());
+        }
         let end = offset.saturating_add(len_bytes);
         if !self.load_pieces(node, &mut state, offset, end)? {
             return Ok(());

@@ -49,6 +49,23 @@ impl AlignedBuf {
         self.reserve_for(more_bytes, self.len() + more_bytes);
     }
 
+    /// Sets the length to `len_bytes`. What was there stays only if the room sufficed; what is new is
+    /// zero. `false` when there is no memory for it; then the buffer is empty.
+    pub fn try_resize(&mut self, len_bytes: usize) -> bool {
+        if len_bytes > self.raw.capacity().saturating_sub(self.skip) {
+            *self = AlignedBuf::default();
+            let Some(wanted) = len_bytes.checked_add(ALIGN_BYTES) else {
+                return false;
+            };
+            if self.raw.try_reserve_exact(wanted).is_err() {
+                return false;
+            }
+            self.skip = self.raw.as_ptr().align_offset(ALIGN_BYTES);
+        }
+        self.raw.resize(self.skip + len_bytes, 0);
+        true
+    }
+
     fn reserve(&mut self, more_bytes: usize) {
         self.reserve_for(more_bytes, (self.len() + more_bytes).max(2 * self.len()));
     }
@@ -101,6 +118,9 @@ mod tests {
         }
         buf.resize(3, 0);
         assert_eq!(&buf[..], &model[..3]);
+        assert!(!buf.try_resize(usize::MAX) && !buf.try_resize(isize::MAX as usize));
+        assert!(buf.is_empty() && buf.try_resize(9000));
+        assert!(is_aligned(&buf) && buf.len() == 9000 && buf.iter().all(|&b| b == 0));
         let zeros = AlignedBuf::zeroed(10_000);
         assert!(is_aligned(&zeros) && zeros.len() == 10_000 && zeros.iter().all(|&b| b == 0));
     }

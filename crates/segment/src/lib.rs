@@ -36,6 +36,7 @@ mod aligned;
 mod device;
 mod error;
 mod file;
+mod parallel;
 mod queue;
 mod segment;
 

@@ -1,30 +1,15 @@
-//! Several requests in flight at once: the write side of a commit, and long reads.
-//!
-//! # Words
-//! A *request* is what one call of the device transfers: at most [`REQUEST_BLOCKS`]. A *worker* takes
-//! one request after the other until none is left; one worker's checksums are computed while
-//! another's request is in flight.
-//!
-//! # Concurrency
-//! The caller is the first worker; the others live as long as the call. How many are useful is the
-//! device's word ([`Device::requests_in_flight_max`](crate::Device::requests_in_flight_max)); with
-//! one, requests go to the device in order, from the calling thread.
+//! The writes of a commit: cut into requests, several in flight at once; one worker's checksums are
+//! computed while another's request is in flight (see `parallel`).
 
-use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::io::IoSlice;
+use std::sync::{Arc, OnceLock};
 
 use larder_format::limits::BLOCK_BYTES;
 use larder_format::{Checksum, block_checksum};
 
 use crate::error::SegmentError;
+use crate::parallel::{PARALLEL_BLOCKS_MIN, REQUEST_BLOCKS, run_parallel};
 use crate::segment::Segment;
-
-/// Blocks in one request at most (512 KiB): fewer cost more per byte, more are not faster and leave
-/// nothing to overlap. Measured: docs/decisions/0011-direct-io.md.
-pub(crate) const REQUEST_BLOCKS: u64 = 128;
-/// From so many blocks on (2 MiB) a thread costs less than it saves.
-pub(crate) const PARALLEL_BLOCKS_MIN: u64 = 512;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -134,66 +119,68 @@ fn cut<'a>(index: usize, write: &'a BlockWrite<'_>) -> Vec<Request<'a>> {
     requests
 }
 
-/// Cuts buffers into requests of `request_blocks` blocks; the last may be shorter.
-pub(crate) fn cut_slices<'b>(
-    bufs: &'b mut [IoSliceMut<'_>],
-    request_blocks: usize,
-) -> Vec<Vec<IoSliceMut<'b>>> {
-    let mut requests: Vec<Vec<IoSliceMut<'b>>> = Vec::new();
-    let mut room = 0;
-    for buf in bufs {
-        let mut rest: &'b mut [u8] = buf;
-        while !rest.is_empty() {
-            if room == 0 {
-                room = request_blocks * BLOCK;
-                requests.push(Vec::new());
-            }
-            let (part, behind) = rest.split_at_mut(rest.len().min(room));
-            room -= part.len();
-            rest = behind;
-            if let Some(request) = requests.last_mut() {
-                request.push(IoSliceMut::new(part));
-            }
-        }
-    }
-    requests
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AlignedBuf, FileStorage, Storage};
+    use larder_format::SegmentIndex;
+    use std::io::IoSliceMut;
 
-/// Runs `work(0)` to `work(count - 1)`, `in_flight` at once, until all are done or one fails; returns
-/// the first failure.
-pub(crate) fn run_parallel(
-    count: usize,
-    in_flight: usize,
-    work: impl Fn(usize) -> Result<(), SegmentError> + Sync,
-) -> Result<(), SegmentError> {
-    if in_flight.min(count) <= 1 {
-        return (0..count).try_for_each(work);
+    fn segment(place: &std::path::Path, blocks: u64) -> Arc<Segment> {
+        let storage = FileStorage::new(place);
+        let device = storage.create_segment(SegmentIndex(0)).unwrap();
+        let segment = Segment::create(device, [7; 16], SegmentIndex(0), 1).unwrap();
+        segment.grow(blocks).unwrap();
+        Arc::new(segment)
     }
-    let next = AtomicUsize::new(0);
-    let failure: Mutex<Option<SegmentError>> = Mutex::new(None);
-    let worker = || {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= count {
-                return;
-            }
-            if let Err(error) = work(at) {
-                // Nobody begins anything more.
-                next.store(count, Ordering::Relaxed);
-                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-                failure.get_or_insert(error);
-                return;
-            }
+
+    fn pattern(blocks: usize, seed: u8) -> AlignedBuf {
+        let mut bytes = AlignedBuf::zeroed(blocks * BLOCK);
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = (i / 7) as u8 ^ (i >> 12) as u8 ^ seed;
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..in_flight.min(count) {
-            scope.spawn(worker);
+        bytes
+    }
+
+    #[test]
+    fn many_writes_arrive_with_their_checksums() {
+        let place = tempfile::tempdir().unwrap();
+        let segment = segment(place.path(), 1500);
+        let parts: Vec<AlignedBuf> = [1, 300, 128, 5, 700, 2]
+            .into_iter()
+            .zip(1..)
+            .map(|(blocks, seed)| pattern(blocks, seed))
+            .collect();
+        let write = |start_block, buffers: &[usize]| BlockWrite {
+            segment: segment.clone(),
+            start_block,
+            buffers: buffers.iter().map(|&part| &parts[part][..]).collect(),
+        };
+        let writes = [write(3, &[0, 1, 2]), write(600, &[4]), write(1400, &[3, 5])];
+        let checksums = write_all(&writes).unwrap();
+        assert!(write_all(&[]).unwrap().is_empty());
+        for (write, sums) in writes.iter().zip(&checksums) {
+            let expected = write.buffers.concat();
+            let by_block: Vec<Checksum> = expected.chunks(BLOCK).map(block_checksum).collect();
+            assert_eq!(sums, &by_block);
+            // SEGMENT-3: the read verifies too, in parallel where it is long.
+            let mut found = vec![0; expected.len()];
+            segment.read(write.start_block, &mut found, sums).unwrap();
+            assert!(found == expected);
+            let (mut head, mut rest) = (vec![0; BLOCK], vec![0; expected.len() - BLOCK]);
+            let mut bufs = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut rest)];
+            segment
+                .read_vectored(write.start_block, &mut bufs, sums)
+                .unwrap();
+            assert!([head, rest].concat() == expected);
         }
-        worker();
-    });
-    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(error) => Err(error),
-        None => Ok(()),
+        let mut wrong = checksums[1].clone();
+        wrong[650] ^= 1;
+        let mut found = vec![0; 700 * BLOCK];
+        let refused = segment.read(600, &mut found, &wrong).unwrap_err();
+        assert!(
+            matches!(refused, SegmentError::Checksum { block: 1250, .. }),
+            "SEGMENT-3: {refused}"
+        );
     }
 }

@@ -17,7 +17,7 @@ use larder_format::{Checksum, SegmentIndex, Superblock, SuperblockError, block_c
 use crate::aligned::AlignedBuf;
 use crate::device::Device;
 use crate::error::SegmentError;
-use crate::queue::{PARALLEL_BLOCKS_MIN, REQUEST_BLOCKS, cut_slices, run_parallel};
+use crate::parallel::{PARALLEL_BLOCKS_MIN, REQUEST_BLOCKS, cut_slices, run_parallel};
 
 /// Size of one request while growth writes zeros.
 const ZERO_BYTES: u64 = 4 << 20;
@@ -133,7 +133,7 @@ impl Segment {
 
     /// Fills `buf` from `start_block` on, and verifies each block against its checksum (`SEGMENT-3`):
     /// one that fails is [`SegmentError::Checksum`]. `buf` holds one block per checksum. One request;
-    /// from 2 MiB on, several at once where the device profits.
+    /// from 768 KiB on, several at once where the device profits.
     pub fn read(
         &self,
         start_block: u64,
