@@ -13,6 +13,7 @@ use super::report::{Goal, Report, Samples};
 use super::setting::{Setting, alternate, mb_per_s, report_memory, timed};
 use super::sides::{Api, Mounted, Side, grow};
 use crate::mounts::{Larder, Profile};
+use larder::AlignedBuf;
 
 const AGE_MAX: u64 = 10;
 const AGE_STEP: u64 = 2;
@@ -145,7 +146,7 @@ fn one(
     let mut population = Population::new(case.sizes, case.live_bytes(), 1);
     let young_bytes = case.live_bytes().min(sample_bytes);
     let mut young_population = Population::new(case.sizes, young_bytes, 100);
-    let mut back = vec![1; case.sizes.bytes_max as usize + 1];
+    let mut back = AlignedBuf::zeroed(case.sizes.bytes_max as usize + 1);
     let mut bare = Bare::create(place.path(), YARDSTICK_BYTES as u64)?;
     // Two times four writers, and a reader.
     let mut memory = MemoryMeter::start_here(9 * case.sizes.bytes_max as usize)?;

@@ -1,6 +1,7 @@
 //! What is compared by `bench blobs`: a place for numbered content.
 
 use crate::Outcome;
+use larder::AlignedBuf;
 
 /// A system that stores content under numbers, in *places* that are made and removed whole.
 pub trait BlobStore {
@@ -11,7 +12,7 @@ pub trait BlobStore {
     /// Puts `content`, stamped with its number, under each of `ids`, in one durable transaction.
     fn put(&mut self, place: &str, ids: std::ops::Range<u64>, content: &mut [u8]) -> Outcome;
     /// Gets content whole into `buffer`, which is longer; returns its length.
-    fn get(&mut self, place: &str, id: u64, buffer: &mut [u8]) -> Result<usize, String>;
+    fn get(&mut self, place: &str, id: u64, buffer: &mut AlignedBuf) -> Result<usize, String>;
     /// Does what puts left for later: a checkpoint.
     fn settle(&mut self) -> Outcome;
     /// Removes a place, durably, and settles.

@@ -1,5 +1,6 @@
 //! `bench blobs`: content put and got, beside SQLite and PostgreSQL with content in rows.
 
+use larder::AlignedBuf;
 use larder_testkit::Rng;
 
 use super::blob_store::BlobStore;
@@ -51,7 +52,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     );
     let place = setting.directory()?;
     let mut buffer = content::noise(7, 10_000_000);
-    let mut back = vec![1; 10_000_001];
+    let mut back = AlignedBuf::zeroed(10_000_001);
     setting.watch_memory(20_000_000)?;
     let mut stores: [Box<dyn BlobStore>; 3] = [
         Box::new(Larder {
@@ -161,7 +162,13 @@ fn put(store: &mut dyn BlobStore, place: &str, load: &Load, content: &mut [u8]) 
         .try_for_each(|first| store.put(place, first..first + load.per_commit, content))
 }
 
-fn get(store: &mut dyn BlobStore, place: &str, load: &Load, seed: u64, back: &mut [u8]) -> Outcome {
+fn get(
+    store: &mut dyn BlobStore,
+    place: &str,
+    load: &Load,
+    seed: u64,
+    back: &mut AlignedBuf,
+) -> Outcome {
     let mut order: Vec<u64> = (0..load.count).collect();
     shuffle(&mut order, &mut Rng::new(seed));
     for id in order {
@@ -198,7 +205,7 @@ impl BlobStore for Larder {
         self.api.sync()
     }
 
-    fn get(&mut self, place: &str, id: u64, buffer: &mut [u8]) -> Result<usize, String> {
+    fn get(&mut self, place: &str, id: u64, buffer: &mut AlignedBuf) -> Result<usize, String> {
         self.api.get(&format!("/{place}/{id}"), buffer)
     }
 

@@ -4,6 +4,7 @@
 //! Debian's package is `postgresql`. As root it is installed when it is not there, and the server runs as
 //! the package's user, because it refuses to run as root.
 
+use larder::AlignedBuf;
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -172,13 +173,14 @@ impl BlobStore for Postgres {
         self.insert(place, ids, content).map_err(explain)
     }
 
-    fn get(&mut self, place: &str, id: u64, buffer: &mut [u8]) -> Result<usize, String> {
+    fn get(&mut self, place: &str, id: u64, buffer: &mut AlignedBuf) -> Result<usize, String> {
         let find = format!("SELECT content FROM {place} WHERE id = $1");
         let row = self
             .client()
             .query_one(&find, &[&(id as i64)])
             .map_err(explain)?;
         let content: &[u8] = row.get(0);
+        buffer.resize(buffer.len().max(content.len()), 0);
         buffer[..content.len()].copy_from_slice(content);
         Ok(content.len())
     }

@@ -1,5 +1,6 @@
 //! SQLite with content in rows: the bundled library, WAL, `synchronous = FULL`.
 
+use larder::AlignedBuf;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -75,12 +76,13 @@ impl BlobStore for Sqlite {
         self.insert(place, ids, content).map_err(explain)
     }
 
-    fn get(&mut self, place: &str, id: u64, buffer: &mut [u8]) -> Result<usize, String> {
+    fn get(&mut self, place: &str, id: u64, buffer: &mut AlignedBuf) -> Result<usize, String> {
         self.connection
             .prepare_cached(&format!("SELECT content FROM {place} WHERE id = ?1"))
             .and_then(|mut find| {
                 find.query_row([id as i64], |row| {
                     let content = row.get_ref(0)?.as_blob()?;
+                    buffer.resize(buffer.len().max(content.len()), 0);
                     buffer[..content.len()].copy_from_slice(content);
                     Ok(content.len())
                 })

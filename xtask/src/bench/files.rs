@@ -5,6 +5,7 @@
 //! meets all of them. A write phase ends when everything is durable, on every side. Reads are cold
 //! where this process may drop caches (root). Medians over the rounds.
 
+use larder::AlignedBuf;
 use std::time::Duration;
 
 use super::content;
@@ -71,7 +72,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
         let count = load.file_count / if setting.options.is_quick { 2 } else { 1 };
         let mut times: [Vec<(Duration, Duration)>; 3] = Default::default();
         let mut buffer = content::noise(1, load.file_bytes);
-        let mut back = vec![0; load.file_bytes + 1];
+        let mut back = AlignedBuf::zeroed(load.file_bytes + 1);
         alternate(rounds, sides.len(), |round, index| {
             let side = &mut sides[index];
             let directory = format!("/{}-{round}", load.file_bytes);
@@ -126,7 +127,7 @@ fn read(
     directory: &str,
     count: usize,
     file_bytes: usize,
-    back: &mut [u8],
+    back: &mut AlignedBuf,
 ) -> Outcome {
     for index in 0..count {
         let len = side.get(&format!("{directory}/{index}"), back)?;

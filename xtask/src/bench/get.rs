@@ -3,6 +3,7 @@
 //! ext4 opens, reads and closes; the API resolves the path, opens, reads and closes. Each thread reads
 //! every object of its share once, in an order of its own.
 
+use larder::AlignedBuf;
 use larder_testkit::Rng;
 
 use super::content;
@@ -112,7 +113,7 @@ fn get_all(side: &dyn Side, shares: &[Vec<usize>]) -> Outcome {
 }
 
 fn get_share(side: &dyn Side, share: &[usize]) -> Outcome {
-    let mut back = vec![0; OBJECT_BYTES + 1];
+    let mut back = AlignedBuf::zeroed(OBJECT_BYTES + 1);
     for &index in share {
         let len = side.get(&path_of(index), &mut back)?;
         content::verify(&back[..len], index as u64, 0, OBJECT_BYTES)?;

@@ -5,6 +5,7 @@
 //! clients of a server do. The *full* share of the space is never exceeded: a size that does not fit is
 //! drawn again.
 
+use larder::AlignedBuf;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -225,7 +226,7 @@ impl Population {
         side: &dyn Side,
         bytes: u64,
         seed: u64,
-        back: &mut [u8],
+        back: &mut AlignedBuf,
     ) -> Result<u64, String> {
         let mut objects: Vec<&Object> = self
             .writers
@@ -238,7 +239,7 @@ impl Population {
             if read >= bytes {
                 break;
             }
-            let len = side.get(&object.path, &mut back[..object.bytes as usize + 1])?;
+            let len = side.get(&object.path, back)?;
             content::verify(
                 &back[..len],
                 object.id,
@@ -380,7 +381,7 @@ mod tests {
         assert!(phase.user_bytes > target);
         assert_eq!(population.object_count(), count);
         assert!(population.live_bytes.load(Ordering::SeqCst) <= target as i64);
-        let mut back = vec![0; 400_000];
+        let mut back = AlignedBuf::zeroed(400_000);
         let read = population.read_some(&side, u64::MAX, 1, &mut back).unwrap();
         assert!(read > target * 3 / 4);
     }

@@ -9,6 +9,7 @@ use super::report::{Comparison, Goal, Report, Samples};
 use super::setting::{Setting, alternate, timed};
 use super::sides::{Api, Host, Side};
 use crate::Outcome;
+use larder::AlignedBuf;
 
 const BATCH: usize = 64;
 const SIZES: [(&str, usize); 3] = [("4 KB", 4096), ("10 KB", 10_000), ("64 KB", 65_536)];
@@ -38,7 +39,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     for (is_batched, count, target) in [(true, batched, 5.0), (false, single, 1.0)] {
         for (name, bytes) in SIZES {
             let mut buffer = content::noise(2, bytes);
-            let mut back = vec![0; bytes + 1];
+            let mut back = AlignedBuf::zeroed(bytes + 1);
             let mut rates: [Samples; 3] = Default::default();
             let per_commit = if is_batched { BATCH } else { 1 };
             // The first round grows files and warms up; it is not counted.
@@ -105,7 +106,13 @@ fn put(
     Ok(())
 }
 
-fn check(side: &dyn Side, directory: &str, count: usize, bytes: usize, back: &mut [u8]) -> Outcome {
+fn check(
+    side: &dyn Side,
+    directory: &str,
+    count: usize,
+    bytes: usize,
+    back: &mut AlignedBuf,
+) -> Outcome {
     for index in (0..count).step_by(37) {
         let len = side.get(&format!("{directory}/{index}"), back)?;
         content::verify(&back[..len], index as u64, 0, bytes)?;

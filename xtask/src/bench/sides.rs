@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use larder::format::Extent;
 use larder::{
-    Caller, CreateOptions, Database, Error, ErrorKind, FileHandle, NewNode, NodeId, OpenOptions,
-    RenameMode,
+    AlignedBuf, Caller, CreateOptions, Database, Error, ErrorKind, FileHandle, NewNode, NodeId,
+    OpenOptions, RenameMode,
 };
 
 use crate::Outcome;
@@ -40,7 +40,7 @@ pub trait Side: Send + Sync {
         call_bytes: usize,
     ) -> Result<(), Failure>;
     /// Reads a whole object into `buffer`, which is longer; returns its length.
-    fn get(&self, path: &str, buffer: &mut [u8]) -> Result<usize, String>;
+    fn get(&self, path: &str, buffer: &mut AlignedBuf) -> Result<usize, String>;
     /// Everything so far is durable.
     fn sync(&self) -> Outcome;
     /// Removes a directory and its files, durably.
@@ -134,18 +134,12 @@ impl Api {
         }
     }
 
-    fn try_get(&self, path: &str, buffer: &mut [u8]) -> larder::Result<usize> {
-        let node = self.database().resolve(path.as_bytes(), false)?.node;
-        let handle = self.database().open_file(node, false)?;
-        let mut at = 0;
-        loop {
-            let asked = buffer.len() - at;
-            let len = handle.read_at(at as u64, &mut buffer[at..])?;
-            at += len;
-            if len < asked || asked == 0 {
-                return Ok(at);
-            }
-        }
+    fn try_get(&self, path: &str, buffer: &mut AlignedBuf) -> larder::Result<usize> {
+        let room = buffer.len();
+        self.database().get_into(path.as_bytes(), buffer)?;
+        let len = buffer.len();
+        buffer.resize(room.max(len), 0);
+        Ok(len)
     }
 
     fn try_remove_directory(&self, path: &str) -> larder::Result<()> {
@@ -187,14 +181,16 @@ impl Side for Api {
     }
 
     fn put(&self, path: &str, content: &[u8]) -> Outcome {
-        self.create_file(path, content, content.len().max(1))
+        self.database()
+            .put(path.as_bytes(), content)
             .map(drop)
             .map_err(|error| said("put", &error))
     }
 
     fn put_durably(&self, path: &str, content: &[u8]) -> Outcome {
-        self.create_file(path, content, content.len().max(1))
-            .and_then(|handle| handle.sync())
+        self.database()
+            .put(path.as_bytes(), content)
+            .and_then(|_| self.database().sync())
             .map_err(|error| said("put", &error))
     }
 
@@ -215,7 +211,7 @@ impl Side for Api {
         }
     }
 
-    fn get(&self, path: &str, buffer: &mut [u8]) -> Result<usize, String> {
+    fn get(&self, path: &str, buffer: &mut AlignedBuf) -> Result<usize, String> {
         self.try_get(path, buffer)
             .map_err(|error| said("get", &error))
     }
@@ -291,7 +287,7 @@ impl Host {
         root.sync_all()
     }
 
-    fn try_get(&self, path: &str, buffer: &mut [u8]) -> std::io::Result<usize> {
+    fn try_get(&self, path: &str, buffer: &mut AlignedBuf) -> std::io::Result<usize> {
         let mut file = File::open(self.place(path))?;
         let mut at = 0;
         loop {
@@ -350,7 +346,7 @@ impl Side for Host {
         }
     }
 
-    fn get(&self, path: &str, buffer: &mut [u8]) -> Result<usize, String> {
+    fn get(&self, path: &str, buffer: &mut AlignedBuf) -> Result<usize, String> {
         self.try_get(path, buffer)
             .map_err(|error| said("get", &error))
     }
@@ -442,7 +438,7 @@ impl Side for Mounted {
         self.host.replace(path, temporary, content, call_bytes)
     }
 
-    fn get(&self, path: &str, buffer: &mut [u8]) -> Result<usize, String> {
+    fn get(&self, path: &str, buffer: &mut AlignedBuf) -> Result<usize, String> {
         self.host.get(path, buffer)
     }
 

@@ -10,6 +10,7 @@ use super::report::{Goal, Report, Samples};
 use super::setting::{Setting, alternate, mb_per_s, timed};
 use super::sides::{Api, Side};
 use crate::Outcome;
+use larder::AlignedBuf;
 
 /// How many rounds at either end make a median.
 const ENDS: usize = 5;
@@ -66,7 +67,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let place = setting.directory()?;
     let mut bare = Bare::create(place.path(), large_bytes as u64)?;
     let mut buffer = content::noise(6, large_bytes);
-    let mut back = vec![1; large_bytes + 1];
+    let mut back = AlignedBuf::zeroed(large_bytes + 1);
     setting.watch_memory(2 * large_bytes)?;
     let mut rows = Vec::new();
     for load in loads {
@@ -147,13 +148,10 @@ fn read(
     directory: &str,
     count: usize,
     object_bytes: usize,
-    back: &mut [u8],
+    back: &mut AlignedBuf,
 ) -> Outcome {
     for index in 0..count {
-        let len = side.get(
-            &format!("{directory}/{index}"),
-            &mut back[..object_bytes + 1],
-        )?;
+        let len = side.get(&format!("{directory}/{index}"), back)?;
         content::verify(&back[..len], index as u64, 0, object_bytes)?;
     }
     Ok(())

@@ -3,6 +3,7 @@
 //! In every round the API and the bare program do each size, and fio does its four ways; the best way over
 //! all rounds is what the API is compared with, round by round.
 
+use larder::AlignedBuf;
 use std::time::Duration;
 
 use super::bare::Bare;
@@ -33,7 +34,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let fio = Fio::create(place.path(), total as u64)?;
     let mut bare = Bare::create(place.path(), total as u64)?;
     let mut buffer = content::noise(4, 100_000_000);
-    let mut back = vec![1; 100_000_001];
+    let mut back = AlignedBuf::zeroed(100_000_001);
     setting.watch_memory(200_000_000)?;
     let mut api: Box<dyn Side> = Box::new(Api::create(&place.path().join("api.larder"), None)?);
     grow(&*api, 3 * total as u64)?;
@@ -115,7 +116,7 @@ fn one(
     directory: &str,
     count: usize,
     content: &mut [u8],
-    back: &mut [u8],
+    back: &mut AlignedBuf,
 ) -> Result<(Duration, Duration), String> {
     api.make_directory(directory)?;
     api.sync()?;
@@ -142,14 +143,14 @@ fn get(
     directory: &str,
     count: usize,
     bytes: usize,
-    back: &mut [u8],
+    back: &mut AlignedBuf,
 ) -> Result<Duration, String> {
     let mut duration = Duration::ZERO;
     for index in 0..count {
         let path = format!("{directory}/{index}");
         let mut len = 0;
         duration += timed(|| {
-            len = side.get(&path, &mut back[..bytes + 1])?;
+            len = side.get(&path, back)?;
             Ok(())
         })?;
         content::verify(&back[..len], index as u64, 0, bytes)?;
