@@ -41,6 +41,13 @@ const SYSTEM: &[&str] = &[
     "SELECT 'larder_extent: segment ' || segment || ' block ' || start_block || ' was retired by commit '
          || retired_seq || ', which has not happened'
        FROM larder_extent WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+    "SELECT DISTINCT 'larder_patch: inode ' || p.ino || ' belongs to store ' || p.store
+         || ', which has no tables (PATCH-1)'
+       FROM larder_patch AS p LEFT JOIN larder_store AS s ON s.id = p.store AND s.table_store = s.id
+       WHERE s.id IS NULL",
+    "SELECT 'larder_patch: a patch of inode ' || ino || ' of store ' || store || ' is of commit ' || seq
+         || ', which has not happened'
+       FROM larder_patch WHERE seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
     "SELECT 'larder_holder: session ' || h.session || ' holds inode ' || h.ino || ' of store ' || h.store
          || ', which is no orphan'
        FROM larder_holder AS h LEFT JOIN larder_orphan AS o ON o.store = h.store AND o.ino = h.ino
@@ -104,6 +111,9 @@ const STORE: &[&str] = &[
        FROM \"{t}_map\" AS m LEFT JOIN \"{t}\" AS i ON i.ino = m.ino WHERE i.kind IS NOT 'file'",
     "SELECT DISTINCT '{t}_map: inode ' || m.ino || ' has inline content as well'
        FROM \"{t}_map\" AS m JOIN \"{t}_content\" AS c ON c.ino = m.ino",
+    "SELECT DISTINCT 'larder_patch: there is no file ' || p.ino || ' in {t} (PATCH-1)'
+       FROM larder_patch AS p LEFT JOIN \"{t}\" AS i ON i.ino = p.ino
+       WHERE p.store = ?1 AND i.kind IS NOT 'file'",
     "SELECT DISTINCT '{t}_xattr: there is no inode ' || x.ino
        FROM \"{t}_xattr\" AS x LEFT JOIN \"{t}\" AS i ON i.ino = x.ino WHERE i.ino IS NULL",
 ];

@@ -4,10 +4,10 @@ use crate::Catalog;
 use crate::changes::{ChangeSet, CommitOutcome, InodeChange};
 use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result};
-use crate::extents;
 use crate::meta::{add_meta, next_commit_seq};
 use crate::rows::{ContentRow, InodeRow};
 use crate::statements::StoreSql;
+use crate::{extents, patches};
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, Statement, params};
 use std::collections::{BTreeSet, HashMap};
@@ -47,7 +47,13 @@ impl Catalog {
             apply_segments(txn, changes)?;
             apply_orphans(txn, seq, changes)?;
             apply_session(txn, changes)?;
-            Ok(CommitOutcome { seq, reclaimed })
+            let owner = |store| stores[&store].table_store;
+            let patch_blocks_change = patches::apply(txn, seq, changes, owner)?;
+            Ok(CommitOutcome {
+                seq,
+                reclaimed,
+                patch_blocks_change,
+            })
         })
     }
 
@@ -58,6 +64,8 @@ impl Catalog {
         ids.extend(changes.map_pages.iter().map(|change| change.0));
         ids.extend(changes.map_cuts.iter().map(|change| change.0));
         ids.extend(changes.xattrs.iter().map(|change| change.0));
+        ids.extend(changes.patches.iter().map(|change| change.0));
+        ids.extend(changes.patches_applied.iter().map(|change| change.0));
         ids.into_iter()
             .map(|id| Ok((id, self.store_sql(id)?)))
             .collect()

@@ -54,6 +54,7 @@ mod error;
 mod extents;
 mod meta;
 mod open;
+mod patches;
 mod read;
 mod rows;
 mod schema;
@@ -69,7 +70,8 @@ pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use larder_format as format;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
 pub use rows::{
-    ContentRow, DatabaseInfo, DirentRow, ExtentRow, InodeRow, SegmentRow, SessionRow, StoreRow,
+    ContentRow, DatabaseInfo, DirentRow, ExtentRow, InodeRow, PatchRow, SegmentRow, SessionRow,
+    StoreRow,
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use sql::{SqlRow, SqlSession, SqlValue};

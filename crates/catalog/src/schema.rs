@@ -20,19 +20,25 @@ pub(crate) struct Step {
 }
 
 /// Step `n` leads from version `n` to `n + 1`. Released steps never change.
-pub(crate) const STEPS: &[Step] = &[Step {
-    sql: include_str!("schema/v1.sql"),
-    guarded: &[
-        "larder_meta",
-        "larder_store",
-        "larder_segment",
-        "larder_extent",
-        "larder_ag",
-        "larder_session",
-        "larder_orphan",
-        "larder_holder",
-    ],
-}];
+pub(crate) const STEPS: &[Step] = &[
+    Step {
+        sql: include_str!("schema/v1.sql"),
+        guarded: &[
+            "larder_meta",
+            "larder_store",
+            "larder_segment",
+            "larder_extent",
+            "larder_ag",
+            "larder_session",
+            "larder_orphan",
+            "larder_holder",
+        ],
+    },
+    Step {
+        sql: include_str!("schema/v4.sql"),
+        guarded: &["larder_patch"],
+    },
+];
 
 /// The version this build writes: `PRAGMA user_version`.
 pub const SCHEMA_VERSION: u32 = STEPS.len() as u32;

@@ -23,6 +23,7 @@ use crate::engine::{Engine, lock};
 use crate::gather::Gather;
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
+use crate::patch::ending;
 use crate::turn::Turn;
 use crate::write_path::ContentFlush;
 use crate::{Error, ErrorKind, Result};
@@ -139,6 +140,7 @@ pub(crate) struct FrozenNode {
     entries: Vec<(Name, Option<Ino>)>,
     xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     content_row: Option<Option<ContentRow>>,
+    patches_ended: Vec<u64>,
     /// Dirty blocks, or none when only the map changed.
     pub flush: Option<ContentFlush>,
 }
@@ -152,13 +154,15 @@ impl Engine {
             let open = self.open_generation.load(Ordering::SeqCst);
             if group.is_empty() { open - 1 } else { open }
         };
-        self.sync_generation(target)
+        self.sync_generation(target)?;
+        self.apply_if_full()
     }
 
     /// The same for the operations on one inode.
     pub fn sync_node(&self, node: &Node) -> Result<()> {
         let generation = node.lock().generation;
-        self.sync_generation(generation)
+        self.sync_generation(generation)?;
+        self.apply_if_full()
     }
 
     fn sync_generation(&self, generation: u64) -> Result<()> {
@@ -195,6 +199,7 @@ impl Engine {
 
     /// The background's part: due groups, reclaim, and giving the turn back.
     pub(crate) fn commit_if_due(&self) -> Result<()> {
+        self.apply_if_due()?;
         if !self.turn.is_held() {
             let is_time = lock(&self.group)
                 .reclaim_after
@@ -346,6 +351,7 @@ impl Engine {
             entries: Vec::new(),
             xattrs: Vec::new(),
             content_row: None,
+            patches_ended: Vec::new(),
             flush: None,
         };
         frozen.entries = state
@@ -403,11 +409,15 @@ impl Engine {
                 self.lock_room().space.forfeit(promise);
             }
         }
-        if !content.gather.is_empty() || content.map.is_dirty() {
+        frozen.patches_ended = content.patches.take_ended();
+        let applied = content.applied.take();
+        if !content.gather.is_empty() || content.map.is_dirty() || applied.is_some() {
             let gather: Arc<Gather> = Arc::new(std::mem::take(&mut content.gather));
             content.frozen = Some(gather.clone());
             frozen.flush = Some(ContentFlush {
+                runs: gather.runs(),
                 gather,
+                applied,
                 promise: content.promise.take(),
                 may_grow: state.open_count > 0
                     && (content.expected_bytes == 0 || size < content.expected_bytes),
@@ -501,6 +511,10 @@ impl Engine {
                 .into_iter()
                 .map(|(name, value)| (store, ino, name, value)),
         );
+        let ended = std::mem::take(&mut frozen.patches_ended);
+        if !ended.is_empty() {
+            set.patches.push((store, ino, ending(ended)));
+        }
         if let Some(content) = frozen.content_row.take() {
             set.contents.push((store, ino, content));
         }
@@ -574,6 +588,7 @@ impl Engine {
     /// Makes the commit known in this process.
     fn publish(&self, generation: u64, nodes: &[FrozenNode], outcome: &CommitOutcome) {
         self.known_seq.store(outcome.seq.0, Ordering::SeqCst);
+        self.publish_patches(outcome.patch_blocks_change);
         self.publish_room(outcome.seq, &outcome.reclaimed);
         for frozen in nodes {
             let mut state = frozen.node.lock();
@@ -582,6 +597,7 @@ impl Engine {
                 .entries
                 .retain(|_, delta| delta.generation > generation);
             state.content.map.forget_cut();
+            state.content.patches.publish(outcome.seq);
             if frozen.is_deleted {
                 drop(state);
                 lock(&self.cache).remove(&(frozen.node.store, frozen.node.ino));

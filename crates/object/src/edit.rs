@@ -194,6 +194,7 @@ impl Engine {
         let keep = size.div_ceil(BLOCK_BYTES);
         self.discard(state, keep, u64::MAX);
         let removed = state.content.map.truncate(self.map_source(node), keep)?;
+        state.content.patches.end(keep, u64::MAX);
         self.retire(state, removed);
         Ok(())
     }
@@ -274,6 +275,7 @@ impl Engine {
                 let (from, to) = (first_whole / BLOCK_BYTES, last_whole / BLOCK_BYTES);
                 self.discard(&mut state, from, to);
                 let removed = state.content.map.remove(self.map_source(node), from, to)?;
+                state.content.patches.end(from, to);
                 self.retire(&mut state, removed);
             }
             self.zero(

@@ -2,6 +2,7 @@
 
 use crate::commit::Group;
 use crate::node::Node;
+use crate::patch::PatchBook;
 use crate::room::Room;
 use crate::session::Session;
 use crate::turn::Turn;
@@ -34,6 +35,9 @@ pub struct EngineOptions {
     pub commit_interval: Duration,
     /// Dirty content kept in memory at most, bytes; then writers wait. 0: max(64 MiB, 2 % of RAM).
     pub dirty_bytes_max: u64,
+    /// Patches (small overwrites that are not yet in place) kept in the catalog at most, bytes; they
+    /// are written in place in the background when there are a quarter of that.
+    pub patch_bytes_max: u64,
     /// Where the present comes from; default: the system clock.
     pub clock: Option<Clock>,
     /// Commits in the background; without it only `sync` and a full gather commit (tests that must
@@ -48,6 +52,7 @@ impl Default for EngineOptions {
             catalog_vfs: None,
             commit_interval: Duration::from_millis(100),
             dirty_bytes_max: 0,
+            patch_bytes_max: 64 << 20,
             clock: None,
             has_background: true,
         }
@@ -100,6 +105,7 @@ pub struct Engine {
     /// Reads under way, by the commit they began at: what they may touch is not reclaimed.
     pub(crate) readers: Mutex<BTreeMap<CommitSeq, u32>>,
     pub(crate) dirty_bytes: AtomicU64,
+    pub(crate) patches: PatchBook,
     /// Stores where something of the user's may refuse a row.
     pub(crate) constrained: RwLock<HashSet<StoreId>>,
     /// Another connection has committed, and the caches do not know yet.
@@ -248,6 +254,7 @@ impl Engine {
             segments: RwLock::default(),
             readers: Mutex::default(),
             dirty_bytes: AtomicU64::new(0),
+            patches: PatchBook::default(),
             constrained: RwLock::default(),
             may_have_orphans: AtomicBool::new(false),
             has_foreign_change: AtomicBool::new(false),
@@ -260,6 +267,7 @@ impl Engine {
         });
         engine.open_segments()?;
         engine.find_constraints()?;
+        engine.refresh_patches()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
         if options.has_background {
@@ -286,14 +294,16 @@ impl Engine {
 
     fn close_orderly(&self) -> Result<()> {
         self.check_running()?;
-        let wants_reclaim = self.lock_room().is_loaded() && self.wants_reclaim()?;
-        if wants_reclaim && self.turn.try_begin(|| self.refresh_with_turn())? {
+        let wants_turn =
+            self.patch_bytes() > 0 || (self.lock_room().is_loaded() && self.wants_reclaim()?);
+        if wants_turn && self.turn.try_begin(|| self.refresh_with_turn())? {
             self.turn.end();
         }
         if !self.turn.abandon_if_unheld() {
             // Alone: what others began is in the last commit, and nobody begins anything more.
             let alone = self.alone()?;
             self.commit_now()?;
+            self.apply_patches()?;
             self.reclaim_all()?;
             self.turn.abandon();
             drop(alone);
@@ -514,6 +524,7 @@ impl Engine {
             *of != store
         });
         self.known_seq.store(seq.0, Ordering::SeqCst);
+        self.refresh_patches()?;
         self.reload_space()
     }
 }

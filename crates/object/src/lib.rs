@@ -7,13 +7,13 @@
 //!
 //! # Invariants
 //! Each module states its own: `TURN-n`, `SESSION-n`, `NODE-n`, `GATHER-n`, `MAP-4`, `EDIT-n`,
-//! `COMMIT-n`, `ROOM-n`.
+//! `COMMIT-n`, `ROOM-n`, `PATCH-n`.
 //!
 //! # The road
 //! ```text
 //!  content ── namespace (names, attributes) ─┐
 //!          └─ edit (content) ── gather ──────┴─▶ group ──▶ commit ─┬─ write_path ─▶ segment
-//!  content ── read_path ◀── gather | frozen | inline | map          └─ catalog
+//!  content ── read_path ◀── gather | frozen | inline | patch | map          └─ catalog
 //! ```
 //!
 //! # Concurrency
@@ -33,6 +33,7 @@ mod gather;
 mod map;
 mod namespace;
 mod node;
+mod patch;
 mod read_path;
 mod report;
 mod room;

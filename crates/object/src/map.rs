@@ -52,6 +52,11 @@ impl ExtentMap {
         }
     }
 
+    /// Whether nothing was read from the catalog yet.
+    pub fn is_unread(&self) -> bool {
+        self.pages.is_empty()
+    }
+
     /// Whether a commit has something to write.
     pub fn is_dirty(&self) -> bool {
         self.cut_dirty.is_some() || !self.dirty.is_empty()

@@ -67,7 +67,7 @@ impl Engine {
         }
     }
 
-    fn node(&self, store: StoreId, ino: Ino) -> Result<Arc<Node>> {
+    pub(crate) fn node(&self, store: StoreId, ino: Ino) -> Result<Arc<Node>> {
         if let Some(node) = lock(&self.cache).get(&(store, ino)) {
             return Ok(node.clone());
         }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! # Invariants
-//! * `NODE-1` Content is read gather first, then frozen, then inline, then map, then hole.
+//! * `NODE-1` Content is read gather first, then frozen, then inline, then patch, then map, then hole.
 //! * `NODE-2` While `frozen` is set nobody but the commit edits the map.
 //! * `NODE-3` A node with uncommitted changes is on the dirty list of the open group.
 //! * `NODE-4` Nothing changes a node without the turn (see `turn`).
@@ -22,6 +22,7 @@
 
 use crate::gather::Gather;
 use crate::map::ExtentMap;
+use crate::patch::{Applied, Patches};
 use larder_catalog::{AttrMask, InodeRow};
 use larder_space::Reservation;
 use larder_space::format::{FileKind, Ino, Name, StoreId};
@@ -81,6 +82,10 @@ pub(crate) struct Content {
     pub map: ExtentMap,
     /// Whether `inline` has been read from the catalog.
     pub is_loaded: bool,
+    /// Small overwrites that are in the catalog and not in place; loaded with `inline`.
+    pub patches: Patches,
+    /// What was written in place and not yet committed.
+    pub applied: Option<Applied>,
     pub inline: Option<Vec<u8>>,
     /// The catalog has an inline row.
     pub has_inline_row: bool,

@@ -1,4 +1,4 @@
-//! The read path: gather → frozen → inline → extent map → segment (verify) → bytes.
+//! The read path: gather → frozen → inline → patch → extent map → segment (verify) → bytes.
 //!
 //! Memory is copied under the node's lock; devices are read without it. What a read may touch is
 //! pinned by `begin_read` (`SESSION-2`).
@@ -93,7 +93,12 @@ impl Engine {
                 done += in_block;
                 continue;
             }
-            // The next dirty block ends what the map may answer for.
+            if let Some(bytes) = content.patches.find(block) {
+                buffer[done..done + in_block].copy_from_slice(&bytes[within..within + in_block]);
+                done += in_block;
+                continue;
+            }
+            // The next dirty or patched block ends what the map may answer for.
             let wanted = (within + buffer.len() - done).div_ceil(BLOCK) as u64;
             let dirty = content.gather.next_present(block).into_iter();
             let frozen = content
@@ -102,6 +107,7 @@ impl Engine {
                 .and_then(|frozen| frozen.next_present(block));
             let blocks = dirty
                 .chain(frozen)
+                .chain(content.patches.next_present(block))
                 .map(|next| next - block)
                 .chain([wanted])
                 .min()
@@ -195,9 +201,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads the inline row if there is one.
+    /// Reads the patches, and the inline row if there is one.
     pub(crate) fn load_content(&self, node: &Node, state: &mut NodeState) -> Result<()> {
         if !state.content.is_loaded {
+            debug_assert!(state.content.map.is_unread(), "PATCH-2");
+            state.content.patches = self.load_patches(node.store, node.ino)?;
             state.content.inline = match self.catalog.content(node.store, node.ino)? {
                 Some(ContentRow::Inline(bytes)) => Some(bytes),
                 Some(ContentRow::Target(_)) | None => None,

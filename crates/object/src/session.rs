@@ -13,6 +13,7 @@
 use crate::engine::{Engine, lock};
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
+use crate::patch::Patches;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{AttrMask, Catalog, InodeChange, InodeRow};
@@ -211,6 +212,7 @@ impl Engine {
             let has_new_content = seq > self.known_seq();
             if has_new_content {
                 self.open_segments()?;
+                self.refresh_patches()?;
             }
             let held = {
                 let _gate = self.close_gate();
@@ -268,6 +270,7 @@ impl Engine {
                 }
                 state.entries.clear();
                 state.content.map = ExtentMap::default();
+                state.content.patches = Patches::default(); // PATCH-2
                 state.content.inline = None;
                 state.content.is_loaded = false;
             }

@@ -8,6 +8,7 @@ use crate::edit::stream_of;
 use crate::engine::Engine;
 use crate::gather::Gather;
 use crate::map::Mapped;
+use crate::patch::{Applied, ending};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
 use larder_space::format::limits::BLOCK_BYTES;
@@ -26,9 +27,20 @@ const REQUEST_BYTES: u64 = 8 << 20;
 /// Dirty blocks on their way to a segment.
 pub(crate) struct ContentFlush {
     pub gather: Arc<Gather>,
+    /// Dirty runs that get a new place; all of the gather but what became patches.
+    pub runs: Vec<(u64, u64)>,
+    /// Patches that were written in place.
+    pub applied: Option<Applied>,
     pub promise: Option<Reservation>,
     /// It is open, and its final length is not known or not reached.
     pub may_grow: bool,
+}
+
+impl ContentFlush {
+    /// Blocks that get a new place.
+    fn block_count(&self) -> u64 {
+        self.runs.iter().map(|(_, count)| count).sum()
+    }
 }
 
 impl Drop for ContentFlush {
@@ -54,6 +66,7 @@ impl Engine {
         nodes: &mut [FrozenNode],
         set: &mut ChangeSet,
     ) -> Result<()> {
+        self.patch_small(nodes, set)?;
         let mut placed = self.place(nodes)?;
         let gathers: Vec<Option<Arc<Gather>>> = nodes
             .iter()
@@ -65,12 +78,8 @@ impl Engine {
 
     /// Allocates: large objects first, each alone; then all small ones together.
     fn place(&self, nodes: &mut [FrozenNode]) -> Result<Vec<Placed>> {
-        let blocks_of = |frozen: &FrozenNode| {
-            frozen
-                .flush
-                .as_ref()
-                .map_or(0, |flush| flush.gather.block_count())
-        };
+        let blocks_of =
+            |frozen: &FrozenNode| frozen.flush.as_ref().map_or(0, ContentFlush::block_count);
         let mut order: Vec<usize> = (0..nodes.len())
             .filter(|&index| blocks_of(&nodes[index]) > 0)
             .collect();
@@ -93,7 +102,7 @@ impl Engine {
         let Some(flush) = frozen.flush.as_mut() else {
             return Ok(());
         };
-        let runs = flush.gather.runs();
+        let runs = flush.runs.clone();
         let blocks = frozen.row.size_bytes.div_ceil(BLOCK_BYTES);
         let is_growing = flush.may_grow && runs.len() == 1 && runs[0].0 + runs[0].1 == blocks;
         let placement = if is_growing {
@@ -109,7 +118,7 @@ impl Engine {
             let mut room = self.lock_room();
             let pieces = room
                 .space
-                .allocate(&mut promise, flush.gather.block_count(), placement);
+                .allocate(&mut promise, flush.block_count(), placement);
             room.space.forfeit(promise);
             pieces
         };
@@ -129,7 +138,7 @@ impl Engine {
             let Some(flush) = nodes[index].flush.as_mut() else {
                 continue;
             };
-            blocks += flush.gather.block_count();
+            blocks += flush.block_count();
             let part = flush.promise.take().ok_or_else(unpromised)?;
             match promise.as_mut() {
                 Some(promise) => promise.merge(part),
@@ -148,7 +157,7 @@ impl Engine {
         let mut pieces = Pieces::new(pieces);
         for &index in order {
             if let Some(flush) = &nodes[index].flush {
-                spread(index, &flush.gather.runs(), &mut pieces, placed);
+                spread(index, &flush.runs, &mut pieces, placed);
             }
         }
         Ok(())
@@ -219,15 +228,21 @@ impl Engine {
         placed.sort_by_key(|piece| (piece.node_index, piece.logical_block));
         let mut placed = placed.into_iter().peekable();
         for (index, frozen) in nodes.iter_mut().enumerate() {
-            let Some(flush) = frozen.flush.take() else {
+            let Some(mut flush) = frozen.flush.take() else {
                 continue;
             };
             let (store, ino) = (frozen.node.store, frozen.node.ino);
             let source = self.map_source(&frozen.node);
             let mut state = frozen.node.lock();
+            if let Some(applied) = flush.applied.take() {
+                self.map_applied(&frozen.node, &mut state, applied, set)?;
+            }
             let mut replaced = Vec::new();
+            let mut ended = Vec::new();
             let mut allocated: Vec<Extent> = Vec::new();
             while let Some(piece) = placed.next_if(|piece| piece.node_index == index) {
+                let end = piece.logical_block + piece.extent.block_count;
+                ended.extend(state.content.patches.remove(piece.logical_block, end));
                 let map = &mut state.content.map;
                 replaced.extend(map.insert(
                     source,
@@ -246,9 +261,12 @@ impl Engine {
                 }
             }
             let lost: u64 = replaced.iter().map(|extent| extent.block_count).sum();
-            state.row.block_count = state.row.block_count + flush.gather.block_count() - lost;
+            state.row.block_count = state.row.block_count + flush.block_count() - lost;
             frozen.row.block_count = state.row.block_count;
-            frozen.mask.size = true;
+            frozen.mask.size |= !allocated.is_empty();
+            if !ended.is_empty() {
+                set.patches.push((store, ino, ending(ended)));
+            }
             set.allocated
                 .extend(allocated.into_iter().map(|extent| (extent, store, ino)));
             let changes = state.content.map.take_changes();

@@ -1,0 +1,563 @@
+//! Patches: small overwrites, kept in the catalog until they are written in place.
+//!
+//! Overwriting a few blocks of a large object copy-on-write would leave the object in as many pieces,
+//! and every fsync would cost a data flush beside the catalog's own. So a small run of dirty blocks
+//! that are mapped already is committed as a *patch*: its bytes go into a row of `larder_patch`, in
+//! the same transaction as everything else: one sequential write, one flush. The catalog's
+//! write-ahead log is the redo log. Later, and in the background, patches are *applied*: written over
+//! the blocks that they patch, in order of address.
+//!
+//! ```text
+//!             freeze          catalog's commit              written in place, flushed
+//!  dirty run ────────▶ patch ──────────────────▶ committed ───────────────────────────┐
+//!                        ▲                          │ newer overwrite: replaced       │
+//!                        │                          │ copy-on-write, truncate, punch: │
+//!                        └──────────────────────────┘   ended by a row without bytes  ▼
+//!                                       rows gone, checksums in the map ◀── the apply's commit
+//! ```
+//!
+//! # Words
+//! *Patch*: the newest content of a mapped block, in the catalog. *Apply*: to write patches in place.
+//! *Base*: what the segment holds under a patch.
+//!
+//! # Invariants
+//! * `PATCH-1` A patched block is mapped, and its patch is its content: nobody reads the base, which
+//!   may be old, torn or new.
+//! * `PATCH-2` A session reads the patches of an object from the catalog before any of its map pages,
+//!   and drops both together.
+//! * `PATCH-3` A base is written only while a committed patch covers it, by the session that has the
+//!   turn, and only when every pin and every read under way is at or past the patch's commit.
+//! * `PATCH-4` Rows go in a commit that follows the flush of the bases, and that brings the checksums
+//!   of what was written.
+//! * `PATCH-5` Patches are bounded: beyond `EngineOptions::patch_bytes_max` small overwrites go
+//!   copy-on-write as all others do.
+//!
+//! # Why no reader meets a base that is being written
+//! Let a patch be of commit S. Whoever reads a base from a segment, with the checksum of the map, has
+//! planned that from patches and map pages in memory.
+//! * In this process: a plan made before the patch was in memory belongs to a read that began
+//!   (`begin_read`) below S, and holds the horizon below S until it ends. A plan made later, under the
+//!   node's lock, finds the patch and copies it. Fills of partial writes read under the node's lock.
+//! * In another session: while its pin is below S nothing is written (`PATCH-3`). A pin reaches S only
+//!   after the session dropped all that is older (`SESSION-3`); what it reads from the catalog after
+//!   that holds the row of S, until the apply's commit A deletes it. If it read the patch before A and
+//!   the map page after: the patch hides the new base, and both are the same bytes. Patch after A and
+//!   map page before A would be wrong, and cannot be (`PATCH-2`).
+//! * A read that begins during the apply, in any session, begins at S or later: one of the above.
+//!
+//! The bases cannot be given to another object meanwhile: applying is a read itself (it pins), so
+//! nothing that is retired during the apply is reclaimed.
+//!
+//! # Recovery
+//! None. Rows of a commit that is durable are there, and cover what an interrupted apply left; the
+//! next apply does it all again.
+
+use crate::commit::{FrozenNode, broken};
+use crate::engine::{Edit, Engine, lock};
+use crate::map::Mapped;
+use crate::node::{Node, NodeState};
+use crate::{ErrorKind, Result};
+use larder_catalog::{ChangeSet, PatchRow};
+use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{Checksum, CommitSeq, Extent, Ino, StoreId, block_checksum};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Longer runs go copy-on-write (64 KiB).
+const RUN_BLOCKS_MAX: u64 = 16;
+/// An object with more blocks in small runs than this, in one group, goes copy-on-write
+/// (docs/decisions/0009-patches.md has the measurement).
+const OBJECT_BLOCKS_MAX: u64 = 256;
+/// Patches are applied when so many of `EngineOptions::patch_bytes_max` wait: one part in this.
+const FULL_DIVISOR: u64 = 4;
+/// Patches are applied when the newest is so old.
+const IDLE: Duration = Duration::from_secs(2);
+/// How long to leave patches alone that readers still hold back.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Blocks of one object that are applied at a time.
+const APPLY_BLOCKS: usize = 4096;
+/// Blocks in one request to a device at most.
+const REQUEST_BLOCKS: usize = 1024;
+
+/// What the engine knows of all patches.
+#[derive(Default)]
+pub(crate) struct PatchBook {
+    /// Blocks in all rows, replaced ones included.
+    blocks: AtomicU64,
+    /// Held while patches are applied.
+    applying: Mutex<()>,
+    clock: Mutex<Clock>,
+}
+
+#[derive(Default)]
+struct Clock {
+    /// When this process last saw a new patch.
+    newest: Option<Instant>,
+    /// Not to be applied before this moment.
+    not_before: Option<Instant>,
+}
+
+/// The patches of one object, in memory.
+#[derive(Default)]
+pub(crate) struct Patches {
+    blocks: BTreeMap<u64, Patch>,
+    /// Blocks whose patch an edit of the open group ended.
+    ended: Vec<u64>,
+}
+
+struct Patch {
+    /// Its commit; `None` while that runs.
+    seq: Option<CommitSeq>,
+    bytes: Arc<[u8]>,
+}
+
+/// Patches of one object that were written in place; the next commit may tell.
+pub(crate) struct Applied {
+    /// All patches up to this commit are among them, or replaced, or ended.
+    upto: CommitSeq,
+    writes: Vec<InPlace>,
+}
+
+struct InPlace {
+    block: u64,
+    seq: CommitSeq,
+    /// One block.
+    base: Extent,
+    bytes: Arc<[u8]>,
+    checksum: Checksum,
+}
+
+impl Patches {
+    /// From the rows of the catalog, oldest first.
+    fn decode(rows: Vec<PatchRow>) -> Patches {
+        let mut blocks = BTreeMap::new();
+        for row in rows {
+            for (index, block) in row.blocks.into_iter().enumerate() {
+                match &row.bytes {
+                    Some(bytes) => {
+                        let at = index * BLOCK_BYTES as usize;
+                        let patch = Patch {
+                            seq: Some(row.seq),
+                            bytes: bytes[at..at + BLOCK_BYTES as usize].into(),
+                        };
+                        blocks.insert(block, patch);
+                    }
+                    None => {
+                        blocks.remove(&block);
+                    }
+                }
+            }
+        }
+        Patches {
+            blocks,
+            ended: Vec::new(),
+        }
+    }
+
+    /// The content of block `block`, if it is patched.
+    pub fn find(&self, block: u64) -> Option<&[u8]> {
+        self.blocks.get(&block).map(|patch| &*patch.bytes)
+    }
+
+    /// The parts of `count` blocks from `first` on that are not patched, as `(offset, blocks)`.
+    pub fn gaps(&self, first: u64, count: u64) -> Vec<(u64, u64)> {
+        let mut gaps = Vec::new();
+        let mut at = 0;
+        while at < count {
+            let next = self.next_present(first + at).map_or(count, |b| b - first);
+            let end = next.min(count);
+            if end > at {
+                gaps.push((at, end - at));
+            }
+            at = end + 1;
+        }
+        gaps
+    }
+
+    /// The first patched block at or after `from`.
+    pub fn next_present(&self, from: u64) -> Option<u64> {
+        self.blocks.range(from..).next().map(|(&block, _)| block)
+    }
+
+    /// Ends the patches of blocks `from..to` with the open group.
+    pub fn end(&mut self, from: u64, to: u64) {
+        let ended = self.remove(from, to);
+        self.ended.extend(ended);
+    }
+
+    /// Takes what [`Patches::end`] ended.
+    pub fn take_ended(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Forgets the patches of blocks `from..to`; says which blocks had one.
+    pub fn remove(&mut self, from: u64, to: u64) -> Vec<u64> {
+        let gone: Vec<u64> = self.blocks.range(from..to).map(|(&b, _)| b).collect();
+        for block in &gone {
+            self.blocks.remove(block);
+        }
+        gone
+    }
+
+    /// Every patch is committed now, the new ones by `seq`.
+    pub fn publish(&mut self, seq: CommitSeq) {
+        for patch in self.blocks.values_mut().filter(|p| p.seq.is_none()) {
+            patch.seq = Some(seq);
+        }
+    }
+
+    fn is_of(&self, block: u64, seq: CommitSeq) -> bool {
+        self.blocks.get(&block).is_some_and(|p| p.seq == Some(seq))
+    }
+
+    /// Up to which commit patches can be applied at once: at most `horizon`, and not many more than
+    /// [`APPLY_BLOCKS`] of them.
+    fn find_cut(&self, horizon: CommitSeq) -> Option<CommitSeq> {
+        let due = self.blocks.values().filter_map(|patch| patch.seq);
+        let mut due: Vec<CommitSeq> = due.filter(|&seq| seq <= horizon).collect();
+        if due.len() <= APPLY_BLOCKS {
+            return Some(horizon);
+        }
+        Some(*due.select_nth_unstable(APPLY_BLOCKS - 1).1)
+    }
+}
+
+/// The row that ends the patches of `blocks`.
+pub(crate) fn ending(blocks: Vec<u64>) -> PatchRow {
+    PatchRow {
+        seq: CommitSeq(0),
+        blocks,
+        bytes: None,
+    }
+}
+
+impl Engine {
+    /// Bytes of patches that wait for being applied, replaced ones included.
+    pub fn patch_bytes(&self) -> u64 {
+        self.patches.blocks.load(Ordering::SeqCst) * BLOCK_BYTES
+    }
+
+    fn patch_blocks_max(&self) -> u64 {
+        self.options.patch_bytes_max / BLOCK_BYTES
+    }
+
+    /// Learns from the catalog how much is patched: when the database is opened, and when another
+    /// session committed, before anything else is read again (`PATCH-2`).
+    pub(crate) fn refresh_patches(&self) -> Result<()> {
+        let blocks = self.catalog.patch_blocks()?;
+        if self.patches.blocks.swap(blocks, Ordering::SeqCst) != blocks {
+            lock(&self.patches.clock).newest = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// A commit of ours changed the number of blocks in patch rows.
+    pub(crate) fn publish_patches(&self, change: i64) {
+        let blocks = &self.patches.blocks;
+        let after = blocks.load(Ordering::SeqCst).saturating_add_signed(change);
+        blocks.store(after, Ordering::SeqCst);
+        if change > 0 {
+            lock(&self.patches.clock).newest = Some(Instant::now());
+        }
+    }
+
+    /// Reads the patches of an object. The map must not have been read before (`PATCH-2`).
+    pub(crate) fn load_patches(&self, store: StoreId, ino: Ino) -> Result<Patches> {
+        if self.patches.blocks.load(Ordering::SeqCst) == 0 {
+            return Ok(Patches::default());
+        }
+        Ok(Patches::decode(self.catalog.patches(store, ino)?))
+    }
+
+    // ---- making patches -----------------------------------------------------------------------
+
+    /// Makes patches of small runs of dirty blocks that are mapped; the others stay in
+    /// [`crate::write_path::ContentFlush::runs`]. The nodes are frozen, so what is mapped now stays
+    /// so (`NODE-2`).
+    pub(crate) fn patch_small(&self, nodes: &mut [FrozenNode], set: &mut ChangeSet) -> Result<()> {
+        let waiting = self.patches.blocks.load(Ordering::SeqCst);
+        let mut left = self.patch_blocks_max().saturating_sub(waiting);
+        for frozen in nodes.iter_mut() {
+            let Some(flush) = frozen.flush.as_mut() else {
+                continue;
+            };
+            let mut state = frozen.node.lock();
+            let (small, large) = self.split_runs(&frozen.node, &mut state, &flush.runs)?;
+            let count: u64 = small.iter().map(|(_, count)| count).sum();
+            if count == 0 || count > OBJECT_BLOCKS_MAX.min(left) {
+                continue;
+            }
+            left -= count; // PATCH-5
+            let mut row = PatchRow {
+                seq: CommitSeq(0),
+                blocks: Vec::with_capacity(count as usize),
+                bytes: None,
+            };
+            let mut all = Vec::with_capacity((count * BLOCK_BYTES) as usize);
+            for block in small
+                .iter()
+                .flat_map(|&(first, count)| first..first + count)
+            {
+                for bytes in flush.gather.slices(block, 1) {
+                    all.extend_from_slice(bytes);
+                    let patch = Patch {
+                        seq: None,
+                        bytes: bytes.into(),
+                    };
+                    state.content.patches.blocks.insert(block, patch);
+                }
+                row.blocks.push(block);
+            }
+            row.bytes = Some(all);
+            flush.runs = large;
+            set.patches.push((frozen.node.store, frozen.node.ino, row));
+            if let Some(mut promise) = flush.promise.take() {
+                // What was promised beyond the dirty blocks goes with the last of them.
+                let kept: u64 = flush.runs.iter().map(|(_, count)| count).sum();
+                flush.promise = (kept > 0).then(|| promise.split(kept));
+                self.lock_room().space.forfeit(promise);
+            }
+        }
+        Ok(())
+    }
+
+    /// Small runs on mapped blocks, and the others.
+    #[allow(clippy::type_complexity)]
+    fn split_runs(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        runs: &[(u64, u64)],
+    ) -> Result<(Vec<(u64, u64)>, Vec<(u64, u64)>)> {
+        let source = self.map_source(node);
+        let (mut small, mut large) = (Vec::new(), Vec::new());
+        for &(first, count) in runs {
+            let mut mapped = 0;
+            while count <= RUN_BLOCKS_MAX && mapped < count {
+                match state.content.map.find(source, first + mapped)? {
+                    Mapped::Run(run) => mapped += run.extent.block_count,
+                    Mapped::Hole(_) => break,
+                }
+            }
+            match mapped >= count {
+                true => small.push((first, count)),
+                false => large.push((first, count)),
+            }
+        }
+        Ok((small, large))
+    }
+
+    // ---- applying them ------------------------------------------------------------------------
+
+    /// Whether the background should apply patches now.
+    fn is_apply_due(&self) -> bool {
+        let waiting = self.patches.blocks.load(Ordering::SeqCst);
+        if waiting == 0 {
+            return false;
+        }
+        let clock = lock(&self.patches.clock);
+        let is_rested = clock.not_before.is_none_or(|at| Instant::now() >= at);
+        let is_idle = clock.newest.is_none_or(|newest| newest.elapsed() >= IDLE);
+        is_rested && (is_idle || self.is_patched_full())
+    }
+
+    fn is_patched_full(&self) -> bool {
+        let waiting = self.patches.blocks.load(Ordering::SeqCst);
+        waiting > 0 && waiting >= self.patch_blocks_max() / FULL_DIVISOR
+    }
+
+    /// The background's part. Never waits for the turn.
+    pub(crate) fn apply_if_due(&self) -> Result<()> {
+        if !self.is_apply_due() {
+            return Ok(());
+        }
+        if !self.turn.try_begin(|| self.refresh_with_turn())? {
+            lock(&self.patches.clock).not_before = Some(Instant::now() + PAUSE);
+            return Ok(());
+        }
+        let _edit = Edit { engine: self };
+        self.apply_patches()
+    }
+
+    /// The same for an engine without background: after a sync, when enough waits.
+    pub(crate) fn apply_if_full(&self) -> Result<()> {
+        if self.options.has_background || !self.is_patched_full() {
+            return Ok(());
+        }
+        let _edit = self.edit()?;
+        self.apply_patches()
+    }
+
+    /// Writes in place what no reader holds back, and commits that. The caller has the turn. Cost:
+    /// one request per contiguous piece, one flush per segment, one commit.
+    pub(crate) fn apply_patches(&self) -> Result<()> {
+        if self.patches.blocks.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        let _one_at_a_time = lock(&self.patches.applying);
+        let pin = self.begin_read();
+        let outcome = self.apply_pinned();
+        self.end_read(pin);
+        if let Err(error) = &outcome {
+            self.stop(format!(
+                "patches could not be written in place ({error}); close and reopen the database"
+            ));
+        }
+        outcome
+    }
+
+    fn apply_pinned(&self) -> Result<()> {
+        let horizon = self.reclaim_horizon()?;
+        let before = self.patches.blocks.load(Ordering::SeqCst);
+        let mut objects: Vec<(Arc<Node>, Applied)> = Vec::new();
+        for (store, ino) in self.catalog.patched_objects()? {
+            let node = match self.node(store, ino) {
+                // Deleted by the open group; the rows go with it.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                node => node?,
+            };
+            if let Some(applied) = self.plan_apply(&node, horizon)? {
+                objects.push((node, applied));
+            }
+        }
+        self.write_in_place(&objects)?;
+        for (node, applied) in objects {
+            let _gate = self.enter_gate();
+            let mut state = self.lock_node(&node)?;
+            if !state.is_deleted {
+                state.content.applied = Some(applied);
+                self.mark_dirty(&node, &mut state);
+            }
+        }
+        self.commit_now()?;
+        let mut clock = lock(&self.patches.clock);
+        // What remains is too new for some reader; or it came meanwhile, and is soon due.
+        let is_stuck = self.patches.blocks.load(Ordering::SeqCst) >= before;
+        clock.not_before = is_stuck.then(|| Instant::now() + PAUSE);
+        Ok(())
+    }
+
+    /// What of an object can be written in place (`PATCH-3`).
+    fn plan_apply(&self, node: &Arc<Node>, horizon: CommitSeq) -> Result<Option<Applied>> {
+        let mut guard = self.lock_node(node)?;
+        let state = &mut *guard;
+        if state.is_deleted || state.content.applied.is_some() {
+            return Ok(None);
+        }
+        self.load_content(node, state)?;
+        let source = self.map_source(node);
+        let content = &mut state.content;
+        let Some(upto) = content.patches.find_cut(horizon) else {
+            return Ok(None);
+        };
+        let mut writes = Vec::new();
+        for (&block, patch) in &content.patches.blocks {
+            let Some(seq) = patch.seq.filter(|&seq| seq <= upto) else {
+                continue;
+            };
+            let Mapped::Run(run) = content.map.find(source, block)? else {
+                return Err(broken(&format!(
+                    "block {block} of inode {} is patched and not mapped (PATCH-1)",
+                    node.ino
+                )));
+            };
+            writes.push(InPlace {
+                block,
+                seq,
+                base: run.extent.slice(0, 1),
+                bytes: patch.bytes.clone(),
+                checksum: block_checksum(&patch.bytes),
+            });
+        }
+        let is_held_back = writes.is_empty() && !content.patches.blocks.is_empty();
+        Ok((!is_held_back).then_some(Applied { upto, writes }))
+    }
+
+    /// Writes in order of address, neighbours in one request; then flushes.
+    fn write_in_place(&self, objects: &[(Arc<Node>, Applied)]) -> Result<()> {
+        let mut writes: Vec<&InPlace> = objects
+            .iter()
+            .flat_map(|(_, applied)| &applied.writes)
+            .collect();
+        writes.sort_unstable_by_key(|write| write.base);
+        let mut touched = BTreeSet::new();
+        let pieces = writes.chunk_by(|a, b| a.base.is_followed_by(&b.base));
+        for piece in pieces.flat_map(|piece| piece.chunks(REQUEST_BLOCKS)) {
+            let buffers: Vec<&[u8]> = piece.iter().map(|write| &*write.bytes).collect();
+            let start = piece[0].base;
+            self.segment(start.segment)?
+                .write(start.start_block, &buffers)?;
+            touched.insert(start.segment);
+        }
+        for segment in touched {
+            self.segment(segment)?.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Part of the commit: the map takes the checksums of what was written in place, and the rows go
+    /// (`PATCH-4`). A patch that was replaced or ended meanwhile is left out: the newer row, or the
+    /// new place, counts.
+    pub(crate) fn map_applied(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        applied: Applied,
+        set: &mut ChangeSet,
+    ) -> Result<()> {
+        let source = self.map_source(node);
+        let content = &mut state.content;
+        for write in applied.writes {
+            if !content.patches.is_of(write.block, write.seq) {
+                continue;
+            }
+            let replaced =
+                content
+                    .map
+                    .insert(source, write.block, write.base, &[write.checksum])?;
+            if replaced != [write.base] {
+                return Err(broken(&format!(
+                    "block {} of inode {} moved while its patch was applied (PATCH-1)",
+                    write.block, node.ino
+                )));
+            }
+            content.patches.blocks.remove(&write.block);
+        }
+        assert!(
+            content
+                .patches
+                .blocks
+                .values()
+                .all(|patch| patch.seq.is_none_or(|seq| seq > applied.upto)),
+            "PATCH-4"
+        );
+        set.patches_applied
+            .push((node.store, node.ino, applied.upto));
+        Ok(())
+    }
+
+    // ---- check --------------------------------------------------------------------------------
+
+    /// Every patch lies on a mapped block. Nothing is uncommitted.
+    pub(crate) fn check_patches(&self, findings: &mut Vec<String>) -> Result<()> {
+        for (store, ino) in self.catalog.patched_objects()? {
+            let patches = Patches::decode(self.catalog.patches(store, ino)?);
+            let source = crate::map::MapSource {
+                catalog: &self.catalog,
+                store,
+                ino,
+            };
+            let mut map = crate::map::ExtentMap::default();
+            for &block in patches.blocks.keys() {
+                if !map.contains(source, block)? {
+                    findings.push(format!(
+                        "store {store} inode {ino}: block {block} is patched and not mapped (PATCH-1)"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
