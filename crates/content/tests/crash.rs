@@ -9,7 +9,9 @@
 
 mod support;
 
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -48,6 +50,8 @@ struct Run {
     recording: Recording,
     /// Length of the log when the empty database had been created.
     created: usize,
+    /// Where in the log patches were applied.
+    applies: Vec<Range<usize>>,
 }
 
 /// Runs the script of `seed`: half of it, then a clean close, and the rest after another open.
@@ -62,6 +66,7 @@ fn record(seed: u64, commits: Commits) -> Run {
         catalog_vfs: Some(vfs.name().to_owned()),
         commit_interval: Duration::from_millis(4),
         dirty_bytes_max: 300_000,
+        patch_bytes_max: 400_000,
         has_background: commits == Commits::Background,
         ..EngineOptions::default()
     };
@@ -74,14 +79,21 @@ fn record(seed: u64, commits: Commits) -> Run {
     recorder.sync_names();
     recorder.ack(0);
     let created = recorder.position();
+    let (mut patched_count, mut applies) = (0, Vec::new());
     for (start, end) in [(0, OPS / 2), (OPS / 2, OPS)] {
         let mut tree = open(&path, engine.clone()).unwrap();
         for index in start..end {
             let op = &script.ops[index];
+            let (from, waiting) = (recorder.position(), tree.patch_bytes().unwrap());
             tree.apply(op)
                 .unwrap_or_else(|error| panic!("seed {seed}, {index}: {op:?}: {error}"));
             if script.promise(index) > 0 {
                 recorder.ack(script.promise(index) as u64);
+            }
+            match tree.patch_bytes().unwrap().cmp(&waiting) {
+                Less => applies.push(from..recorder.position()),
+                Equal => {}
+                Greater => patched_count += 1,
             }
             if commits == Commits::Background {
                 std::thread::sleep(Duration::from_millis(1));
@@ -96,10 +108,18 @@ fn record(seed: u64, commits: Commits) -> Run {
         reused > 20,
         "only {reused} writes went where others had been: reuse is not tested"
     );
+    if commits == Commits::WhenFull {
+        assert!(
+            patched_count > 10 && applies.len() > 1,
+            "{patched_count} commits with patches, {} applies: patches are not tested",
+            applies.len()
+        );
+    }
     Run {
         script,
         recording,
         created,
+        applies,
     }
 }
 
@@ -271,4 +291,26 @@ fn a_dropped_flush_is_found() {
     };
     control("segments", &|file| file.starts_with(SEGMENTS));
     control("the write-ahead log", &|file| file.ends_with("-wal"));
+}
+
+/// The same for the one flush that stands between writing patches in place and forgetting them
+/// (`PATCH-4`).
+#[test]
+fn a_dropped_flush_of_an_apply_is_found() {
+    let run = record(seed(), Commits::WhenFull);
+    let mut recording = run.recording.clone();
+    let is_flush =
+        |event: &Event| matches!(event, Event::Flush { file, .. } if file.starts_with(SEGMENTS));
+    for apply in run.applies {
+        let last = recording.events[apply.clone()].iter().rposition(is_flush);
+        let at = apply.start + last.expect("an apply flushes");
+        if let Event::Flush { covers, .. } = &mut recording.events[at] {
+            *covers = 0;
+        }
+    }
+    let (faults, count) = replay(&run.script, recording.states(run.created, seed(), 1000), 0);
+    assert!(
+        !faults.is_empty(),
+        "{count} states, and nobody misses the flushes of applies"
+    );
 }

@@ -45,6 +45,7 @@ mod write_path;
 
 pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
 pub use error::{Error, ErrorKind, Result};
+pub use larder_catalog::SCHEMA_VERSION;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_segment::{Device, Storage};
 pub use larder_space::format;

@@ -45,6 +45,7 @@ impl Engine {
             available_bytes: free_bytes
                 .saturating_sub(held_back)
                 .saturating_sub(promised),
+            patch_bytes: self.patch_bytes(),
             catalog_bytes: self.catalog_bytes(),
             inode_count,
         })

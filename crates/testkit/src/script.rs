@@ -168,7 +168,18 @@ impl Generator {
             39..46 => self.distinct_files(|from, to| Op::Rename { from, to })?,
             46..47 => self.rename_directory()?,
             47..49 => self.distinct_files(|one, other| Op::Exchange { one, other })?,
-            49..69 => {
+            // A small overwrite of what is there, as databases make them.
+            49..59 => {
+                let path = self.choose(|_, _, len| len.is_some_and(|len| len > 4096))?;
+                let len = 1 + self.rng.below(3 * 4096);
+                Op::Write {
+                    offset: self.offset(self.len_of(&path).saturating_sub(len)),
+                    len: len.min(self.mix.write_bytes_max),
+                    path,
+                    seed: self.rng.bits(),
+                }
+            }
+            59..69 => {
                 let len = self.write_len();
                 let room = self.mix.file_bytes_max.saturating_sub(len) + 1;
                 Op::Write {

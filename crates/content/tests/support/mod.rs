@@ -95,6 +95,11 @@ impl ContentTree {
         }
     }
 
+    /// Small overwrites that wait for being written in place.
+    pub fn patch_bytes(&self) -> Result<u64> {
+        Ok(self.database.space()?.patch_bytes)
+    }
+
     /// Reads everything.
     pub fn walk(&self) -> Result<Tree> {
         let mut tree = Tree::default();
