@@ -40,7 +40,10 @@ fn a_new_database_has_main_and_its_root() {
     };
     assert_eq!(pragma("page_size"), 8192);
     assert_eq!(pragma("application_id"), 0x4C41_5244);
-    assert_eq!(pragma("user_version"), i64::from(larder_catalog::SCHEMA_VERSION));
+    assert_eq!(
+        pragma("user_version"),
+        i64::from(larder_catalog::SCHEMA_VERSION)
+    );
 }
 
 #[test]

@@ -14,8 +14,9 @@ use larder_format::{Extent, FileKind, MapPage, MapRun, SegmentIndex, limits};
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
 /// The schema is the catalog's; read as text, since this crate must not use that one.
-const SCHEMA: [&str; 3] = [
+const SCHEMA: [&str; 4] = [
     include_str!("../../catalog/src/schema/v1.sql"),
+    include_str!("../../catalog/src/schema/v4.sql"),
     include_str!("../../catalog/src/schema/store.sql"),
     include_str!("../../catalog/src/schema/guard.sql"),
 ];

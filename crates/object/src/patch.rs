@@ -69,7 +69,7 @@ use std::time::{Duration, Instant};
 const RUN_BLOCKS_MAX: u64 = 16;
 /// An object with more blocks in small runs than this, in one group, goes copy-on-write
 /// (docs/decisions/0009-patches.md has the measurement).
-const OBJECT_BLOCKS_MAX: u64 = 256;
+const OBJECT_BLOCKS_MAX: u64 = 2048;
 /// Patches are applied when so many of `EngineOptions::patch_bytes_max` wait: one part in this.
 const FULL_DIVISOR: u64 = 4;
 /// Patches are applied when the newest is so old.
