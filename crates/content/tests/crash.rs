@@ -65,7 +65,7 @@ fn record(seed: u64, commits: Commits) -> Run {
         catalog_vfs: Some(vfs.name().to_owned()),
         commit_interval: Duration::from_millis(4),
         dirty_bytes_max: 300_000,
-        patch_bytes_max: 160_000,
+        patch_bytes_max: 80_000,
         has_background: commits == Commits::Background,
         ..EngineOptions::default()
     };

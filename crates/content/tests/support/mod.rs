@@ -96,6 +96,7 @@ impl ContentTree {
     }
 
     /// Small overwrites that wait for being written in place.
+    #[allow(dead_code)] // Not every test that has this module.
     pub fn patch_bytes(&self) -> Result<u64> {
         Ok(self.database.space()?.patch_bytes)
     }
