@@ -23,7 +23,10 @@ fn a_new_database_has_main_and_its_root() {
         (info.capacity_bytes, info.retention_ns),
         (1 << 30, 3_600_000_000_000)
     );
-    assert_eq!((info.commit_seq, info.format_version), (CommitSeq(0), 1));
+    assert_eq!(
+        (info.commit_seq, info.format_version),
+        (CommitSeq(0), larder_catalog::SCHEMA_VERSION)
+    );
     let root = catalog.inode(MAIN, Ino::ROOT).unwrap().unwrap();
     assert_eq!(
         (root.kind, root.mode, root.uid, root.gid),

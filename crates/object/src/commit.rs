@@ -23,7 +23,7 @@ use crate::engine::{Engine, lock};
 use crate::gather::Gather;
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
-use crate::patch::ending;
+use crate::overlay::ending;
 use crate::turn::Turn;
 use crate::write_path::ContentFlush;
 use crate::{Error, ErrorKind, Result};

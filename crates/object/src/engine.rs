@@ -2,7 +2,7 @@
 
 use crate::commit::Group;
 use crate::node::Node;
-use crate::patch::PatchBook;
+use crate::overlay::PatchBook;
 use crate::room::Room;
 use crate::session::Session;
 use crate::turn::Turn;

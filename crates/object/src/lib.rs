@@ -33,6 +33,7 @@ mod gather;
 mod map;
 mod namespace;
 mod node;
+mod overlay;
 mod patch;
 mod read_path;
 mod report;

@@ -22,7 +22,7 @@
 
 use crate::gather::Gather;
 use crate::map::ExtentMap;
-use crate::patch::{Applied, Patches};
+use crate::overlay::{Applied, Patches};
 use larder_catalog::{AttrMask, InodeRow};
 use larder_space::Reservation;
 use larder_space::format::{FileKind, Ino, Name, StoreId};

@@ -56,13 +56,14 @@ use crate::commit::{FrozenNode, broken};
 use crate::engine::{Edit, Engine, lock};
 use crate::map::Mapped;
 use crate::node::{Node, NodeState};
+use crate::overlay::{Applied, InPlace, Patch, Patches};
 use crate::{ErrorKind, Result};
 use larder_catalog::{ChangeSet, PatchRow};
 use larder_space::format::limits::BLOCK_BYTES;
-use larder_space::format::{Checksum, CommitSeq, Extent, Ino, StoreId, block_checksum};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use larder_space::format::{CommitSeq, Ino, StoreId, block_checksum};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Longer runs go copy-on-write (64 KiB).
@@ -76,162 +77,8 @@ const FULL_DIVISOR: u64 = 4;
 const IDLE: Duration = Duration::from_secs(2);
 /// How long to leave patches alone that readers still hold back.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Blocks of one object that are applied at a time.
-const APPLY_BLOCKS: usize = 4096;
 /// Blocks in one request to a device at most.
 const REQUEST_BLOCKS: usize = 1024;
-
-/// What the engine knows of all patches.
-#[derive(Default)]
-pub(crate) struct PatchBook {
-    /// Blocks in all rows, replaced ones included.
-    blocks: AtomicU64,
-    /// Held while patches are applied.
-    applying: Mutex<()>,
-    clock: Mutex<Clock>,
-}
-
-#[derive(Default)]
-struct Clock {
-    /// When this process last saw a new patch.
-    newest: Option<Instant>,
-    /// Not to be applied before this moment.
-    not_before: Option<Instant>,
-}
-
-/// The patches of one object, in memory.
-#[derive(Default)]
-pub(crate) struct Patches {
-    blocks: BTreeMap<u64, Patch>,
-    /// Blocks whose patch an edit of the open group ended.
-    ended: Vec<u64>,
-}
-
-struct Patch {
-    /// Its commit; `None` while that runs.
-    seq: Option<CommitSeq>,
-    bytes: Arc<[u8]>,
-}
-
-/// Patches of one object that were written in place; the next commit may tell.
-pub(crate) struct Applied {
-    /// All patches up to this commit are among them, or replaced, or ended.
-    upto: CommitSeq,
-    writes: Vec<InPlace>,
-}
-
-struct InPlace {
-    block: u64,
-    seq: CommitSeq,
-    /// One block.
-    base: Extent,
-    bytes: Arc<[u8]>,
-    checksum: Checksum,
-}
-
-impl Patches {
-    /// From the rows of the catalog, oldest first.
-    fn decode(rows: Vec<PatchRow>) -> Patches {
-        let mut blocks = BTreeMap::new();
-        for row in rows {
-            for (index, block) in row.blocks.into_iter().enumerate() {
-                match &row.bytes {
-                    Some(bytes) => {
-                        let at = index * BLOCK_BYTES as usize;
-                        let patch = Patch {
-                            seq: Some(row.seq),
-                            bytes: bytes[at..at + BLOCK_BYTES as usize].into(),
-                        };
-                        blocks.insert(block, patch);
-                    }
-                    None => {
-                        blocks.remove(&block);
-                    }
-                }
-            }
-        }
-        Patches {
-            blocks,
-            ended: Vec::new(),
-        }
-    }
-
-    /// The content of block `block`, if it is patched.
-    pub fn find(&self, block: u64) -> Option<&[u8]> {
-        self.blocks.get(&block).map(|patch| &*patch.bytes)
-    }
-
-    /// The parts of `count` blocks from `first` on that are not patched, as `(offset, blocks)`.
-    pub fn gaps(&self, first: u64, count: u64) -> Vec<(u64, u64)> {
-        let mut gaps = Vec::new();
-        let mut at = 0;
-        while at < count {
-            let next = self.next_present(first + at).map_or(count, |b| b - first);
-            let end = next.min(count);
-            if end > at {
-                gaps.push((at, end - at));
-            }
-            at = end + 1;
-        }
-        gaps
-    }
-
-    /// The first patched block at or after `from`.
-    pub fn next_present(&self, from: u64) -> Option<u64> {
-        self.blocks.range(from..).next().map(|(&block, _)| block)
-    }
-
-    /// Ends the patches of blocks `from..to` with the open group.
-    pub fn end(&mut self, from: u64, to: u64) {
-        let ended = self.remove(from, to);
-        self.ended.extend(ended);
-    }
-
-    /// Takes what [`Patches::end`] ended.
-    pub fn take_ended(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.ended)
-    }
-
-    /// Forgets the patches of blocks `from..to`; says which blocks had one.
-    pub fn remove(&mut self, from: u64, to: u64) -> Vec<u64> {
-        let gone: Vec<u64> = self.blocks.range(from..to).map(|(&b, _)| b).collect();
-        for block in &gone {
-            self.blocks.remove(block);
-        }
-        gone
-    }
-
-    /// Every patch is committed now, the new ones by `seq`.
-    pub fn publish(&mut self, seq: CommitSeq) {
-        for patch in self.blocks.values_mut().filter(|p| p.seq.is_none()) {
-            patch.seq = Some(seq);
-        }
-    }
-
-    fn is_of(&self, block: u64, seq: CommitSeq) -> bool {
-        self.blocks.get(&block).is_some_and(|p| p.seq == Some(seq))
-    }
-
-    /// Up to which commit patches can be applied at once: at most `horizon`, and not many more than
-    /// [`APPLY_BLOCKS`] of them.
-    fn find_cut(&self, horizon: CommitSeq) -> Option<CommitSeq> {
-        let due = self.blocks.values().filter_map(|patch| patch.seq);
-        let mut due: Vec<CommitSeq> = due.filter(|&seq| seq <= horizon).collect();
-        if due.len() <= APPLY_BLOCKS {
-            return Some(horizon);
-        }
-        Some(*due.select_nth_unstable(APPLY_BLOCKS - 1).1)
-    }
-}
-
-/// The row that ends the patches of `blocks`.
-pub(crate) fn ending(blocks: Vec<u64>) -> PatchRow {
-    PatchRow {
-        seq: CommitSeq(0),
-        blocks,
-        bytes: None,
-    }
-}
 
 impl Engine {
     /// Bytes of patches that wait for being applied, replaced ones included.

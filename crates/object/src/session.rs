@@ -13,7 +13,7 @@
 use crate::engine::{Engine, lock};
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
-use crate::patch::Patches;
+use crate::overlay::Patches;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{AttrMask, Catalog, InodeChange, InodeRow};

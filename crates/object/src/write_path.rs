@@ -8,7 +8,7 @@ use crate::edit::stream_of;
 use crate::engine::Engine;
 use crate::gather::Gather;
 use crate::map::Mapped;
-use crate::patch::{Applied, ending};
+use crate::overlay::{Applied, ending};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
 use larder_space::format::limits::BLOCK_BYTES;
