@@ -1,64 +1,88 @@
-//! `cargo xtask bench`: files of four sizes written and read through the API, through the mount, and
-//! on the plain filesystem of the same disk, in one run.
+//! `cargo xtask bench [VERB]`: measures, with both sides of every ratio in one run.
 //!
-//! The three sides take turns, in another order each round, so that what the machine does meanwhile
-//! meets all of them. A write phase ends when everything is durable, on every side. Reads are cold
-//! where this process may drop caches (root). Medians over the rounds.
+//! Each verb is a file here and says what it measures. The API side runs in this process, with
+//! optimisation: built without it, the program starts itself again. What a verb finds is printed, and
+//! written into a document between the markers of the verb.
 
+mod age;
+mod amplification;
+mod bare;
+mod blob_store;
+mod blobs;
+mod blobs_postgres;
+mod blobs_sqlite;
+mod content;
+mod disk;
+mod files;
+mod files_table;
+mod fio;
+mod get;
+mod meters;
+mod population;
+mod put;
+mod report;
+mod setting;
 mod sides;
-mod table;
+mod steady;
+mod stream;
 
 use std::fs;
-use std::path::Path;
-use std::time::{Duration, Instant};
-
-use larder_testkit::fill;
+use std::time::Instant;
 
 use crate::Outcome;
-use crate::mounts::{Larder, Profile};
 use crate::process;
 use crate::workspace::Workspace;
-use sides::{Api, Host, Mounted, Side};
-use table::{Cell, Row};
+use report::Report;
+use setting::{Options, Setting};
 
-const ROUNDS: usize = 5;
+const SUMMARY_HEAD: &str = "\
+| verb | figure | median [min–max] | target |
+|---|---|---:|---:|
+";
 
-/// What is written and read in one phase: so many files of one size.
-#[derive(Debug, Clone, Copy)]
-struct Load {
-    name: &'static str,
-    file_bytes: usize,
-    file_count: usize,
-}
+type Verb = fn(&mut Setting) -> Result<Report, String>;
 
-const LOADS: [Load; 4] = [
-    Load {
-        name: "10 KB",
-        file_bytes: 10_000,
-        file_count: 2000,
-    },
-    Load {
-        name: "100 KB",
-        file_bytes: 100_000,
-        file_count: 500,
-    },
-    Load {
-        name: "1 MB",
-        file_bytes: 1_000_000,
-        file_count: 100,
-    },
-    Load {
-        name: "100 MB",
-        file_bytes: 100_000_000,
-        file_count: 2,
-    },
+/// The verbs that `bench engine` runs, in this order.
+const VERBS: [(&str, Verb); 7] = [
+    ("age", age::run),
+    ("amplification", amplification::run),
+    ("put", put::run),
+    ("get", get::run),
+    ("stream", stream::run),
+    ("blobs", blobs::run),
+    ("steady", steady::run),
 ];
 
-/// The place of the table in a document.
-const MARKERS: (&str, &str) = ("<!-- bench:begin -->", "<!-- bench:end -->");
+/// What `bench` understands.
+const USAGE: &str = "\
+usage: cargo xtask bench [VERB] [FLAGS]
 
-/// Measures, prints the table, and writes it into `document` (between its markers) if there is one.
-pub fn run(document: Option<&str>) -> Outcome {
+  (no verb)      files through the API, the mount and on the plain filesystem
+  engine         all of the verbs below, with moderate sizes, and a summary
+  age            fragments, reads and writes of an aging database, API and mount
+  amplification  bytes to the device per byte of content
+  put            small durable objects, beside the plain filesystem
+  get            small objects, warm and cold, beside the plain filesystem
+  stream         large objects, beside what fio reaches
+  blobs          beside SQLite and PostgreSQL
+  steady         whether the last rounds are as fast as the first
+
+  --quick            at most a minute
+  --moderate         the sizes of `engine`
+  --write DOCUMENT   also write into the document, between the markers of the verb
+  --rounds N         how often each side has its turn
+  --volume SIZE      age: capacity of the database, e.g. 4G
+  --full PERCENT     age: how full it is (90)
+  --sizes NAME       age: only size distributions whose name contains this
+  --side SIDE        age: only `api` or `mount`";
+
+/// Runs what the arguments after `bench` ask for.
+pub fn run(arguments: &[&str]) -> Outcome {
+    if matches!(arguments, ["help" | "--help" | "-h"]) {
+        println!("{USAGE}");
+        return Ok(());
+    }
+    let (verb, options, document) = parse(arguments)?;
     if cfg!(debug_assertions) {
         println!(
             "bench: the API side is measured in this process; building that with optimisation"
@@ -72,128 +96,128 @@ pub fn run(document: Option<&str>) -> Outcome {
             "--",
             "bench",
         ];
-        let write: Vec<&str> = document.map_or(Vec::new(), |path| vec!["--write", path]);
-        return process::run("cargo", &[&forward[..], &write].concat());
+        return process::run("cargo", &[&forward[..], arguments].concat());
     }
-    let larder = Larder::build(Profile::Release)?;
     let place = Workspace::load()?.target.join("bench");
-    fs::create_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;
-    // Not the system's temporary directory: that may be in memory.
-    let scratch =
-        tempfile::tempdir_in(&place).map_err(|error| format!("{}: {error}", place.display()))?;
-    let drops_caches = drop_caches()?;
-    let rows = measure(&larder, scratch.path(), drops_caches)?;
-    let text = table::render(&rows, &description(scratch.path(), drops_caches)?);
-    println!("{text}");
+    if verb == "engine" {
+        return run_all(arguments, document);
+    }
+    let verbs = VERBS.into_iter().chain([("files", files::run as Verb)]);
+    let known = verbs.into_iter().find(|(name, _)| *name == verb);
+    let (verb, run) = known.ok_or(format!("bench has no verb '{verb}'\n{USAGE}"))?;
+    let report = measure(verb, run, &place, options)?;
+    println!("{SUMMARY_HEAD}{}", report::summary(&report));
     match document {
-        Some(path) => write_between_markers(path, &text),
+        Some(document) => write_between_markers(document, verb, &report.text),
         None => Ok(()),
     }
 }
 
-fn measure(larder: &Larder, scratch: &Path, drops_caches: bool) -> Result<Vec<Row>, String> {
-    let mut sides: [Box<dyn Side>; 3] = [
-        Box::new(Api::create(&scratch.join("api.larder"))?),
-        Box::new(Mounted::create(
-            larder,
-            &scratch.join("mount.larder"),
-            &scratch.join("mount"),
-        )?),
-        Box::new(Host::create(&scratch.join("plain"))?),
-    ];
-    let mut rows = Vec::new();
-    for load in LOADS {
-        let mut times: [Vec<(Duration, Duration)>; 3] = Default::default();
-        let mut content = fill(1, load.file_bytes as u64);
-        for round in 0..ROUNDS {
-            for turn in 0..sides.len() {
-                let index = (round + turn) % sides.len();
-                let side = &mut sides[index];
-                let directory = format!("{}-{round}", load.file_bytes);
-                let write = timed(|| side.write(&directory, load.file_count, &mut content))?;
-                side.forget()?;
-                if drops_caches {
-                    drop_caches()?;
-                }
-                let read = timed(|| side.read(&directory, load.file_count, &content))?;
-                side.remove(&directory)?;
-                times[index].push((write, read));
+/// Runs every verb in a process of its own, so that none sees the memory of another, and one that fails
+/// does not keep the others from being measured.
+fn run_all(arguments: &[&str], document: Option<&str>) -> Outcome {
+    let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let (mut lines, mut failed) = (Vec::new(), Vec::new());
+    for (verb, _) in VERBS {
+        let mut forward = vec!["bench", verb, "--moderate"];
+        forward.extend(&arguments[1..]);
+        let start = format!("| {verb} | ");
+        let ended = process::run_streaming(&program.to_string_lossy(), &forward, &mut |line| {
+            println!("{line}");
+            if line.starts_with(&start) {
+                lines.push(line.to_owned());
             }
-            eprintln!("bench: {}, round {} of {ROUNDS}", load.name, round + 1);
+        })?;
+        if !ended {
+            failed.push(verb);
         }
-        let bytes = (load.file_bytes * load.file_count) as u64;
-        let cells = |pick: fn(&(Duration, Duration)) -> Duration| {
-            times.each_ref().map(|times| Cell {
-                duration: median(times.iter().map(pick).collect()),
-                files: load.file_count,
-                bytes,
-            })
-        };
-        rows.push(Row {
-            what: format!("write {}", load.name),
-            cells: cells(|times| times.0),
-        });
-        rows.push(Row {
-            what: format!("read {}", load.name),
-            cells: cells(|times| times.1),
-        });
     }
-    for side in sides {
-        side.close()?;
+    let met = lines
+        .iter()
+        .filter(|line| line.ends_with(": yes |"))
+        .count();
+    let summary = format!(
+        "{SUMMARY_HEAD}{}\n\n{met} of {} targets met.",
+        lines.join("\n"),
+        lines.len()
+    );
+    println!("## bench engine\n\n{summary}");
+    if let Some(document) = document {
+        write_between_markers(document, "engine", &summary)?;
     }
-    Ok(rows)
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(format!("not measured: {}", failed.join(", "))),
+    }
 }
 
-fn timed(run: impl FnOnce() -> Outcome) -> Result<Duration, String> {
+fn measure(
+    name: &'static str,
+    verb: Verb,
+    place: &std::path::Path,
+    options: Options,
+) -> Result<Report, String> {
     let started = Instant::now();
-    run()?;
-    Ok(started.elapsed())
+    let mut report = verb(&mut Setting::new(place, options)?)?;
+    report.note(&format!(
+        "The run took {:.0} s.",
+        started.elapsed().as_secs_f64()
+    ));
+    println!("## bench {name}\n\n{}", report.text);
+    Ok(report)
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times[times.len() / 2]
-}
-
-/// Makes the next reads cold; `false` when this process has no right to.
-fn drop_caches() -> Result<bool, String> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(false);
+/// Verb, options, document.
+fn parse<'a>(arguments: &[&'a str]) -> Result<(&'a str, Options, Option<&'a str>), String> {
+    let mut options = Options::default();
+    let (mut verb, mut document) = ("files", None);
+    let mut rest = arguments.iter().copied();
+    if let Some(first) = arguments.first().filter(|first| !first.starts_with("--")) {
+        verb = first;
+        rest.next();
     }
-    rustix::fs::sync();
-    let file = "/proc/sys/vm/drop_caches";
-    fs::write(file, "3").map_err(|error| format!("{file}: {error}"))?;
-    Ok(true)
+    while let Some(flag) = rest.next() {
+        let mut value = || rest.next().ok_or(format!("{flag} needs a value\n{USAGE}"));
+        match flag {
+            "--quick" => options.is_quick = true,
+            "--moderate" => options.is_moderate = true,
+            "--write" => document = Some(value()?),
+            "--rounds" => options.rounds = Some(number(value()?)?.max(1) as usize),
+            "--volume" => options.volume_bytes = Some(number(value()?)?),
+            "--full" => options.full_percent = Some(number(value()?)?.min(99)),
+            "--sizes" => options.sizes = Some(value()?.to_owned()),
+            "--side" => options.side = Some(value()?.to_owned()),
+            _ => return Err(format!("bench does not know '{flag}'\n{USAGE}")),
+        }
+    }
+    Ok((verb, options, document))
 }
 
-fn description(scratch: &Path, drops_caches: bool) -> Result<String, String> {
-    let filesystem = process::output(
-        "findmnt",
-        &["-n", "-o", "FSTYPE", "-T", &scratch.to_string_lossy()],
-    )?;
-    let kernel = process::output("uname", &["-sr"])?;
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let reads = if drops_caches {
-        "cold (caches dropped)"
-    } else {
-        "warm (dropping caches needs root)"
+/// A number, with `K`, `M`, `G` for powers of 1024.
+fn number(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.char_indices().last() {
+        Some((at, 'K')) => (&text[..at], 10),
+        Some((at, 'M')) => (&text[..at], 20),
+        Some((at, 'G')) => (&text[..at], 30),
+        _ => (text, 0),
     };
-    let (filesystem, kernel) = (filesystem.trim(), kernel.trim());
-    Ok(format!(
-        "{kernel}, {cores} cores; plain filesystem: {filesystem}; medians of {ROUNDS} interleaved rounds; \
-         writes end durable; reads {reads}; one thread."
-    ))
+    let number = digits.parse::<u64>().ok();
+    number
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or(format!("'{text}' is not a number like 10 or 4G\n{USAGE}"))
 }
 
-fn write_between_markers(path: &str, text: &str) -> Outcome {
+fn write_between_markers(path: &str, verb: &str, text: &str) -> Outcome {
+    let begin = format!("<!-- bench:{verb}:begin -->");
+    let end = format!("<!-- bench:{verb}:end -->");
     let document = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let parts = document
-        .split_once(MARKERS.0)
-        .and_then(|(head, rest)| Some((head, rest.split_once(MARKERS.1)?.1)));
+        .split_once(&begin)
+        .and_then(|(head, rest)| Some((head, rest.split_once(&end)?.1)));
     let Some((head, tail)) = parts else {
-        return Err(format!("{path} has no '{}' … '{}'", MARKERS.0, MARKERS.1));
+        return Err(format!("{path} has no '{begin}' … '{end}'"));
     };
-    let document = format!("{head}{}\n{text}\n{}{tail}", MARKERS.0, MARKERS.1);
+    let document = format!("{head}{begin}\n{}\n{end}{tail}", text.trim_end());
     fs::write(path, document).map_err(|error| format!("{path}: {error}"))
 }
 
@@ -205,13 +229,32 @@ mod tests {
     fn only_the_text_between_the_markers_changes() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_str().unwrap();
-        fs::write(path, format!("a\n{}old{}\nb\n", MARKERS.0, MARKERS.1)).unwrap();
-        write_between_markers(path, "new").unwrap();
+        let markers = |verb: &str, text: &str| {
+            format!("<!-- bench:{verb}:begin -->{text}<!-- bench:{verb}:end -->")
+        };
+        let (get, old) = (markers("get", "kept"), markers("put", "old"));
+        fs::write(path, format!("a\n{get}\n{old}\nb\n")).unwrap();
+        write_between_markers(path, "put", "new\n").unwrap();
+        let new = markers("put", "\nnew\n");
         assert_eq!(
             fs::read_to_string(path).unwrap(),
-            format!("a\n{}\nnew\n{}\nb\n", MARKERS.0, MARKERS.1)
+            format!("a\n{get}\n{new}\nb\n")
         );
-        fs::write(path, "no markers").unwrap();
-        assert!(write_between_markers(path, "new").is_err());
+        assert!(write_between_markers(path, "stream", "new").is_err());
+    }
+
+    #[test]
+    fn a_verb_and_its_flags_are_understood() {
+        let (verb, options, document) =
+            parse(&["age", "--volume", "4G", "--full", "97", "--write", "a.md"]).unwrap();
+        assert_eq!((verb, document), ("age", Some("a.md")));
+        assert_eq!(
+            (options.volume_bytes, options.full_percent),
+            (Some(4 << 30), Some(97))
+        );
+        assert_eq!(parse(&["--quick"]).unwrap().0, "files");
+        assert!(parse(&["put", "--rounds"]).is_err());
+        assert!(parse(&["put", "--rounds", "many"]).is_err());
+        assert!(parse(&["put", "--slow"]).is_err());
     }
 }

@@ -4,6 +4,7 @@
 
 mod bench;
 mod compare;
+mod crash;
 mod demo_import;
 mod install;
 mod kill9;
@@ -40,22 +41,21 @@ usage: cargo xtask VERB
 
   tidy       check the house rules: edges, cycles, dead files, docstrings, documents
   test       install what the tests need, and run all of them (the README's test command)
-  crash SEED [--points N]            replay crashes of another recorded run
+  crash SEED [--points N] [--total T] replay crashes of other recorded runs, N per run and mode
   kill9 [--rounds N] [--seed S]      kill -9 a mount at random moments (100 rounds)
   demo-import DIR                    copy a tree in, compare, remount, compare, ask SQL
-  bench [--write docs/performance.md] measure beside the plain filesystem";
+  bench [VERB] [--quick] [--write docs/performance.md]
+                                     measure beside other systems (`bench help` lists the verbs)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(),
         ["test"] => suites::run(),
-        ["crash", seed] => suites::crash(seed, "2000"),
-        ["crash", seed, "--points", points] => suites::crash(seed, points),
+        ["crash", ref rest @ ..] => crash::parse_and_run(rest),
         ["kill9", ref rest @ ..] => kill9::parse_and_run(rest),
         ["demo-import", directory] => demo_import::run(directory),
-        ["bench"] => bench::run(None),
-        ["bench", "--write", document] => bench::run(Some(document)),
+        ["bench", ref rest @ ..] => bench::run(rest),
         ["help" | "--help" | "-h"] | [] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

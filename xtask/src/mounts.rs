@@ -90,6 +90,11 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// The process that serves.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Unmounts in the ordinary way and waits for the server to end.
     pub fn unmount(mut self) -> Result<(), String> {
         self.larder

@@ -41,36 +41,6 @@ pub fn run() -> Outcome {
     }
 }
 
-/// Replays `points` crashes of the run of `seed`, with and without commits in the background.
-pub fn crash(seed: &str, points: &str) -> Outcome {
-    let number = |value: &str| {
-        value
-            .parse::<u64>()
-            .map(|_| value.to_owned())
-            .map_err(|_| format!("'{value}' is no number"))
-    };
-    let settings = [
-        format!("LARDER_CRASH_SEED={}", number(seed)?),
-        format!("LARDER_CRASH_POINTS={}", number(points)?),
-    ];
-    let test = [
-        "cargo",
-        "test",
-        "--quiet",
-        "--release",
-        "-p",
-        "larder",
-        "--test",
-        "crash",
-        "--",
-        "--nocapture",
-    ];
-    process::run(
-        "env",
-        &[&settings.each_ref().map(String::as_str)[..], &test].concat(),
-    )
-}
-
 fn suite(name: &str, run: impl FnOnce() -> Tally) -> Tally {
     println!("\n== {name}");
     let started = Instant::now();

@@ -45,7 +45,7 @@ pub enum InodeChange {
     Insert(InodeRow),
     /// New values for the columns in the mask. The row exists.
     Update(InodeRow, AttrMask),
-    /// The inode goes, with its content row, map pages, patches and extended attributes (its extents are
+    /// The inode goes, with its content row, map pages, pieces, patches and extended attributes (its extents are
     /// in [`ChangeSet::retired`]).
     Delete(Ino),
 }
@@ -68,6 +68,10 @@ pub struct ChangeSet {
     pub map_cuts: Vec<(StoreId, Ino, u64)>,
     /// Encoded map pages `(store, ino, page index, bytes)`; `None` removes the page.
     pub map_pages: Vec<(StoreId, Ino, u64, Option<Vec<u8>>)>,
+    /// Drops the whole lists of pieces, before `piece_pages` is applied.
+    pub piece_drops: Vec<(StoreId, Ino)>,
+    /// Encoded pages of lists of pieces `(store, ino, page number, bytes)`; `None` removes the page.
+    pub piece_pages: Vec<(StoreId, Ino, u64, Option<Vec<u8>>)>,
     /// New patch rows, after those that `patches_applied` and deleted inodes take away. Their
     /// [`PatchRow::seq`] is not used: it is this commit.
     pub patches: Vec<(StoreId, Ino, PatchRow)>,

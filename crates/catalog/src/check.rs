@@ -41,6 +41,17 @@ const SYSTEM: &[&str] = &[
     "SELECT 'larder_extent: segment ' || segment || ' block ' || start_block || ' was retired by commit '
          || retired_seq || ', which has not happened'
        FROM larder_extent WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+    "SELECT 'larder_ag: group ' || coalesce(g.ag, c.ag) || ' of segment ' || coalesce(g.segment, c.segment)
+         || ' says ' || coalesce(g.used_blocks, 0) || ' blocks in use, ' || coalesce(g.retired_blocks, 0)
+         || ' of them retired, and its rows have ' || coalesce(c.used_blocks, 0) || ' and '
+         || coalesce(c.retired_blocks, 0) || ' (CATALOG-8)'
+       FROM larder_ag AS g FULL JOIN (
+         SELECT segment, start_block / 262144 AS ag, sum(block_count) AS used_blocks,
+           coalesce(sum(block_count) FILTER (WHERE retired_seq IS NOT NULL), 0) AS retired_blocks
+         FROM larder_extent GROUP BY segment, start_block / 262144
+       ) AS c ON c.segment = g.segment AND c.ag = g.ag
+       WHERE (coalesce(g.used_blocks, 0), coalesce(g.retired_blocks, 0))
+         <> (coalesce(c.used_blocks, 0), coalesce(c.retired_blocks, 0))",
     "SELECT DISTINCT 'larder_patch: inode ' || p.ino || ' belongs to store ' || p.store
          || ', which has no tables (PATCH-1)'
        FROM larder_patch AS p LEFT JOIN larder_store AS s ON s.id = p.store AND s.table_store = s.id
@@ -55,6 +66,9 @@ const SYSTEM: &[&str] = &[
     "SELECT 'larder_holder: inode ' || h.ino || ' of store ' || h.store || ' is held by session '
          || h.session || ', which does not exist'
        FROM larder_holder AS h LEFT JOIN larder_session AS s ON s.id = h.session WHERE s.id IS NULL",
+    "SELECT DISTINCT 'larder_piece: there are pieces of store ' || p.store || ', which has no tables'
+       FROM larder_piece AS p LEFT JOIN larder_store AS s ON s.id = p.store AND s.table_store = s.id
+       WHERE s.id IS NULL",
 ];
 
 /// Checks of one store's tables; `{t}` is its name, `?1` its id.
@@ -111,6 +125,14 @@ const STORE: &[&str] = &[
        FROM \"{t}_map\" AS m LEFT JOIN \"{t}\" AS i ON i.ino = m.ino WHERE i.kind IS NOT 'file'",
     "SELECT DISTINCT '{t}_map: inode ' || m.ino || ' has inline content as well'
        FROM \"{t}_map\" AS m JOIN \"{t}_content\" AS c ON c.ino = m.ino",
+    "SELECT DISTINCT 'larder_piece: there is no file ' || p.ino || ' of {t}'
+       FROM larder_piece AS p LEFT JOIN \"{t}\" AS i ON i.ino = p.ino
+       WHERE p.store = ?1 AND i.kind IS NOT 'file'",
+    "SELECT DISTINCT 'larder_piece: inode ' || p.ino || ' of {t} has inline content as well'
+       FROM larder_piece AS p JOIN \"{t}_content\" AS c ON c.ino = p.ino WHERE p.store = ?1",
+    "SELECT DISTINCT 'larder_piece: the list of inode ' || p.ino || ' of {t} has no root'
+       FROM larder_piece AS p WHERE p.store = ?1 AND NOT EXISTS (
+         SELECT 1 FROM larder_piece AS r WHERE r.store = ?1 AND r.ino = p.ino AND r.page = 0)",
     "SELECT DISTINCT 'larder_patch: there is no file ' || p.ino || ' in {t} (PATCH-1)'
        FROM larder_patch AS p LEFT JOIN \"{t}\" AS i ON i.ino = p.ino
        WHERE p.store = ?1 AND i.kind IS NOT 'file'",

@@ -4,10 +4,11 @@ use crate::Catalog;
 use crate::changes::{ChangeSet, CommitOutcome, InodeChange};
 use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result};
+use crate::extents::{self, AgChanges};
 use crate::meta::{add_meta, next_commit_seq};
+use crate::patches;
 use crate::rows::{ContentRow, InodeRow};
 use crate::statements::StoreSql;
-use crate::{extents, patches};
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, Statement, params};
 use std::collections::{BTreeSet, HashMap};
@@ -31,6 +32,7 @@ impl Catalog {
             apply_dirents(txn, &stores, changes)?;
             apply_contents(txn, &stores, changes)?;
             apply_maps(txn, &stores, changes)?;
+            apply_pieces(txn, &stores, changes)?;
             apply_xattrs(txn, &stores, changes)?;
             extents::allocate(txn, &allocated)?;
             extents::retire(txn, seq, &changes.retired)?;
@@ -38,12 +40,11 @@ impl Catalog {
                 Some(horizon) => extents::reclaim(txn, horizon)?,
                 None => Vec::new(),
             };
-            let touched = allocated
-                .iter()
-                .map(|(extent, ..)| extent)
-                .chain(&changes.retired)
-                .chain(&reclaimed);
-            extents::stamp_ags(txn, seq, touched)?;
+            let mut ags = AgChanges::default();
+            ags.allocate(allocated.iter().map(|(extent, ..)| extent));
+            ags.retire(&changes.retired);
+            ags.reclaim(&reclaimed);
+            ags.apply(txn, seq)?; // CATALOG-8
             apply_segments(txn, changes)?;
             apply_orphans(txn, seq, changes)?;
             apply_session(txn, changes)?;
@@ -63,6 +64,8 @@ impl Catalog {
         ids.extend(changes.contents.iter().map(|change| change.0));
         ids.extend(changes.map_pages.iter().map(|change| change.0));
         ids.extend(changes.map_cuts.iter().map(|change| change.0));
+        ids.extend(changes.piece_drops.iter().map(|change| change.0));
+        ids.extend(changes.piece_pages.iter().map(|change| change.0));
         ids.extend(changes.xattrs.iter().map(|change| change.0));
         ids.extend(changes.patches.iter().map(|change| change.0));
         ids.extend(changes.patches_applied.iter().map(|change| change.0));
@@ -101,6 +104,7 @@ pub(crate) fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSe
                             .and_then(|mut delete| delete.execute([signed(ino.0)]))
                             .at(&sql.table)?;
                     }
+                    remove_pieces(txn, sql.table_store, *ino)?;
                 }
             }
         }
@@ -209,6 +213,42 @@ fn apply_maps(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<
         }
     }
     Ok(())
+}
+
+/// Applies the changes of lists: whole lists that go, then pages.
+fn apply_pieces(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+    for (store, ino) in &changes.piece_drops {
+        remove_pieces(txn, stores[store].table_store, *ino)?;
+    }
+    if changes.piece_pages.is_empty() {
+        return Ok(());
+    }
+    let mut set = txn
+        .prepare_cached(
+            "INSERT INTO larder_piece (store, ino, page, entries) VALUES (?1, ?2, ?3, ?4) \
+             ON CONFLICT (store, ino, page) DO UPDATE SET entries = excluded.entries",
+        )
+        .at("larder_piece")?;
+    let mut remove = txn
+        .prepare_cached("DELETE FROM larder_piece WHERE store = ?1 AND ino = ?2 AND page = ?3")
+        .at("larder_piece")?;
+    for (store, ino, page, entries) in &changes.piece_pages {
+        let (store, ino, page) = (stores[store].table_store.0, signed(ino.0), signed(*page));
+        match entries {
+            Some(entries) => set.execute(params![store, ino, page, entries]),
+            None => remove.execute(params![store, ino, page]),
+        }
+        .at("larder_piece")?;
+    }
+    Ok(())
+}
+
+/// Removes the list of one inode.
+fn remove_pieces(txn: &Connection, owner: StoreId, ino: larder_format::Ino) -> Result<()> {
+    txn.prepare_cached("DELETE FROM larder_piece WHERE store = ?1 AND ino = ?2")
+        .and_then(|mut remove| remove.execute(params![owner.0, signed(ino.0)]))
+        .at("larder_piece")
+        .map(drop)
 }
 
 fn apply_xattrs(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {

@@ -5,11 +5,11 @@ use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::meta::{add_meta, next_commit_seq};
 use crate::read::{row_limit, rows};
-use crate::rows::{ExtentRow, SegmentRow};
+use crate::rows::{AgRow, ExtentRow, SegmentRow};
 use larder_format::limits::AG_BLOCKS;
 use larder_format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
 use rusqlite::{Connection, Row, params};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 const TABLE: &str = "larder_extent";
 
@@ -71,14 +71,23 @@ impl Catalog {
         })
     }
 
-    /// The allocation groups in which a commit after `seq` allocated or reclaimed. O(groups).
-    pub fn ags_changed_since(&self, seq: CommitSeq) -> Result<Vec<(SegmentIndex, u64)>> {
+    /// The allocation groups in which a commit after `seq` allocated, retired or reclaimed; from 0, all
+    /// that ever had an extent. O(groups).
+    pub fn ags_changed_since(&self, seq: CommitSeq) -> Result<Vec<AgRow>> {
         self.read(|reader| {
             rows(
                 reader,
-                "SELECT segment, ag FROM larder_ag WHERE changed_seq > ?1",
+                "SELECT segment, ag, used_blocks, retired_blocks FROM larder_ag \
+                 WHERE changed_seq > ?1 ORDER BY segment, ag",
                 [signed(seq.0)],
-                |row| Ok((SegmentIndex(row.get(0)?), unsigned(row, 1)?)),
+                |row| {
+                    Ok(AgRow {
+                        segment: SegmentIndex(row.get(0)?),
+                        ag_index: unsigned(row, 1)?,
+                        used_blocks: unsigned(row, 2)?,
+                        retired_blocks: unsigned(row, 3)?,
+                    })
+                },
             )
             .at("larder_ag")
         })
@@ -297,33 +306,80 @@ pub(crate) fn retire_store(txn: &Connection, store: StoreId) -> Result<CommitSeq
         extent,
     )
     .at(TABLE)?;
-    stamp_ags(txn, seq, retired.iter())?;
+    let mut ags = AgChanges::default();
+    ags.retire(&retired);
+    ags.apply(txn, seq)?;
     let retired_bytes = retired.iter().map(Extent::len_bytes).sum();
     add_meta(txn, "retired_bytes_total", retired_bytes)?;
     Ok(seq)
 }
 
-/// Notes the allocation groups in which an extent row changed, for other sessions.
-pub(crate) fn stamp_ags<'e>(
-    txn: &Connection,
-    seq: CommitSeq,
-    touched: impl Iterator<Item = &'e Extent>,
-) -> Result<()> {
-    let ags: BTreeSet<(SegmentIndex, u64)> = touched
-        .flat_map(|extent| {
-            let last = (extent.end_block() - 1) / AG_BLOCKS;
-            (extent.ag_index()..=last).map(|ag| (extent.segment, ag))
-        })
-        .collect();
-    for (segment, ag) in ags {
-        txn.prepare_cached(
-            "INSERT INTO larder_ag (segment, ag, changed_seq) VALUES (?1, ?2, ?3) \
-             ON CONFLICT (segment, ag) DO UPDATE SET changed_seq = excluded.changed_seq",
-        )
-        .and_then(|mut stamp| stamp.execute(params![segment.0, signed(ag), signed(seq.0)]))
-        .at("larder_ag")?;
+/// What a transaction changes in the counts of `larder_ag` (`CATALOG-8`).
+#[derive(Debug, Default)]
+pub(crate) struct AgChanges {
+    /// Blocks more, or less, in use and retired, by group.
+    by_ag: BTreeMap<(SegmentIndex, u64), (i64, i64)>,
+}
+
+impl AgChanges {
+    /// Live rows were added.
+    pub(crate) fn allocate<'e>(&mut self, extents: impl IntoIterator<Item = &'e Extent>) {
+        self.count(extents, 1, 0);
     }
-    Ok(())
+
+    /// Live rows were retired.
+    pub(crate) fn retire<'e>(&mut self, extents: impl IntoIterator<Item = &'e Extent>) {
+        self.count(extents, 0, 1);
+    }
+
+    /// Retired rows were deleted.
+    pub(crate) fn reclaim<'e>(&mut self, extents: impl IntoIterator<Item = &'e Extent>) {
+        self.count(extents, -1, -1);
+    }
+
+    fn count<'e>(
+        &mut self,
+        extents: impl IntoIterator<Item = &'e Extent>,
+        used_sign: i64,
+        retired_sign: i64,
+    ) {
+        for extent in extents {
+            let mut start = extent.start_block;
+            while start < extent.end_block() {
+                let ag = start / AG_BLOCKS;
+                let end = extent.end_block().min((ag + 1) * AG_BLOCKS);
+                let (used, retired) = self.by_ag.entry((extent.segment, ag)).or_default();
+                *used += used_sign * signed(end - start);
+                *retired += retired_sign * signed(end - start);
+                start = end;
+            }
+        }
+    }
+
+    /// Changes the counts, and notes `seq` in every group named, for other sessions.
+    pub(crate) fn apply(self, txn: &Connection, seq: CommitSeq) -> Result<()> {
+        for ((segment, ag), (used, retired)) in self.by_ag {
+            let (segment, ag, seq) = (segment.0, signed(ag), signed(seq.0));
+            let is_known = txn
+                .prepare_cached("SELECT 1 FROM larder_ag WHERE segment = ?1 AND ag = ?2")
+                .and_then(|mut find| find.exists(params![segment, ag]))
+                .at("larder_ag")?;
+            let text = match is_known {
+                true => {
+                    "UPDATE larder_ag SET changed_seq = ?3, used_blocks = used_blocks + ?4, \
+                     retired_blocks = retired_blocks + ?5 WHERE segment = ?1 AND ag = ?2"
+                }
+                false => {
+                    "INSERT INTO larder_ag (segment, ag, changed_seq, used_blocks, retired_blocks) \
+                     VALUES (?1, ?2, ?3, ?4, ?5)"
+                }
+            };
+            txn.prepare_cached(text)
+                .and_then(|mut change| change.execute(params![segment, ag, seq, used, retired]))
+                .at("larder_ag")?;
+        }
+        Ok(())
+    }
 }
 
 fn insert(

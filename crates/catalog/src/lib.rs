@@ -29,6 +29,10 @@
 //! * `CATALOG-7` A commit is durable when it returns. *Guard*: `synchronous = FULL` on every
 //!   connection that writes; crash tests of the layers above.
 //!
+//! * `CATALOG-8` `larder_ag` says for each allocation group how many blocks its extent rows have, and
+//!   how many of them are retired. It is derived: nothing is ever decided by it that the rows decide
+//!   otherwise. *Guard*: changed in the transaction that changes the rows; `check` compares them.
+//!
 //! # Concurrency
 //! [`Catalog`] is `Sync`. One writer connection stands behind a mutex; readers borrow connections of
 //! their own and never wait for it, since the log (WAL) gives each statement one committed moment.
@@ -55,6 +59,7 @@ mod extents;
 mod meta;
 mod open;
 mod patches;
+mod pieces;
 mod read;
 mod rows;
 mod schema;
@@ -70,8 +75,8 @@ pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use larder_format as format;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
 pub use rows::{
-    ContentRow, DatabaseInfo, DirentRow, ExtentRow, InodeRow, PatchRow, SegmentRow, SessionRow,
-    StoreRow,
+    AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, PatchRow,
+    SegmentRow, SessionRow, StoreRow,
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use sql::{SqlRow, SqlSession, SqlValue};
@@ -152,6 +157,17 @@ impl Catalog {
             log_pages: log.max(0) as u64,
             copied_pages: copied.max(0) as u64,
         })
+    }
+
+    /// Pages in the log that no checkpoint has copied yet, in bytes. (The log's file is longer: it
+    /// stays as long as it ever was, and is written from the start again once all is copied.)
+    pub fn wal_pending_bytes(&self) -> Result<u64> {
+        let (log, copied): (i64, i64) = lock(&self.checkpointer)
+            .query_row("PRAGMA wal_checkpoint(NOOP)", [], |row| {
+                Ok((row.get(1)?, row.get(2)?))
+            })
+            .at("the length of the log")?;
+        Ok((log - copied).max(0) as u64 * u64::from(crate::open::PAGE_BYTES))
     }
 
     /// Bytes of the log file on disk; 0 when there is none.

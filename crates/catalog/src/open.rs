@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The catalog's file in the database directory.
 pub const CATALOG_FILE: &str = "catalog.db";
 /// Bytes of a catalog page (EVIDENCE: 8–16 KiB are best for group commits of small rows).
-const PAGE_BYTES: u32 = 8192;
+pub(crate) const PAGE_BYTES: u32 = 8192;
 /// Compiled statements that each connection keeps.
 const STATEMENTS_MAX: usize = 256;
 /// The first SQLite without the WAL-reset corruption.

@@ -7,6 +7,7 @@ use crate::meta::find_meta;
 use crate::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
 use crate::{Catalog, schema};
 use larder_format::{CommitSeq, Ino, Name, StoreId};
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 impl Catalog {
@@ -55,6 +56,38 @@ impl Catalog {
                 .and_then(|mut find| find.query_row(key, |row| unsigned(row, 0)).optional())
                 .map(|found| found.map(Ino))
                 .at(&sql.table_dirent)
+        })
+    }
+
+    /// The attributes of what `name` names in directory `parent`.
+    pub fn dirent_inode(
+        &self,
+        store: StoreId,
+        parent: Ino,
+        name: &Name,
+    ) -> Result<Option<InodeRow>> {
+        let sql = self.store_sql(store)?;
+        let key = params![signed(parent.0), TextOrBlob(name.as_bytes())];
+        self.read(|reader| {
+            reader
+                .prepare_cached(&sql.dirent_inode)
+                .and_then(|mut find| {
+                    find.query_row(key, |row| match row.get_ref(0)? {
+                        ValueRef::Null => Ok(None),
+                        _ => inode_row(row).map(Some),
+                    })
+                    .optional()
+                })
+                .at(&sql.table_dirent)?
+                .map(|found| {
+                    found.ok_or_else(|| {
+                        CatalogError::corrupt(format!(
+                            "{}: '{name}' in directory {parent} names an inode that does not exist",
+                            sql.table_dirent
+                        ))
+                    })
+                })
+                .transpose()
         })
     }
 

@@ -43,6 +43,15 @@ pub enum ContentRow {
     Target(Vec<u8>),
 }
 
+/// What a regular file has beside its extent map.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FileContent {
+    /// As in [`ContentRow::Inline`].
+    pub inline: Option<Vec<u8>>,
+    /// The encoded root of its list of pieces.
+    pub piece_root: Option<Vec<u8>>,
+}
+
 /// One entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirentRow {
@@ -90,6 +99,19 @@ pub struct StoreRow {
     pub mount: String,
     /// The store whose table it shows; itself unless the provider is a view of another store.
     pub table_store: StoreId,
+}
+
+/// What is kept of an allocation group beside its extent rows: derived from them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgRow {
+    /// The segment of the group.
+    pub segment: SegmentIndex,
+    /// The group, counted in its segment.
+    pub ag_index: u64,
+    /// Blocks of all its extent rows, live and retired.
+    pub used_blocks: u64,
+    /// Blocks of its retired rows.
+    pub retired_blocks: u64,
 }
 
 /// One session.

@@ -27,6 +27,7 @@ pub(crate) struct StoreSql {
     pub(crate) inode_delete: [String; 4],
 
     pub(crate) dirent: String,
+    pub(crate) dirent_inode: String,
     pub(crate) dirents: String,
     pub(crate) dirent_any: String,
     pub(crate) parents: String,
@@ -34,6 +35,7 @@ pub(crate) struct StoreSql {
     pub(crate) dirent_remove: String,
 
     pub(crate) content: String,
+    pub(crate) file_content: String,
     pub(crate) content_set: String,
     pub(crate) content_remove: String,
 
@@ -83,6 +85,11 @@ impl StoreSql {
             ],
 
             dirent: text("SELECT ino FROM \"{t}_dirent\" WHERE parent = ?1 AND name = ?2"),
+            dirent_inode: text(
+                "SELECT i.ino, i.kind, i.mode, i.uid, i.gid, i.nlink, i.size, i.blocks, i.atime_ns, \
+                 i.mtime_ns, i.ctime_ns, i.btime_ns, i.rdev FROM \"{t}_dirent\" AS d \
+                 LEFT JOIN \"{t}\" AS i ON i.ino = d.ino WHERE d.parent = ?1 AND d.name = ?2",
+            ),
             // LEFT JOIN: an entry whose inode is missing must be reported, not hidden.
             dirents: text(
                 "SELECT d.name, d.ino, i.kind FROM \"{t}_dirent\" AS d \
@@ -98,6 +105,10 @@ impl StoreSql {
             dirent_remove: text("DELETE FROM \"{t}_dirent\" WHERE parent = ?1 AND name = ?2"),
 
             content: text("SELECT inline, target FROM \"{t}_content\" WHERE ino = ?1"),
+            file_content: text(
+                "SELECT (SELECT inline FROM \"{t}_content\" WHERE ino = ?1), \
+                 (SELECT entries FROM larder_piece WHERE store = ?2 AND ino = ?1 AND page = 0)",
+            ),
             content_set: text(
                 "INSERT INTO \"{t}_content\" (ino, inline, target) VALUES (?1, ?2, ?3) \
                  ON CONFLICT (ino) DO UPDATE SET inline = excluded.inline, target = excluded.target",

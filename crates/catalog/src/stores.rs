@@ -110,7 +110,7 @@ impl Catalog {
             if row.table_store == store {
                 schema::drop_store_tables(txn, &row.name)?;
             }
-            for table in ["larder_orphan", "larder_holder"] {
+            for table in ["larder_orphan", "larder_holder", "larder_piece"] {
                 txn.execute(&format!("DELETE FROM {table} WHERE store = ?1"), [store.0])
                     .at(table)?;
             }

@@ -16,13 +16,21 @@ fn a_checkpoint_bounds_the_log() {
     }
     let grown = catalog.wal_bytes().unwrap();
     assert!(grown > 100_000, "auto-checkpoint is off: {grown}");
+    let pending = catalog.wal_pending_bytes().unwrap();
+    assert!(
+        pending > 100_000 && pending <= grown,
+        "{pending} of {grown}"
+    );
     assert!(
         catalog
             .checkpoint(CheckpointKind::Passive)
             .unwrap()
             .is_complete
     );
+    assert_eq!(catalog.wal_pending_bytes().unwrap(), 0);
     catalog.commit(&new_file(30, "f30")).unwrap();
+    let pending = catalog.wal_pending_bytes().unwrap();
+    assert!(pending > 0 && pending < grown, "{pending}");
     assert_eq!(
         catalog.wal_bytes().unwrap(),
         grown,

@@ -55,6 +55,9 @@ const REFUSED: &[&str] = &[
     "INSERT INTO larder_session VALUES (7, 1, '', 0, 0)",
     "INSERT INTO larder_orphan VALUES (0, 2, 1)",
     "INSERT INTO larder_holder VALUES (0, 2, 1)",
+    "INSERT INTO larder_piece VALUES (0, 2, 9, x'01')",
+    "UPDATE larder_piece SET entries = x'02'",
+    "DELETE FROM larder_piece",
     "INSERT INTO larder_gate VALUES (1, 1)",
     "DELETE FROM larder_gate",
 ];
@@ -72,6 +75,7 @@ fn furnish(catalog: &Catalog) {
     ));
     changes.contents = vec![(MAIN, Ino(3), Some(ContentRow::Inline(vec![1])))];
     changes.map_pages = vec![(MAIN, Ino(2), 0, Some(vec![1]))];
+    changes.piece_pages = vec![(MAIN, Ino(2), 0, Some(vec![1]))];
     changes.xattrs = vec![(MAIN, Ino(2), b"user.a".to_vec(), Some(vec![1]))];
     let extent = larder_catalog::format::Extent::new(larder_catalog::format::SegmentIndex(0), 0, 4);
     changes.allocated = vec![(extent, MAIN, Ino(2))];
@@ -418,6 +422,21 @@ fn check_finds_what_went_round_the_guards() {
         }
         assert!(!findings.is_empty());
     };
+    clean(
+        "INSERT INTO larder_piece VALUES (0, 77, 0, x'01')",
+        &["there is no file 77 of main"],
+    );
+    clean(
+        "INSERT INTO larder_piece VALUES (9, 2, 0, x'01')",
+        &["pieces of store 9"],
+    );
+    clean(
+        "INSERT INTO larder_piece VALUES (0, 3, 1, x'01')",
+        &[
+            "inode 3 of main has inline content",
+            "inode 3 of main has no root",
+        ],
+    );
     clean("SELECT 'the gate stays open'", &["the gate is open"]);
     clean(
         "INSERT INTO main_dirent VALUES (1, 'x', 77)",

@@ -362,6 +362,25 @@ fn compare(catalog: &Catalog, model: &Model) -> Result<(), TestCaseError> {
         .filter(|held| held.1.is_some())
         .count() as u64;
     prop_assert_eq!(catalog.retired_blocks().unwrap(), retired);
+    let mut counts = BTreeMap::new();
+    for ((segment, block), (_, retired_seq)) in &model.blocks {
+        let (used, retired) = counts
+            .entry((*segment, block / AG_BLOCKS))
+            .or_insert((0, 0));
+        *used += 1;
+        *retired += u64::from(retired_seq.is_some());
+    }
+    let summaries = catalog.ags_changed_since(CommitSeq(0)).unwrap().into_iter();
+    let summaries: BTreeMap<_, _> = summaries
+        .filter(|row| row.used_blocks > 0)
+        .map(|row| {
+            (
+                (row.segment.0, row.ag_index),
+                (row.used_blocks, row.retired_blocks),
+            )
+        })
+        .collect();
+    prop_assert_eq!(summaries, counts, "CATALOG-8");
     Ok(())
 }
 

@@ -5,7 +5,8 @@
 mod common;
 
 use common::{create, init};
-use larder_catalog::{Catalog, CatalogError, CatalogOptions};
+use larder_catalog::format::{Extent, Ino, SegmentIndex};
+use larder_catalog::{Catalog, CatalogError, CatalogOptions, ChangeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -127,6 +128,34 @@ fn damage_is_told_by_check_or_refused() {
         Ok(findings) => assert!(!findings.is_empty()),
         Err(error) => assert!(matches!(error, CatalogError::Corrupt { .. }), "{error}"),
     }
+}
+
+#[test]
+fn a_count_that_differs_from_the_extent_rows_is_told() {
+    let (dir, catalog) = create();
+    let extent = Extent::new(SegmentIndex(0), 8, 4);
+    let changes = ChangeSet {
+        allocated: vec![(extent, common::MAIN, Ino(2))],
+        segments: vec![(SegmentIndex(0), 100)],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&changes).unwrap();
+    let sound = catalog.check().unwrap();
+    common::plain(dir.path())
+        .execute_batch(
+            "UPDATE larder_gate SET open = 1; UPDATE larder_ag SET used_blocks = 5;
+             UPDATE larder_gate SET open = 0",
+        )
+        .unwrap();
+    let mut told = catalog.check().unwrap();
+    told.retain(|finding| !sound.contains(finding));
+    assert_eq!(
+        told,
+        [
+            "larder_ag: group 0 of segment 0 says 5 blocks in use, 0 of them retired, \
+          and its rows have 4 and 0 (CATALOG-8)"
+        ]
+    );
 }
 
 #[test]

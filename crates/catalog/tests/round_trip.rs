@@ -7,7 +7,8 @@ mod common;
 use common::{MAIN, create, init, inode, name, new_file, open};
 use larder_catalog::format::{CommitSeq, Extent, FileKind, Ino, SegmentIndex, StoreId};
 use larder_catalog::{
-    AttrMask, CatalogError, ChangeSet, ContentRow, InodeChange, InodeRow, dirent_order,
+    AgRow, AttrMask, CatalogError, ChangeSet, ContentRow, InodeChange, InodeRow, SCHEMA_VERSION,
+    dirent_order,
 };
 
 fn extent(start: u64, count: u64) -> Extent {
@@ -25,7 +26,7 @@ fn a_new_database_has_main_and_its_root() {
     );
     assert_eq!(
         (info.commit_seq, info.format_version),
-        (CommitSeq(0), larder_catalog::SCHEMA_VERSION)
+        (CommitSeq(0), SCHEMA_VERSION)
     );
     let root = catalog.inode(MAIN, Ino::ROOT).unwrap().unwrap();
     assert_eq!(
@@ -43,10 +44,7 @@ fn a_new_database_has_main_and_its_root() {
     };
     assert_eq!(pragma("page_size"), 8192);
     assert_eq!(pragma("application_id"), 0x4C41_5244);
-    assert_eq!(
-        pragma("user_version"),
-        i64::from(larder_catalog::SCHEMA_VERSION)
-    );
+    assert_eq!(pragma("user_version"), i64::from(SCHEMA_VERSION));
 }
 
 #[test]
@@ -306,7 +304,19 @@ fn groups_are_stamped_and_never_crossed() {
         })
         .unwrap();
     assert_eq!(catalog.retired_blocks().unwrap(), 2);
-    assert_eq!(catalog.ags_changed_since(CommitSeq(0)).unwrap().len(), 2);
+    let counts = |used_blocks, retired_blocks| {
+        [0, 1].map(|ag_index| AgRow {
+            segment: SegmentIndex(0),
+            ag_index,
+            used_blocks,
+            retired_blocks,
+        })
+    };
+    assert_eq!(
+        catalog.ags_changed_since(CommitSeq(0)).unwrap(),
+        counts(4, 1),
+        "CATALOG-8"
+    );
     assert_eq!(
         catalog.ags_changed_since(CommitSeq(1)).unwrap().len(),
         2,
@@ -318,7 +328,11 @@ fn groups_are_stamped_and_never_crossed() {
             ..ChangeSet::default()
         })
         .unwrap();
-    assert_eq!(catalog.ags_changed_since(CommitSeq(2)).unwrap().len(), 2);
+    assert_eq!(
+        catalog.ags_changed_since(CommitSeq(2)).unwrap(),
+        counts(3, 0),
+        "CATALOG-8"
+    );
     let crossing = ChangeSet {
         allocated: vec![(extent(2 * ag - 1, 2), MAIN, Ino(2))],
         ..ChangeSet::default()
@@ -523,6 +537,7 @@ fn stores_have_tables_of_their_own() {
     let file = ChangeSet {
         inodes: vec![(photos.store, InodeChange::Insert(inode(2, FileKind::File)))],
         dirents: vec![(photos.store, Ino::ROOT, name("p"), Some(Ino(2)))],
+        piece_pages: vec![(photos.store, Ino(2), 0, Some(vec![5]))],
         allocated: vec![
             (extent(0, 3), photos.store, Ino(2)),
             (extent(3, 1), MAIN, Ino(7)),
@@ -558,6 +573,10 @@ fn stores_have_tables_of_their_own() {
             .to_string()
             .contains("'album'")
     );
+    assert_eq!(
+        catalog.piece_page(view.store, Ino(2), 0).unwrap(),
+        Some(vec![5])
+    );
     catalog.destroy_store(view.store).unwrap();
     let seq = catalog.destroy_store(photos.store).unwrap();
     assert_eq!(catalog.commit_seq().unwrap(), seq);
@@ -576,6 +595,54 @@ fn stores_have_tables_of_their_own() {
         Err(CatalogError::NotFound { .. })
     ));
     assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn lists_of_pieces_come_back_and_go_with_their_inode() {
+    let (dir, catalog) = create();
+    let commit = |changes: ChangeSet| catalog.commit(&changes).unwrap();
+    commit(new_file(2, "f"));
+    commit(new_file(3, "g"));
+    let page = |ino, page, bytes: Option<&[u8]>| (MAIN, Ino(ino), page, bytes.map(<[u8]>::to_vec));
+    let set = |pages| ChangeSet {
+        piece_pages: pages,
+        ..ChangeSet::default()
+    };
+    commit(set(vec![
+        page(2, 0, Some(b"root")),
+        page(2, 1, Some(b"x")),
+        page(2, 7, Some(b"y")),
+        page(3, 0, Some(b"other")),
+    ]));
+    commit(set(vec![page(2, 1, None), page(2, 7, Some(b"z"))]));
+    let root = || catalog.file_content(MAIN, Ino(2)).unwrap().piece_root;
+    assert_eq!(root(), Some(b"root".to_vec()));
+    assert_eq!(catalog.piece_page(MAIN, Ino(2), 1).unwrap(), None);
+    assert_eq!(
+        catalog.piece_pages(MAIN, Ino(2), 1, 9).unwrap(),
+        vec![(7, b"z".to_vec())]
+    );
+    assert_eq!(
+        catalog.piece_pages(MAIN, Ino(2), 0, 1).unwrap(),
+        vec![(0, b"root".to_vec())]
+    );
+    commit(ChangeSet {
+        piece_drops: vec![(MAIN, Ino(2))],
+        piece_pages: vec![page(2, 0, Some(b"new"))],
+        ..ChangeSet::default()
+    });
+    assert_eq!(root(), Some(b"new".to_vec()), "drops come first");
+    assert_eq!(catalog.piece_page(MAIN, Ino(2), 7).unwrap(), None);
+    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
+    commit(ChangeSet {
+        inodes: vec![(MAIN, InodeChange::Delete(Ino(2)))],
+        dirents: vec![(MAIN, Ino::ROOT, name("f"), None)],
+        ..ChangeSet::default()
+    });
+    assert_eq!(root(), None);
+    assert!(catalog.piece_page(MAIN, Ino(3), 0).unwrap().is_some());
+    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
+    drop(dir);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::provider::{FileHandle, ProviderFactory, StoreProvider};
 use crate::readonly::ReadonlyProvider;
 use crate::types::{Attr, Caller, DirEntry, NewNode, NodeId, RenameMode, SetAttr, XattrMode};
 use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
-use larder_object::format::{FileKind, Ino, Name, NameError, StoreId};
+use larder_object::format::{Extent, FileKind, Ino, Name, NameError, StoreId};
 use larder_object::{
     CheckReport, Engine, EngineOptions, Error, ErrorKind, FragReport, InitOptions, Result,
     SpaceReport, SqlSession, StoreRow,
@@ -149,12 +149,16 @@ impl Database {
         let mut links_left = SYMLINK_FOLLOW_MAX;
         let parts = split_path(path)?;
         let trailing_slash = path.last() == Some(&b'/');
-        self.walk(
-            self.attr(NodeId::ROOT)?,
+        let found = self.walk(
+            NodeId::ROOT,
             &parts,
             follow || trailing_slash,
             &mut links_left,
-        )
+        )?;
+        match found {
+            Place::Node(attr) => Ok(attr),
+            Place::Directory(node) => self.attr(node),
+        }
     }
 
     /// The directory that holds the last component of `path`, and that component.
@@ -167,29 +171,31 @@ impl Database {
             ));
         };
         let mut links_left = SYMLINK_FOLLOW_MAX;
-        let parent = self.walk(self.attr(NodeId::ROOT)?, parents, true, &mut links_left)?;
-        require_directory(&parent, path)?;
-        Ok((parent.node, name_of(last)?))
+        let parent = self.walk(NodeId::ROOT, parents, true, &mut links_left)?;
+        Ok((parent.into_directory(path)?, name_of(last)?))
     }
 
+    /// Follows `parts` from directory `start`.
     fn walk(
         &self,
-        start: Attr,
+        start: NodeId,
         parts: &[&[u8]],
         follow: bool,
         links_left: &mut u32,
-    ) -> Result<Attr> {
-        let mut at = start;
-        for (index, part) in parts.iter().enumerate() {
-            require_directory(&at, part)?;
+    ) -> Result<Place> {
+        let mut at = Place::Directory(start);
+        let mut rest = parts;
+        while let Some(part) = rest.first() {
+            let dir = at.into_directory(part)?;
             if *part == b".." {
-                at = self.attr(self.parent(at.node)?)?;
+                at = Place::Directory(self.parent(dir)?);
+                rest = &rest[1..];
                 continue;
             }
-            let next = self.lookup(at.node, &name_of(part)?)?;
-            let is_last = index + 1 == parts.len();
-            if next.kind != FileKind::Symlink || (is_last && !follow) {
-                at = next;
+            let (next, used) = self.descend(dir, rest)?;
+            rest = &rest[used..];
+            if next.kind != FileKind::Symlink || (rest.is_empty() && !follow) {
+                at = Place::Node(next);
                 continue;
             }
             if *links_left == 0 {
@@ -201,9 +207,10 @@ impl Database {
             *links_left -= 1;
             let target = self.read_link(next.node)?;
             let from = if target.first() == Some(&b'/') {
-                self.attr(NodeId::ROOT)?
+                NodeId::ROOT
             } else {
-                at
+                // A link is the last of the names that led to it: its directory is theirs.
+                self.directory_of(dir, &parts[parts.len() - rest.len() - used..][..used - 1])?
             };
             let hops: Vec<&[u8]> = target
                 .split(|&byte| byte == b'/')
@@ -212,6 +219,80 @@ impl Database {
             at = self.walk(from, &hops, true, links_left)?;
         }
         Ok(at)
+    }
+
+    /// Follows the names before the next `..`, as many as the provider takes at once. Mounts hang in
+    /// roots of stores only, so only the first name can be one (`CONTENT-1`).
+    fn descend(&self, dir: NodeId, parts: &[&[u8]]) -> Result<(Attr, usize)> {
+        let names: Vec<Name> = parts
+            .iter()
+            .take_while(|part| **part != b"..")
+            .map(|part| name_of(part))
+            .collect::<Result<_>>()?;
+        match self.find_mount(dir, &names[0]) {
+            Some(store) => {
+                let node = NodeId {
+                    store,
+                    ino: Ino::ROOT,
+                };
+                Ok((self.attr(node)?, 1))
+            }
+            None => self.shared_provider(dir.store)?.descend(dir.ino, &names),
+        }
+    }
+
+    /// The directory that `names`, which all lead to directories, name from `dir` on.
+    fn directory_of(&self, dir: NodeId, names: &[&[u8]]) -> Result<NodeId> {
+        let mut links_left = 0;
+        self.walk(dir, names, false, &mut links_left)?
+            .into_directory(b"")
+    }
+
+    // ---- whole files ------------------------------------------------------------------------
+
+    /// The content of the file that `path` names. [`ErrorKind::TooBig`] when it does not fit in
+    /// memory.
+    pub fn get(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let mut buffer = Vec::new();
+        self.get_into(path, &mut buffer)?;
+        Ok(buffer)
+    }
+
+    /// The same into `buffer`, which then has the length of the file. A buffer that is used again
+    /// saves most of what the memory costs.
+    pub fn get_into(&self, path: &[u8], buffer: &mut Vec<u8>) -> Result<()> {
+        // Where nothing is mounted and nothing but names leads there, one step of the provider does.
+        let parts = split_path(path)?;
+        let main = NodeId::ROOT;
+        if !parts.is_empty()
+            && path.last() != Some(&b'/')
+            && !self.has_mounts()
+            && self
+                .shared_provider(main.store)?
+                .read_named(main.ino, &parts, buffer)?
+        {
+            return Ok(());
+        }
+        let node = self.resolve(path, true)?.node;
+        self.shared_provider(node.store)?
+            .read_whole(node.ino, buffer)
+    }
+
+    /// Makes `bytes` the content of the file `path`, in one step: nobody sees part of it, and a crash
+    /// leaves the old content or the new. A new file has mode 0644 and this process's owner; an
+    /// existing one keeps inode, names, attributes and user columns. A symbolic link is not
+    /// followed: [`ErrorKind::InvalidInput`]. Durable after [`Database::sync`]. Memory: a copy of
+    /// `bytes` until the commit.
+    pub fn put(&self, path: &[u8], bytes: &[u8]) -> Result<Attr> {
+        let (parent, name) = self.resolve_parent(path)?;
+        if self.find_mount(parent, &name).is_some() {
+            return Err(Error::new(
+                ErrorKind::IsADirectory,
+                format!("a store is mounted at '{name}'"),
+            ));
+        }
+        self.shared_provider(parent.store)?
+            .put(parent.ino, &name, bytes, 0o644, Caller::current())
     }
 
     // ---- one call per POSIX primitive -------------------------------------------------------
@@ -434,6 +515,13 @@ impl Database {
         self.shared.engine.frag_report()
     }
 
+    /// Calls `visit` with every object that holds blocks and the places of its content in logical
+    /// order, as committed. Cost: reads every map.
+    pub fn layouts(&self, visit: &mut dyn FnMut(NodeId, &[Extent])) -> Result<()> {
+        let mut visit_node = |store, ino, extents: &[Extent]| visit(NodeId { store, ino }, extents);
+        self.shared.engine.for_each_layout(&mut visit_node)
+    }
+
     /// Proves that catalog and segments agree; with `read_content` also reads every block.
     /// `progress(done_bytes, total_bytes)` is called now and then.
     pub fn check(
@@ -473,15 +561,27 @@ fn name_of(part: &[u8]) -> Result<Name> {
     })
 }
 
-fn require_directory(attr: &Attr, path: &[u8]) -> Result<()> {
-    if attr.kind == FileKind::Directory {
-        return Ok(());
+/// Where a walk is.
+enum Place {
+    /// At a directory; more was not asked yet.
+    Directory(NodeId),
+    /// At something.
+    Node(Attr),
+}
+
+impl Place {
+    /// The directory, which what follows at `path` needs.
+    fn into_directory(self, path: &[u8]) -> Result<NodeId> {
+        match self {
+            Place::Directory(node) => Ok(node),
+            Place::Node(attr) if attr.kind == FileKind::Directory => Ok(attr.node),
+            Place::Node(_) => Err(Error::new(
+                ErrorKind::NotADirectory,
+                format!(
+                    "a component before '{}' is not a directory",
+                    String::from_utf8_lossy(path)
+                ),
+            )),
+        }
     }
-    Err(Error::new(
-        ErrorKind::NotADirectory,
-        format!(
-            "a component before '{}' is not a directory",
-            String::from_utf8_lossy(path)
-        ),
-    ))
 }

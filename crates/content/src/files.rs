@@ -62,6 +62,58 @@ impl FilesProvider {
         }
     }
 
+    /// Makes a node with a name that is free.
+    fn insert(
+        &self,
+        change: &Change<'_>,
+        dir: &Arc<Node>,
+        name: &Name,
+        new: NewNode<'_>,
+        mode: u32,
+        caller: Caller,
+    ) -> Result<Arc<Node>> {
+        let dir_row = change.row(dir)?;
+        require_linked(&dir_row)?;
+        let kind = new.kind();
+        let is_directory = kind == FileKind::Directory;
+        if is_directory && dir_row.nlink >= LINK_COUNT_MAX {
+            return Err(too_many_links(name));
+        }
+        let inherits = dir_row.mode & SETGID != 0;
+        let target = match new {
+            NewNode::Symlink(target) => Some(target),
+            _ => None,
+        };
+        let row = InodeRow {
+            ino: Ino(0),
+            kind,
+            mode: match kind {
+                FileKind::Symlink => 0o777,
+                FileKind::Directory if inherits => (mode & 0o7777) | SETGID,
+                _ => mode & 0o7777,
+            },
+            uid: caller.uid,
+            gid: if inherits { dir_row.gid } else { caller.gid },
+            nlink: if is_directory { 2 } else { 1 },
+            size_bytes: target.map_or(0, |target| target.len() as u64),
+            block_count: 0,
+            atime_ns: change.now_ns,
+            mtime_ns: change.now_ns,
+            ctime_ns: change.now_ns,
+            btime_ns: change.now_ns,
+            rdev: match new {
+                NewNode::CharDevice(device) | NewNode::BlockDevice(device) => device,
+                _ => 0,
+            },
+        };
+        let node = change.insert(self.table, row, target)?;
+        change.set_entry(dir, name, Some((node.ino(), kind)))?;
+        if is_directory {
+            add_links(change, dir, 1)?;
+        }
+        Ok(node)
+    }
+
     fn column_of<'n>(&self, name: &'n [u8]) -> Result<Option<&'n str>> {
         let Some(column) = name.strip_prefix(COLUMN_PREFIX) else {
             return Ok(None);
@@ -130,6 +182,19 @@ impl StoreProvider for FilesProvider {
         let dir = view.node(self.table, parent)?;
         let ino = view.find_entry(&dir, name)?.ok_or_else(|| absent(name))?;
         Ok(self.attr_of(view.row(&*view.node(self.table, ino)?)?))
+    }
+
+    fn descend(&self, from: Ino, names: &[Name]) -> Result<(Attr, usize)> {
+        let view = self.engine.view();
+        let mut node = view.node(self.table, from)?;
+        for (index, name) in names.iter().enumerate() {
+            let ino = view.find_entry(&node, name)?.ok_or_else(|| absent(name))?;
+            node = view.node(self.table, ino)?;
+            if index + 1 == names.len() || node.kind() != FileKind::Directory {
+                return Ok((self.attr_of(view.row(&node)?), index + 1));
+            }
+        }
+        Ok((self.attr_of(view.row(&node)?), names.len()))
     }
 
     fn attr(&self, ino: Ino) -> Result<Attr> {
@@ -202,45 +267,7 @@ impl StoreProvider for FilesProvider {
         if change.find_entry(&dir, name)?.is_some() {
             return Err(exists(name));
         }
-        let dir_row = change.row(&dir)?;
-        require_linked(&dir_row)?;
-        let kind = new.kind();
-        let is_directory = kind == FileKind::Directory;
-        if is_directory && dir_row.nlink >= LINK_COUNT_MAX {
-            return Err(too_many_links(name));
-        }
-        let inherits = dir_row.mode & SETGID != 0;
-        let target = match new {
-            NewNode::Symlink(target) => Some(target),
-            _ => None,
-        };
-        let row = InodeRow {
-            ino: Ino(0),
-            kind,
-            mode: match kind {
-                FileKind::Symlink => 0o777,
-                FileKind::Directory if inherits => (mode & 0o7777) | SETGID,
-                _ => mode & 0o7777,
-            },
-            uid: caller.uid,
-            gid: if inherits { dir_row.gid } else { caller.gid },
-            nlink: if is_directory { 2 } else { 1 },
-            size_bytes: target.map_or(0, |target| target.len() as u64),
-            block_count: 0,
-            atime_ns: change.now_ns,
-            mtime_ns: change.now_ns,
-            ctime_ns: change.now_ns,
-            btime_ns: change.now_ns,
-            rdev: match new {
-                NewNode::CharDevice(device) | NewNode::BlockDevice(device) => device,
-                _ => 0,
-            },
-        };
-        let node = change.insert(self.table, row, target)?;
-        change.set_entry(&dir, name, Some((node.ino(), kind)))?;
-        if is_directory {
-            add_links(&change, &dir, 1)?;
-        }
+        let node = self.insert(&change, &dir, name, new, mode, caller)?;
         Ok(self.attr_of(change.row(&node)?))
     }
 
@@ -386,7 +413,7 @@ impl StoreProvider for FilesProvider {
             let view = self.engine.view();
             let node = view.node(self.table, ino)?;
             require_file(&view.row(&node)?)?;
-            self.engine.open_node(&node)?;
+            self.engine.open_node(&node, write)?;
             node
         };
         Ok(Box::new(Handle::new(
@@ -395,6 +422,51 @@ impl StoreProvider for FilesProvider {
             node,
             write,
         )))
+    }
+
+    fn read_whole(&self, ino: Ino, buffer: &mut Vec<u8>) -> Result<()> {
+        let node = self.engine.view().node(self.table, ino)?;
+        require_kind(node.kind())?;
+        self.engine.read_whole(&node, buffer)
+    }
+
+    fn read_named(&self, from: Ino, names: &[&[u8]], buffer: &mut Vec<u8>) -> Result<bool> {
+        let node = {
+            let view = self.engine.view();
+            let mut node = view.node(self.table, from)?;
+            for name in names {
+                // Only what is in memory: the other way can do all the rest.
+                let Some(Some(ino)) = view.known_entry(&node, name) else {
+                    return Ok(false);
+                };
+                node = view.node(self.table, ino)?;
+            }
+            node
+        };
+        if node.kind() != FileKind::File {
+            return Ok(false);
+        }
+        self.engine.read_whole(&node, buffer)?;
+        Ok(true)
+    }
+
+    fn put(
+        &self,
+        parent: Ino,
+        name: &Name,
+        bytes: &[u8],
+        mode: u32,
+        caller: Caller,
+    ) -> Result<Attr> {
+        let (change, content) = self.engine.change_with_content(bytes)?;
+        let dir = change.node(self.table, parent)?;
+        let node = match change.find_entry(&dir, name)? {
+            Some(ino) => change.node(self.table, ino)?,
+            None => self.insert(&change, &dir, name, NewNode::File, mode, caller)?,
+        };
+        require_kind(node.kind())?;
+        change.set_content(&node, content)?;
+        Ok(self.attr_of(change.row(&node)?))
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -503,7 +575,11 @@ fn touch_ctime(change: &Change<'_>, node: &Arc<Node>) -> Result<()> {
 }
 
 fn require_file(row: &InodeRow) -> Result<()> {
-    match row.kind {
+    require_kind(row.kind)
+}
+
+fn require_kind(kind: FileKind) -> Result<()> {
+    match kind {
         FileKind::File => Ok(()),
         FileKind::Directory => Err(Error::new(
             ErrorKind::IsADirectory,

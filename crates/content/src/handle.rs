@@ -90,6 +90,32 @@ impl FileHandle for Handle {
         self.engine.append(&self.node, data)
     }
 
+    fn insert_range(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.require_write()?;
+        self.engine.insert_range(&self.node, offset, data)
+    }
+
+    fn insert_hole(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.require_write()?;
+        self.engine.insert_hole(&self.node, offset, len_bytes)
+    }
+
+    fn delete_range(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.require_write()?;
+        self.engine.delete_range(&self.node, offset, len_bytes)
+    }
+
+    fn replace_range(&self, offset: u64, len_bytes: u64, data: &[u8]) -> Result<()> {
+        self.require_write()?;
+        self.engine
+            .replace_range(&self.node, offset, len_bytes, data)
+    }
+
+    fn move_range(&self, from: u64, len_bytes: u64, to: u64) -> Result<()> {
+        self.require_write()?;
+        self.engine.move_range(&self.node, from, len_bytes, to)
+    }
+
     fn set_len(&self, size_bytes: u64) -> Result<()> {
         self.require_write()?;
         self.engine.truncate(&self.node, size_bytes)
@@ -136,7 +162,7 @@ impl FileHandle for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let Err(error) = self.engine.close_node(&self.node) {
+        if let Err(error) = self.engine.close_node(&self.node, self.write) {
             tracing::warn!("closing inode {}: {error}", self.node.ino());
         }
     }

@@ -27,6 +27,12 @@ pub type ProviderFactory = Arc<dyn Fn(ProviderContext) -> Arc<dyn StoreProvider>
 pub trait StoreProvider: Send + Sync {
     /// The attributes of the entry `name` of `parent`.
     fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr>;
+    /// Follows `names`, at least one, from directory `from` until the last or until something that
+    /// is not a directory; returns what was reached and how many names led there. Providers that can
+    /// follow several names at once do; the default follows one.
+    fn descend(&self, from: Ino, names: &[Name]) -> Result<(Attr, usize)> {
+        Ok((self.lookup(from, &names[0])?, 1))
+    }
     /// The attributes of an inode.
     fn attr(&self, ino: Ino) -> Result<Attr>;
     /// Changes attributes; returns the new ones.
@@ -65,6 +71,36 @@ pub trait StoreProvider: Send + Sync {
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>>;
     /// Opens a regular file. `write` asks for a handle that can change it.
     fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>>;
+    /// Reads all of a regular file into `buffer`, which then has its length.
+    fn read_whole(&self, ino: Ino, buffer: &mut Vec<u8>) -> Result<()> {
+        let handle = self.open(ino, false)?;
+        let size = handle.attr()?.size_bytes;
+        buffer.resize(usize::try_from(size).unwrap_or(usize::MAX), 0);
+        let mut done = 0;
+        while done < buffer.len() {
+            match handle.read_at(done as u64, &mut buffer[done..])? {
+                0 => break,
+                read => done += read,
+            }
+        }
+        buffer.truncate(done);
+        Ok(())
+    }
+    /// The same for the file that `names`, at least one, lead to from directory `from`. A provider
+    /// that cannot tell so at once answers `false`, and is asked step by step; the default always does.
+    fn read_named(&self, _from: Ino, _names: &[&[u8]], _buffer: &mut Vec<u8>) -> Result<bool> {
+        Ok(false)
+    }
+    /// Makes `bytes` the content of the regular file `name` in `parent`, which is made with `mode`
+    /// for `caller` if it does not exist. An existing one keeps its inode, names and attributes.
+    fn put(
+        &self,
+        parent: Ino,
+        name: &Name,
+        bytes: &[u8],
+        mode: u32,
+        caller: Caller,
+    ) -> Result<Attr>;
     /// The names of the extended attributes; user columns that are not NULL show as
     /// `user.column.NAME`.
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
@@ -87,6 +123,19 @@ pub trait FileHandle: Send + Sync {
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
     /// Writes all of `data` at the end, atomically with other appends; returns where.
     fn append(&self, data: &[u8]) -> Result<u64>;
+    /// Inserts `data` at `offset`, at most the length; what is behind moves on. Cost: as a write of
+    /// `data`, whatever the length of the file. [`crate::ErrorKind::InvalidInput`] beyond the end.
+    fn insert_range(&self, offset: u64, data: &[u8]) -> Result<()>;
+    /// Inserts `len_bytes` zeros that take no space.
+    fn insert_hole(&self, offset: u64, len_bytes: u64) -> Result<()>;
+    /// Removes a range that lies inside the file; what is behind closes up. The rest of the file is
+    /// neither read nor written.
+    fn delete_range(&self, offset: u64, len_bytes: u64) -> Result<()>;
+    /// Puts `data`, of any length, in the place of `offset..offset + len_bytes`, in one step.
+    fn replace_range(&self, offset: u64, len_bytes: u64, data: &[u8]) -> Result<()>;
+    /// Moves `from..from + len_bytes` so that it begins at `to` afterwards; what lies between makes
+    /// room. No content is copied but a few blocks.
+    fn move_range(&self, from: u64, len_bytes: u64, to: u64) -> Result<()>;
     /// Sets the logical length.
     fn set_len(&self, size_bytes: u64) -> Result<()>;
     /// Announces the final length, bytes, so that space is allocated once, in one piece.

@@ -29,6 +29,10 @@ impl StoreProvider for ReadonlyProvider {
         self.inner.lookup(parent, name)
     }
 
+    fn descend(&self, from: Ino, names: &[Name]) -> Result<(Attr, usize)> {
+        self.inner.descend(from, names)
+    }
+
     fn attr(&self, ino: Ino) -> Result<Attr> {
         self.inner.attr(ino)
     }
@@ -75,6 +79,18 @@ impl StoreProvider for ReadonlyProvider {
         } else {
             self.inner.open(ino, false)
         }
+    }
+
+    fn read_whole(&self, ino: Ino, buffer: &mut Vec<u8>) -> Result<()> {
+        self.inner.read_whole(ino, buffer)
+    }
+
+    fn read_named(&self, from: Ino, names: &[&[u8]], buffer: &mut Vec<u8>) -> Result<bool> {
+        self.inner.read_named(from, names, buffer)
+    }
+
+    fn put(&self, _: Ino, _: &Name, _: &[u8], _: u32, _: Caller) -> Result<Attr> {
+        refuse()
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {

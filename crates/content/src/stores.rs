@@ -263,6 +263,11 @@ impl Database {
             .map(|s| s.row.store)
     }
 
+    /// Whether any store is mounted below the root.
+    pub(crate) fn has_mounts(&self) -> bool {
+        self.read_stores().len() > 1
+    }
+
     pub(crate) fn refuse_mount(&self, parent: NodeId, name: &Name) -> Result<()> {
         match self.find_mount(parent, name) {
             None => Ok(()),

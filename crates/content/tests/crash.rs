@@ -20,8 +20,8 @@ use larder::format::superblock;
 use larder::{CreateOptions, Database};
 use larder_object::EngineOptions;
 use larder_testkit::{
-    CrashState, Event, Mix, Payload, Recorder, Recording, RecordingVfs, SEGMENTS, Script,
-    SimStorage, States,
+    CrashState, Event, Mix, Model, Op, Payload, Recorder, Recording, RecordingVfs, SEGMENTS,
+    Script, SimStorage, States,
 };
 use support::{find_fault, open, scratch};
 
@@ -32,6 +32,18 @@ const MIX: Mix = Mix {
     file_bytes_max: 120_000,
     write_bytes_max: 40_000,
     sync_percent: 8,
+    overwrite_percent: 6,
+    fragment_percent: 0,
+};
+
+/// Files that are too large to be rewritten, so that they get pieces.
+const FRAGMENTS: Mix = Mix {
+    entries_max: 6,
+    file_bytes_max: 700_000,
+    write_bytes_max: 90_000,
+    sync_percent: 8,
+    overwrite_percent: 6,
+    fragment_percent: 45,
 };
 
 /// When commits happen, beside those of syncs.
@@ -54,8 +66,8 @@ struct Run {
 }
 
 /// Runs the script of `seed`: half of it, then a clean close, and the rest after another open.
-fn record(seed: u64, commits: Commits) -> Run {
-    let script = Script::generate(seed, OPS, MIX);
+fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
+    let script = Script::generate(seed, OPS, mix);
     let directory = scratch();
     let path = directory.path().join("db");
     let recorder = Recorder::new();
@@ -172,7 +184,8 @@ fn replay(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(2, |cores| cores.get()) {
+        let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+        for _ in 0..setting("LARDER_CRASH_THREADS", cores as u64) {
             scope.spawn(work);
         }
     });
@@ -192,9 +205,9 @@ fn seed() -> u64 {
 }
 
 /// Replays the run of the seed; every state must be whole.
-fn assert_whole(commits: Commits) {
+fn assert_whole(commits: Commits, mix: Mix) {
     let points = setting("LARDER_CRASH_POINTS", POINTS as u64) as usize;
-    let run = record(seed(), commits);
+    let run = record(seed(), commits, mix);
     let (faults, count) = replay(
         &run.script,
         run.recording.states(run.created, seed(), points),
@@ -235,18 +248,39 @@ fn keep(state: &CrashState) -> PathBuf {
 
 #[test]
 fn every_crash_leaves_a_clean_prefix() {
-    assert_whole(Commits::WhenFull);
+    assert_whole(Commits::WhenFull, MIX);
 }
 
 #[test]
 fn every_crash_leaves_a_clean_prefix_with_commits_in_the_background() {
-    assert_whole(Commits::Background);
+    assert_whole(Commits::Background, MIX);
+}
+
+/// Lists of pieces are of the same moment as what they refer to (`PIECE-1` to `PIECE-5`).
+#[test]
+fn every_crash_leaves_a_clean_prefix_of_fragment_operations() {
+    let script = Script::generate(seed(), OPS, FRAGMENTS);
+    let mut model = Model::new();
+    let mut large_count = 0;
+    for op in &script.ops {
+        if let Op::Replace { path, .. } | Op::Move { path, .. } = op {
+            let mut files = model.paths();
+            let is_large = files.any(|(file, _, len)| file == path && len > Some(256 << 10));
+            large_count += usize::from(is_large);
+        }
+        model.apply(op);
+    }
+    assert!(
+        large_count > 20,
+        "{large_count} operations on files that are not rewritten"
+    );
+    assert_whole(Commits::WhenFull, FRAGMENTS);
 }
 
 /// Recovery itself may be cut off, and the next one must do as well.
 #[test]
 fn a_crash_during_recovery_loses_nothing_more() {
-    let run = record(seed(), Commits::WhenFull);
+    let run = record(seed(), Commits::WhenFull, MIX);
     let crashes = run.recording.states(run.created, seed(), 400).step_by(50);
     let mut count_all = 0;
     for crash in crashes {
@@ -279,7 +313,7 @@ fn a_crash_during_recovery_loses_nothing_more() {
 /// The negative control: a medium that ignores one kind of flush must be found out.
 #[test]
 fn a_dropped_flush_is_found() {
-    let run = record(seed(), Commits::WhenFull);
+    let run = record(seed(), Commits::WhenFull, MIX);
     let control = |what: &str, ignored: &dyn Fn(&str) -> bool| {
         let recording = run.recording.without_flushes(ignored);
         let (faults, count) = replay(&run.script, recording.states(run.created, seed(), 150), 0);
@@ -296,7 +330,7 @@ fn a_dropped_flush_is_found() {
 /// (`PATCH-4`).
 #[test]
 fn a_dropped_flush_of_an_apply_is_found() {
-    let run = record(seed(), Commits::WhenFull);
+    let run = record(seed(), Commits::WhenFull, MIX);
     let mut recording = run.recording.clone();
     let is_flush =
         |event: &Event| matches!(event, Event::Flush { file, .. } if file.starts_with(SEGMENTS));

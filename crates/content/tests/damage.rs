@@ -275,6 +275,54 @@ fn a_leak_and_a_double_use_are_found() {
 }
 
 #[test]
+fn a_damaged_list_of_pieces_is_found() {
+    for (damage, found) in [
+        (
+            "UPDATE larder_piece SET entries = x'0102030405'",
+            "piece page",
+        ),
+        ("DELETE FROM larder_piece WHERE page = 0", "has no root"),
+        ("DELETE FROM larder_piece WHERE page = 1", "PIECE-3"),
+        (
+            "UPDATE main SET size = size + 1 WHERE size > 300000",
+            "PIECE-3",
+        ),
+        ("DELETE FROM larder_piece", "not part of the object"),
+        (
+            "UPDATE larder_piece SET entries = (SELECT entries FROM larder_piece WHERE page = 1) \
+             WHERE page = 2",
+            "PIECE-1",
+        ),
+        (
+            "INSERT INTO larder_piece SELECT store, ino, 99, entries FROM larder_piece WHERE page = 1",
+            "page 99 is in no list",
+        ),
+    ] {
+        let victim = Victim::new();
+        let db = open(&victim.path).unwrap();
+        let node = db.resolve(b"/f1", true).unwrap().node;
+        let file = db.open_file(node, true).unwrap();
+        file.write_at(0, &[7; 400_000]).unwrap();
+        // Pieces of a hole and of data in turns, until one page is not enough.
+        for at in 0..130 {
+            file.insert_hole(at * 8200 + 4100, 4100).unwrap();
+            file.append(&[8; 9000]).unwrap();
+        }
+        drop(file);
+        db.close().unwrap();
+        victim.sql(&format!(
+            "UPDATE larder_gate SET open = 1; {damage}; UPDATE larder_gate SET open = 0"
+        ));
+        let db = open(&victim.path).unwrap();
+        let findings = db.check(false, &mut |_, _| {}).unwrap().findings;
+        assert!(
+            findings.iter().any(|finding| finding.contains(found)),
+            "{damage}: {findings:?}"
+        );
+    }
+}
+
+#[test]
 fn names_and_paths_are_refused_with_their_rule() {
     let victim = Victim::new();
     let db = open(&victim.path).unwrap();

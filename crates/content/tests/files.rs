@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use larder::{AllocateMode, ErrorKind, Name, NewNode, NodeId, RenameMode, SeekTarget};
+use larder::{AllocateMode, ErrorKind, Name, NewNode, NodeId, RenameMode, SeekTarget, limits};
 
 #[test]
 fn content_of_every_size_survives_reopening() {
@@ -56,6 +56,16 @@ fn content_of_every_size_survives_reopening() {
     }
     let frag = db.frag().unwrap();
     assert_eq!(frag.fragments_per_object_mean, 1.0);
+    let mut layouts = Vec::new();
+    db.layouts(&mut |node, extents| layouts.push((node, extents.to_vec())))
+        .unwrap();
+    assert_eq!(layouts.len() as u64, frag.object_count);
+    for (node, extents) in layouts {
+        let blocks: u64 = extents.iter().map(|extent| extent.block_count).sum();
+        let attr = db.attr(node).unwrap();
+        assert_eq!(blocks * limits::BLOCK_BYTES, attr.allocated_bytes);
+        assert!(attr.allocated_bytes >= attr.size_bytes);
+    }
     assert_clean(&db);
 }
 

@@ -74,11 +74,23 @@ fn patched_content_is_the_models() {
                     handle.set_len(len).unwrap();
                     model.resize(len as usize, 0);
                 }
+                14 if seed % 2 == 0 => {
+                    // Pieces, and patches of base blocks.
+                    let len = rng.below(20_000).min(model.len() as u64 - at);
+                    let bytes = pattern(rng.below(20_000) as usize, step);
+                    handle.replace_range(at, len, &bytes).unwrap();
+                    model.splice(at as usize..(at + len) as usize, bytes);
+                }
                 14 => {
                     let len = 1 + rng.below(40_000);
                     handle.allocate(AllocateMode::PunchHole, at, len).unwrap();
                     let end = ((at + len) as usize).min(model.len());
                     model[at as usize..end].fill(0);
+                }
+                15 if rng.chance(20) => {
+                    // All of it at once.
+                    model = pattern(300_000 + rng.below(500_000) as usize, step);
+                    db.put(b"/f", &model).unwrap();
                 }
                 15..19 => handle.sync().unwrap(),
                 _ => {
@@ -136,6 +148,31 @@ fn small_overwrites_leave_one_fragment_and_large_ones_or_too_many_do_not() {
     overwrite(&db, node, 20, 1);
     assert_eq!(db.space().unwrap().patch_bytes, 0);
     assert!(fragments(&db) > 20);
+    assert_clean(&db);
+}
+
+/// A log that is opened, appended, synced and closed again and again stays in one place: its last block
+/// is patched, and what follows goes right behind it.
+#[test]
+fn a_log_of_open_append_close_stays_in_few_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), None).close().unwrap();
+    let db = open_with(dir.path(), 64 << 20, false);
+    let node = put(&db, R, "log", b"");
+    let mut model = Vec::new();
+    for index in 0..200 {
+        let bytes = pattern(1000, index);
+        let handle = db.open_file(node, true).unwrap();
+        handle.append(&bytes).unwrap();
+        handle.sync().unwrap();
+        model.extend(bytes);
+    }
+    assert!(fragments(&db) <= 3, "{} fragments", fragments(&db));
+    assert!(content(&db, node) == model);
+    assert_clean(&db);
+    db.close().unwrap();
+    let db = open_with(dir.path(), 0, false);
+    assert!(fragments(&db) <= 3 && content(&db, node) == model);
     assert_clean(&db);
 }
 

@@ -18,12 +18,14 @@ pub mod checksum;
 pub mod extent;
 pub mod extent_map;
 pub mod limits;
+pub mod piece_page;
 pub mod superblock;
 pub mod units;
 
 pub use checksum::{Checksum, block_checksum};
 pub use extent::Extent;
 pub use extent_map::{MapPage, MapRun};
+pub use piece_page::{PieceEntry, PiecePage};
 pub use superblock::{Superblock, SuperblockError};
 pub use units::{CommitSeq, FileKind, Ino, Name, NameError, SegmentIndex, SessionId, StoreId};
 

@@ -9,6 +9,10 @@ pub const AG_BLOCKS: u64 = 262_144;
 pub const INLINE_BYTES_MAX: u64 = 2048;
 /// Logical blocks that one map page covers (8 MiB of content).
 pub const MAP_PAGE_BLOCKS: u64 = 2048;
+/// Most entries of one page of a list of pieces: its row stays inside a page of SQLite.
+pub const PIECE_PAGE_ENTRIES_MAX: usize = 120;
+/// Blocks of the base of an object with pieces: offsets in it are 64 bits.
+pub const BASE_BLOCKS_MAX: u64 = u64::MAX / BLOCK_BYTES;
 /// Longest name of a directory entry, bytes (as ext4).
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest path, bytes, without the terminating NUL (Linux `PATH_MAX` − 1).

@@ -131,6 +131,13 @@ pub enum NameError {
     Forbidden,
 }
 
+/// A map of names can be asked with the bytes of one: both hash and compare alike.
+impl std::borrow::Borrow<[u8]> for Name {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl Name {
     /// A name; errors say which rule is broken.
     pub fn new(bytes: &[u8]) -> Result<Name, NameError> {

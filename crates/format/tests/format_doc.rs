@@ -10,12 +10,16 @@ use larder_format::checksum::crc32c;
 use larder_format::superblock::{
     BLOCK_COUNT_MAX, COPY_COUNT, DATA_OFFSET_BYTES, FIELDS, SUPERBLOCK_BYTES, Superblock,
 };
-use larder_format::{Extent, FileKind, MapPage, MapRun, SegmentIndex, limits};
+use larder_format::{
+    Extent, FileKind, MapPage, MapRun, PieceEntry, PiecePage, SegmentIndex, limits,
+};
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
 /// The schema is the catalog's; read as text, since this crate must not use that one.
-const SCHEMA: [&str; 4] = [
+const SCHEMA: [&str; 6] = [
     include_str!("../../catalog/src/schema/v1.sql"),
+    include_str!("../../catalog/src/schema/v2.sql"),
+    include_str!("../../catalog/src/schema/v3.sql"),
     include_str!("../../catalog/src/schema/v4.sql"),
     include_str!("../../catalog/src/schema/store.sql"),
     include_str!("../../catalog/src/schema/guard.sql"),
@@ -49,6 +53,51 @@ const PAGE_RUN: [Field; 5] = [
 const HEAD_BYTES: usize = 4;
 const RUN_BYTES: usize = 20;
 const CHECKSUM_BYTES: usize = 4;
+const PIECE_HEAD: [Field; 7] = [
+    ("version", 0, 1, "1"),
+    (
+        "level",
+        1,
+        1,
+        "0: the entries are pieces; n: they are pages of level n − 1",
+    ),
+    ("entry_count", 2, 2, "number of entries, u16; 0–120"),
+    ("zero", 4, 4, "0"),
+    (
+        "changed_seq",
+        8,
+        8,
+        "root: no two committed states of the list have the same number, u64; else 0",
+    ),
+    (
+        "next_page",
+        16,
+        8,
+        "root: number of the next new page, u64; else 0",
+    ),
+    (
+        "base_blocks",
+        24,
+        8,
+        "root: base blocks from here on were never used, u64; else 0",
+    ),
+];
+const PIECE_ENTRY: [Field; 2] = [
+    (
+        "target",
+        0,
+        8,
+        "level 0: first base block of the piece; else number of the page, u64",
+    ),
+    (
+        "len_bytes",
+        8,
+        8,
+        "bytes of the object that it holds, u64; ≥ 1",
+    ),
+];
+const PIECE_HEAD_BYTES: usize = 32;
+const PIECE_ENTRY_BYTES: usize = 16;
 
 fn document() -> String {
     std::fs::read_to_string(PATH).expect("docs/format.md is there")
@@ -248,6 +297,52 @@ fn the_layout_of_a_map_page_is_that_of_the_code() {
     assert_section("map-page", &text);
 }
 
+/// `FORMAT-1` for pages of pieces.
+#[test]
+fn the_layout_of_a_piece_page_is_that_of_the_code() {
+    let entry = |target, len_bytes| PieceEntry { target, len_bytes };
+    let page = PiecePage {
+        level: 3,
+        changed_seq: 0x0102_0304_0506_0708,
+        next_page: 0x1112_1314,
+        base_blocks: 0x2122_2324,
+        entries: vec![entry(0x0a0b_0c0d_0e0f, 0x31), entry(7, 0x0041_4243)],
+    };
+    let bytes = page.encode();
+    let head = |name| number(&bytes, &PIECE_HEAD, name);
+    assert_eq!((head("version"), head("level"), head("zero")), (1, 3, 0));
+    assert_eq!(head("entry_count"), page.entries.len() as u64);
+    assert_eq!(head("changed_seq"), page.changed_seq);
+    assert_eq!(head("next_page"), page.next_page);
+    assert_eq!(head("base_blocks"), page.base_blocks);
+    for (index, entry) in page.entries.iter().enumerate() {
+        let record = &bytes[PIECE_HEAD_BYTES + index * PIECE_ENTRY_BYTES..][..PIECE_ENTRY_BYTES];
+        let field = |name| number(record, &PIECE_ENTRY, name);
+        assert_eq!(
+            (field("target"), field("len_bytes")),
+            (entry.target, entry.len_bytes)
+        );
+    }
+    let body = &bytes[..bytes.len() - CHECKSUM_BYTES];
+    assert_eq!(&bytes[body.len()..], crc32c(body).to_le_bytes());
+    assert_eq!(PiecePage::decode(&bytes), Ok(page), "FORMAT-3");
+    let covers = |fields: &[Field]| fields.iter().map(|field| field.2).sum::<usize>();
+    assert_eq!(
+        (covers(&PIECE_HEAD), covers(&PIECE_ENTRY)),
+        (PIECE_HEAD_BYTES, PIECE_ENTRY_BYTES)
+    );
+    let most = limits::PIECE_PAGE_ENTRIES_MAX;
+    let text = format!(
+        "The head, {PIECE_HEAD_BYTES} bytes:\n\n{}\n\n\
+         Then `entry_count` entries of {PIECE_ENTRY_BYTES} bytes, in the order of the object:\n\n{}\n\n\
+         Last, {CHECKSUM_BYTES} bytes: the CRC-32C of everything before it. A page has at most {} bytes.",
+        field_table(&PIECE_HEAD),
+        field_table(&PIECE_ENTRY),
+        PIECE_HEAD_BYTES + most * PIECE_ENTRY_BYTES + CHECKSUM_BYTES,
+    );
+    assert_section("piece-page", &text);
+}
+
 /// Length of a page of `run_count` runs of `blocks` blocks, none next to another on the segment.
 fn encoded_bytes(run_count: u64, blocks: u64) -> usize {
     let mut page = MapPage::default();
@@ -263,7 +358,7 @@ fn encoded_bytes(run_count: u64, blocks: u64) -> usize {
 
 #[test]
 fn the_limits_are_those_of_the_code() {
-    let limits: [(&str, u64, &str); 16] = [
+    let limits: [(&str, u64, &str); 18] = [
         (
             "BLOCK_BYTES",
             limits::BLOCK_BYTES,
@@ -283,6 +378,16 @@ fn the_limits_are_those_of_the_code() {
             "MAP_PAGE_BLOCKS",
             limits::MAP_PAGE_BLOCKS,
             "logical blocks that one map page covers",
+        ),
+        (
+            "PIECE_PAGE_ENTRIES_MAX",
+            limits::PIECE_PAGE_ENTRIES_MAX as u64,
+            "entries in one page of a list of pieces",
+        ),
+        (
+            "BASE_BLOCKS_MAX",
+            limits::BASE_BLOCKS_MAX,
+            "blocks of the base of an object with pieces",
         ),
         (
             "NAME_BYTES_MAX",
@@ -375,6 +480,11 @@ fn tables() -> Vec<(String, Vec<String>)> {
         if let Some(rest) = line.strip_prefix("CREATE TABLE ") {
             tables.push((shown(rest), Vec::new()));
             is_inside = true;
+        } else if let Some(rest) = line.strip_prefix("ALTER TABLE ")
+            && let Some((table, column)) = rest.split_once(" ADD COLUMN ")
+        {
+            let found = tables.iter_mut().find(|(name, _)| *name == shown(table));
+            found.expect("a table").1.push(shown(column));
         } else if line.starts_with(')') {
             is_inside = false;
         } else if let Some(column) = line.strip_prefix("  ").filter(|_| is_inside)

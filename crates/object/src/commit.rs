@@ -20,11 +20,11 @@
 //!   the catalog, and only reopening finds out how far.
 
 use crate::engine::{Engine, lock};
-use crate::gather::Gather;
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
 use crate::overlay::ending;
 use crate::turn::Turn;
+use crate::whole::PATIENCE_WITH_STREAMS;
 use crate::write_path::ContentFlush;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
@@ -39,8 +39,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The write-ahead log is checkpointed when it is longer, bytes.
-const WAL_BYTES_PASSIVE: u64 = 8 << 20;
+/// The write-ahead log is checkpointed when more of it waits for that, bytes. Pages that change often
+/// are copied once in so many.
+const WAL_BYTES_PASSIVE: u64 = 32 << 20;
 /// When it is longer than this in spite of that, a checkpoint waits for readers.
 const WAL_BYTES_MAX: u64 = 256 << 20;
 /// How long a commit waits for the catalog's write lock or for space on the host before the engine
@@ -85,6 +86,16 @@ impl Group {
             && self.orphans_removed.is_empty()
             && self.holders_added.is_empty()
             && self.holders_removed.is_empty()
+    }
+
+    /// Nodes with changes.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.dirty.iter()
+    }
+
+    /// How many there are.
+    pub fn node_count(&self) -> usize {
+        self.dirty.len()
     }
 
     fn take(&mut self) -> Group {
@@ -141,6 +152,9 @@ pub(crate) struct FrozenNode {
     xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     content_row: Option<Option<ContentRow>>,
     patches_ended: Vec<u64>,
+    /// The list of pieces goes, before `piece_pages` come.
+    drops_pieces: bool,
+    piece_pages: Vec<(u64, Option<Vec<u8>>)>,
     /// Dirty blocks, or none when only the map changed.
     pub flush: Option<ContentFlush>,
 }
@@ -160,7 +174,13 @@ impl Engine {
 
     /// The same for the operations on one inode.
     pub fn sync_node(&self, node: &Node) -> Result<()> {
-        let generation = node.lock().generation;
+        let generation = {
+            let mut state = node.lock();
+            let generation = state.generation;
+            state.content.is_sync_wanted =
+                self.committed_generation.load(Ordering::SeqCst) < generation;
+            generation
+        };
         self.sync_generation(generation)?;
         self.apply_if_full()
     }
@@ -173,18 +193,15 @@ impl Engine {
         if self.committed_generation.load(Ordering::SeqCst) >= generation {
             return Ok(());
         }
-        self.commit_group(None)
+        self.await_streams();
+        let horizon = self.find_reclaimable()?;
+        self.commit_group(horizon)
     }
 
     /// Commits the open group.
     pub(crate) fn commit_now(&self) -> Result<()> {
         let _one_at_a_time = lock(&self.commit_lock);
-        // The turn may have gone while this thread waited; then there is nothing to commit (TURN-1),
-        // and reclaiming is for who has it.
-        let horizon = match self.turn.is_held() {
-            true => self.find_reclaimable()?,
-            false => None,
-        };
+        let horizon = self.find_reclaimable()?;
         self.commit_group(horizon)
     }
 
@@ -205,7 +222,8 @@ impl Engine {
                 .reclaim_after
                 .is_none_or(|after| Instant::now() >= after);
             let has_leftovers = self.may_have_orphans.load(Ordering::SeqCst)
-                || self.lock_room().space.quarantined_blocks() > 0;
+                || self.lock_room().space.quarantined_blocks() > 0
+                || self.has_unsettled();
             if !is_time || !has_leftovers {
                 return Ok(());
             }
@@ -217,6 +235,7 @@ impl Engine {
             }
             self.turn.end();
         }
+        self.settle()?;
         if self.turn.is_wanted() {
             self.turn.close();
             let _open_again = OpenAgain(&self.turn);
@@ -224,23 +243,26 @@ impl Engine {
             self.give_turn_back();
             return outcome;
         }
-        let (is_empty, is_old, may_reclaim) = {
+        let (is_empty, age, is_old, may_reclaim) = {
             let mut group = lock(&self.group);
             let is_empty = group.is_empty();
             // Also a group without nodes (a grown segment, a holder that left) has an age.
-            let is_old = !is_empty
-                && group.started.get_or_insert_with(Instant::now).elapsed()
-                    >= self.options.commit_interval;
+            let age = group.started.get_or_insert_with(Instant::now).elapsed();
+            let is_old = !is_empty && age >= self.options.commit_interval;
             (
                 is_empty,
+                age,
                 is_old,
                 group
                     .reclaim_after
                     .is_none_or(|after| Instant::now() >= after),
             )
         };
-        let is_large = self.dirty_bytes.load(Ordering::Relaxed) > self.dirty_bytes_max / 2;
-        if is_old || is_large {
+        let gathered =
+            self.dirty_bytes.load(Ordering::Relaxed) + self.kept_bytes.load(Ordering::Relaxed);
+        let is_large = gathered > self.dirty_bytes_max / 4 * 3;
+        let is_ripe = is_old && (age >= PATIENCE_WITH_STREAMS || self.half_written_bytes() == 0);
+        if is_ripe || is_large {
             self.commit_now()?;
         } else if is_empty {
             if may_reclaim {
@@ -268,8 +290,13 @@ impl Engine {
         );
     }
 
-    /// Up to which commit retired extents can be reclaimed now; `None` if there are none.
+    /// Up to which commit retired extents can be reclaimed now; `None` if there are none. Every commit
+    /// asks: what waits for reclaim is missing where the next objects want to go. Reclaiming is for
+    /// who has the turn; it may have gone while the caller waited for `commit_lock` (TURN-1).
     fn find_reclaimable(&self) -> Result<Option<CommitSeq>> {
+        if !self.turn.is_held() {
+            return Ok(None);
+        }
         let has_others = lock(&self.group).has_others;
         let has_quarantine = self.lock_room().space.quarantined_blocks() > 0;
         if !has_quarantine && !has_others && !self.may_have_orphans.load(Ordering::SeqCst) {
@@ -352,6 +379,8 @@ impl Engine {
             xattrs: Vec::new(),
             content_row: None,
             patches_ended: Vec::new(),
+            drops_pieces: false,
+            piece_pages: Vec::new(),
             flush: None,
         };
         frozen.entries = state
@@ -386,19 +415,26 @@ impl Engine {
     fn freeze_content(&self, state: &mut NodeState, frozen: &mut FrozenNode) {
         let content = &mut state.content;
         let size = state.row.size_bytes;
+        frozen.drops_pieces = std::mem::take(&mut content.drops_pieces);
+        if let Some(pieces) = content.pieces.as_mut() {
+            debug_assert!(pieces.len_bytes() == size, "PIECE-3");
+            frozen.piece_pages = pieces.take_changes(self.known_seq().0 + 1);
+        }
+        let has_pieces = content.pieces.is_some();
         debug_assert!(
-            content
-                .gather
-                .find(size / BLOCK_BYTES)
-                .is_none_or(|last| last[(size % BLOCK_BYTES) as usize..]
-                    .iter()
-                    .all(|&byte| byte == 0)),
+            has_pieces
+                || content
+                    .gather
+                    .find(size / BLOCK_BYTES)
+                    .is_none_or(|last| last[(size % BLOCK_BYTES) as usize..]
+                        .iter()
+                        .all(|&byte| byte == 0)),
             "GATHER-2"
         );
         if let Some(block) = content
             .gather
             .find(0)
-            .filter(|_| size <= INLINE_BYTES_MAX && state.row.block_count == 0)
+            .filter(|_| !has_pieces && size <= INLINE_BYTES_MAX && state.row.block_count == 0)
         {
             content.inline = Some(block[..size as usize].to_vec());
             content.inline_dirty = true;
@@ -410,19 +446,8 @@ impl Engine {
             }
         }
         frozen.patches_ended = content.patches.take_ended();
-        let applied = content.applied.take();
-        if !content.gather.is_empty() || content.map.is_dirty() || applied.is_some() {
-            let gather: Arc<Gather> = Arc::new(std::mem::take(&mut content.gather));
-            content.frozen = Some(gather.clone());
-            frozen.flush = Some(ContentFlush {
-                runs: gather.runs(),
-                gather,
-                applied,
-                promise: content.promise.take(),
-                may_grow: state.open_count > 0
-                    && (content.expected_bytes == 0 || size < content.expected_bytes),
-            });
-        }
+        frozen.flush = self.plan_flush(state);
+        let content = &mut state.content;
         if std::mem::take(&mut content.inline_dirty) {
             frozen.content_row = Some(content.inline.clone().map(ContentRow::Inline));
             content.has_inline_row = content.inline.is_some();
@@ -515,6 +540,15 @@ impl Engine {
         if !ended.is_empty() {
             set.patches.push((store, ino, ending(ended)));
         }
+        if frozen.drops_pieces {
+            set.piece_drops.push((store, ino));
+        }
+        let pages = std::mem::take(&mut frozen.piece_pages);
+        set.piece_pages.extend(
+            pages
+                .into_iter()
+                .map(|(page, bytes)| (store, ino, page, bytes)),
+        );
         if let Some(content) = frozen.content_row.take() {
             set.contents.push((store, ino, content));
         }
@@ -537,7 +571,7 @@ impl Engine {
             if set.orphans_removed.contains(&(store, ino)) {
                 continue;
             }
-            let cached = lock(&self.cache).get(&(store, ino)).cloned();
+            let cached = self.cache.find(store, ino);
             let extents = match &cached {
                 Some(node) => {
                     let mut state = node.lock();
@@ -598,9 +632,10 @@ impl Engine {
                 .retain(|_, delta| delta.generation > generation);
             state.content.map.forget_cut();
             state.content.patches.publish(outcome.seq);
+            self.cache.count_map(&frozen.node, &state);
             if frozen.is_deleted {
                 drop(state);
-                lock(&self.cache).remove(&(frozen.node.store, frozen.node.ino));
+                self.cache.remove(frozen.node.store, frozen.node.ino);
             }
         }
         self.committed_generation
@@ -608,7 +643,7 @@ impl Engine {
     }
 
     fn checkpoint(&self) -> Result<()> {
-        let wal = self.catalog.wal_bytes()?;
+        let wal = self.catalog.wal_pending_bytes()?;
         if wal > WAL_BYTES_MAX {
             self.catalog.checkpoint(CheckpointKind::Truncate)?;
         } else if wal > WAL_BYTES_PASSIVE {

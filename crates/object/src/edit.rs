@@ -25,7 +25,7 @@ pub(crate) struct Promise<'e> {
 
 impl Promise<'_> {
     /// Moves `blocks` of the promise to `to`.
-    fn give(&mut self, blocks: u64, to: &mut Option<Reservation>) {
+    pub(crate) fn give(&mut self, blocks: u64, to: &mut Option<Reservation>) {
         if let Some(mine) = self.reservation.as_mut().filter(|_| blocks > 0) {
             let part = mine.split(blocks);
             match to {
@@ -45,7 +45,13 @@ impl Drop for Promise<'_> {
 }
 
 impl Engine {
-    fn promise(&self, _edit: &Edit<'_>, blocks: u64, purpose: Purpose) -> Result<Promise<'_>> {
+    /// A promise of `blocks` blocks for a change that follows.
+    pub(crate) fn promise(
+        &self,
+        _edit: &Edit<'_>,
+        blocks: u64,
+        purpose: Purpose,
+    ) -> Result<Promise<'_>> {
         let reservation = self.reserve(blocks, purpose)?;
         Ok(Promise {
             engine: self,
@@ -63,18 +69,23 @@ impl Engine {
         self.write_somewhere(node, None, data)
     }
 
-    fn write_somewhere(&self, node: &Arc<Node>, offset: Option<u64>, data: &[u8]) -> Result<u64> {
+    pub(crate) fn write_somewhere(
+        &self,
+        node: &Arc<Node>,
+        asked: Option<u64>,
+        data: &[u8],
+    ) -> Result<u64> {
         self.wait_for_memory()?;
         let edit = self.edit()?;
         let mut promise = self.promise(
             &edit,
-            blocks_touched(offset, data.len() as u64),
+            blocks_touched(asked, data.len() as u64),
             Purpose::Ordinary,
         )?;
-        let _gate = self.enter_gate();
+        let gate = self.enter_gate();
         let mut state = self.lock_node(node)?;
         require_alive(&state)?;
-        let offset = offset.unwrap_or(state.row.size_bytes);
+        let offset = asked.unwrap_or(state.row.size_bytes);
         let end = offset
             .checked_add(data.len() as u64)
             .filter(|&end| end <= FILE_BYTES_MAX)
@@ -83,6 +94,10 @@ impl Engine {
             return Ok(offset);
         }
         self.load_content(node, &mut state)?;
+        if state.content.pieces.is_some() {
+            drop((state, gate, promise, edit));
+            return self.write_pieces(node, asked, data);
+        }
         self.leave_inline(node, &mut state, &mut promise)?;
         let outcome = self.gather(node, &mut state, &mut promise, |gather, fill| {
             gather.write(offset, data, fill)
@@ -107,7 +122,7 @@ impl Engine {
 
     /// Runs `change` on the gather with a `fill` that reads what is there now, and moves the
     /// promise for what became dirty, also when `change` fails half way (`EDIT-1`).
-    fn gather(
+    pub(crate) fn gather(
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
@@ -131,7 +146,7 @@ impl Engine {
     }
 
     /// Makes inline content an ordinary dirty block.
-    fn leave_inline(
+    pub(crate) fn leave_inline(
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
@@ -159,10 +174,14 @@ impl Engine {
         // The last block stays, with zeros behind the end.
         let tail_blocks = u64::from(!size_bytes.is_multiple_of(BLOCK_BYTES));
         let mut promise = self.promise(&edit, tail_blocks, Purpose::Privileged)?;
-        let _gate = self.enter_gate();
+        let gate = self.enter_gate();
         let mut state = self.lock_thawed(node)?;
         require_alive(&state)?;
         self.load_content(node, &mut state)?;
+        if state.content.pieces.is_some() {
+            drop((state, gate, promise, edit));
+            return self.truncate_pieces(node, size_bytes);
+        }
         if size_bytes < state.row.size_bytes {
             self.shrink(node, &mut state, &mut promise, size_bytes)?;
         }
@@ -171,7 +190,7 @@ impl Engine {
         Ok(())
     }
 
-    fn shrink(
+    pub(crate) fn shrink(
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
@@ -193,14 +212,13 @@ impl Engine {
         )?;
         let keep = size.div_ceil(BLOCK_BYTES);
         self.discard(state, keep, u64::MAX);
-        let removed = state.content.map.truncate(self.map_source(node), keep)?;
-        state.content.patches.end(keep, u64::MAX);
+        let removed = state.content.unmap_from(self.map_source(node), keep)?;
         self.retire(state, removed);
         Ok(())
     }
 
     /// Zeroes bytes `from..to`, which lie in one block, if anything is stored there.
-    fn zero(
+    pub(crate) fn zero(
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
@@ -250,47 +268,53 @@ impl Engine {
             .ok_or_else(too_large)?;
         let edit = self.edit()?;
         let mut promise = self.promise(&edit, 3, Purpose::Privileged)?;
-        let _gate = self.enter_gate();
+        let gate = self.enter_gate();
         let mut state = self.lock_thawed(node)?;
         require_alive(&state)?;
         self.load_content(node, &mut state)?;
+        if state.content.pieces.is_some() {
+            drop((state, gate, promise, edit));
+            return self.zero_pieces(node, offset, end, keep_size);
+        }
         self.leave_inline(node, &mut state, &mut promise)?;
         let stop = end.min(state.row.size_bytes);
-        if offset < stop {
-            let first_whole = offset.next_multiple_of(BLOCK_BYTES);
-            // The last block of the object is whole as far as anybody can see.
-            let last_whole = if stop == state.row.size_bytes {
-                stop.next_multiple_of(BLOCK_BYTES)
-            } else {
-                stop / BLOCK_BYTES * BLOCK_BYTES
-            };
-            self.zero(
-                node,
-                &mut state,
-                &mut promise,
-                offset,
-                first_whole.min(stop),
-            )?;
-            if first_whole < last_whole {
-                let (from, to) = (first_whole / BLOCK_BYTES, last_whole / BLOCK_BYTES);
-                self.discard(&mut state, from, to);
-                let removed = state.content.map.remove(self.map_source(node), from, to)?;
-                state.content.patches.end(from, to);
-                self.retire(&mut state, removed);
-            }
-            self.zero(
-                node,
-                &mut state,
-                &mut promise,
-                last_whole.max(first_whole),
-                stop,
-            )?;
-        }
+        let is_tail = stop == state.row.size_bytes;
+        self.zero_base(node, &mut state, &mut promise, offset, stop, is_tail)?;
         if !keep_size && end > state.row.size_bytes {
             state.row.size_bytes = end;
         }
         self.touch_content(node, &mut state);
         Ok(())
+    }
+
+    /// Zeroes bytes `from..to` of the base: unmaps its whole blocks. With `is_tail` nothing but zeros
+    /// follows in the last block, so that counts as whole.
+    pub(crate) fn zero_base(
+        &self,
+        node: &Arc<Node>,
+        state: &mut NodeState,
+        promise: &mut Promise<'_>,
+        from: u64,
+        to: u64,
+        is_tail: bool,
+    ) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let first_whole = from.next_multiple_of(BLOCK_BYTES);
+        let last_whole = if is_tail {
+            to.next_multiple_of(BLOCK_BYTES)
+        } else {
+            to / BLOCK_BYTES * BLOCK_BYTES
+        };
+        self.zero(node, state, promise, from, first_whole.min(to))?;
+        if first_whole < last_whole {
+            let (from, to) = (first_whole / BLOCK_BYTES, last_whole / BLOCK_BYTES);
+            self.discard(state, from, to);
+            let removed = state.content.unmap(self.map_source(node), from, to)?;
+            self.retire(state, removed);
+        }
+        self.zero(node, state, promise, last_whole.max(first_whole), to)
     }
 
     /// Checks that `offset..offset + len` could be written now, and takes it as a size hint; grows
@@ -314,6 +338,7 @@ impl Engine {
         require_alive(&state)?;
         state.content.expected_bytes = state.content.expected_bytes.max(end);
         if !keep_size && end > state.row.size_bytes {
+            self.grow_pieces(node, &mut state, end)?;
             state.row.size_bytes = end;
         }
         self.touch_content(node, &mut state);
@@ -326,8 +351,8 @@ impl Engine {
         node.lock().content.expected_bytes = size_bytes;
     }
 
-    /// Counts a handle. [`Engine::close_node`] must follow.
-    pub fn open_node(&self, node: &Node) -> Result<()> {
+    /// Counts a handle, that may write or not. [`Engine::close_node`] must follow.
+    pub fn open_node(&self, node: &Node, may_write: bool) -> Result<()> {
         let mut state = self.lock_node(node)?;
         require_alive(&state)?;
         if state.row.kind != FileKind::File {
@@ -341,19 +366,24 @@ impl Engine {
             return Err(Error::new(ErrorKind::NotFound, "the file was removed"));
         }
         state.open_count += 1;
+        state.writer_count += u32::from(may_write);
         Ok(())
     }
 
     /// Ends a handle. The last one of an inode without a name lets it go (`CONTENT-4`).
-    pub fn close_node(&self, node: &Arc<Node>) -> Result<()> {
+    pub fn close_node(&self, node: &Arc<Node>, may_write: bool) -> Result<()> {
         {
             let mut state = node.lock();
             state.open_count -= 1;
+            state.writer_count -= u32::from(may_write);
+            if may_write && state.writer_count == 0 {
+                state.content.expected_bytes = 0;
+                self.settle_later(node, &mut state);
+                self.lock_room().space.end_stream(stream_of(node));
+            }
             if state.open_count > 0 {
                 return Ok(());
             }
-            state.content.expected_bytes = 0;
-            self.lock_room().space.end_stream(stream_of(node));
             // Another session may have taken its last name.
             self.freshen(node, &mut state)?;
             if state.row.nlink > 0 || state.is_deleted {
@@ -388,7 +418,11 @@ impl Engine {
     }
 
     /// Forgets dirty blocks `from..to` and their promise.
-    fn discard(&self, state: &mut NodeState, from: u64, to: u64) {
+    pub(crate) fn discard(&self, state: &mut NodeState, from: u64, to: u64) {
+        let gone = state.content.kept.discard(from, to);
+        self.kept_bytes
+            .fetch_sub(gone * BLOCK_BYTES, Ordering::Relaxed);
+        state.content.is_provisional &= !state.content.kept.is_empty();
         let gone = state.content.gather.discard(from, to);
         self.dirty_bytes
             .fetch_sub(gone * BLOCK_BYTES, Ordering::Relaxed);
@@ -399,7 +433,7 @@ impl Engine {
     }
 
     /// Retires extents with the open group (`EDIT-2`).
-    fn retire(&self, state: &mut NodeState, extents: Vec<Extent>) {
+    pub(crate) fn retire(&self, state: &mut NodeState, extents: Vec<Extent>) {
         debug_assert!(state.content.frozen.is_none(), "NODE-2");
         let blocks: u64 = extents.iter().map(|extent| extent.block_count).sum();
         state.row.block_count -= blocks;
@@ -413,7 +447,7 @@ impl Engine {
     }
 
     /// Notes a change of content: length, times, the dirty list.
-    fn touch_content(&self, node: &Arc<Node>, state: &mut NodeState) {
+    pub(crate) fn touch_content(&self, node: &Arc<Node>, state: &mut NodeState) {
         let now_ns = self.now_ns();
         state.row.mtime_ns = now_ns;
         state.row.ctime_ns = now_ns;
@@ -436,9 +470,11 @@ impl Engine {
         }
     }
 
-    /// Makes a writer wait while too much is dirty: it commits.
-    fn wait_for_memory(&self) -> Result<()> {
-        if self.dirty_bytes.load(Ordering::Relaxed) < self.dirty_bytes_max {
+    /// Makes a writer wait while too much is in memory (`WHOLE-2`): it commits.
+    pub(crate) fn wait_for_memory(&self) -> Result<()> {
+        let gathered =
+            self.dirty_bytes.load(Ordering::Relaxed) + self.kept_bytes.load(Ordering::Relaxed);
+        if gathered < self.dirty_bytes_max {
             return Ok(());
         }
         self.commit_now()
@@ -451,7 +487,7 @@ pub(crate) fn stream_of(node: &Node) -> StreamId {
 }
 
 /// How many blocks a write can make dirty, at most; where an append begins is not known yet.
-fn blocks_touched(offset: Option<u64>, len_bytes: u64) -> u64 {
+pub(crate) fn blocks_touched(offset: Option<u64>, len_bytes: u64) -> u64 {
     match offset {
         // Content that leaves its inline place takes block 0.
         Some(offset) => {
@@ -472,7 +508,7 @@ pub(crate) fn require_alive(state: &NodeState) -> Result<()> {
     Ok(())
 }
 
-fn too_large() -> Error {
+pub(crate) fn too_large() -> Error {
     Error::new(
         ErrorKind::FileTooLarge,
         format!("a file has at most {FILE_BYTES_MAX} bytes"),

@@ -1,8 +1,10 @@
 //! An open database: its parts, its locks, and how operations begin and end.
 
+use crate::cache::NodeCache;
 use crate::commit::Group;
 use crate::node::Node;
 use crate::overlay::PatchBook;
+use crate::pins::Pins;
 use crate::room::Room;
 use crate::session::Session;
 use crate::turn::Turn;
@@ -10,8 +12,8 @@ use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, StoreRow};
 use larder_segment::{FileStorage, Segment, Storage};
 use larder_space::format::limits::{BLOCK_BYTES, CAPACITY_BYTES_MIN};
-use larder_space::format::{CommitSeq, Ino, SegmentIndex, StoreId};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use larder_space::format::{CommitSeq, SegmentIndex, StoreId};
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{
@@ -88,7 +90,7 @@ pub struct Engine {
     pub(crate) namespace: RwLock<()>,
     /// Changes against the freeze of a group: what is inside the gate is in one group.
     pub(crate) gate: RwLock<()>,
-    pub(crate) cache: Mutex<HashMap<(StoreId, Ino), Arc<Node>>>,
+    pub(crate) cache: NodeCache,
     pub(crate) group: Mutex<Group>,
     /// The group that takes changes now.
     pub(crate) open_generation: AtomicU64,
@@ -103,13 +105,19 @@ pub struct Engine {
     pub(crate) is_growing: AtomicBool,
     pub(crate) segments: RwLock<Vec<Arc<Segment>>>,
     /// Reads under way, by the commit they began at: what they may touch is not reclaimed.
-    pub(crate) readers: Mutex<BTreeMap<CommitSeq, u32>>,
+    pub(crate) readers: Pins,
     pub(crate) dirty_bytes: AtomicU64,
+    /// Bytes of clean blocks that are kept in memory (`WHOLE-2`).
+    pub(crate) kept_bytes: AtomicU64,
+    /// Provisional objects without a writer that are in no group (`WHOLE-3`).
+    pub(crate) unsettled: Mutex<Vec<Arc<Node>>>,
     pub(crate) patches: PatchBook,
     /// Stores where something of the user's may refuse a row.
     pub(crate) constrained: RwLock<HashSet<StoreId>>,
     /// Another connection has committed, and the caches do not know yet.
     pub(crate) has_foreign_change: AtomicBool,
+    /// There may be objects with pieces in the catalog, or soon. Never false again.
+    pub(crate) may_have_pieces: AtomicBool,
     /// There may be orphans in the catalog.
     pub(crate) may_have_orphans: AtomicBool,
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
@@ -242,7 +250,7 @@ impl Engine {
             session,
             namespace: RwLock::default(),
             gate: RwLock::default(),
-            cache: Mutex::default(),
+            cache: NodeCache::default(),
             group: Mutex::default(),
             open_generation: AtomicU64::new(1),
             committed_generation: AtomicU64::new(0),
@@ -252,10 +260,13 @@ impl Engine {
             grow_lock: Mutex::default(),
             is_growing: AtomicBool::new(false),
             segments: RwLock::default(),
-            readers: Mutex::default(),
+            readers: Pins::default(),
             dirty_bytes: AtomicU64::new(0),
             patches: PatchBook::default(),
+            kept_bytes: AtomicU64::new(0),
+            unsettled: Mutex::default(),
             constrained: RwLock::default(),
+            may_have_pieces: AtomicBool::new(false),
             may_have_orphans: AtomicBool::new(false),
             has_foreign_change: AtomicBool::new(false),
             next_inos: Mutex::default(),
@@ -268,6 +279,7 @@ impl Engine {
         engine.open_segments()?;
         engine.find_constraints()?;
         engine.refresh_patches()?;
+        engine.find_pieces()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
         if options.has_background {
@@ -294,14 +306,16 @@ impl Engine {
 
     fn close_orderly(&self) -> Result<()> {
         self.check_running()?;
-        let wants_turn =
-            self.patch_bytes() > 0 || (self.lock_room().is_loaded() && self.wants_reclaim()?);
+        let wants_turn = self.patch_bytes() > 0
+            || self.has_unsettled()
+            || (self.lock_room().is_loaded() && self.wants_reclaim()?);
         if wants_turn && self.turn.try_begin(|| self.refresh_with_turn())? {
             self.turn.end();
         }
         if !self.turn.abandon_if_unheld() {
             // Alone: what others began is in the last commit, and nobody begins anything more.
             let alone = self.alone()?;
+            self.settle()?;
             self.commit_now()?;
             self.apply_patches()?;
             self.reclaim_all()?;
@@ -324,6 +338,11 @@ impl Engine {
             }
             self.turn.abandon();
         }
+    }
+
+    /// Whether [`Engine::close`] has begun.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn check_running(&self) -> Result<()> {
@@ -517,11 +536,12 @@ impl Engine {
         let _gate = self.close_gate();
         let _names = self.write_names();
         let seq = self.catalog.destroy_store(store)?;
-        lock(&self.cache).retain(|(of, _), node| {
-            if *of == store {
+        self.cache.retain(|node| {
+            if node.store == store {
                 node.lock().is_deleted = true;
+                self.cache.forget_names(node);
             }
-            *of != store
+            node.store != store
         });
         self.known_seq.store(seq.0, Ordering::SeqCst);
         self.refresh_patches()?;

@@ -6,8 +6,10 @@
 //! * `GATHER-2` Bytes after the logical end of the object are zero in every present block, so that
 //!   extending the object reveals zeros and nothing else.
 
+use larder_segment::AlignedBuf;
 use larder_space::format::limits::BLOCK_BYTES;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 /// Blocks in one chunk of memory (32 KiB): one bit each in [`Chunk::present`]. A lone dirty block
@@ -24,7 +26,7 @@ pub(crate) struct Gather {
 #[derive(Debug, Default)]
 struct Chunk {
     /// Grows to the last present block.
-    bytes: Vec<u8>,
+    bytes: AlignedBuf,
     present: u32,
 }
 
@@ -161,6 +163,31 @@ impl Gather {
             }
         }
         before - self.block_count
+    }
+
+    /// Takes over the blocks of `newer`; where both have one, that of `newer` stays.
+    pub fn absorb(&mut self, newer: Gather) {
+        for (index, chunk) in newer.chunks {
+            match self.chunks.entry(index) {
+                Entry::Vacant(vacant) => {
+                    self.block_count += u64::from(chunk.present.count_ones());
+                    vacant.insert(chunk);
+                }
+                Entry::Occupied(mut occupied) => {
+                    let mine = occupied.get_mut();
+                    if mine.bytes.len() < chunk.bytes.len() {
+                        mine.bytes.resize(chunk.bytes.len(), 0);
+                    }
+                    for at in (0..CHUNK_BLOCKS as usize).filter(|at| chunk.present & (1 << at) != 0)
+                    {
+                        let range = at * BLOCK..(at + 1) * BLOCK;
+                        mine.bytes[range.clone()].copy_from_slice(&chunk.bytes[range]);
+                    }
+                    self.block_count += u64::from((chunk.present & !mine.present).count_ones());
+                    mine.present |= chunk.present;
+                }
+            }
+        }
     }
 
     /// The dirty runs: `(first block, blocks)`, each contiguous in logical space, in order.

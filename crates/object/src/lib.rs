@@ -6,8 +6,8 @@
 //! still reach).
 //!
 //! # Invariants
-//! Each module states its own: `TURN-n`, `SESSION-n`, `NODE-n`, `GATHER-n`, `MAP-4`, `EDIT-n`,
-//! `COMMIT-n`, `ROOM-n`, `PATCH-n`.
+//! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
+//! `PIECE-n`, `PATCH-n`, `EDIT-n`, `COMMIT-n`, `ROOM-n`.
 //!
 //! # The road
 //! ```text
@@ -25,16 +25,23 @@
 //! # Recovery
 //! Opening is recovery: see `Engine::open` and docs/durability.md.
 
+mod cache;
+mod check_pieces;
 mod commit;
 mod edit;
 mod engine;
 mod error;
+mod fragments;
 mod gather;
 mod map;
 mod namespace;
 mod node;
 mod overlay;
 mod patch;
+mod pieced;
+mod pieces;
+mod pins;
+mod put;
 mod read_path;
 mod report;
 mod room;
@@ -42,6 +49,7 @@ mod session;
 mod sql;
 mod survey;
 mod turn;
+mod whole;
 mod write_path;
 
 pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
@@ -52,5 +60,6 @@ pub use larder_segment::{Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};
 pub use node::Node;
+pub use put::NewContent;
 pub use report::{CheckReport, FragReport, SpaceReport};
 pub use sql::SqlSession;

@@ -11,12 +11,14 @@
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::Catalog;
 use larder_space::format::limits::MAP_PAGE_BLOCKS;
-use larder_space::format::{Extent, Ino, MapPage, MapRun, StoreId};
+use larder_space::format::{Checksum, Extent, Ino, MapPage, MapRun, StoreId};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Pages of one object kept in memory (8 GiB of content, about 8 MiB).
 const PAGES_MAX: usize = 1024;
+/// Memory of a run beside its checksums, roughly, bytes.
+const RUN_BYTES: u64 = 64;
 
 /// Where an object's blocks lie.
 #[derive(Debug, Default)]
@@ -27,6 +29,8 @@ pub(crate) struct ExtentMap {
     cut: Option<u64>,
     /// The lowest cut that the catalog has yet to learn.
     cut_dirty: Option<u64>,
+    /// Memory of the pages, roughly, bytes.
+    loaded_bytes: u64,
 }
 
 /// Which object a map belongs to, and where its stored pages are.
@@ -72,21 +76,23 @@ impl ExtentMap {
                 .map(|bytes| decode(source, index, &bytes))
                 .transpose()?
                 .unwrap_or_default();
+            self.loaded_bytes += memory_bytes(&page);
             self.pages.insert(index, page);
         }
         Ok(self.pages.entry(index).or_default())
     }
 
-    /// The run that holds logical block `block`, cut to start there, in absolute logical blocks;
-    /// or how many blocks from there on are a hole (at most to the end of the page).
-    pub fn find(&mut self, source: MapSource<'_>, block: u64) -> Result<Mapped> {
+    /// Where logical block `block` lies and what follows it there; or how many blocks from there on
+    /// are a hole (at most to the end of the page).
+    pub fn find(&mut self, source: MapSource<'_>, block: u64) -> Result<Mapped<'_>> {
         let (index, within) = (block / MAP_PAGE_BLOCKS, block % MAP_PAGE_BLOCKS);
         let page = self.page(source, index)?;
-        if let Some(run) = page
-            .find_run(within)
-            .and_then(|run| run.clip(within, MAP_PAGE_BLOCKS))
-        {
-            return Ok(Mapped::Run(run));
+        if let Some(run) = page.find_run(within) {
+            let skip = within - run.logical_block;
+            return Ok(Mapped::Run {
+                extent: run.extent.slice(skip, run.extent.block_count - skip),
+                checksums: &run.checksums[skip as usize..],
+            });
         }
         let next = page
             .runs()
@@ -98,7 +104,7 @@ impl ExtentMap {
 
     /// Whether block `block` is mapped.
     pub fn contains(&mut self, source: MapSource<'_>, block: u64) -> Result<bool> {
-        Ok(matches!(self.find(source, block)?, Mapped::Run(_)))
+        Ok(matches!(self.find(source, block)?, Mapped::Run { .. }))
     }
 
     /// Maps `count = extent.block_count` blocks from `logical` on; returns what they replace.
@@ -122,20 +128,29 @@ impl ExtentMap {
             };
             replaced.extend(self.page(source, index)?.insert(run));
             self.dirty.insert(index);
+            self.loaded_bytes += RUN_BYTES + 4 * take;
             done += take;
         }
         Ok(replaced)
     }
 
-    /// Unmaps blocks `from..to` and returns the extents they lay on. Cost: one page each 8 MiB
-    /// that holds something in the range.
-    pub fn remove(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<Vec<Extent>> {
+    /// Loads the stored pages that map blocks `from..to`. Cost: one page each 8 MiB that holds something
+    /// in the range.
+    pub fn load_blocks(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let (first, last) = (from / MAP_PAGE_BLOCKS, (to - 1) / MAP_PAGE_BLOCKS);
+        self.load_range(source, first, last)
+    }
+
+    /// Unmaps blocks `from..to`, which were loaded just before, and returns the extents they lay on.
+    pub fn remove_loaded(&mut self, from: u64, to: u64) -> Vec<Extent> {
         let mut removed = Vec::new();
         if from >= to {
-            return Ok(removed);
+            return removed;
         }
         let last = (to - 1) / MAP_PAGE_BLOCKS;
-        self.load_range(source, from / MAP_PAGE_BLOCKS, last)?;
         for (&index, page) in self.pages.range_mut(from / MAP_PAGE_BLOCKS..=last) {
             let first = index * MAP_PAGE_BLOCKS;
             let gone = page.remove(
@@ -147,12 +162,13 @@ impl ExtentMap {
                 removed.extend(gone);
             }
         }
-        Ok(removed)
+        removed
     }
 
     /// Unmaps everything from block `from` on (truncation).
     pub fn truncate(&mut self, source: MapSource<'_>, from: u64) -> Result<Vec<Extent>> {
-        let removed = self.remove(source, from, u64::MAX)?;
+        self.load_blocks(source, from, u64::MAX)?;
+        let removed = self.remove_loaded(from, u64::MAX);
         let cut = from.div_ceil(MAP_PAGE_BLOCKS);
         if !removed.is_empty() || self.dirty.range(cut..).next().is_some() {
             self.cut_dirty = Some(self.cut_dirty.map_or(cut, |before| before.min(cut)));
@@ -181,7 +197,9 @@ impl ExtentMap {
                     return Ok(());
                 }
                 if let Entry::Vacant(vacant) = self.pages.entry(index) {
-                    vacant.insert(decode(source, index, &bytes)?);
+                    let page = decode(source, index, &bytes)?;
+                    self.loaded_bytes += memory_bytes(&page);
+                    vacant.insert(page);
                 }
             }
             if count < BATCH {
@@ -218,7 +236,9 @@ impl ExtentMap {
             for (index, bytes) in stored {
                 let is_cut = self.cut.is_some_and(|cut| index >= cut);
                 if !is_cut && let Entry::Vacant(vacant) = self.pages.entry(index) {
-                    vacant.insert(decode(source, index, &bytes)?);
+                    let page = decode(source, index, &bytes)?;
+                    self.loaded_bytes += memory_bytes(&page);
+                    vacant.insert(page);
                 }
             }
             for (&index, page) in self.pages.range(at..=known) {
@@ -270,20 +290,40 @@ impl ExtentMap {
         }
     }
 
+    /// Memory of the pages, bytes, roughly: what edits take away is counted until the map is shrunk.
+    pub fn loaded_bytes(&self) -> u64 {
+        self.loaded_bytes
+    }
+
     /// Frees memory: drops pages that the catalog has too, when there are many.
     pub fn shrink(&mut self) {
         if self.pages.len() > PAGES_MAX && !self.is_dirty() && self.cut.is_none() {
             self.pages.clear();
+            self.loaded_bytes = 0;
         }
     }
 }
 
 /// What [`ExtentMap::find`] finds.
-pub(crate) enum Mapped {
-    /// The run from the asked block on (its `logical_block` is relative to its page).
-    Run(MapRun),
+pub(crate) enum Mapped<'m> {
+    /// The rest of the run from the asked block on.
+    Run {
+        /// Where the blocks lie.
+        extent: Extent,
+        /// One per block.
+        checksums: &'m [Checksum],
+    },
     /// A hole of that many blocks; another hole may follow.
     Hole(u64),
+}
+
+/// Memory of a page, roughly.
+fn memory_bytes(page: &MapPage) -> u64 {
+    page.runs()
+        .iter()
+        .map(|run| RUN_BYTES + 4 * run.extent.block_count)
+        .sum::<u64>()
+        + RUN_BYTES
 }
 
 fn decode(source: MapSource<'_>, index: u64, bytes: &[u8]) -> Result<MapPage> {

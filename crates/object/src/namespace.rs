@@ -14,9 +14,6 @@ use larder_space::format::{FileKind, Ino, Name, StoreId};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
-/// Nodes kept in memory when nobody uses them.
-const CACHE_NODES_MAX: usize = 65_536;
-
 /// A look at names and attributes: nobody changes them meanwhile.
 pub struct View<'e> {
     engine: &'e Engine,
@@ -45,7 +42,11 @@ impl Engine {
 
     /// Begins a change; waits for the turn.
     pub fn change(&self) -> Result<Change<'_>> {
-        let edit = self.edit()?;
+        self.begin_change(self.edit()?)
+    }
+
+    /// The same for a user of the turn.
+    pub(crate) fn begin_change<'e>(&'e self, edit: Edit<'e>) -> Result<Change<'e>> {
         loop {
             if self.has_constraints() {
                 // What a constraint may refuse is tried on the catalog: it must know what was before.
@@ -68,8 +69,8 @@ impl Engine {
     }
 
     pub(crate) fn node(&self, store: StoreId, ino: Ino) -> Result<Arc<Node>> {
-        if let Some(node) = lock(&self.cache).get(&(store, ino)) {
-            return Ok(node.clone());
+        if let Some(node) = self.cache.find(store, ino) {
+            return Ok(node);
         }
         let row = self.catalog.inode(store, ino)?.ok_or_else(|| {
             Error::new(
@@ -77,15 +78,15 @@ impl Engine {
                 format!("inode {ino} of store {store} does not exist"),
             )
         })?;
-        let node = Arc::new(Node::new(store, row, false));
         // Another reader may have been faster; its node is the one that counts.
-        Ok(lock(&self.cache)
-            .entry((store, ino))
-            .or_insert(node)
-            .clone())
+        Ok(self.cache.insert(Arc::new(Node::new(store, row, false))))
     }
 
+    /// The caller holds the namespace lock (`CACHE-1`).
     fn find_entry(&self, dir: &Node, name: &Name) -> Result<Option<Ino>> {
+        if let Some(known) = self.cache.find_name(dir, name.as_bytes()) {
+            return Ok(known);
+        }
         {
             let state = self.lock_node(dir)?;
             require_directory(&state)?;
@@ -96,7 +97,14 @@ impl Engine {
                 return Ok(None);
             }
         }
-        Ok(self.catalog.dirent(dir.store, dir.ino, name)?)
+        let found = self.catalog.dirent_inode(dir.store, dir.ino, name)?;
+        let ino = found.as_ref().map(|row| row.ino);
+        if let Some(row) = found.filter(|row| self.cache.find(dir.store, row.ino).is_none()) {
+            self.cache
+                .insert(Arc::new(Node::new(dir.store, row, false)));
+        }
+        self.cache.set_name(dir, name, ino);
+        Ok(ino)
     }
 
     /// At most `limit` entries after `after`, in catalog order, the uncommitted ones merged in.
@@ -144,16 +152,6 @@ impl Engine {
         }
         entries.truncate(limit);
         Ok(entries)
-    }
-
-    /// Forgets nodes that nobody uses when there are too many.
-    pub(crate) fn shrink_cache(&self) {
-        if lock(&self.cache).len() <= CACHE_NODES_MAX {
-            return;
-        }
-        let _gate = self.close_gate();
-        let _names = self.write_names();
-        lock(&self.cache).retain(|_, node| Arc::strong_count(node) > 1 || !node.lock().is_idle());
     }
 
     fn target(&self, node: &Node) -> Result<Vec<u8>> {
@@ -279,6 +277,12 @@ macro_rules! shared_queries {
 
 impl View<'_> {
     shared_queries!();
+
+    /// What `name`, bytes that need not be a valid name, in directory `dir` leads to, if that is in
+    /// memory: `None` if it is not, `Some(None)` if there is no such entry.
+    pub fn known_entry(&self, dir: &Node, name: &[u8]) -> Option<Option<Ino>> {
+        self.engine.cache.find_name(dir, name)
+    }
 }
 
 impl Engine {
@@ -300,7 +304,12 @@ impl Engine {
     }
 }
 
-impl Change<'_> {
+impl<'e> Change<'e> {
+    /// The engine that is changed.
+    pub(crate) fn engine(&self) -> &'e Engine {
+        self.engine
+    }
+
     shared_queries!();
 
     fn mark_dirty(&self, node: &Arc<Node>, state: &mut NodeState) {
@@ -330,7 +339,7 @@ impl Change<'_> {
         state.target = target.map(<[u8]>::to_vec);
         self.mark_dirty(&node, &mut state);
         drop(state);
-        lock(&self.engine.cache).insert((store, Ino(next)), node.clone());
+        self.engine.cache.insert(node.clone());
         Ok(node)
     }
 
@@ -350,6 +359,10 @@ impl Change<'_> {
         state
             .entries
             .insert(name.clone(), EntryDelta { target, generation });
+        // CACHE-1: in the same step.
+        self.engine
+            .cache
+            .set_name(dir, name, target.map(|(ino, _)| ino));
         state.row.mtime_ns = self.now_ns;
         state.row.ctime_ns = self.now_ns;
         state.mask.mtime = true;

@@ -13,26 +13,37 @@
 //! ```
 //!
 //! # Invariants
-//! * `NODE-1` Content is read gather first, then frozen, then inline, then patch, then map, then hole.
+//! * `NODE-1` Content is read gather first, then frozen, then kept, then inline, then patch, then map, then
+//!   hole.
 //! * `NODE-2` While `frozen` is set nobody but the commit edits the map.
 //! * `NODE-3` A node with uncommitted changes is on the dirty list of the open group.
 //! * `NODE-4` Nothing changes a node without the turn (see `turn`).
 //!
 //! Lock order: see the crate's header. At most one node is locked at a time.
 
+use crate::Result;
 use crate::gather::Gather;
-use crate::map::ExtentMap;
+use crate::map::{ExtentMap, MapSource};
 use crate::overlay::{Applied, Patches};
+use crate::pieces::Pieces;
 use larder_catalog::{AttrMask, InodeRow};
 use larder_space::Reservation;
-use larder_space::format::{FileKind, Ino, Name, StoreId};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// An inode in memory.
 pub struct Node {
     pub(crate) store: StoreId,
     pub(crate) ino: Ino,
+    kind: FileKind,
+    /// Directories: what is known of their entries (`CACHE-1`).
+    pub(crate) names: RwLock<HashMap<Name, Option<Ino>>>,
+    /// When the node was used last, by the cache's clock.
+    pub(crate) used: AtomicU64,
+    /// What the cache counts for the extent map, bytes.
+    pub(crate) map_bytes: AtomicU64,
     state: Mutex<NodeState>,
     thawed: Condvar,
 }
@@ -62,6 +73,8 @@ pub(crate) struct NodeState {
     pub is_stale: bool,
     /// Handles in this process.
     pub open_count: u32,
+    /// Those of them that may write.
+    pub writer_count: u32,
     /// Directories: entries that differ from the catalog's.
     pub entries: BTreeMap<Name, EntryDelta>,
     /// Directories: where it was put by this process, when the catalog may not know yet.
@@ -80,9 +93,13 @@ pub(crate) struct NodeState {
 #[derive(Default)]
 pub(crate) struct Content {
     pub map: ExtentMap,
-    /// Whether `inline` has been read from the catalog.
+    /// Which bytes of the base appear where; none: all, where they are (see `pieces`).
+    pub pieces: Option<Pieces>,
+    /// The catalog may have pages of a list that is gone.
+    pub drops_pieces: bool,
+    /// Whether `inline` and the root of `pieces` have been read from the catalog.
     pub is_loaded: bool,
-    /// Small overwrites that are in the catalog and not in place; loaded with `inline`.
+    /// Small overwrites that are in the catalog and not in place, by base block; loaded with `inline`.
     pub patches: Patches,
     /// What was written in place and not yet committed.
     pub applied: Option<Applied>,
@@ -97,6 +114,49 @@ pub(crate) struct Content {
     pub promise: Option<Reservation>,
     /// Final length as announced, bytes; 0 if unknown.
     pub expected_bytes: u64,
+    /// Clean copies of the mapped blocks, while the object may still be placed whole (`WHOLE-1`).
+    pub kept: Gather,
+    /// Kept blocks lie at provisional places.
+    pub is_provisional: bool,
+    /// A sync of this object waits for the next commit.
+    pub is_sync_wanted: bool,
+    /// It was complete once, by a sync, and is still open.
+    pub was_synced: bool,
+}
+
+impl Content {
+    /// Drops what was read from the catalog. Nothing of it may be uncommitted.
+    pub fn forget(&mut self) {
+        self.map = ExtentMap::default();
+        self.pieces = None;
+        self.patches = Patches::default(); // PATCH-2
+        self.inline = None;
+        self.is_loaded = false;
+    }
+
+    /// Unmaps blocks `from..to` and ends their patches (`PATCH-1`); returns the extents they lay on.
+    pub fn unmap(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<Vec<Extent>> {
+        self.map.load_blocks(source, from, to)?;
+        Ok(self.unmap_loaded(from, to))
+    }
+
+    /// The same when their map pages were loaded just before: it cannot fail.
+    pub fn unmap_loaded(&mut self, from: u64, to: u64) -> Vec<Extent> {
+        self.patches.end(from, to);
+        self.map.remove_loaded(from, to)
+    }
+
+    /// The same for everything from block `from` on.
+    pub fn unmap_from(&mut self, source: MapSource<'_>, from: u64) -> Result<Vec<Extent>> {
+        let removed = self.map.truncate(source, from)?;
+        self.patches.end(from, u64::MAX);
+        Ok(removed)
+    }
+
+    /// Goes back to having no pieces.
+    pub fn drop_pieces(&mut self) {
+        self.drops_pieces |= self.pieces.take().is_some();
+    }
 }
 
 impl Drop for Content {
@@ -121,6 +181,7 @@ impl Node {
             generation: 0,
             is_stale: false,
             open_count: 0,
+            writer_count: 0,
             entries: BTreeMap::new(),
             parent: None,
             target: None,
@@ -132,9 +193,18 @@ impl Node {
         Node {
             store,
             ino: state.row.ino,
+            kind: state.row.kind,
+            names: RwLock::default(),
+            used: AtomicU64::new(0),
+            map_bytes: AtomicU64::new(0),
             state: Mutex::new(state),
             thawed: Condvar::new(),
         }
+    }
+
+    /// What it is; that never changes.
+    pub fn kind(&self) -> FileKind {
+        self.kind
     }
 
     /// Which inode it is.

@@ -54,7 +54,7 @@ pub(crate) struct InPlace {
     pub block: u64,
     pub seq: CommitSeq,
     /// One block.
-    pub base: Extent,
+    pub home: Extent,
     pub bytes: Arc<[u8]>,
     pub checksum: Checksum,
 }
@@ -124,6 +124,9 @@ impl Patches {
 
     /// Forgets the patches of blocks `from..to`; says which blocks had one.
     pub fn remove(&mut self, from: u64, to: u64) -> Vec<u64> {
+        if from >= to {
+            return Vec::new();
+        }
         let gone: Vec<u64> = self.blocks.range(from..to).map(|(&b, _)| b).collect();
         for block in &gone {
             self.blocks.remove(block);

@@ -18,22 +18,24 @@
 //!
 //! # Words
 //! *Patch*: the newest content of a mapped block, in the catalog. *Apply*: to write patches in place.
-//! *Base*: what the segment holds under a patch.
+//! *Home*: what the segment holds under a patch.
 //!
 //! # Invariants
-//! * `PATCH-1` A patched block is mapped, and its patch is its content: nobody reads the base, which
+//! * `PATCH-1` A patched block is mapped, and its patch is its content: nobody reads the home, which
 //!   may be old, torn or new.
 //! * `PATCH-2` A session reads the patches of an object from the catalog before any of its map pages,
 //!   and drops both together.
-//! * `PATCH-3` A base is written only while a committed patch covers it, by the session that has the
+//! * `PATCH-3` A home is written only while a committed patch covers it, by the session that has the
 //!   turn, and only when every pin and every read under way is at or past the patch's commit.
-//! * `PATCH-4` Rows go in a commit that follows the flush of the bases, and that brings the checksums
+//! * `PATCH-4` Rows go in a commit that follows the flush of the homes, and that brings the checksums
 //!   of what was written.
 //! * `PATCH-5` Patches are bounded: beyond `EngineOptions::patch_bytes_max` small overwrites go
 //!   copy-on-write as all others do.
+//! * `PATCH-6` Only what stays where it lies is patched: nothing of an object that has patches is kept
+//!   (`WHOLE-1`), and no provisional block is patched.
 //!
-//! # Why no reader meets a base that is being written
-//! Let a patch be of commit S. Whoever reads a base from a segment, with the checksum of the map, has
+//! # Why no reader meets a home that is being written
+//! Let a patch be of commit S. Whoever reads a home from a segment, with the checksum of the map, has
 //! planned that from patches and map pages in memory.
 //! * In this process: a plan made before the patch was in memory belongs to a read that began
 //!   (`begin_read`) below S, and holds the horizon below S until it ends. A plan made later, under the
@@ -41,11 +43,11 @@
 //! * In another session: while its pin is below S nothing is written (`PATCH-3`). A pin reaches S only
 //!   after the session dropped all that is older (`SESSION-3`); what it reads from the catalog after
 //!   that holds the row of S, until the apply's commit A deletes it. If it read the patch before A and
-//!   the map page after: the patch hides the new base, and both are the same bytes. Patch after A and
+//!   the map page after: the patch hides the new home, and both are the same bytes. Patch after A and
 //!   map page before A would be wrong, and cannot be (`PATCH-2`).
 //! * A read that begins during the apply, in any session, begins at S or later: one of the above.
 //!
-//! The bases cannot be given to another object meanwhile: applying is a read itself (it pins), so
+//! The homes cannot be given to another object meanwhile: applying is a read itself (it pins), so
 //! nothing that is retired during the apply is reclaimed.
 //!
 //! # Recovery
@@ -55,9 +57,11 @@
 use crate::commit::{FrozenNode, broken};
 use crate::engine::{Edit, Engine, lock};
 use crate::map::Mapped;
-use crate::node::{Node, NodeState};
+use crate::node::{Content, Node, NodeState};
 use crate::overlay::{Applied, InPlace, Patch, Patches};
-use crate::{ErrorKind, Result};
+use crate::whole::Fate;
+use crate::write_path::ContentFlush;
+use crate::{Error, ErrorKind, Result};
 use larder_catalog::{ChangeSet, PatchRow};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Ino, StoreId, block_checksum};
@@ -65,6 +69,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+/// `(first block, blocks)`.
+type Run = (u64, u64);
 
 /// Longer runs go copy-on-write (64 KiB).
 const RUN_BLOCKS_MAX: u64 = 16;
@@ -121,76 +128,78 @@ impl Engine {
     // ---- making patches -----------------------------------------------------------------------
 
     /// Makes patches of small runs of dirty blocks that are mapped; the others stay in
-    /// [`crate::write_path::ContentFlush::runs`]. The nodes are frozen, so what is mapped now stays
-    /// so (`NODE-2`).
+    /// [`ContentFlush::runs`]. The nodes are frozen, so what is mapped now stays so (`NODE-2`).
     pub(crate) fn patch_small(&self, nodes: &mut [FrozenNode], set: &mut ChangeSet) -> Result<()> {
         let waiting = self.patches.blocks.load(Ordering::SeqCst);
         let mut left = self.patch_blocks_max().saturating_sub(waiting);
         for frozen in nodes.iter_mut() {
-            let Some(flush) = frozen.flush.as_mut() else {
+            let Some(flush) = frozen.flush.as_mut().filter(|flush| flush.may_patch) else {
                 continue;
             };
-            let mut state = frozen.node.lock();
-            let (small, large) = self.split_runs(&frozen.node, &mut state, &flush.runs)?;
+            assert!(!flush.keeps, "PATCH-6");
+            let node = &frozen.node;
+            let mut state = node.lock();
+            let (small, large) = self.split_runs(node, &mut state, &flush.runs)?;
             let count: u64 = small.iter().map(|(_, count)| count).sum();
-            if count == 0 || count > OBJECT_BLOCKS_MAX.min(left) {
-                continue;
+            if count > 0 && count <= OBJECT_BLOCKS_MAX.min(left) {
+                left -= count; // PATCH-5
+                let row = patch(flush, &mut state.content, &small, count as usize);
+                set.patches.push((node.store, node.ino, row));
+                flush.runs = large;
+                self.give_back_promise(flush);
             }
-            left -= count; // PATCH-5
-            let mut row = PatchRow {
-                seq: CommitSeq(0),
-                blocks: Vec::with_capacity(count as usize),
-                bytes: None,
-            };
-            let mut all = Vec::with_capacity((count * BLOCK_BYTES) as usize);
-            for block in small
-                .iter()
-                .flat_map(|&(first, count)| first..first + count)
-            {
-                for bytes in flush.gather.slices(block, 1) {
-                    all.extend_from_slice(bytes);
-                    let patch = Patch {
-                        seq: None,
-                        bytes: bytes.into(),
-                    };
-                    state.content.patches.blocks.insert(block, patch);
-                }
-                row.blocks.push(block);
-            }
-            row.bytes = Some(all);
-            flush.runs = large;
-            set.patches.push((frozen.node.store, frozen.node.ino, row));
-            if let Some(mut promise) = flush.promise.take() {
-                // What was promised beyond the dirty blocks goes with the last of them.
-                let kept: u64 = flush.runs.iter().map(|(_, count)| count).sum();
-                flush.promise = (kept > 0).then(|| promise.split(kept));
-                self.lock_room().space.forfeit(promise);
+            let end = frozen.row.size_bytes.div_ceil(BLOCK_BYTES);
+            if !matches!(flush.runs[..], [(first, count)] if first + count == end) {
+                // Only an end goes on.
+                flush.fate = Fate::Known;
             }
         }
         Ok(())
     }
 
-    /// Small runs on mapped blocks, and the others.
-    #[allow(clippy::type_complexity)]
+    /// What was promised beyond the blocks that get a new place.
+    fn give_back_promise(&self, flush: &mut ContentFlush) {
+        if let Some(mut promise) = flush.promise.take() {
+            let blocks = flush.block_count();
+            flush.promise = (blocks > 0).then(|| promise.split(blocks));
+            self.lock_room().space.forfeit(promise);
+        }
+    }
+
+    /// Small runs on mapped blocks, and the others. A run that is mapped in part is divided: an append
+    /// patches the last block that is there, and the rest of it goes right behind that block.
     fn split_runs(
         &self,
         node: &Node,
         state: &mut NodeState,
-        runs: &[(u64, u64)],
-    ) -> Result<(Vec<(u64, u64)>, Vec<(u64, u64)>)> {
+        runs: &[Run],
+    ) -> Result<(Vec<Run>, Vec<Run>)> {
         let source = self.map_source(node);
         let (mut small, mut large) = (Vec::new(), Vec::new());
         for &(first, count) in runs {
-            let mut mapped = 0;
-            while count <= RUN_BLOCKS_MAX && mapped < count {
-                match state.content.map.find(source, first + mapped)? {
-                    Mapped::Run(run) => mapped += run.extent.block_count,
-                    Mapped::Hole(_) => break,
+            let end = first + count;
+            let mut parts: Vec<(bool, Run)> = Vec::new();
+            let mut block = first;
+            while block < end {
+                let (is_mapped, found) = match state.content.map.find(source, block)? {
+                    Mapped::Run { extent, .. } => (true, extent.block_count),
+                    Mapped::Hole(hole) => (false, hole),
+                };
+                let found = found.min(end - block);
+                match parts.last_mut() {
+                    Some((before, (_, blocks))) if *before == is_mapped => *blocks += found,
+                    _ => parts.push((is_mapped, (block, found))),
                 }
+                block += found;
             }
-            match mapped >= count {
-                true => small.push((first, count)),
-                false => large.push((first, count)),
+            let is_append =
+                matches!(parts[..], [(true, (_, head)), (false, _)] if head <= RUN_BLOCKS_MAX);
+            if count > RUN_BLOCKS_MAX && !is_append {
+                large.push((first, count));
+                continue;
+            }
+            for (is_mapped, part) in parts {
+                if is_mapped { &mut small } else { &mut large }.push(part);
             }
         }
         Ok((small, large))
@@ -217,7 +226,8 @@ impl Engine {
 
     /// The background's part. Never waits for the turn.
     pub(crate) fn apply_if_due(&self) -> Result<()> {
-        if !self.is_apply_due() {
+        // Who waits for the turn comes first.
+        if !self.is_apply_due() || self.turn.is_wanted() {
             return Ok(());
         }
         if !self.turn.try_begin(|| self.refresh_with_turn())? {
@@ -237,25 +247,34 @@ impl Engine {
         self.apply_patches()
     }
 
-    /// Writes in place what no reader holds back, and commits that. The caller has the turn. Cost:
-    /// one request per contiguous piece, one flush per segment, one commit.
+    /// Writes in place what no reader holds back, and commits that; where the catalog is busy or the
+    /// host is full it is left for later. The caller has the turn. Cost: one request per contiguous piece, one flush per segment, one commit.
     pub(crate) fn apply_patches(&self) -> Result<()> {
         if self.patches.blocks.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
         let _one_at_a_time = lock(&self.patches.applying);
-        let pin = self.begin_read();
-        let outcome = self.apply_pinned();
-        self.end_read(pin);
-        if let Err(error) = &outcome {
-            self.stop(format!(
-                "patches could not be written in place ({error}); close and reopen the database"
-            ));
+        match self.apply_pinned() {
+            // What was written in place is as before, or on its way into a commit; the rest waits.
+            Err(error) if is_passing(&error) && self.check_running().is_ok() => {
+                tracing::warn!("patches wait to be written in place: {error}");
+                lock(&self.patches.clock).not_before = Some(Instant::now() + PAUSE);
+                Ok(())
+            }
+            Err(error) => {
+                // Another thread's commit must end before the turn is abandoned.
+                let _no_commit = lock(&self.commit_lock);
+                self.stop(format!(
+                    "patches could not be written in place ({error}); close and reopen the database"
+                ));
+                Err(error)
+            }
+            Ok(()) => Ok(()),
         }
-        outcome
     }
 
     fn apply_pinned(&self) -> Result<()> {
+        let _pin = self.begin_read();
         let horizon = self.reclaim_horizon()?;
         let before = self.patches.blocks.load(Ordering::SeqCst);
         let mut objects: Vec<(Arc<Node>, Applied)> = Vec::new();
@@ -304,7 +323,7 @@ impl Engine {
             let Some(seq) = patch.seq.filter(|&seq| seq <= upto) else {
                 continue;
             };
-            let Mapped::Run(run) = content.map.find(source, block)? else {
+            let Mapped::Run { extent, .. } = content.map.find(source, block)? else {
                 return Err(broken(&format!(
                     "block {block} of inode {} is patched and not mapped (PATCH-1)",
                     node.ino
@@ -313,7 +332,7 @@ impl Engine {
             writes.push(InPlace {
                 block,
                 seq,
-                base: run.extent.slice(0, 1),
+                home: extent.slice(0, 1),
                 bytes: patch.bytes.clone(),
                 checksum: block_checksum(&patch.bytes),
             });
@@ -328,12 +347,12 @@ impl Engine {
             .iter()
             .flat_map(|(_, applied)| &applied.writes)
             .collect();
-        writes.sort_unstable_by_key(|write| write.base);
+        writes.sort_unstable_by_key(|write| write.home);
         let mut touched = BTreeSet::new();
-        let pieces = writes.chunk_by(|a, b| a.base.is_followed_by(&b.base));
+        let pieces = writes.chunk_by(|a, b| a.home.is_followed_by(&b.home));
         for piece in pieces.flat_map(|piece| piece.chunks(REQUEST_BLOCKS)) {
             let buffers: Vec<&[u8]> = piece.iter().map(|write| &*write.bytes).collect();
-            let start = piece[0].base;
+            let start = piece[0].home;
             self.segment(start.segment)?
                 .write(start.start_block, &buffers)?;
             touched.insert(start.segment);
@@ -363,8 +382,8 @@ impl Engine {
             let replaced =
                 content
                     .map
-                    .insert(source, write.block, write.base, &[write.checksum])?;
-            if replaced != [write.base] {
+                    .insert(source, write.block, write.home, &[write.checksum])?;
+            if replaced != [write.home] {
                 return Err(broken(&format!(
                     "block {} of inode {} moved while its patch was applied (PATCH-1)",
                     write.block, node.ino
@@ -407,4 +426,31 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Makes patches of `runs`, `count` dirty blocks: in memory, and as a row.
+fn patch(flush: &ContentFlush, content: &mut Content, runs: &[Run], count: usize) -> PatchRow {
+    let mut blocks = Vec::with_capacity(count);
+    let mut all = Vec::with_capacity(count * BLOCK_BYTES as usize);
+    for block in runs.iter().flat_map(|&(first, count)| first..first + count) {
+        for bytes in flush.gather.slices(block, 1) {
+            all.extend_from_slice(bytes);
+            let patch = Patch {
+                seq: None,
+                bytes: bytes.into(),
+            };
+            content.patches.blocks.insert(block, patch);
+        }
+        blocks.push(block);
+    }
+    PatchRow {
+        seq: CommitSeq(0),
+        blocks,
+        bytes: Some(all),
+    }
+}
+
+/// Whether trying again later may help, without anything being lost meanwhile.
+fn is_passing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Busy | ErrorKind::NoSpace)
 }

@@ -2,18 +2,21 @@
 //!
 //! # Invariants
 //! * `ROOM-1` The free set is the complement of the committed extent rows and of what the open
-//!   group allocated; it is read anew where another session committed (`larder_ag` says where).
+//!   group allocated. How much is free is known of each allocation group (AG) from `larder_ag`; where,
+//!   is read from the rows when an allocation needs the AG. What another session committed is known
+//!   before anything is allocated (`larder_ag` says where).
+//! * `ROOM-2` AGs are read only under the commit lock or with nothing uncommitted, so the rows read are
+//!   those of the last commit that this session made known.
 //!
 //! A promise (`Reservation`) is taken before any lock of names or nodes, because making room may
 //! need a commit.
 
 use crate::engine::{Engine, lock};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::ExtentRow;
 use larder_segment::{Segment, SegmentError};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
-use larder_space::{Purpose, Reservation, Space, SpaceError};
+use larder_space::{AgSummary, Placement, Purpose, Reservation, Space, SpaceError};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,8 +28,6 @@ const GROW_BLOCKS_MIN: u64 = (64 << 20) / BLOCK_BYTES;
 const GROW_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES;
 /// Bytes that growing leaves to the catalog on the host's filesystem.
 const HOST_MARGIN_BYTES: u64 = 64 << 20;
-/// Extent rows read at a time.
-const BATCH: usize = 10_000;
 /// Commits that may be needed until what was just deleted can be used again: the one that retires,
 /// the one that reclaims, and one that was running already.
 const RECLAIM_COMMITS_MAX: u32 = 3;
@@ -64,41 +65,60 @@ impl Engine {
                 self.open_segments()?;
                 let mut room = self.lock_room();
                 self.add_segments(&mut room.space);
-                for (segment, ag) in self.catalog.ags_changed_since(seq)? {
-                    let rows = self.catalog.extents_in_ag(segment, ag)?;
-                    let extents: Vec<Extent> = rows.iter().map(|row| row.extent).collect();
-                    room.space
-                        .reload_ag(segment, ag, &extents)
-                        .map_err(corrupt)?;
-                    quarantine_retired(&mut room.space, &rows);
-                }
+                self.summarize(&mut room.space, seq)?;
                 room.synced = Some(self.known_seq());
                 Ok(())
             }
         }
     }
 
-    /// Reads the whole free set anew. Cost ≈ 0.2 s per million extents. Needs the turn, and
-    /// nothing uncommitted.
+    /// Learns anew how much of everything is free. O(AGs). Needs the turn, and nothing uncommitted.
     pub(crate) fn reload_space(&self) -> Result<()> {
         self.open_segments()?;
         let mut space = Space::new();
         self.add_segments(&mut space);
-        let mut after = None;
-        loop {
-            let rows = self.catalog.extents(after, BATCH)?;
-            let Some(last) = rows.last() else { break };
-            after = Some((last.extent.segment, last.extent.start_block));
-            for row in &rows {
-                space.mark_allocated(row.extent).map_err(corrupt)?;
-            }
-            quarantine_retired(&mut space, &rows);
-        }
+        self.summarize(&mut space, CommitSeq(0))?;
         self.adopt_growth()?;
         let mut room = self.lock_room();
         room.space = space;
         room.synced = Some(self.known_seq());
         Ok(())
+    }
+
+    /// Takes over the summaries of AGs that changed since commit `seq`.
+    fn summarize(&self, space: &mut Space, seq: CommitSeq) -> Result<()> {
+        for row in self.catalog.ags_changed_since(seq)? {
+            let summary = AgSummary {
+                used_blocks: row.used_blocks,
+                quarantined_blocks: row.retired_blocks,
+            };
+            space
+                .summarize_ag(row.segment, row.ag_index, summary)
+                .map_err(corrupt)?;
+        }
+        Ok(())
+    }
+
+    /// Turns `blocks` of a promise into extents ([`Space::allocate`]), and reads the AGs that this needs.
+    pub(crate) fn allocate_extents(
+        &self,
+        promise: &mut Reservation,
+        blocks: u64,
+        placement: Placement,
+    ) -> Result<Vec<Extent>> {
+        debug_assert!(self.commit_lock.try_lock().is_err(), "ROOM-2");
+        let mut room = self.lock_room();
+        while let Some((segment, ag)) = room.space.find_wanted_ag(blocks, placement) {
+            self.load_ag(&mut room.space, segment, ag)?;
+        }
+        Ok(room.space.allocate(promise, blocks, placement))
+    }
+
+    /// Reads where an AG is free (`ROOM-2`). O(extents in the AG), about 1 ms.
+    pub(crate) fn load_ag(&self, space: &mut Space, segment: SegmentIndex, ag: u64) -> Result<()> {
+        let rows = self.catalog.extents_in_ag(segment, ag)?;
+        let extents: Vec<Extent> = rows.iter().map(|row| row.extent).collect();
+        space.load_ag(segment, ag, &extents).map_err(corrupt)
     }
 
     /// A session that died may have grown a segment without committing that; the growth is good.
@@ -132,6 +152,7 @@ impl Engine {
         for extent in reclaimed {
             room.space.release(*extent);
         }
+        room.space.settle();
         room.synced = Some(seq);
     }
 
@@ -210,6 +231,10 @@ impl Engine {
             .last()
             .filter(|segment| segment.block_count() < SEGMENT_BLOCKS_MAX);
         let segment = match last {
+            // It is being emptied; what it gained would be closed too.
+            Some(last) if self.lock_room().space.closed_from(last.index()) != u64::MAX => {
+                return Ok(false);
+            }
             Some(segment) => segment.clone(),
             None => self.create_segment(SegmentIndex(segments.len() as u32))?,
         };
@@ -283,12 +308,6 @@ impl Engine {
                 "cannot start a thread to grow ahead: {error}; writers grow segments themselves"
             );
         }
-    }
-}
-
-fn quarantine_retired(space: &mut Space, rows: &[ExtentRow]) {
-    for row in rows.iter().filter(|row| row.retired_seq.is_some()) {
-        space.quarantine(row.extent);
     }
 }
 

@@ -11,9 +11,8 @@
 //!   that is older than S, and has registered as holder of the orphans it has open.
 
 use crate::engine::{Engine, lock};
-use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
-use crate::overlay::Patches;
+use crate::pins::Pin;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{AttrMask, Catalog, InodeChange, InodeRow};
@@ -213,6 +212,7 @@ impl Engine {
             if has_new_content {
                 self.open_segments()?;
                 self.refresh_patches()?;
+                self.find_pieces()?;
             }
             let held = {
                 let _gate = self.close_gate();
@@ -257,22 +257,21 @@ impl Engine {
     /// Marks or forgets what is cached; returns what is open here.
     fn invalidate(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
         let mut held: HashSet<(StoreId, Ino)> = HashSet::new();
-        let mut cache = lock(&self.cache);
-        cache.retain(|key, node| {
+        self.cache.retain(|node| {
             let mut state = node.lock();
+            self.cache.forget_names(node);
             if Arc::strong_count(node) == 1 && state.is_idle() {
                 return false;
             }
             state.is_stale = true;
             if has_new_content && !state.in_group {
                 if state.open_count > 0 {
-                    held.insert(*key);
+                    held.insert((node.store, node.ino));
                 }
                 state.entries.clear();
-                state.content.map = ExtentMap::default();
-                state.content.patches = Patches::default(); // PATCH-2
-                state.content.inline = None;
-                state.content.is_loaded = false;
+                self.drop_kept(&mut state.content);
+                state.content.forget();
+                self.cache.count_map(node, &state);
             }
             if !state.in_group {
                 state.parent = None;
@@ -281,7 +280,6 @@ impl Engine {
             }
             true
         });
-        drop(cache);
         held
     }
 
@@ -330,32 +328,14 @@ impl Engine {
 
     // ---- pins and orphans -------------------------------------------------------------------
 
-    /// Announces a read; [`Engine::end_read`] must follow with the same number.
-    pub(crate) fn begin_read(&self) -> CommitSeq {
-        let mut readers = lock(&self.readers);
-        let seq = self.known_seq();
-        *readers.entry(seq).or_insert(0) += 1;
-        seq
-    }
-
-    pub(crate) fn end_read(&self, seq: CommitSeq) {
-        let mut readers = lock(&self.readers);
-        if let Some(count) = readers.get_mut(&seq) {
-            *count -= 1;
-            if *count == 0 {
-                readers.remove(&seq);
-            }
-        }
+    /// Announces a read, until the pin is dropped.
+    pub(crate) fn begin_read(&self) -> Pin<'_> {
+        self.readers.pin(&self.known_seq)
     }
 
     /// What this process can still reach.
     fn own_pin(&self) -> CommitSeq {
-        let readers = lock(&self.readers);
-        readers
-            .keys()
-            .next()
-            .copied()
-            .unwrap_or_else(|| self.known_seq())
+        self.readers.oldest(&self.known_seq)
     }
 
     /// Other sessions that live; the dead are buried on the way.

@@ -2,7 +2,6 @@
 
 use crate::commit::broken;
 use crate::engine::Engine;
-use crate::map::{ExtentMap, MapSource};
 use crate::report::{CheckReport, FragReport, SpaceReport};
 use crate::{ErrorKind, Result};
 use larder_catalog::{ExtentRow, InodeRow};
@@ -96,20 +95,23 @@ impl Engine {
         Ok(())
     }
 
+    /// Calls `visit` with every object that holds blocks and its extents in logical order, from the
+    /// committed maps. Extents that follow one another on the device are one fragment.
+    pub fn for_each_layout(&self, visit: &mut dyn FnMut(StoreId, Ino, &[Extent])) -> Result<()> {
+        self.for_each_mapped(|store, row| {
+            if row.block_count > 0 {
+                visit(store, row.ino, &self.extents_in_order(store, row.ino)?);
+            }
+            Ok(())
+        })
+    }
+
     /// How fragmented the database is, from the committed maps.
     pub fn frag_report(&self) -> Result<FragReport> {
         let mut report = FragReport::default();
         let mut counts = Vec::new();
         let mut worst = None;
-        self.for_each_mapped(|store, row| {
-            if row.block_count == 0 {
-                return Ok(());
-            }
-            let extents = ExtentMap::default().extents(MapSource {
-                catalog: &self.catalog,
-                store,
-                ino: row.ino,
-            })?;
+        self.for_each_layout(&mut |store, ino, extents| {
             let breaks = extents
                 .windows(2)
                 .filter(|pair| !pair[0].is_followed_by(&pair[1]))
@@ -117,10 +119,9 @@ impl Engine {
             let fragments = breaks as u64 + 1;
             if fragments > report.fragments_per_object_max {
                 report.fragments_per_object_max = fragments;
-                worst = Some((store, row.ino));
+                worst = Some((store, ino));
             }
             counts.push(fragments);
-            Ok(())
         })?;
         counts.sort_unstable();
         report.object_count = counts.len() as u64;
@@ -252,10 +253,17 @@ impl Engine {
         let findings = &mut report.findings;
         self.for_each_mapped(|store, row| {
             let before = mapped.len();
+            let mut base_runs = Vec::new();
             for (page, bytes) in self.all_pages(store, row.ino)? {
                 match MapPage::decode(&bytes) {
-                    Ok(page) => {
-                        mapped.extend(page.runs().iter().map(|run| (run.extent, store, row.ino)))
+                    Ok(runs) => {
+                        let first = page * MAP_PAGE_BLOCKS;
+                        base_runs.extend(
+                            runs.runs()
+                                .iter()
+                                .map(|run| (first + run.logical_block, first + run.logical_end())),
+                        );
+                        mapped.extend(runs.runs().iter().map(|run| (run.extent, store, row.ino)));
                     }
                     Err(error) => findings.push(format!(
                         "store {store} inode {} map page {page}: {error}",
@@ -263,6 +271,9 @@ impl Engine {
                     )),
                 }
             }
+            let found = self.check_pieces(store, row, &base_runs)?;
+            let name = |finding| format!("store {store} inode {}: {finding}", row.ino);
+            findings.extend(found.into_iter().map(name));
             let blocks: u64 = mapped[before..]
                 .iter()
                 .map(|(extent, ..)| extent.block_count)
@@ -365,13 +376,11 @@ impl Engine {
         let total = self.catalog.extent_totals()?.0 * BLOCK_BYTES;
         let mut buffer = vec![0; (READ_BLOCKS * BLOCK_BYTES) as usize];
         self.for_each_mapped(|store, row| {
-            // SESSION-2: what this map names is not reclaimed before end_read.
-            let pin = self.begin_read();
-            let outcome = self.check_object(store, row.ino, &mut buffer, report, &mut |done| {
+            // SESSION-2: what this map names is not reclaimed before the pin is dropped.
+            let _pin = self.begin_read();
+            self.check_object(store, row.ino, &mut buffer, report, &mut |done| {
                 progress(done, total)
-            });
-            self.end_read(pin);
-            outcome
+            })
         })
     }
 

@@ -8,11 +8,14 @@ use crate::edit::stream_of;
 use crate::engine::Engine;
 use crate::gather::Gather;
 use crate::map::Mapped;
+use crate::node::Content;
 use crate::overlay::{Applied, ending};
+use crate::whole::Fate;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
+use larder_segment::{BlockWrite, write_all};
 use larder_space::format::limits::BLOCK_BYTES;
-use larder_space::format::{Extent, SegmentIndex, block_checksum};
+use larder_space::format::{Extent, SegmentIndex};
 use larder_space::{Placement, Reservation};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -21,24 +24,43 @@ use std::sync::atomic::Ordering;
 
 /// Objects of at most this many blocks (256 KiB) are packed into one run.
 const SMALL_BLOCKS: u64 = 64;
-/// Bytes in one request to a device at most.
-const REQUEST_BYTES: u64 = 8 << 20;
 
 /// Dirty blocks on their way to a segment.
 pub(crate) struct ContentFlush {
     pub gather: Arc<Gather>,
-    /// Dirty runs that get a new place; all of the gather but what became patches.
+    /// Dirty runs that get a new place: all of the gather but what became patches.
     pub runs: Vec<(u64, u64)>,
     /// Patches that were written in place.
     pub applied: Option<Applied>,
     pub promise: Option<Reservation>,
-    /// It is open, and its final length is not known or not reached.
-    pub may_grow: bool,
+    pub fate: Fate,
+    /// The object may still be placed whole: the blocks stay in memory (`WHOLE-1`).
+    pub keeps: bool,
+    /// What it replaces is the same content at other places.
+    pub is_rewrite: bool,
+    /// Part of an object that lies where it will stay: small overwrites in it may become patches.
+    pub may_patch: bool,
 }
 
 impl ContentFlush {
+    /// Freezes what is dirty.
+    pub fn freeze(content: &mut Content, fate: Fate) -> ContentFlush {
+        let gather = Arc::new(std::mem::take(&mut content.gather));
+        content.frozen = Some(gather.clone());
+        ContentFlush {
+            runs: gather.runs(),
+            gather,
+            applied: content.applied.take(),
+            promise: content.promise.take(),
+            fate,
+            keeps: false,
+            is_rewrite: false,
+            may_patch: false,
+        }
+    }
+
     /// Blocks that get a new place.
-    fn block_count(&self) -> u64 {
+    pub fn block_count(&self) -> u64 {
         self.runs.iter().map(|(_, count)| count).sum()
     }
 }
@@ -73,6 +95,7 @@ impl Engine {
             .map(|frozen| frozen.flush.as_ref().map(|flush| flush.gather.clone()))
             .collect();
         self.write_placed(&mut placed, &gathers)?;
+        drop(gathers);
         self.map_placed(nodes, placed, set)
     }
 
@@ -80,11 +103,15 @@ impl Engine {
     fn place(&self, nodes: &mut [FrozenNode]) -> Result<Vec<Placed>> {
         let blocks_of =
             |frozen: &FrozenNode| frozen.flush.as_ref().map_or(0, ContentFlush::block_count);
+        let is_alone = |frozen: &FrozenNode| {
+            let is_stream = |flush: &ContentFlush| flush.fate != Fate::Known;
+            blocks_of(frozen) > SMALL_BLOCKS || frozen.flush.as_ref().is_some_and(is_stream)
+        };
         let mut order: Vec<usize> = (0..nodes.len())
             .filter(|&index| blocks_of(&nodes[index]) > 0)
             .collect();
-        order.sort_by_key(|&index| Reverse(blocks_of(&nodes[index])));
-        let small_from = order.partition_point(|&index| blocks_of(&nodes[index]) > SMALL_BLOCKS);
+        order.sort_by_key(|&index| Reverse((is_alone(&nodes[index]), blocks_of(&nodes[index]))));
+        let small_from = order.partition_point(|&index| is_alone(&nodes[index]));
         let mut placed = Vec::new();
         for &index in &order[..small_from] {
             self.place_alone(index, &mut nodes[index], &mut placed)?;
@@ -103,25 +130,25 @@ impl Engine {
             return Ok(());
         };
         let runs = flush.runs.clone();
-        let blocks = frozen.row.size_bytes.div_ceil(BLOCK_BYTES);
-        let is_growing = flush.may_grow && runs.len() == 1 && runs[0].0 + runs[0].1 == blocks;
-        let placement = if is_growing {
-            Placement::Stream(
-                stream_of(&frozen.node),
-                self.end_before(&frozen.node, runs[0].0)?,
-            )
-        } else {
-            Placement::Known
+        let placement = match flush.fate {
+            Fate::Known => Placement::Known,
+            Fate::Stream(expected_blocks) => Placement::Stream {
+                stream: stream_of(&frozen.node),
+                after: self.end_before(&frozen.node, runs[0].0)?,
+                expected_blocks,
+            },
         };
         let mut promise = flush.promise.take().ok_or_else(unpromised)?;
-        let pieces = {
+        let is_over = frozen.node.lock().writer_count == 0;
+        let pieces = self.allocate_extents(&mut promise, flush.block_count(), placement);
+        {
             let mut room = self.lock_room();
-            let pieces = room
-                .space
-                .allocate(&mut promise, flush.block_count(), placement);
             room.space.forfeit(promise);
-            pieces
-        };
+            if is_over {
+                room.space.end_stream(stream_of(&frozen.node));
+            }
+        }
+        let pieces = pieces?;
         spread(index, &runs, &mut Pieces::new(pieces), placed);
         Ok(())
     }
@@ -148,13 +175,9 @@ impl Engine {
         let Some(mut promise) = promise else {
             return Ok(());
         };
-        let pieces = {
-            let mut room = self.lock_room();
-            let pieces = room.space.allocate(&mut promise, blocks, Placement::Known);
-            room.space.forfeit(promise);
-            pieces
-        };
-        let mut pieces = Pieces::new(pieces);
+        let pieces = self.allocate_extents(&mut promise, blocks, Placement::Known);
+        self.lock_room().space.forfeit(promise);
+        let mut pieces = Pieces::new(pieces?);
         for &index in order {
             if let Some(flush) = &nodes[index].flush {
                 spread(index, &flush.runs, &mut pieces, placed);
@@ -175,43 +198,40 @@ impl Engine {
         let mut state = node.lock();
         Ok(
             match state.content.map.find(self.map_source(node), block - 1)? {
-                Mapped::Run(run) => Some((run.extent.segment, run.extent.start_block + 1)),
+                Mapped::Run { extent, .. } => Some((extent.segment, extent.start_block + 1)),
                 Mapped::Hole(_) => None,
             },
         )
     }
 
-    /// Checksums and writes everything in address order, neighbours in one request; then flushes
-    /// every segment that was written to.
+    /// Checksums and writes everything in address order, neighbours joined; then flushes every
+    /// segment that was written to.
     fn write_placed(&self, placed: &mut [Placed], gathers: &[Option<Arc<Gather>>]) -> Result<()> {
         placed.sort_by_key(|piece| piece.extent);
-        let mut touched = BTreeSet::new();
-        let mut at = 0;
-        while at < placed.len() {
-            let start = placed[at].extent;
-            let mut buffers: Vec<&[u8]> = Vec::new();
-            let mut bytes = 0;
-            let mut end = start;
-            while let Some(piece) = placed.get_mut(at) {
-                let is_next = bytes == 0 || end.is_followed_by(&piece.extent);
-                if !is_next || (bytes > 0 && bytes + piece.extent.len_bytes() > REQUEST_BYTES) {
-                    break;
+        let mut writes: Vec<BlockWrite<'_>> = Vec::new();
+        let mut end: Option<Extent> = None;
+        for piece in placed.iter() {
+            let gather = gathers[piece.node_index].as_ref().ok_or_else(unpromised)?;
+            let buffers = gather.slices(piece.logical_block, piece.extent.block_count);
+            match writes.last_mut() {
+                Some(write) if end.is_some_and(|end| end.is_followed_by(&piece.extent)) => {
+                    write.buffers.extend(buffers);
                 }
-                let gather = gathers[piece.node_index].as_ref().ok_or_else(unpromised)?;
-                for slice in gather.slices(piece.logical_block, piece.extent.block_count) {
-                    piece
-                        .checksums
-                        .extend(slice.chunks_exact(BLOCK_BYTES as usize).map(block_checksum));
-                    buffers.push(slice);
-                }
-                bytes += piece.extent.len_bytes();
-                end = piece.extent;
-                at += 1;
+                _ => writes.push(BlockWrite {
+                    segment: self.segment(piece.extent.segment)?,
+                    start_block: piece.extent.start_block,
+                    buffers,
+                }),
             }
-            self.segment(start.segment)?
-                .write(start.start_block, &buffers)?;
-            touched.insert(start.segment);
+            end = Some(piece.extent);
         }
+        let mut checksums = write_all(&writes)?.into_iter().flatten();
+        for piece in placed.iter_mut() {
+            let count = piece.extent.block_count as usize;
+            piece.checksums = checksums.by_ref().take(count).collect();
+        }
+        let touched: BTreeSet<SegmentIndex> =
+            placed.iter().map(|piece| piece.extent.segment).collect();
         for segment in touched {
             self.segment(segment)?.flush()?;
         }
@@ -280,10 +300,18 @@ impl Engine {
                     .map(|(page, bytes)| (store, ino, page, bytes)),
             );
             frozen.node.thaw(&mut state);
-            drop(state);
-            self.retire_into(set, replaced);
             self.dirty_bytes
                 .fetch_sub(flush.gather.block_count() * BLOCK_BYTES, Ordering::Relaxed);
+            if flush.keeps {
+                self.keep(&frozen.node, &mut state, std::mem::take(&mut flush.gather));
+            }
+            drop(state);
+            let retired_bytes = set.retired_bytes;
+            self.retire_into(set, replaced);
+            if flush.is_rewrite {
+                // Storage age counts objects that are gone; this one only moved.
+                set.retired_bytes = retired_bytes;
+            }
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! * What was written is seen by later reads at once, and is durable after a later [`Device::flush`].
 //! * All methods may be called at once from several threads.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 use larder_format::SegmentIndex;
@@ -15,6 +15,17 @@ use larder_format::SegmentIndex;
 pub trait Device: Send + Sync {
     /// Fills `buf` from `offset_bytes`; past the end it fails with `UnexpectedEof`.
     fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()>;
+
+    /// Fills `slices`, one behind the other, from `offset_bytes` on: in one request where the device
+    /// can.
+    fn read_vectored_at(&self, offset_bytes: u64, slices: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        let mut at = offset_bytes;
+        for slice in slices {
+            self.read_at(at, slice)?;
+            at += slice.len() as u64;
+        }
+        Ok(())
+    }
 
     /// Writes all of `bytes` at `offset_bytes`; past the end the device grows, and a host without
     /// space fails with `StorageFull` (or `QuotaExceeded`).
@@ -29,6 +40,12 @@ pub trait Device: Send + Sync {
             at += slice.len() as u64;
         }
         Ok(())
+    }
+
+    /// How many requests at once this device profits from, at least 1. With 1, the default, a caller
+    /// sends one after the other, in order.
+    fn requests_in_flight_max(&self) -> usize {
+        1
     }
 
     /// Asks for bytes that will be read soon. Only a hint: it never fails, and the default does

@@ -1,21 +1,47 @@
 //! Segments in files of a local directory: `DATABASE/segments/00000.seg`, `00001.seg`, …
 //!
-//! I/O goes through the page cache. Errors carry the path, the cause and the remedy.
+//! Errors carry the path, the cause and the remedy.
+//!
+//! # Direct or through the page cache
+//! Long writes from aligned memory go to the device directly (`O_DIRECT`), and so do long reads of
+//! what the page cache does not hold. Everything else goes through the page cache: small content stays
+//! in it, and reading it again costs no request. Each file is open twice for that.
+//!
+//! The two never disagree. A direct write first writes back and drops the pages of its range, and
+//! drops them again when it has ended, also those that somebody maps; where the kernel cannot drop
+//! one beforehand it writes through the page cache. Readahead may read neighbouring blocks into the
+//! page cache while they are being written; these pages are among those that are dropped in the end,
+//! and nobody reads a block before its write has returned (`COMMIT-2` of the engine). A page that
+//! were stale all the same would not match its checksum (`SEGMENT-3`).
+//!
+//! Where the host cannot do direct I/O (some FUSE and network filesystems), or asks for more than
+//! 4096-byte alignment, everything goes through the page cache: slower, the same otherwise. A log
+//! line at debug level says so.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_format::SegmentIndex;
-use rustix::fs::{FallocateFlags, FlockOperation};
-use rustix::io::Errno;
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
 
+use crate::aligned::{ALIGN_BYTES, AlignedBuf, is_aligned};
 use crate::device::{Device, Storage};
 
 /// Slices that one `pwritev` takes (Linux `UIO_MAXIOV`).
 const SLICES_MAX: usize = 1024;
+/// Writes from this length on are direct, bytes.
+const DIRECT_WRITE_BYTES_MIN: u64 = 128 << 10;
+/// Reads from this length on are direct unless the page cache has them, bytes.
+const DIRECT_READ_BYTES_MIN: usize = 384 << 10;
+/// Scratch buffers have at least this length, bytes: then they serve most reads.
+const SCRATCH_BYTES: usize = 512 << 10;
+/// Requests in flight that a file profits from.
+const IN_FLIGHT: usize = 4;
 
 /// The segment files of one database directory.
 #[derive(Debug, Clone)]
@@ -93,7 +119,14 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 /// One regular file, opened for reading and writing.
 #[derive(Debug)]
 pub struct FileDevice {
+    /// Through the page cache.
     file: File,
+    /// The same file without it; `None` where the host cannot.
+    direct: Option<File>,
+    /// The host refused a direct request, so none is tried any more.
+    refuses_direct: AtomicBool,
+    /// Buffers of direct reads into memory that is not aligned.
+    scratch: Mutex<Vec<AlignedBuf>>,
 }
 
 impl FileDevice {
@@ -113,7 +146,7 @@ impl FileDevice {
         if metadata.permissions().readonly() {
             return Err(explain(io::ErrorKind::PermissionDenied.into(), path));
         }
-        Ok(FileDevice { file })
+        FileDevice::new(file, path)
     }
 
     /// Makes a new, empty file, readable and writable by its owner alone; an existing one is refused.
@@ -125,13 +158,158 @@ impl FileDevice {
             .mode(0o600)
             .open(path)
             .map_err(|error| explain(error, path))?;
-        Ok(FileDevice { file })
+        FileDevice::new(file, path)
     }
+}
+
+impl FileDevice {
+    fn new(file: File, path: &Path) -> io::Result<FileDevice> {
+        let direct = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(OFlags::DIRECT.bits() as i32)
+            .open(path);
+        let direct = match direct {
+            Ok(direct) => Some(direct),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                tracing::debug!(path = %path.display(), "the host cannot do direct I/O");
+                None
+            }
+            Err(error) => return Err(explain(error, path)),
+        };
+        Ok(FileDevice {
+            file,
+            direct,
+            refuses_direct: AtomicBool::new(false),
+            scratch: Mutex::default(),
+        })
+    }
+
+    /// The file to use for a direct request, if there is one.
+    fn direct(&self) -> Option<&File> {
+        self.direct
+            .as_ref()
+            .filter(|_| !self.refuses_direct.load(Ordering::Relaxed))
+    }
+
+    /// Runs a direct request; `false` when the host refuses its alignment: then it must be done
+    /// through the page cache.
+    fn try_direct(&self, request: impl FnOnce(&File) -> io::Result<()>) -> io::Result<bool> {
+        let Some(direct) = self.direct() else {
+            return Ok(false);
+        };
+        match request(direct) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                if !self.refuses_direct.swap(true, Ordering::Relaxed) {
+                    tracing::debug!(%error, "the host refuses direct I/O of 4096-byte blocks");
+                }
+                Ok(false)
+            }
+            other => other.map(|()| true),
+        }
+    }
+
+    /// Reads past the page cache what it does not hold. `false`: the host cannot.
+    fn read_uncached(&self, offset_bytes: u64, slices: &mut [IoSliceMut<'_>]) -> io::Result<bool> {
+        let len_bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let cached = rustix::io::preadv2(&self.file, slices, offset_bytes, ReadWriteFlags::NOWAIT);
+        // An error leaves everything to the read that follows, which reports it.
+        if cached.is_ok_and(|cached| cached == len_bytes) {
+            return Ok(true);
+        }
+        if let [slice] = slices
+            && is_aligned(slice)
+        {
+            return self.try_direct(|direct| read_all(direct, offset_bytes, slices));
+        }
+        let mut scratch = self.take_scratch(len_bytes);
+        let is_done = self.try_direct(|direct| {
+            let whole = IoSliceMut::new(&mut scratch[..len_bytes]);
+            read_all(direct, offset_bytes, &mut [whole])
+        })?;
+        if is_done {
+            let mut from = 0;
+            for slice in slices {
+                let end = from + slice.len();
+                slice.copy_from_slice(&scratch[from..end]);
+                from = end;
+            }
+        }
+        let mut kept = self.scratch();
+        if kept.len() < IN_FLIGHT {
+            kept.push(scratch);
+        }
+        Ok(is_done)
+    }
+
+    /// Memory for a direct read whose own is not aligned.
+    fn take_scratch(&self, len_bytes: usize) -> AlignedBuf {
+        match self.scratch().pop() {
+            Some(scratch) if scratch.len() >= len_bytes => scratch,
+            _ => AlignedBuf::zeroed(len_bytes.max(SCRATCH_BYTES)),
+        }
+    }
+
+    fn scratch(&self) -> MutexGuard<'_, Vec<AlignedBuf>> {
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Fills `slices` in one request if the host gives all at once, else slice by slice.
+fn read_all(file: &File, offset_bytes: u64, slices: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+    let mut done = match rustix::io::preadv(file, slices, offset_bytes) {
+        Ok(read) => read,
+        Err(Errno::INTR) => 0,
+        Err(errno) => return Err(errno.into()),
+    };
+    let mut at = offset_bytes;
+    for slice in slices {
+        let here = done.min(slice.len());
+        if here < slice.len() {
+            file.read_exact_at(&mut slice[here..], at + here as u64)?;
+        }
+        done -= here;
+        at += slice.len() as u64;
+    }
+    Ok(())
+}
+
+fn write_all_vectored(file: &File, offset_bytes: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
+    let mut at = offset_bytes;
+    for slices in slices.chunks(SLICES_MAX) {
+        let mut owned = slices.to_vec();
+        let mut rest = owned.as_mut_slice();
+        IoSlice::advance_slices(&mut rest, 0); // Drops leading empty slices.
+        while !rest.is_empty() {
+            match rustix::io::pwritev(file, rest, at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    at += written as u64;
+                    IoSlice::advance_slices(&mut rest, written);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Device for FileDevice {
     fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(buf, offset_bytes)
+        self.read_vectored_at(offset_bytes, &mut [IoSliceMut::new(buf)])
+    }
+
+    fn read_vectored_at(&self, offset_bytes: u64, slices: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        let len_bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let is_direct = len_bytes >= DIRECT_READ_BYTES_MIN
+            && len_bytes.is_multiple_of(ALIGN_BYTES)
+            && offset_bytes.is_multiple_of(ALIGN_BYTES as u64)
+            && self.direct().is_some();
+        if is_direct && self.read_uncached(offset_bytes, slices)? {
+            return Ok(());
+        }
+        read_all(&self.file, offset_bytes, slices)
     }
 
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
@@ -139,24 +317,25 @@ impl Device for FileDevice {
     }
 
     fn write_vectored_at(&self, offset_bytes: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        let mut at = offset_bytes;
-        for slices in slices.chunks(SLICES_MAX) {
-            let mut owned = slices.to_vec();
-            let mut rest = owned.as_mut_slice();
-            IoSlice::advance_slices(&mut rest, 0); // Drops leading empty slices.
-            while !rest.is_empty() {
-                match rustix::io::pwritev(&self.file, rest, at) {
-                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                    Ok(written) => {
-                        at += written as u64;
-                        IoSlice::advance_slices(&mut rest, written);
-                    }
-                    Err(Errno::INTR) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
-            }
+        let len_bytes: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
+        let is_direct = len_bytes >= DIRECT_WRITE_BYTES_MIN
+            && offset_bytes.is_multiple_of(ALIGN_BYTES as u64)
+            && slices
+                .iter()
+                .all(|slice| is_aligned(slice) && slice.len().is_multiple_of(ALIGN_BYTES));
+        if is_direct
+            && self.try_direct(|direct| write_all_vectored(direct, offset_bytes, slices))?
+        {
+            return Ok(());
         }
-        Ok(())
+        write_all_vectored(&self.file, offset_bytes, slices)
+    }
+
+    fn requests_in_flight_max(&self) -> usize {
+        match self.direct() {
+            Some(_) => IN_FLIGHT,
+            None => 1, // The page cache is memory: more threads only take turns on it.
+        }
     }
 
     fn prefetch(&self, offset_bytes: u64, len_bytes: u64) {

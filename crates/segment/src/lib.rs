@@ -29,13 +29,17 @@
 //! [`Segment::open`] takes the valid superblock copy of the highest generation. Bytes behind the
 //! counted blocks are the remains of an interrupted growth; the next growth writes over them.
 
+mod aligned;
 mod device;
 mod error;
 mod file;
+mod queue;
 mod segment;
 
+pub use aligned::AlignedBuf;
 pub use device::{Device, Storage};
 pub use error::SegmentError;
 pub use file::{FileDevice, FileStorage};
 pub use larder_format as format;
+pub use queue::{BlockWrite, write_all};
 pub use segment::Segment;

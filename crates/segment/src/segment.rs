@@ -3,7 +3,7 @@
 //! The life of a block: not there → `grow` writes and syncs zeros → counted by the superblock →
 //! `write` and `read`, any number of times. Invariants: see the crate's header.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,8 +14,10 @@ use larder_format::superblock::{
 };
 use larder_format::{Checksum, SegmentIndex, Superblock, SuperblockError, block_checksum};
 
+use crate::aligned::AlignedBuf;
 use crate::device::Device;
 use crate::error::SegmentError;
+use crate::queue::{PARALLEL_BLOCKS_MIN, REQUEST_BLOCKS, cut_slices, run_parallel};
 
 /// Size of one request while growth writes zeros.
 const ZERO_BYTES: u64 = 4 << 20;
@@ -125,24 +127,68 @@ impl Segment {
     }
 
     /// Fills `buf` from `start_block` on, and verifies each block against its checksum (`SEGMENT-3`):
-    /// the first that fails is [`SegmentError::Checksum`]. `buf` holds one block per checksum. One
-    /// request.
+    /// one that fails is [`SegmentError::Checksum`]. `buf` holds one block per checksum. One request;
+    /// from 2 MiB on, several at once where the device profits.
     pub fn read(
         &self,
         start_block: u64,
         buf: &mut [u8],
         checksums: &[Checksum],
     ) -> Result<(), SegmentError> {
+        self.read_vectored(start_block, &mut [IoSliceMut::new(buf)], checksums)
+    }
+
+    /// The same into several buffers, one behind the other, each whole blocks long.
+    pub fn read_vectored(
+        &self,
+        start_block: u64,
+        bufs: &mut [IoSliceMut<'_>],
+        checksums: &[Checksum],
+    ) -> Result<(), SegmentError> {
         let block_count = checksums.len() as u64;
+        let len_bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
         assert_eq!(
-            buf.len() as u64,
+            len_bytes as u64,
             block_count * BLOCK_BYTES,
             "one checksum per block read"
         );
         self.check_range(start_block, block_count)?;
+        let in_flight = match block_count >= PARALLEL_BLOCKS_MIN {
+            true => self.requests_in_flight_max(),
+            false => 1,
+        };
+        if in_flight == 1 {
+            return self.read_request(start_block, bufs, checksums);
+        }
+        // Requests of equal length, so that all of them are long.
+        let request_blocks = block_count.div_ceil(block_count.div_ceil(REQUEST_BLOCKS)) as usize;
+        let requests: Vec<Mutex<Vec<IoSliceMut<'_>>>> = cut_slices(bufs, request_blocks)
+            .into_iter()
+            .map(Mutex::new)
+            .collect();
+        run_parallel(requests.len(), in_flight, |at| {
+            let mut slices = requests[at].lock().unwrap_or_else(PoisonError::into_inner);
+            let first = at * request_blocks;
+            let end = checksums.len().min(first + request_blocks);
+            self.read_request(
+                start_block + first as u64,
+                &mut slices,
+                &checksums[first..end],
+            )
+        })
+    }
+
+    /// Reads in one request, and verifies.
+    fn read_request(
+        &self,
+        start_block: u64,
+        bufs: &mut [IoSliceMut<'_>],
+        checksums: &[Checksum],
+    ) -> Result<(), SegmentError> {
         self.device
-            .read_at(block_offset(start_block), buf)
+            .read_vectored_at(block_offset(start_block), bufs)
             .map_err(|error| {
+                let block_count = checksums.len() as u64;
                 self.shortened(start_block + block_count)
                     .unwrap_or_else(|| {
                         self.io(
@@ -151,11 +197,10 @@ impl Segment {
                         )
                     })
             })?;
-        for (i, (block, &expected)) in buf
-            .chunks_exact(BLOCK_BYTES as usize)
-            .zip(checksums)
-            .enumerate()
-        {
+        let blocks = bufs
+            .iter()
+            .flat_map(|buf| buf.chunks_exact(BLOCK_BYTES as usize));
+        for (i, (block, &expected)) in blocks.zip(checksums).enumerate() {
             let found = block_checksum(block);
             if found != expected {
                 let block = start_block + i as u64;
@@ -181,25 +226,39 @@ impl Segment {
     /// device can. Each buffer is whole blocks long. Durable after the next [`Segment::flush`]. A
     /// failure poisons the segment (`SEGMENT-4`).
     pub fn write(&self, start_block: u64, buffers: &[&[u8]]) -> Result<(), SegmentError> {
-        let len_bytes: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let slices: Vec<IoSlice<'_>> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
+        self.write_slices(start_block, &slices)
+    }
+
+    /// The same, from prepared slices.
+    pub(crate) fn write_slices(
+        &self,
+        start_block: u64,
+        slices: &[IoSlice<'_>],
+    ) -> Result<(), SegmentError> {
+        let len_bytes: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
         assert!(
-            buffers
+            slices
                 .iter()
-                .all(|buffer| (buffer.len() as u64).is_multiple_of(BLOCK_BYTES)),
+                .all(|slice| (slice.len() as u64).is_multiple_of(BLOCK_BYTES)),
             "only whole blocks are written"
         );
         let block_count = len_bytes / BLOCK_BYTES;
         self.check_range(start_block, block_count)?;
         self.check_poison()?;
-        let slices: Vec<IoSlice<'_>> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
         self.device
-            .write_vectored_at(block_offset(start_block), &slices)
+            .write_vectored_at(block_offset(start_block), slices)
             .map_err(|error| {
                 self.poison(
                     format!("write of {block_count} blocks at block {start_block}"),
                     error,
                 )
             })
+    }
+
+    /// How many requests at once the device profits from.
+    pub(crate) fn requests_in_flight_max(&self) -> usize {
+        self.device.requests_in_flight_max()
     }
 
     /// Makes every completed write durable. A failure poisons the segment (`SEGMENT-4`).
@@ -270,12 +329,12 @@ impl Segment {
             false => self.poison("growth write", error),
         };
         self.device.preallocate(from, to - from).map_err(failed)?;
-        let zeros = vec![0; ZERO_BYTES.min(to - from) as usize];
+        let zeros = AlignedBuf::zeroed(ZERO_BYTES.min(to - from) as usize);
         let mut at = from;
         while at < to {
             let len_bytes = ZERO_BYTES.min(to - at);
             self.device
-                .write_at(at, &zeros[..len_bytes as usize])
+                .write_vectored_at(at, &[IoSlice::new(&zeros[..len_bytes as usize])])
                 .map_err(failed)?;
             at += len_bytes;
             if at == to || (at - from).is_multiple_of(ZERO_FLUSH_BYTES) {

@@ -38,4 +38,60 @@ pub enum SpaceError {
         /// Promised blocks that no longer exist.
         missing_blocks: u64,
     },
+    /// A part of a segment cannot be closed: what is free there is needed (`SPACE-9`).
+    #[error(
+        "segment {segment} cannot be closed from block {block} on: {free_blocks} free blocks would go, and {spare_blocks} can be spared; the rest is promised or held back"
+    )]
+    CannotClose {
+        /// The segment.
+        segment: SegmentIndex,
+        /// The first block to close.
+        block: u64,
+        /// Free blocks from there on.
+        free_blocks: u64,
+        /// Free blocks that are neither promised nor held back.
+        spare_blocks: u64,
+    },
+    /// A segment cannot end here: behind it are blocks that are not set aside (`SPACE-9`).
+    #[error(
+        "segment {segment} cannot shrink to {block_count} blocks: {used_blocks} blocks behind that are in use or open"
+    )]
+    CannotShrink {
+        /// The segment.
+        segment: SegmentIndex,
+        /// The length asked for, blocks.
+        block_count: u64,
+        /// Blocks behind it that are allocated, quarantined or not closed.
+        used_blocks: u64,
+    },
+    /// There is no such AG.
+    #[error("segment {segment} has no allocation group {ag_index}; run larder check")]
+    NoAg {
+        /// The segment.
+        segment: SegmentIndex,
+        /// The AG, counted in its segment.
+        ag_index: u64,
+    },
+    /// The extents of an AG are not what its summary says, or the summary is impossible.
+    #[error(
+        "allocation group {ag_index} of segment {segment}: its summary says {summary_blocks} blocks in use, and there are {extent_blocks}; run larder check"
+    )]
+    SummaryDiffers {
+        /// The segment of the AG.
+        segment: SegmentIndex,
+        /// The AG, counted in its segment.
+        ag_index: u64,
+        /// Blocks of its extents; of the AG itself when the summary alone is impossible.
+        extent_blocks: u64,
+        /// Blocks in use by the summary.
+        summary_blocks: u64,
+    },
+    /// A part of an AG is asked for whose holes are not known: [`crate::Space::load_ag`] first.
+    #[error("allocation group {ag_index} of segment {segment} is not loaded")]
+    NotLoaded {
+        /// The segment of the AG.
+        segment: SegmentIndex,
+        /// The AG, counted in its segment.
+        ag_index: u64,
+    },
 }

@@ -1,14 +1,15 @@
 //! The books of free space, and the choice of a place. Invariants: see the crate's header.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use larder_format::limits::{AG_BLOCKS, HELD_BACK_DIVISOR};
 use larder_format::{Extent, SegmentIndex};
 
+use crate::address::{Address, AgKey};
+use crate::ags::Ags;
 use crate::error::{NoSpace, SpaceError};
 use crate::reservation::{Purpose, Reservation};
-use crate::runs::{Address, Runs};
 use crate::streams::{StreamId, Streams};
 
 /// What is known about the length of the content to place.
@@ -16,24 +17,38 @@ use crate::streams::{StreamId, Streams};
 pub enum Placement {
     /// It is as long as the allocation: one global best fit (`SPACE-8`).
     Known,
-    /// It belongs to a stream that may go on. It starts right at the second value, the block
-    /// after the stream's last one, when that is free, else at the stream's soft region, else in a hole
-    /// with room to go on.
-    Stream(StreamId, Option<(SegmentIndex, u64)>),
+    /// It belongs to a stream that may go on. It starts right at `after` when that is free, else at
+    /// the stream's soft region, else in a hole with room to go on.
+    Stream {
+        /// The stream.
+        stream: StreamId,
+        /// The block after the stream's last one.
+        after: Option<(SegmentIndex, u64)>,
+        /// The whole length that was announced for the stream, from its first allocation on: what is
+        /// still to come decides the hole and the size of the soft region. `None`: not known.
+        expected_blocks: Option<u64>,
+    },
+}
+
+/// Where an extent that is moved may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Into the best fit (`SPACE-8`).
+    Anywhere,
+    /// Into the best fit among the parts of holes that lie wholly below this block.
+    Below(SegmentIndex, u64),
+    /// Right at this block.
+    At(SegmentIndex, u64),
 }
 
 /// Free, promised, allocated and quarantined space of all segments of a database.
 #[derive(Debug)]
 pub struct Space {
     ag_blocks: u64,
-    /// Block count of each segment.
-    segments: BTreeMap<SegmentIndex, u64>,
-    /// Free blocks that no stream holds.
-    open: Runs,
+    /// Holes that no stream holds, and all counts.
+    ags: Ags,
     /// Free blocks that streams hold.
     streams: Streams,
-    quarantined: Runs,
-    allocated_blocks: u64,
     reserved_blocks: u64,
 }
 
@@ -53,102 +68,31 @@ impl Space {
     pub(crate) fn with_ag_blocks(ag_blocks: u64) -> Space {
         Space {
             ag_blocks,
-            segments: BTreeMap::new(),
-            open: Runs::new(ag_blocks),
+            ags: Ags::new(ag_blocks),
             streams: Streams::new(ag_blocks),
-            quarantined: Runs::new(ag_blocks),
-            allocated_blocks: 0,
             reserved_blocks: 0,
         }
     }
 
     /// Adds free blocks at the end of a segment, up to `new_block_count`; a segment that is not
-    /// known yet begins with none. Panics when the segment would shrink.
+    /// known yet begins with none, and one that is closed is opened. Panics when the segment would
+    /// shrink. O(new AGs).
     pub fn grow_segment(&mut self, segment: SegmentIndex, new_block_count: u64) {
-        let old_block_count = self.segments.get(&segment).copied().unwrap_or(0);
-        assert!(
-            new_block_count >= old_block_count,
-            "segment {segment} would shrink"
-        );
-        self.segments.insert(segment, new_block_count);
-        let mut at = old_block_count;
-        while at < new_block_count {
-            let end = ((at / self.ag_blocks + 1) * self.ag_blocks).min(new_block_count);
-            self.open.insert(Extent::new(segment, at, end - at)); // SPACE-3
-            at = end;
+        if self.ags.find_block_count(segment).is_some() {
+            self.reopen(segment);
         }
-    }
-
-    /// Enters a committed extent while the database is opened. Nothing changes on an error.
-    pub fn mark_allocated(&mut self, extent: Extent) -> Result<(), SpaceError> {
-        self.check_place(&extent)?;
-        let hole = self.true_hole_at(&extent);
-        if hole.is_none_or(|hole| extent.end_block() > hole.end_block()) {
-            return Err(SpaceError::InUse(extent));
-        }
-        let unpromised = self.free_blocks().saturating_sub(self.reserved_blocks);
-        if extent.block_count > unpromised {
-            return Err(SpaceError::Overcommitted {
-                segment: extent.segment,
-                ag_index: extent.start_block / self.ag_blocks,
-                missing_blocks: extent.block_count - unpromised,
-            });
-        }
-        self.steal_regions(&extent);
-        self.take(extent);
-        Ok(())
-    }
-
-    /// Takes over what another session committed: the allocated extents of AG `ag_index` are now
-    /// exactly `allocated`, in any order. Its quarantine and its soft regions are dropped: what waits
-    /// to be reclaimed must be in the list, and so must what this session has allocated but not
-    /// committed yet. An error in the list changes nothing; [`SpaceError::Overcommitted`] comes
-    /// after the change, and means that reservations must be forfeited, until
-    /// [`Space::overcommitted_blocks`] is 0, before the next allocation. O(extents and holes in the
-    /// AG).
-    pub fn reload_ag(
-        &mut self,
-        segment: SegmentIndex,
-        ag_index: u64,
-        allocated: &[Extent],
-    ) -> Result<(), SpaceError> {
-        let ag = self.ag(segment, ag_index);
-        let mut sorted = allocated.to_vec();
-        sorted.sort_unstable();
-        for extent in &sorted {
-            self.check_place(extent)?;
-            if !extent.overlaps(&ag) {
-                return Err(SpaceError::OutOfRange(*extent));
-            }
-        }
-        if let Some(pair) = sorted.windows(2).find(|pair| pair[0].overlaps(&pair[1])) {
-            return Err(SpaceError::InUse(pair[1]));
-        }
-        self.steal_regions(&ag);
-        let unallocated = self.open.remove_ag(ag) + self.quarantined.remove_ag(ag);
-        self.allocated_blocks -= ag.block_count - unallocated;
-        self.open.insert(ag);
-        for extent in sorted {
-            self.take(extent);
-        }
-        match self.overcommitted_blocks() {
-            0 => Ok(()),
-            missing_blocks => Err(SpaceError::Overcommitted {
-                segment,
-                ag_index,
-                missing_blocks,
-            }),
-        }
+        self.ags.grow(segment, new_block_count); // SPACE-3
+        self.evict();
     }
 
     /// Blocks of all segments.
     pub fn capacity_blocks(&self) -> u64 {
-        self.segments.values().sum()
+        self.ags.capacity_blocks()
     }
 
-    /// Blocks that are neither allocated nor quarantined, the promised ones included.
+    /// Blocks that are neither allocated nor quarantined nor set aside, the promised ones included.
     pub fn free_blocks(&self) -> u64 {
-        self.open.blocks() + self.streams.held_blocks()
+        self.ags.free_blocks()
     }
 
     /// Free blocks that are promised.
@@ -158,12 +102,12 @@ impl Space {
 
     /// Blocks in use.
     pub fn allocated_blocks(&self) -> u64 {
-        self.allocated_blocks
+        self.ags.allocated_blocks()
     }
 
     /// Blocks that wait for their release.
     pub fn quarantined_blocks(&self) -> u64 {
-        self.quarantined.blocks()
+        self.ags.quarantined_blocks()
     }
 
     /// Blocks that ordinary reservations leave alone (`SPACE-4`).
@@ -182,12 +126,12 @@ impl Space {
             .saturating_sub(held_back)
     }
 
-    /// Promised blocks that other sessions took; 0 but after an error of [`Space::reload_ag`].
+    /// Promised blocks that other sessions took; 0 but after an error of [`Space::summarize_ag`].
     pub fn overcommitted_blocks(&self) -> u64 {
         self.reserved_blocks.saturating_sub(self.free_blocks())
     }
 
-    /// Promises `blocks`. O(segments).
+    /// Promises `blocks`, of all AGs, loaded or not. O(1).
     pub fn reserve(&mut self, blocks: u64, purpose: Purpose) -> Result<Reservation, NoSpace> {
         let available_blocks = self.available_blocks(purpose);
         if blocks > available_blocks {
@@ -206,8 +150,9 @@ impl Space {
     }
 
     /// Turns `blocks` of a promise into extents, in the order in which the content should fill
-    /// them: one wherever a hole fits, else few. Panics when the promise is shorter, or is broken
-    /// ([`Space::overcommitted_blocks`]).
+    /// them: one wherever a hole fits, else few. Panics when the promise is shorter, is broken
+    /// ([`Space::overcommitted_blocks`]), or needs an AG that is not loaded: ask
+    /// [`Space::find_wanted_ag`] before.
     pub fn allocate(
         &mut self,
         reservation: &mut Reservation,
@@ -215,18 +160,43 @@ impl Space {
         placement: Placement,
     ) -> Vec<Extent> {
         assert_eq!(self.overcommitted_blocks(), 0, "SPACE-6");
+        self.ags.tick();
         reservation.take(blocks);
         self.reserved_blocks -= blocks;
         let pieces = match placement {
             _ if blocks == 0 => Vec::new(),
             Placement::Known => self.allocate_known(blocks),
-            Placement::Stream(stream, after) => self.allocate_stream(stream, blocks, after),
+            Placement::Stream {
+                stream,
+                after,
+                expected_blocks,
+            } => self.allocate_stream(stream, blocks, after, expected_blocks),
         };
         debug_assert_eq!(
             pieces.iter().map(|piece| piece.block_count).sum::<u64>(),
             blocks
         );
         pieces
+    }
+
+    /// Turns `blocks` (≥ 1) of a promise into one extent, for content that is moved. `None`, with the
+    /// promise untouched, when no loaded AG has such a hole: it never splits
+    /// ([`Space::find_wanted_ag_for`]). Panics as [`Space::allocate`] does. O(log holes), for [`Target::Below`] times the number of different
+    /// lengths of the holes that fit.
+    pub fn allocate_whole(
+        &mut self,
+        reservation: &mut Reservation,
+        blocks: u64,
+        target: Target,
+    ) -> Option<Extent> {
+        assert_eq!(self.overcommitted_blocks(), 0, "SPACE-6");
+        self.ags.tick();
+        let place = self.find_whole(blocks, target)?.slice(0, blocks);
+        reservation.take(blocks);
+        self.reserved_blocks -= blocks;
+        self.steal_regions(&place);
+        self.ags.take(place);
+        Some(place)
     }
 
     /// Ends a stream: what was held for it is open to all again.
@@ -236,25 +206,28 @@ impl Space {
     }
 
     /// Retires allocated blocks: they are out of use, but not free before [`Space::release`]. Panics
-    /// when a block is not allocated (`SPACE-2`).
+    /// when they are known to be free, or more than the AG has allocated (`SPACE-2`).
     pub fn quarantine(&mut self, extent: Extent) {
         assert_eq!(self.check_place(&extent), Ok(()), "SPACE-3");
         let is_free =
-            self.open.overlaps(&extent) || !self.streams.find_overlapping(&extent).is_empty();
+            self.ags.overlaps(&extent) || !self.streams.find_overlapping(&extent).is_empty();
         assert!(!is_free, "SPACE-2: {extent} is quarantined, but free");
-        self.quarantined.insert(extent);
-        self.allocated_blocks -= extent.block_count;
+        self.ags.quarantine(&extent);
     }
 
-    /// Frees quarantined blocks. Panics when a block is not in quarantine (`SPACE-2`).
+    /// Frees quarantined blocks; those of a closed part are set aside (`SPACE-9`). Panics when they are
+    /// known to be free, or more than the AG has in quarantine (`SPACE-2`).
     pub fn release(&mut self, extent: Extent) {
-        self.quarantined.remove(extent);
-        self.open.insert(extent);
+        assert!(
+            self.streams.find_overlapping(&extent).is_empty(),
+            "SPACE-2: {extent} is released, but free"
+        );
+        self.ags.release(&extent);
     }
 
-    /// Length of the largest hole, blocks. O(streams · log holes).
+    /// Length of the largest hole of the loaded AGs, blocks. O(streams · log holes).
     pub fn largest_hole_blocks(&self) -> u64 {
-        let open = self.open.find_largest();
+        let open = self.ags.find_largest();
         self.held_holes()
             .iter()
             .chain(&open)
@@ -263,43 +236,67 @@ impl Space {
             .unwrap_or(0)
     }
 
-    /// How many holes have `2^i ..= 2^(i+1) − 1` blocks, for each class `i`. O(holes).
+    /// How many holes have `2^i ..= 2^(i+1) − 1` blocks, for each class `i`; of AGs that are not loaded,
+    /// what is remembered. Soft regions are not counted in. O(AGs + holes).
     pub fn hole_histogram(&self) -> [u64; 64] {
-        let mut histogram = [0; 64];
-        for hole in self.holes() {
-            histogram[hole.block_count.ilog2() as usize] += 1;
+        let mut sum = [0; 64];
+        for ag in self.ags.iter() {
+            for (sum, count) in sum.iter_mut().zip(ag.histogram()) {
+                *sum += u64::from(count);
+            }
         }
-        histogram
+        sum
     }
 
-    /// All holes by address, soft regions counted as free. O(holes), time and memory.
+    /// All holes of the loaded AGs by address, soft regions counted as free. O(holes), time and memory.
     pub fn holes(&self) -> impl Iterator<Item = Extent> + use<> {
-        let mut all = self.open.clone();
-        for region in self.streams.regions() {
-            all.insert(region);
+        let mut parts: Vec<Extent> = self.ags.holes().chain(self.streams.regions()).collect();
+        parts.sort_unstable();
+        let mut holes: Vec<Extent> = Vec::with_capacity(parts.len());
+        for part in parts {
+            match holes.last_mut() {
+                Some(last)
+                    if last.is_followed_by(&part)
+                        && !part.start_block.is_multiple_of(self.ag_blocks) =>
+                {
+                    last.block_count += part.block_count;
+                }
+                _ => holes.push(part),
+            }
         }
-        all.iter().collect::<Vec<_>>().into_iter()
+        holes.into_iter()
     }
 
-    /// Panics unless the invariants hold. O(holes).
+    /// Panics unless the invariants hold. O(AGs + holes).
     pub fn assert_valid(&self) {
-        self.open.assert_valid();
-        self.quarantined.assert_valid();
+        let held_in = |range: Extent| {
+            let regions = self.streams.find_overlapping(&range).into_iter();
+            regions.inspect(|region| {
+                assert!(
+                    !self.ags.overlaps(region),
+                    "SPACE-2: {region} is held and open"
+                );
+                assert_eq!(self.check_place(region), Ok(()), "SPACE-3");
+                assert!(
+                    region.end_block() <= self.closed_from(region.segment),
+                    "SPACE-9"
+                );
+            })
+        };
+        self.ags.assert_valid(|ag| {
+            let held: u64 = held_in(self.ags.range_of(ag))
+                .map(|region| region.block_count)
+                .sum();
+            held as u32 // ≤ the AG
+        });
         assert_eq!(
-            self.allocated_blocks + self.quarantined_blocks() + self.free_blocks(),
+            self.allocated_blocks()
+                + self.quarantined_blocks()
+                + self.free_blocks()
+                + self.aside_blocks(),
             self.capacity_blocks(),
             "SPACE-1"
         );
-        let mut unallocated = self.open.clone();
-        // Inserting panics on an overlap: SPACE-2.
-        self.streams
-            .regions()
-            .chain(self.quarantined.iter())
-            .for_each(|run| unallocated.insert(run));
-        unallocated.assert_valid();
-        for run in unallocated.iter() {
-            assert_eq!(self.check_place(&run), Ok(()), "SPACE-3");
-        }
         assert_eq!(self.overcommitted_blocks(), 0, "SPACE-6");
     }
 
@@ -310,7 +307,7 @@ impl Space {
             let hole = self.choose_hole(left);
             let piece = hole.slice(0, left.min(hole.block_count));
             self.steal_regions(&piece);
-            self.take(piece);
+            self.ags.take(piece);
             left -= piece.block_count;
             pieces.push(piece);
         }
@@ -322,33 +319,37 @@ impl Space {
         stream: StreamId,
         blocks: u64,
         after: Option<(SegmentIndex, u64)>,
+        expected_blocks: Option<u64>,
     ) -> Vec<Extent> {
         let region = self.reopen_region(stream);
         let after = after.map(|(segment, block)| Address { segment, block });
         let mut next = after
-            .filter(|&after| self.open.find_at(after).is_some())
+            .filter(|&after| self.ags.find_at(after).is_some())
             .or_else(|| region.as_ref().map(Address::start_of));
         let mut pieces: Vec<Extent> = Vec::with_capacity(1);
         let mut left = blocks;
         while left > 0 {
             let hole = next
                 .and_then(|next| self.find_hole_from(next, left))
-                .unwrap_or_else(|| self.choose_stream_hole(stream, left));
+                .unwrap_or_else(|| {
+                    let to_come = self.streams.blocks_to_come(stream, blocks, expected_blocks);
+                    self.choose_stream_hole(left, to_come)
+                });
             let piece = hole.slice(0, left.min(hole.block_count));
             self.steal_regions(&piece);
-            self.take(piece);
+            self.ags.take(piece);
             left -= piece.block_count;
             next = Some(Address::end_of(&piece));
             pieces.push(piece);
         }
-        self.hold_region(stream, blocks, next);
+        self.hold_region(stream, blocks, expected_blocks, next);
         pieces
     }
 
     /// Where `blocks` of known size go (`SPACE-8`): the best fit among open holes; else, soft
     /// regions not respected, the best fit; else the largest hole.
     fn choose_hole(&self, blocks: u64) -> Extent {
-        if let Some(hole) = self.open.find_best_fit(blocks) {
+        if let Some(hole) = self.ags.find_best_fit(blocks) {
             return hole;
         }
         let held = self.held_holes();
@@ -357,7 +358,7 @@ impl Space {
             .min_by_key(|hole| (hole.block_count, **hole))
             .copied();
         let largest = || {
-            let open = self.open.find_largest();
+            let open = self.ags.find_largest();
             held.iter()
                 .chain(&open)
                 .max_by_key(|hole| (hole.block_count, Reverse(**hole)))
@@ -369,14 +370,42 @@ impl Space {
         }
     }
 
-    /// Where a stream starts a new fragment: a hole with room to go on, else the largest open one if
-    /// that fits, else as if this were all of it.
-    fn choose_stream_hole(&self, stream: StreamId, blocks: u64) -> Extent {
-        let roomy = blocks + self.streams.region_blocks_after(stream, blocks);
-        self.open
-            .find_best_fit(roomy.min(self.ag_blocks))
+    /// The hole, cut as `target` asks, that takes a moved extent of `blocks`: open ones first.
+    fn find_whole(&self, blocks: u64, target: Target) -> Option<Extent> {
+        match target {
+            Target::At(segment, block) => self
+                .find_part_from(Address { segment, block })
+                .filter(|part| part.block_count >= blocks),
+            Target::Anywhere => self.find_below(blocks, None),
+            Target::Below(segment, block) => {
+                self.find_below(blocks, Some(Address { segment, block }))
+            }
+        }
+    }
+
+    fn find_below(&self, blocks: u64, limit: Option<Address>) -> Option<Extent> {
+        let cut = |hole: Extent| match limit {
+            Some(limit) if Address::start_of(&hole) >= limit => None,
+            Some(limit) if hole.segment == limit.segment && hole.end_block() > limit.block => {
+                Some(hole.slice(0, limit.block - hole.start_block))
+            }
+            _ => Some(hole),
+        };
+        let held = || {
+            let held = self.held_holes().into_iter().filter_map(cut);
+            held.filter(|hole| hole.block_count >= blocks)
+                .min_by_key(|hole| (hole.block_count, *hole))
+        };
+        self.ags.find_best_fit_below(blocks, limit).or_else(held)
+    }
+
+    /// Where a stream starts a new fragment with `blocks`: the best fit for them and for what is to
+    /// come, else the largest open hole if the blocks fit there, else as if they were all of it.
+    fn choose_stream_hole(&self, blocks: u64, to_come: u64) -> Extent {
+        self.ags
+            .find_best_fit((blocks + to_come).min(self.ag_blocks))
             .or_else(|| {
-                self.open
+                self.ags
                     .find_largest()
                     .filter(|hole| hole.block_count >= blocks)
             })
@@ -386,18 +415,21 @@ impl Space {
     /// The rest of the open hole from `next` on, or, if that is too short for `blocks` and stealing
     /// makes it long enough, of the true hole (`SPACE-7`).
     fn find_hole_from(&self, next: Address, blocks: u64) -> Option<Extent> {
-        let open = self.open.find_at(next)?;
-        let rest_of = |hole: Extent| {
-            let skip = next.block - hole.start_block;
-            hole.slice(skip, hole.block_count - skip)
-        };
-        let rest = rest_of(open);
-        if rest.block_count >= blocks {
-            return Some(rest);
-        }
-        Some(rest_of(self.true_hole(open)))
-            .filter(|stolen| stolen.block_count >= blocks)
+        let open = self.ags.find_at(next)?;
+        let skip = next.block - open.start_block;
+        let rest = open.slice(skip, open.block_count - skip);
+        let stolen = || self.find_part_from(next);
+        Some(rest)
+            .filter(|rest| rest.block_count >= blocks)
+            .or_else(|| stolen().filter(|stolen| stolen.block_count >= blocks))
             .or(Some(rest))
+    }
+
+    /// The rest of the true hole from `next` on, soft regions counted as free.
+    fn find_part_from(&self, next: Address) -> Option<Extent> {
+        let hole = self.true_hole_at(next)?;
+        let skip = next.block - hole.start_block;
+        Some(hole.slice(skip, hole.block_count - skip))
     }
 
     /// The holes with soft regions in them, as if there were none, by address.
@@ -431,18 +463,18 @@ impl Space {
         hole
     }
 
-    /// The hole that holds the first block of `extent`, regions counted as free.
-    fn true_hole_at(&self, extent: &Extent) -> Option<Extent> {
-        let first = extent.slice(0, 1);
-        let region = || self.streams.find_overlapping(&first).first().copied();
-        self.open
-            .find_at(Address::start_of(extent))
+    /// The hole that holds the block at `address`, regions counted as free.
+    fn true_hole_at(&self, address: Address) -> Option<Extent> {
+        let block = Extent::new(address.segment, address.block, 1);
+        let region = || self.streams.find_overlapping(&block).first().copied();
+        self.ags
+            .find_at(address)
             .or_else(region)
             .map(|part| self.true_hole(part))
     }
 
     fn find_free_starting_at(&self, address: Address) -> Option<Extent> {
-        self.open
+        self.ags
             .find_starting_at(address)
             .or_else(|| self.streams.find_starting_at(address))
     }
@@ -452,42 +484,44 @@ impl Space {
             let last = Extent::new(address.segment, address.block - 1, 1);
             self.streams.find_overlapping(&last).first().copied()
         };
-        self.open.find_ending_at(address).or_else(region)
+        self.ags.find_ending_at(address).or_else(region)
     }
 
     /// Opens every soft region that `extent` touches.
     fn steal_regions(&mut self, extent: &Extent) {
         for region in self.streams.find_overlapping(extent) {
             self.streams.release(region);
-            self.open.insert(region);
+            self.ags.open(region);
         }
     }
 
     fn reopen_region(&mut self, stream: StreamId) -> Option<Extent> {
         let region = self.streams.find_region(stream)?;
         self.streams.release(region);
-        self.open.insert(region);
+        self.ags.open(region);
         Some(region)
     }
 
     /// Holds a region for a stream that was just given `blocks`, right where it ended.
-    fn hold_region(&mut self, stream: StreamId, blocks: u64, next: Option<Address>) {
-        let wanted = self.streams.record(stream, blocks);
-        if let Some(hole) = next.and_then(|next| self.open.find_starting_at(next)) {
+    fn hold_region(
+        &mut self,
+        stream: StreamId,
+        blocks: u64,
+        expected_blocks: Option<u64>,
+        next: Option<Address>,
+    ) {
+        let wanted = self.streams.record(stream, blocks, expected_blocks);
+        if wanted > 0
+            && let Some(hole) = next.and_then(|next| self.ags.find_starting_at(next))
+        {
             let region = hole.slice(0, wanted.min(hole.block_count));
-            self.open.remove(region);
+            self.ags.hold(region);
             self.streams.hold(stream, region);
         }
     }
 
-    /// Open → allocated. Panics on any other block (`SPACE-5`).
-    fn take(&mut self, extent: Extent) {
-        self.open.remove(extent);
-        self.allocated_blocks += extent.block_count;
-    }
-
     fn check_place(&self, extent: &Extent) -> Result<(), SpaceError> {
-        let segment_blocks = self.segments.get(&extent.segment).copied().unwrap_or(0);
+        let segment_blocks = self.ags.find_block_count(extent.segment).unwrap_or(0);
         let end = extent.start_block.checked_add(extent.block_count);
         let Some(end) = end.filter(|&end| end <= segment_blocks) else {
             return Err(SpaceError::OutOfRange(*extent));
@@ -498,25 +532,25 @@ impl Space {
         Ok(())
     }
 
-    /// All blocks of an AG; panics when there is no such AG.
-    fn ag(&self, segment: SegmentIndex, ag_index: u64) -> Extent {
-        let start = ag_index * self.ag_blocks;
-        let end = (start + self.ag_blocks).min(self.block_count(segment));
-        assert!(
-            start < end,
-            "segment {segment} has no allocation group {ag_index}"
-        );
-        Extent::new(segment, start, end - start)
-    }
-
-    fn block_count(&self, segment: SegmentIndex) -> u64 {
-        match self.segments.get(&segment) {
-            Some(&block_count) => block_count,
-            None => panic!("segment {segment} was not added"),
+    /// Unloads AGs when they take too much memory (`SPACE-10`).
+    fn evict(&mut self) {
+        if self.ags.is_over_budget() {
+            let (ags, streams) = (&mut self.ags, &self.streams);
+            let regions: BTreeSet<AgKey> = streams
+                .regions()
+                .map(|region| ags.key_of(region.segment, region.start_block))
+                .collect();
+            ags.evict(|ag| regions.contains(&ag.key));
         }
     }
 }
 
+mod closing;
+mod loading;
+
+pub use loading::AgSummary;
+#[cfg(test)]
+mod aging_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use larder_format::Extent;
 
-use crate::runs::Address;
+use crate::address::Address;
 
 /// Part of an AG that a region holds at least, where it can: 16 MiB of 1 GiB. At most it is an AG.
 const REGION_MIN_DIVISOR: u64 = 64;
@@ -24,7 +24,6 @@ pub(crate) struct Streams {
     ag_blocks: u64,
     by_id: BTreeMap<StreamId, Stream>,
     by_start: BTreeMap<Address, (u64, StreamId)>,
-    held_blocks: u64,
 }
 
 #[derive(Debug, Default)]
@@ -40,13 +39,7 @@ impl Streams {
             ag_blocks,
             by_id: BTreeMap::new(),
             by_start: BTreeMap::new(),
-            held_blocks: 0,
         }
-    }
-
-    /// Blocks in all regions.
-    pub fn held_blocks(&self) -> u64 {
-        self.held_blocks
     }
 
     /// All regions by address.
@@ -80,23 +73,23 @@ impl Streams {
     }
 
     /// Counts blocks that a stream has been given, and returns how many a region should hold for it
-    /// from now on: twice what it has, within bounds.
-    pub fn record(&mut self, stream: StreamId, blocks: u64) -> u64 {
-        let wanted = self.region_blocks_after(stream, blocks);
+    /// from now on.
+    pub fn record(&mut self, stream: StreamId, blocks: u64, expected: Option<u64>) -> u64 {
+        let wanted = self.blocks_to_come(stream, blocks, expected);
         self.by_id.entry(stream).or_default().allocated_blocks += blocks;
         wanted
     }
 
-    /// How many blocks a region should hold once the stream has `blocks` more.
-    pub fn region_blocks_after(&self, stream: StreamId, blocks: u64) -> u64 {
-        let allocated = self
-            .by_id
-            .get(&stream)
-            .map_or(0, |stream| stream.allocated_blocks);
+    /// How many blocks a region should hold once the stream has `blocks` more: the rest of the
+    /// `expected` whole length; where that is not known or passed, twice what it has, within bounds.
+    pub fn blocks_to_come(&self, stream: StreamId, blocks: u64, expected: Option<u64>) -> u64 {
+        let before = self.by_id.get(&stream);
+        let allocated = before.map_or(0, |stream| stream.allocated_blocks) + blocks;
+        if let Some(rest) = expected.and_then(|expected| expected.checked_sub(allocated)) {
+            return rest.min(self.ag_blocks);
+        }
         let least = (self.ag_blocks / REGION_MIN_DIVISOR).max(1);
-        (allocated + blocks)
-            .saturating_mul(2)
-            .clamp(least, self.ag_blocks)
+        allocated.saturating_mul(2).clamp(least, self.ag_blocks)
     }
 
     /// Enters `extent` as the region of a stream that has none.
@@ -105,7 +98,6 @@ impl Streams {
         assert_eq!(previous, None, "a stream has one region");
         self.by_start
             .insert(Address::start_of(&extent), (extent.block_count, stream));
-        self.held_blocks += extent.block_count;
     }
 
     /// Strikes the region out; its stream has none then.
@@ -118,7 +110,6 @@ impl Streams {
             .get_mut(&stream)
             .and_then(|stream| stream.region.take());
         assert_eq!(struck, Some(region), "the two books of regions agree");
-        self.held_blocks -= region.block_count;
     }
 
     /// Forgets a stream whose region has been released.

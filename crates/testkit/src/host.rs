@@ -69,6 +69,7 @@ impl HostTree {
                     *len,
                 )?)
             }
+            Op::Replace { .. } | Op::Move { .. } => Err(io::ErrorKind::Unsupported.into()),
             Op::SetXattr { path, name, value } => Ok(rustix::fs::lsetxattr(
                 self.at(path),
                 name.as_str(),
@@ -196,6 +197,8 @@ mod tests {
                 file_bytes_max: 100_000,
                 write_bytes_max: 30_000,
                 sync_percent: 0,
+                overwrite_percent: 0,
+                fragment_percent: 0,
             };
             let script = Script::generate(seed, 400, mix);
             for (index, op) in script.ops.iter().enumerate() {

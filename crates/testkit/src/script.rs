@@ -16,6 +16,11 @@ pub struct Mix {
     pub write_bytes_max: u64,
     /// Syncs in percent of the operations.
     pub sync_percent: u64,
+    /// Small overwrites of a file that was just synced, as databases make them, in percent of the
+    /// operations; each follows a sync of the file, and another one follows it.
+    pub overwrite_percent: u64,
+    /// Fragment operations in percent of the others. Only for the Content API.
+    pub fragment_percent: u64,
 }
 
 /// Operations with what the tree is after each of them.
@@ -38,6 +43,7 @@ impl Script {
             rng: Rng::new(seed),
             model: Model::new(),
             mix,
+            next: Vec::new(),
         };
         let mut script = Script {
             seed,
@@ -99,6 +105,8 @@ fn paths_of(op: &Op) -> Vec<&str> {
         | Op::Append { path, .. }
         | Op::Truncate { path, .. }
         | Op::Punch { path, .. }
+        | Op::Replace { path, .. }
+        | Op::Move { path, .. }
         | Op::SetXattr { path, .. }
         | Op::RemoveXattr { path, .. }
         | Op::Chmod { path, .. } => vec![path],
@@ -112,6 +120,8 @@ struct Generator {
     rng: Rng,
     model: Model,
     mix: Mix,
+    /// What was decided already, the next one last.
+    next: Vec<Op>,
 }
 
 impl Generator {
@@ -125,12 +135,21 @@ impl Generator {
     }
 
     fn try_op(&mut self) -> Option<Op> {
+        if let Some(op) = self.next.pop() {
+            return Some(op);
+        }
+        if self.mix.overwrite_percent > 0 && self.rng.chance(self.mix.overwrite_percent) {
+            return self.overwrite();
+        }
         if self.rng.chance(self.mix.sync_percent) {
             return Some(if self.rng.chance(30) {
                 Op::SyncAll
             } else {
                 Op::Sync { path: self.file()? }
             });
+        }
+        if self.mix.fragment_percent > 0 && self.rng.chance(self.mix.fragment_percent) {
+            return self.fragment_op();
         }
         let is_full = self.model.paths().count() >= self.mix.entries_max;
         let op = match self.rng.below(100) {
@@ -168,18 +187,7 @@ impl Generator {
             39..46 => self.distinct_files(|from, to| Op::Rename { from, to })?,
             46..47 => self.rename_directory()?,
             47..49 => self.distinct_files(|one, other| Op::Exchange { one, other })?,
-            // A small overwrite of what is there, as databases make them.
-            49..59 => {
-                let path = self.choose(|_, _, len| len.is_some_and(|len| len > 4096))?;
-                let len = 1 + self.rng.below(3 * 4096);
-                Op::Write {
-                    offset: self.offset(self.len_of(&path).saturating_sub(len)),
-                    len: len.min(self.mix.write_bytes_max),
-                    path,
-                    seed: self.rng.bits(),
-                }
-            }
-            59..69 => {
+            49..69 => {
                 let len = self.write_len();
                 let room = self.mix.file_bytes_max.saturating_sub(len) + 1;
                 Op::Write {
@@ -233,6 +241,55 @@ impl Generator {
                 mode: *self.rng.pick(&[0o600, 0o640, 0o755, 0o444]),
             },
             _ => return None,
+        };
+        Some(op)
+    }
+
+    /// A small part of a file that has more blocks, between two syncs.
+    fn overwrite(&mut self) -> Option<Op> {
+        const LEN_MAX: u64 = 2 * 4096;
+        let path = self.choose(|_, _, len| len.is_some_and(|len| len > 4 * LEN_MAX))?;
+        let len = 1 + self.rng.below(LEN_MAX.min(self.mix.write_bytes_max));
+        let sync = Op::Sync { path: path.clone() };
+        let write = Op::Write {
+            offset: self.offset(self.len_of(&path) - len),
+            len,
+            path,
+            seed: self.rng.bits(),
+        };
+        self.next = vec![sync.clone(), write];
+        Some(sync)
+    }
+
+    fn fragment_op(&mut self) -> Option<Op> {
+        let path = self.file()?;
+        let size = self.len_of(&path);
+        let offset = self.offset(size + 1);
+        let len = self.write_len().min(size - offset);
+        let op = match self.rng.below(4) {
+            0 => Op::Move {
+                to: self.offset(size - len + 1),
+                path,
+                from: offset,
+                len,
+            },
+            kind => {
+                let (len, new_len) = match kind {
+                    1 => (0, self.write_len()),
+                    2 => (len, 0),
+                    _ => (len, self.write_len()),
+                };
+                if size - len + new_len > self.mix.file_bytes_max {
+                    return None;
+                }
+                Op::Replace {
+                    path,
+                    offset,
+                    len,
+                    new_len,
+                    seed: self.rng.bits(),
+                }
+            }
         };
         Some(op)
     }
@@ -328,6 +385,8 @@ mod tests {
         file_bytes_max: 50_000,
         write_bytes_max: 20_000,
         sync_percent: 10,
+        overwrite_percent: 5,
+        fragment_percent: 0,
     };
 
     #[test]
@@ -337,6 +396,13 @@ mod tests {
         let kinds: std::collections::HashSet<_> =
             script.ops.iter().map(std::mem::discriminant).collect();
         assert_eq!(kinds.len(), 17);
+        let mix = Mix {
+            fragment_percent: 50,
+            ..MIX
+        };
+        let fragments = Script::generate(3, 200, mix).ops.into_iter();
+        let count = fragments.filter(|op| matches!(op, Op::Replace { .. } | Op::Move { .. }));
+        assert!(count.count() > 60);
     }
 
     #[test]

@@ -38,6 +38,21 @@ pub enum Op {
     Truncate { path: String, len: u64 },
     /// Makes a hole; keeps the length.
     Punch { path: String, offset: u64, len: u64 },
+    /// Puts [`fill`]`(seed, new_len)` in the place of a range; only the Content API can.
+    Replace {
+        path: String,
+        offset: u64,
+        len: u64,
+        new_len: u64,
+        seed: u64,
+    },
+    /// Moves a range so that it begins at `to` afterwards; only the Content API can.
+    Move {
+        path: String,
+        from: u64,
+        len: u64,
+        to: u64,
+    },
     /// Sets an extended attribute.
     SetXattr {
         path: String,
@@ -246,6 +261,25 @@ impl Model {
             Op::Punch { path, offset, len } => self.change(path, |bytes| {
                 let end = bytes.len().min((offset + len) as usize);
                 bytes[(*offset as usize).min(end)..end].fill(0);
+            }),
+            Op::Replace {
+                path,
+                offset,
+                len,
+                new_len,
+                seed,
+            } => self.change(path, |bytes| {
+                let range = *offset as usize..(offset + len) as usize;
+                bytes.splice(range, fill(*seed, *new_len));
+            }),
+            Op::Move {
+                path,
+                from,
+                len,
+                to,
+            } => self.change(path, |bytes| {
+                let moved: Vec<u8> = bytes.drain(*from as usize..(from + len) as usize).collect();
+                bytes.splice(*to as usize..*to as usize, moved);
             }),
             Op::SetXattr { path, name, value } => {
                 self.node_mut(path)

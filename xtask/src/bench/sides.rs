@@ -1,30 +1,253 @@
-//! The three sides of the measurement: the API, a mount, and a plain directory.
+//! The sides of a measurement behind one interface: the API, a mount, a plain directory.
+//!
+//! Paths are absolute within the side: `/directory/name`. What is said to be durable survives a power
+//! failure on every side.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use larder::{Caller, CreateOptions, Database, NewNode, OpenOptions};
+use larder::format::Extent;
+use larder::{
+    Caller, CreateOptions, Database, Error, ErrorKind, FileHandle, NewNode, NodeId, OpenOptions,
+    RenameMode,
+};
 
 use crate::Outcome;
 use crate::mounts::{Larder, Mount};
 
-/// Bytes per call of read and write, as `cp` does it.
-const CALL_BYTES: usize = 1 << 20;
+/// Bytes per call of read and write where a verb does not say otherwise, as `cp` does it.
+pub const CALL_BYTES: usize = 1 << 20;
 
-/// Somewhere to write files to and to read them from.
-pub trait Side {
-    /// Writes `count` files of (nearly) `content` into a new directory, and makes them durable. Each
-    /// file differs in its first bytes.
-    fn write(&mut self, directory: &str, count: usize, content: &mut [u8]) -> Outcome;
+/// The places of one object's content, in logical order.
+pub type Layout = Vec<Extent>;
+
+/// Somewhere to put objects and to get them from.
+pub trait Side: Send + Sync {
+    /// Makes a directory.
+    fn make_directory(&self, path: &str) -> Outcome;
+    /// Puts a new object; durable after the next [`Side::sync`].
+    fn put(&self, path: &str, content: &[u8]) -> Outcome;
+    /// Puts a new object, durably.
+    fn put_durably(&self, path: &str, content: &[u8]) -> Outcome;
+    /// Writes `temporary` in calls of `call_bytes`, makes it durable, and renames it to `path`, over
+    /// what is there.
+    fn replace(
+        &self,
+        path: &str,
+        temporary: &str,
+        content: &[u8],
+        call_bytes: usize,
+    ) -> Result<(), Failure>;
+    /// Reads a whole object into `buffer`, which is longer; returns its length.
+    fn get(&self, path: &str, buffer: &mut [u8]) -> Result<usize, String>;
+    /// Everything so far is durable.
+    fn sync(&self) -> Outcome;
+    /// Removes a directory and its files, durably.
+    fn remove_directory(&self, path: &str) -> Outcome;
     /// Drops what this side itself caches.
     fn forget(&mut self) -> Outcome;
-    /// Reads them all, and compares samples and their length with `content`.
-    fn read(&mut self, directory: &str, count: usize, content: &[u8]) -> Outcome;
-    /// Removes the directory and its files, durably.
-    fn remove(&mut self, directory: &str) -> Outcome;
+    /// Where the objects are; a plain directory does not tell. Forgets, too.
+    fn layouts(&mut self) -> Result<Vec<Layout>, String>;
+    /// The process that does the work.
+    fn process(&self) -> u32;
     /// Ends.
     fn close(self: Box<Self>) -> Outcome;
+}
+
+/// Why a replacement failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// There was no space.
+    NoSpace,
+    /// Anything else, for people.
+    Other(String),
+}
+
+/// The Content API, in this process.
+pub struct Api {
+    path: PathBuf,
+    /// `None` only while it is opened anew.
+    database: Option<Database>,
+}
+
+impl Api {
+    /// Makes a database, of `capacity_bytes` if given, and opens it.
+    pub fn create(path: &Path, capacity_bytes: Option<u64>) -> Result<Api, String> {
+        create_database(path, capacity_bytes)?;
+        Ok(Api {
+            path: path.to_owned(),
+            database: Some(open_database(path)?),
+        })
+    }
+
+    fn database(&self) -> &Database {
+        self.database
+            .as_ref()
+            .expect("open outside of forget and close")
+    }
+
+    fn create_file(
+        &self,
+        path: &str,
+        content: &[u8],
+        call_bytes: usize,
+    ) -> larder::Result<Box<dyn FileHandle>> {
+        let (parent, name) = self.database().resolve_parent(path.as_bytes())?;
+        let file =
+            self.database()
+                .create_node(parent, &name, NewNode::File, 0o644, Caller::current())?;
+        let handle = self.database().open_file(file.node, true)?;
+        handle.expect_len(content.len() as u64)?;
+        let mut at = 0;
+        for part in content.chunks(call_bytes) {
+            handle.write_at(at, part)?;
+            at += part.len() as u64;
+        }
+        Ok(handle)
+    }
+
+    fn try_replace(
+        &self,
+        path: &str,
+        temporary: &str,
+        content: &[u8],
+        call_bytes: usize,
+    ) -> larder::Result<()> {
+        self.create_file(temporary, content, call_bytes)?.sync()?;
+        let (from, from_name) = self.database().resolve_parent(temporary.as_bytes())?;
+        let (to, to_name) = self.database().resolve_parent(path.as_bytes())?;
+        self.database()
+            .rename(from, &from_name, to, &to_name, RenameMode::Replace)
+    }
+
+    /// What a failed attempt left, if anything.
+    fn remove_file(&self, path: &str) -> Outcome {
+        let remove = || {
+            let (parent, name) = self.database().resolve_parent(path.as_bytes())?;
+            self.database().unlink(parent, &name)?;
+            self.database().sync()
+        };
+        match remove() {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(said("remove", &error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn try_get(&self, path: &str, buffer: &mut [u8]) -> larder::Result<usize> {
+        let node = self.database().resolve(path.as_bytes(), false)?.node;
+        let handle = self.database().open_file(node, false)?;
+        let mut at = 0;
+        loop {
+            let asked = buffer.len() - at;
+            let len = handle.read_at(at as u64, &mut buffer[at..])?;
+            at += len;
+            if len < asked || asked == 0 {
+                return Ok(at);
+            }
+        }
+    }
+
+    fn try_remove_directory(&self, path: &str) -> larder::Result<()> {
+        let node = self.database().resolve(path.as_bytes(), false)?.node;
+        loop {
+            let entries = self.database().read_dir(node, None, 1000)?;
+            for entry in &entries {
+                self.database().unlink(node, &entry.name)?;
+            }
+            if entries.is_empty() {
+                break;
+            }
+        }
+        let (parent, name) = self.database().resolve_parent(path.as_bytes())?;
+        self.database().remove_dir(parent, &name)?;
+        self.database().sync()
+    }
+
+    fn reopen(&mut self, between: impl FnOnce() -> Outcome) -> Outcome {
+        if let Some(database) = self.database.take() {
+            database.close().map_err(|error| said("close", &error))?;
+        }
+        between()?;
+        self.database = Some(open_database(&self.path)?);
+        Ok(())
+    }
+}
+
+impl Side for Api {
+    fn make_directory(&self, path: &str) -> Outcome {
+        let make = || {
+            let (parent, name) = self.database().resolve_parent(path.as_bytes())?;
+            self.database()
+                .create_node(parent, &name, NewNode::Directory, 0o755, Caller::current())
+        };
+        make()
+            .map(drop)
+            .map_err(|error| said("make directory", &error))
+    }
+
+    fn put(&self, path: &str, content: &[u8]) -> Outcome {
+        self.create_file(path, content, content.len().max(1))
+            .map(drop)
+            .map_err(|error| said("put", &error))
+    }
+
+    fn put_durably(&self, path: &str, content: &[u8]) -> Outcome {
+        self.create_file(path, content, content.len().max(1))
+            .and_then(|handle| handle.sync())
+            .map_err(|error| said("put", &error))
+    }
+
+    fn replace(
+        &self,
+        path: &str,
+        temporary: &str,
+        content: &[u8],
+        call_bytes: usize,
+    ) -> Result<(), Failure> {
+        match self.try_replace(path, temporary, content, call_bytes) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                self.remove_file(temporary).map_err(Failure::Other)?;
+                Err(Failure::NoSpace)
+            }
+            Err(error) => Err(Failure::Other(said("replace", &error))),
+        }
+    }
+
+    fn get(&self, path: &str, buffer: &mut [u8]) -> Result<usize, String> {
+        self.try_get(path, buffer)
+            .map_err(|error| said("get", &error))
+    }
+
+    fn sync(&self) -> Outcome {
+        self.database().sync().map_err(|error| said("sync", &error))
+    }
+
+    fn remove_directory(&self, path: &str) -> Outcome {
+        self.try_remove_directory(path)
+            .map_err(|error| said("remove", &error))
+    }
+
+    fn forget(&mut self) -> Outcome {
+        self.reopen(|| Ok(()))
+    }
+
+    fn layouts(&mut self) -> Result<Vec<Layout>, String> {
+        self.forget()?;
+        layouts_of(self.database())
+    }
+
+    fn process(&self) -> u32 {
+        std::process::id()
+    }
+
+    fn close(mut self: Box<Self>) -> Outcome {
+        self.database
+            .take()
+            .map_or(Ok(()), Database::close)
+            .map_err(|error| said("close", &error))
+    }
 }
 
 /// A plain directory.
@@ -41,69 +264,116 @@ impl Host {
         })
     }
 
-    fn try_write(&self, directory: &str, count: usize, content: &mut [u8]) -> std::io::Result<()> {
-        let directory = self.root.join(directory);
-        fs::create_dir(&directory)?;
-        for index in 0..count {
-            stamp(content, index);
-            let mut file = File::create_new(directory.join(index.to_string()))?;
-            for part in content.chunks(CALL_BYTES) {
-                file.write_all(part)?;
-            }
-        }
-        self.make_durable(&directory)
+    fn place(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
     }
 
-    /// A mount of this kernel commits everything at a directory's fsync, a plain filesystem at syncfs.
-    fn make_durable(&self, directory: &Path) -> std::io::Result<()> {
-        let directory = File::open(directory)?;
-        rustix::fs::syncfs(&directory)?;
-        directory.sync_all()
+    fn create_file(&self, path: &str, content: &[u8], call_bytes: usize) -> std::io::Result<File> {
+        let mut file = File::create(self.place(path))?;
+        for part in content.chunks(call_bytes) {
+            file.write_all(part)?;
+        }
+        Ok(file)
     }
 
-    fn try_read(&self, directory: &str, count: usize, content: &[u8]) -> std::io::Result<()> {
-        let mut buffer = vec![0; CALL_BYTES];
-        for index in 0..count {
-            let mut file = File::open(self.root.join(directory).join(index.to_string()))?;
-            let mut at = 0;
-            loop {
-                let len = file.read(&mut buffer)?;
-                if !is_next(content, at, &buffer[..len]) {
-                    return Err(std::io::Error::other(format!(
-                        "file {index} reads differently"
-                    )));
-                }
-                at += len;
-                if len == 0 {
-                    break;
-                }
+    fn try_put_durably(&self, path: &str, content: &[u8]) -> std::io::Result<()> {
+        let (temporary, place) = (format!("{path}.tmp"), self.place(path));
+        self.create_file(&temporary, content, CALL_BYTES)?
+            .sync_all()?;
+        fs::rename(self.place(&temporary), &place)?;
+        File::open(place.parent().unwrap_or(&self.root))?.sync_all()
+    }
+
+    /// A mount commits everything at a directory's fsync, a plain filesystem at syncfs.
+    fn try_sync(&self) -> std::io::Result<()> {
+        let root = File::open(&self.root)?;
+        rustix::fs::syncfs(&root)?;
+        root.sync_all()
+    }
+
+    fn try_get(&self, path: &str, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let mut file = File::open(self.place(path))?;
+        let mut at = 0;
+        loop {
+            let asked = CALL_BYTES.min(buffer.len() - at);
+            let len = file.read(&mut buffer[at..at + asked])?;
+            at += len;
+            if len < asked || asked == 0 {
+                return Ok(at);
             }
         }
-        Ok(())
     }
 }
 
 impl Side for Host {
-    fn write(&mut self, directory: &str, count: usize, content: &mut [u8]) -> Outcome {
-        self.try_write(directory, count, content)
-            .map_err(|error| format!("write: {error}"))
+    fn make_directory(&self, path: &str) -> Outcome {
+        fs::create_dir(self.place(path)).map_err(|error| said("make directory", &error))
+    }
+
+    fn put(&self, path: &str, content: &[u8]) -> Outcome {
+        let temporary = format!("{path}.tmp");
+        let put = || {
+            self.create_file(&temporary, content, CALL_BYTES)?;
+            fs::rename(self.place(&temporary), self.place(path))
+        };
+        put().map_err(|error| said("put", &error))
+    }
+
+    fn put_durably(&self, path: &str, content: &[u8]) -> Outcome {
+        self.try_put_durably(path, content)
+            .map_err(|error| said("put", &error))
+    }
+
+    fn replace(
+        &self,
+        path: &str,
+        temporary: &str,
+        content: &[u8],
+        call_bytes: usize,
+    ) -> Result<(), Failure> {
+        let replace = || {
+            self.create_file(temporary, content, call_bytes)?
+                .sync_all()?;
+            fs::rename(self.place(temporary), self.place(path))
+        };
+        match replace() {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {
+                match fs::remove_file(self.place(temporary)) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        Err(Failure::Other(said("remove", &error)))
+                    }
+                    _ => Err(Failure::NoSpace),
+                }
+            }
+            Err(error) => Err(Failure::Other(said("replace", &error))),
+        }
+    }
+
+    fn get(&self, path: &str, buffer: &mut [u8]) -> Result<usize, String> {
+        self.try_get(path, buffer)
+            .map_err(|error| said("get", &error))
+    }
+
+    fn sync(&self) -> Outcome {
+        self.try_sync().map_err(|error| said("sync", &error))
+    }
+
+    fn remove_directory(&self, path: &str) -> Outcome {
+        fs::remove_dir_all(self.place(path)).map_err(|error| said("remove", &error))?;
+        self.sync()
     }
 
     fn forget(&mut self) -> Outcome {
         Ok(())
     }
 
-    fn read(&mut self, directory: &str, count: usize, content: &[u8]) -> Outcome {
-        self.try_read(directory, count, content)
-            .map_err(|error| format!("read: {error}"))
+    fn layouts(&mut self) -> Result<Vec<Layout>, String> {
+        Ok(Vec::new())
     }
 
-    fn remove(&mut self, directory: &str) -> Outcome {
-        let remove = || {
-            fs::remove_dir_all(self.root.join(directory))?;
-            self.make_durable(&self.root)
-        };
-        remove().map_err(|error| format!("remove: {error}"))
+    fn process(&self) -> u32 {
+        std::process::id()
     }
 
     fn close(self: Box<Self>) -> Outcome {
@@ -121,9 +391,14 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Makes a database and mounts it.
-    pub fn create(larder: &Larder, database: &Path, mountpoint: &Path) -> Result<Mounted, String> {
-        larder.run(&["init", &database.to_string_lossy()])?;
+    /// Makes a database, of `capacity_bytes` if given, and mounts it.
+    pub fn create(
+        larder: &Larder,
+        database: &Path,
+        mountpoint: &Path,
+        capacity_bytes: Option<u64>,
+    ) -> Result<Mounted, String> {
+        create_database(database, capacity_bytes)?;
         let host = Host::create(mountpoint)?;
         let mount = Some(larder.mount(database, mountpoint)?);
         Ok(Mounted {
@@ -133,27 +408,69 @@ impl Mounted {
             mount,
         })
     }
-}
 
-impl Side for Mounted {
-    fn write(&mut self, directory: &str, count: usize, content: &mut [u8]) -> Outcome {
-        self.host.write(directory, count, content)
-    }
-
-    fn forget(&mut self) -> Outcome {
+    fn remount(&mut self, between: impl FnOnce() -> Outcome) -> Outcome {
         if let Some(mount) = self.mount.take() {
             mount.unmount()?;
         }
+        between()?;
         self.mount = Some(self.larder.mount(&self.database, &self.host.root)?);
         Ok(())
     }
+}
 
-    fn read(&mut self, directory: &str, count: usize, content: &[u8]) -> Outcome {
-        self.host.read(directory, count, content)
+impl Side for Mounted {
+    fn make_directory(&self, path: &str) -> Outcome {
+        self.host.make_directory(path)
     }
 
-    fn remove(&mut self, directory: &str) -> Outcome {
-        self.host.remove(directory)
+    fn put(&self, path: &str, content: &[u8]) -> Outcome {
+        self.host.put(path, content)
+    }
+
+    fn put_durably(&self, path: &str, content: &[u8]) -> Outcome {
+        self.host.put_durably(path, content)
+    }
+
+    fn replace(
+        &self,
+        path: &str,
+        temporary: &str,
+        content: &[u8],
+        call_bytes: usize,
+    ) -> Result<(), Failure> {
+        self.host.replace(path, temporary, content, call_bytes)
+    }
+
+    fn get(&self, path: &str, buffer: &mut [u8]) -> Result<usize, String> {
+        self.host.get(path, buffer)
+    }
+
+    fn sync(&self) -> Outcome {
+        self.host.sync()
+    }
+
+    fn remove_directory(&self, path: &str) -> Outcome {
+        self.host.remove_directory(path)
+    }
+
+    fn forget(&mut self) -> Outcome {
+        self.remount(|| Ok(()))
+    }
+
+    fn layouts(&mut self) -> Result<Vec<Layout>, String> {
+        let path = self.database.clone();
+        let mut layouts = Vec::new();
+        self.remount(|| {
+            let database = open_database(&path)?;
+            layouts = layouts_of(&database)?;
+            database.close().map_err(|error| said("close", &error))
+        })?;
+        Ok(layouts)
+    }
+
+    fn process(&self) -> u32 {
+        self.mount.as_ref().map_or(0, Mount::process)
     }
 
     fn close(mut self: Box<Self>) -> Outcome {
@@ -161,145 +478,50 @@ impl Side for Mounted {
     }
 }
 
-/// The Content API, in this process.
-pub struct Api {
-    path: PathBuf,
-    /// `None` only while it is opened anew.
-    database: Option<Database>,
+/// Makes the segments of a database grow by `bytes`, and leaves it empty: growth writes every new block
+/// once, and is not what most verbs measure.
+pub fn grow(side: &dyn Side, bytes: u64) -> Outcome {
+    const PART_BYTES: usize = 8 << 20;
+    let content = vec![1; PART_BYTES];
+    side.make_directory("/grow")?;
+    for index in 0..bytes / PART_BYTES as u64 {
+        side.put(&format!("/grow/{index}"), &content)?;
+    }
+    side.sync()?;
+    side.remove_directory("/grow")?;
+    // What was removed in one commit is free after the next.
+    side.make_directory("/grow")?;
+    side.sync()?;
+    side.remove_directory("/grow")
 }
 
-impl Api {
-    /// Makes a database and opens it.
-    pub fn create(path: &Path) -> Result<Api, String> {
-        let create = || {
-            Database::create(path, &CreateOptions::default())?;
-            Database::open(path, options())
-        };
-        let database =
-            create().map_err(|error: larder::Error| format!("{}: {error}", path.display()))?;
-        Ok(Api {
-            path: path.to_owned(),
-            database: Some(database),
-        })
-    }
-
-    fn database(&self) -> &Database {
-        self.database
-            .as_ref()
-            .expect("open outside of forget and close")
-    }
-
-    fn try_write(&self, directory: &str, count: usize, content: &mut [u8]) -> larder::Result<()> {
-        let (database, path) = (self.database(), format!("/{directory}"));
-        let (root, name) = database.resolve_parent(path.as_bytes())?;
-        let parent = database
-            .create_node(root, &name, NewNode::Directory, 0o755, Caller::current())?
-            .node;
-        for index in 0..count {
-            stamp(content, index);
-            let (_, name) = database.resolve_parent(format!("/{index}").as_bytes())?;
-            let file =
-                database.create_node(parent, &name, NewNode::File, 0o644, Caller::current())?;
-            let handle = database.open_file(file.node, true)?;
-            for (part, at) in content.chunks(CALL_BYTES).zip((0u64..).step_by(CALL_BYTES)) {
-                handle.write_at(at, part)?;
-            }
-        }
-        database.sync()
-    }
-
-    fn try_read(&self, directory: &str, count: usize, content: &[u8]) -> larder::Result<()> {
-        let mut buffer = vec![0; CALL_BYTES];
-        for index in 0..count {
-            let path = format!("/{directory}/{index}");
-            let node = self.database().resolve(path.as_bytes(), false)?.node;
-            let handle = self.database().open_file(node, false)?;
-            let mut at = 0;
-            loop {
-                let len = handle.read_at(at as u64, &mut buffer)?;
-                if !is_next(content, at, &buffer[..len]) {
-                    let line = format!("file {index} reads differently");
-                    return Err(larder::Error::new(larder::ErrorKind::Corrupt, line));
-                }
-                at += len;
-                if len == 0 {
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn try_remove(&self, directory: &str) -> larder::Result<()> {
-        let (database, path) = (self.database(), format!("/{directory}"));
-        let node = database.resolve(path.as_bytes(), false)?.node;
-        loop {
-            let entries = database.read_dir(node, None, 1000)?;
-            for entry in &entries {
-                database.unlink(node, &entry.name)?;
-            }
-            if entries.is_empty() {
-                break;
-            }
-        }
-        let (root, name) = database.resolve_parent(path.as_bytes())?;
-        database.remove_dir(root, &name)?;
-        database.sync()
-    }
+fn create_database(path: &Path, capacity_bytes: Option<u64>) -> Outcome {
+    let options = CreateOptions {
+        capacity_bytes,
+        // What is replaced is not kept: the plain filesystem does not keep it either.
+        retention_ns: Some(0),
+        ..CreateOptions::default()
+    };
+    Database::create(path, &options).map_err(|error| said("create", &error))
 }
 
-impl Side for Api {
-    fn write(&mut self, directory: &str, count: usize, content: &mut [u8]) -> Outcome {
-        self.try_write(directory, count, content)
-            .map_err(|error| format!("API write: {error}"))
-    }
-
-    fn forget(&mut self) -> Outcome {
-        let reopen = |database: Option<Database>| {
-            database.map_or(Ok(()), Database::close)?;
-            Database::open(&self.path, options())
-        };
-        self.database =
-            Some(reopen(self.database.take()).map_err(|error| format!("API reopen: {error}"))?);
-        Ok(())
-    }
-
-    fn read(&mut self, directory: &str, count: usize, content: &[u8]) -> Outcome {
-        self.try_read(directory, count, content)
-            .map_err(|error| format!("API read: {error}"))
-    }
-
-    fn remove(&mut self, directory: &str) -> Outcome {
-        self.try_remove(directory)
-            .map_err(|error| format!("API remove: {error}"))
-    }
-
-    fn close(mut self: Box<Self>) -> Outcome {
-        self.database
-            .take()
-            .map_or(Ok(()), Database::close)
-            .map_err(|error| format!("API close: {error}"))
-    }
-}
-
-fn options() -> OpenOptions {
-    OpenOptions {
+fn open_database(path: &Path) -> Result<Database, String> {
+    let options = OpenOptions {
         label: "bench".to_owned(),
         ..OpenOptions::default()
-    }
+    };
+    Database::open(path, options).map_err(|error| said("open", &error))
 }
 
-/// Makes file `index` differ from the others.
-fn stamp(content: &mut [u8], index: usize) {
-    content[..8].copy_from_slice(&(index as u64).to_le_bytes());
+fn layouts_of(database: &Database) -> Result<Vec<Layout>, String> {
+    let mut layouts = Vec::new();
+    let mut note = |_: NodeId, extents: &[Extent]| layouts.push(extents.to_vec());
+    database
+        .layouts(&mut note)
+        .map_err(|error: Error| said("layouts", &error))?;
+    Ok(layouts)
 }
 
-/// Whether `found` follows in `content` at `at`, or is empty at its end. Only its last bytes are
-/// compared: reading is measured, not comparing. Files are longer, so the stamp is not among them.
-fn is_next(content: &[u8], at: usize, found: &[u8]) -> bool {
-    let end = at + found.len();
-    let tail = found.len().min(1000);
-    end <= content.len()
-        && (!found.is_empty() || at == content.len())
-        && found[found.len() - tail..] == content[end - tail..end]
+fn said(what: &str, error: &dyn std::fmt::Display) -> String {
+    format!("{what}: {error}")
 }

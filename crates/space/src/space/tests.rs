@@ -15,6 +15,31 @@ fn small(block_count: u64) -> Space {
     space
 }
 
+/// The AGs of the first segment hold exactly these extents.
+fn load(space: &mut Space, extents: &[Extent]) {
+    for ag_index in 0..space.capacity_blocks().div_ceil(AG) {
+        let in_ag = |extent: &&Extent| extent.start_block / AG == ag_index;
+        let extents: Vec<Extent> = extents.iter().filter(in_ag).copied().collect();
+        let summary = AgSummary {
+            used_blocks: extents.iter().map(|extent| extent.block_count).sum(),
+            quarantined_blocks: 0,
+        };
+        space.summarize_ag(S0, ag_index, summary).expect("possible");
+        space
+            .load_ag(S0, ag_index, &extents)
+            .expect("as summarized");
+    }
+}
+
+/// The next part of a stream of unknown length.
+fn streamed(stream: StreamId, after: Option<(SegmentIndex, u64)>) -> Placement {
+    Placement::Stream {
+        stream,
+        after,
+        expected_blocks: None,
+    }
+}
+
 /// Reserves and allocates at once.
 fn allocate(space: &mut Space, blocks: u64, placement: Placement) -> Vec<Extent> {
     let mut reservation = space.reserve(blocks, Purpose::Privileged).expect("space");
@@ -100,55 +125,105 @@ fn an_allocated_block_cannot_be_released() {
 #[test]
 fn loading_refuses_what_the_catalog_cannot_mean() {
     let mut space = small(200);
-    assert_eq!(space.mark_allocated(extent(10, 20)), Ok(()));
-    let in_use = extent(29, 5);
-    assert_eq!(space.mark_allocated(in_use), Err(SpaceError::InUse(in_use)));
-    let around = extent(5, 50);
-    assert_eq!(space.mark_allocated(around), Err(SpaceError::InUse(around)));
-    for far in [
-        extent(199, 2),
-        extent(u64::MAX - 1, 1),
-        extent(u64::MAX, 5),
-        Extent::new(SegmentIndex(1), 0, 1),
-    ] {
-        assert_eq!(space.mark_allocated(far), Err(SpaceError::OutOfRange(far)));
-    }
-    let crossing = extent(120, 10);
+    let summary = |used_blocks, quarantined_blocks| AgSummary {
+        used_blocks,
+        quarantined_blocks,
+    };
+    space.summarize_ag(S0, 1, summary(21, 4)).expect("possible");
+    assert!(!space.is_loaded(S0, 1));
     assert_eq!(
-        space.mark_allocated(crossing),
-        Err(SpaceError::CrossesAg(crossing))
+        (space.allocated_blocks(), space.quarantined_blocks()),
+        (17, 4)
     );
-    let promise = space.reserve(175, Purpose::Privileged).expect("space");
-    assert!(matches!(
-        space.mark_allocated(extent(30, 6)),
-        Err(SpaceError::Overcommitted {
-            missing_blocks: 1,
-            ..
-        })
-    ));
-    space.forfeit(promise);
+    for impossible in [summary(73, 0), summary(5, 6), summary(u64::MAX, 0)] {
+        let refused = space.summarize_ag(S0, 1, impossible);
+        assert!(matches!(refused, Err(SpaceError::SummaryDiffers { .. })));
+    }
+    let nowhere = SpaceError::NoAg {
+        segment: S0,
+        ag_index: 2,
+    };
+    assert_eq!(space.summarize_ag(S0, 2, summary(1, 0)), Err(nowhere));
+    let cut_off = space.summarize_ag(S0, 2, summary(0, 0));
+    assert_eq!(cut_off, Ok(()), "its row outlives it");
+    let mut refuse = |extents: &[Extent], error: SpaceError| {
+        assert_eq!(space.load_ag(S0, 1, extents), Err(error));
+    };
+    let twice = extent(AG + 8, 4);
+    refuse(&[twice, extent(AG, 9)], SpaceError::InUse(twice));
+    let elsewhere = extent(0, 21);
+    refuse(&[elsewhere], SpaceError::OutOfRange(elsewhere));
+    for far in [extent(199, 2), extent(u64::MAX, 5)] {
+        refuse(&[far], SpaceError::OutOfRange(far));
+    }
+    let crossing = extent(AG - 1, 2);
+    refuse(&[crossing], SpaceError::CrossesAg(crossing));
+    let differs = SpaceError::SummaryDiffers {
+        segment: S0,
+        ag_index: 1,
+        extent_blocks: 20,
+        summary_blocks: 21,
+    };
+    refuse(&[extent(AG, 20)], differs);
+    assert!(!space.is_loaded(S0, 1));
+    space
+        .load_ag(S0, 1, &[extent(AG + 9, 12), extent(AG, 9)])
+        .expect("as summarized");
+    assert_eq!(space.holes().last(), Some(extent(AG + 21, 51)));
     space.assert_valid();
-    assert_eq!(space.allocated_blocks(), 20);
 }
 
 #[test]
-fn a_reload_refuses_a_list_that_contradicts_itself() {
-    let mut space = small(200);
-    allocate(&mut space, 50, Placement::Known);
-    let before: Vec<Extent> = space.holes().collect();
-    let twice = extent(8, 4);
-    assert_eq!(
-        space.reload_ag(S0, 0, &[twice, extent(0, 9)]),
-        Err(SpaceError::InUse(twice))
-    );
-    let elsewhere = extent(AG, 4);
-    assert_eq!(
-        space.reload_ag(S0, 0, &[elsewhere]),
-        Err(SpaceError::OutOfRange(elsewhere))
-    );
-    assert_eq!(space.holes().collect::<Vec<_>>(), before);
-    assert_eq!(space.reload_ag(S0, 1, &[extent(199, 1)]), Ok(()));
+fn known_ags_are_promised_from_and_loaded_when_needed() {
+    let mut space = small(3 * AG);
+    space.ags.window_ags = 1;
+    space.set_memory_bytes_max(0);
+    assert!((0..3).all(|ag| !space.is_loaded(S0, ag)), "SPACE-10");
+    let mut promise = space.reserve(3 * AG, Purpose::Privileged).expect("free");
+    assert_eq!(space.find_wanted_ag(100, Placement::Known), Some((S0, 2)));
+    space.load_ag(S0, 2, &[]).expect("empty");
+    assert_eq!(space.find_wanted_ag(100, Placement::Known), None);
+    let first = space.allocate(&mut promise, 100, Placement::Known);
+    assert_eq!(first, [extent(2 * AG, 100)]);
+    let next = space.find_wanted_ag(100, Placement::Known);
+    assert_eq!(next, Some((S0, 1)), "28 blocks would split it");
+    space.load_ag(S0, 1, &[]).expect("empty");
+    assert!(space.is_loaded(S0, 2), "SPACE-10: not committed");
+    space.settle();
+    assert!(!space.is_loaded(S0, 2), "SPACE-10");
+    let wanted = space.find_wanted_ag(2 * AG, Placement::Known);
+    assert!(wanted.is_some(), "SPACE-6: not enough is loaded");
+    space.forfeit(promise);
     space.assert_valid();
+}
+
+#[test]
+fn a_stream_is_loaded_where_it_goes_on() {
+    let mut space = small(3 * AG);
+    space.ags.window_ags = 1;
+    space.set_memory_bytes_max(0);
+    let used = AgSummary {
+        used_blocks: 100,
+        quarantined_blocks: 0,
+    };
+    space.summarize_ag(S0, 0, used).expect("possible");
+    let at_end = streamed(StreamId(7), Some((S0, 100)));
+    assert_eq!(space.find_wanted_ag(20, at_end), Some((S0, 0)));
+    space
+        .load_ag(S0, 0, &[extent(0, 100)])
+        .expect("as summarized");
+    assert_eq!(space.find_wanted_ag(20, at_end), None, "it fits there");
+    assert_eq!(allocate(&mut space, 20, at_end), [extent(100, 20)]);
+    space.settle();
+    assert!(space.is_loaded(S0, 0), "SPACE-10: it has a soft region");
+    space.end_stream(StreamId(7));
+    space.settle();
+    assert!(!space.is_loaded(S0, 0), "SPACE-10");
+    let below = Target::Below(S0, AG);
+    assert_eq!(space.find_wanted_ag_for(8, below), Some((S0, 0)));
+    assert_eq!(space.find_wanted_ag_for(9, below), None);
+    let at = Target::At(S0, AG + 1);
+    assert_eq!(space.find_wanted_ag_for(9, at), Some((S0, 1)));
 }
 
 #[test]
@@ -162,7 +237,7 @@ fn interleaved_streams_do_not_fragment_each_other() {
             extents.extend(allocate(
                 &mut space,
                 64,
-                Placement::Stream(StreamId(stream as u64), after),
+                streamed(StreamId(stream as u64), after),
             ));
         }
     }
@@ -176,18 +251,18 @@ fn interleaved_streams_do_not_fragment_each_other() {
             "25 MiB by 256 KiB beside three others: {fragments} fragments"
         );
     }
-    assert!(space.streams.held_blocks() > 0);
+    assert!(space.streams.regions().count() > 0);
     for stream in 0..4 {
         space.end_stream(StreamId(stream));
     }
-    assert_eq!(space.streams.held_blocks(), 0);
+    assert_eq!(space.streams.regions().count(), 0);
     space.assert_valid();
 }
 
 #[test]
 fn a_soft_region_gives_way() {
     let mut space = small(AG);
-    allocate(&mut space, 40, Placement::Stream(StreamId(0), None));
+    allocate(&mut space, 40, streamed(StreamId(0), None));
     assert_eq!(space.streams.find_region(StreamId(0)), Some(extent(40, 80)));
     assert_eq!(
         allocate(&mut space, 60, Placement::Known),
@@ -206,12 +281,155 @@ fn a_soft_region_gives_way() {
 fn a_stream_goes_on_through_the_region_of_another_rather_than_split() {
     let mut space = small(AG);
     let first = StreamId(0);
-    allocate(&mut space, 10, Placement::Stream(first, None));
-    let other = allocate(&mut space, 10, Placement::Stream(StreamId(1), None));
+    allocate(&mut space, 10, streamed(first, None));
+    let other = allocate(&mut space, 10, streamed(StreamId(1), None));
     assert_eq!(other, [extent(30, 10)], "behind the region of the first");
     space.quarantine(other[0]);
     space.release(other[0]);
-    let next = allocate(&mut space, 40, Placement::Stream(first, Some((S0, 10))));
+    let next = allocate(&mut space, 40, streamed(first, Some((S0, 10))));
     assert_eq!(next, [extent(10, 40)], "SPACE-7");
     assert_eq!(space.streams.find_region(StreamId(1)), None);
+}
+
+#[test]
+fn an_announced_length_decides_hole_and_region() {
+    let mut space = small(3 * AG);
+    // Holes of 128 (AG 0), 40 and 60 blocks.
+    let used = [extent(AG, 20), extent(AG + 60, 68), extent(2 * AG + 60, 68)];
+    load(&mut space, &used);
+    let announced = |stream, after| Placement::Stream {
+        stream: StreamId(stream),
+        after,
+        expected_blocks: Some(36),
+    };
+    let first = allocate(&mut space, 6, announced(0, None));
+    assert_eq!(first, [extent(AG + 20, 6)], "best fit for all 36");
+    assert_eq!(
+        space.streams.find_region(StreamId(0)),
+        Some(extent(AG + 26, 30))
+    );
+    let rest = allocate(&mut space, 30, announced(0, Some((S0, AG + 26))));
+    assert_eq!(rest, [extent(AG + 26, 30)]);
+    assert_eq!(
+        space.streams.find_region(StreamId(0)),
+        None,
+        "nothing is to come"
+    );
+    let longer = allocate(&mut space, 1, announced(0, Some((S0, AG + 56))));
+    assert_eq!(longer, [extent(AG + 56, 1)]);
+    assert!(
+        space.streams.find_region(StreamId(0)).is_some(),
+        "longer than announced"
+    );
+    space.assert_valid();
+}
+
+#[test]
+fn a_moved_extent_goes_below_or_beside_and_is_never_split() {
+    let mut space = small(2 * AG);
+    let used = [(0, 10), (18, 10), (33, 90), (AG, 100)];
+    load(&mut space, &used.map(|(start, count)| extent(start, count)));
+    // Holes: 10..18, 28..33, 123..128, AG+100..AG+128.
+    let mut promise = space.reserve(46, Purpose::Privileged).expect("space");
+    let mut place = |blocks, target| space.allocate_whole(&mut promise, blocks, target);
+    assert_eq!(place(9, Target::Below(S0, AG + 100)), None, "no split");
+    assert_eq!(
+        place(5, Target::Below(S0, 31)),
+        Some(extent(10, 5)),
+        "28..31 is too short"
+    );
+    assert_eq!(
+        place(3, Target::Below(S0, 31)),
+        Some(extent(15, 3)),
+        "of equal ones the lowest"
+    );
+    assert_eq!(
+        place(3, Target::Below(S0, 31)),
+        Some(extent(28, 3)),
+        "the part below"
+    );
+    assert_eq!(place(2, Target::At(S0, 32)), None, "the hole is too short");
+    assert_eq!(place(2, Target::At(S0, 124)), Some(extent(124, 2)));
+    assert_eq!(place(1, Target::Anywhere), Some(extent(123, 1)));
+    assert_eq!(place(9, Target::Anywhere), Some(extent(AG + 100, 9)));
+    assert_eq!(place(1, Target::Below(S0, 0)), None);
+    assert_eq!(promise.blocks(), 46 - 23);
+    space.forfeit(promise);
+    space.assert_valid();
+}
+
+#[test]
+fn a_closed_ag_need_not_be_loaded_but_a_cut_one_stays() {
+    let mut space = small(3 * AG);
+    space.ags.window_ags = 1;
+    space.set_memory_bytes_max(0);
+    let cut = SpaceError::NotLoaded {
+        segment: S0,
+        ag_index: 1,
+    };
+    assert_eq!(space.close_from(S0, AG + 10), Err(cut.clone()));
+    space.close_from(S0, AG).expect("spare");
+    assert_eq!(space.shrink_segment(S0, AG + 10), Err(cut));
+    assert_eq!(space.aside_blocks(), 2 * AG, "SPACE-9");
+    space.load_ag(S0, 1, &[]).expect("empty");
+    space.close_from(S0, AG + 10).expect("spare");
+    allocate(&mut space, 10, Placement::Known);
+    space.settle();
+    assert!(space.is_loaded(S0, 1), "SPACE-10");
+    assert_eq!(space.find_wanted_ag(AG, Placement::Known), Some((S0, 0)));
+    space.shrink_segment(S0, AG + 20).expect("set aside");
+    space.assert_valid();
+    space.grow_segment(S0, 4 * AG);
+    assert_eq!(space.aside_blocks(), 0, "a segment that grows is open");
+    space.assert_valid();
+}
+
+#[test]
+fn a_closed_part_takes_nothing_and_can_be_cut_off() {
+    let mut space = small(2 * AG);
+    let high = extent(AG, 10);
+    load(&mut space, &[extent(0, 100), high]);
+    space.close_from(S0, AG).expect("spare");
+    assert_eq!(space.aside_blocks(), AG - 10, "SPACE-9");
+    assert_eq!(space.available_blocks(Purpose::Privileged), 28, "SPACE-9");
+    space.quarantine(high);
+    let in_use = SpaceError::CannotShrink {
+        segment: S0,
+        block_count: AG,
+        used_blocks: 10,
+    };
+    assert_eq!(space.shrink_segment(S0, AG), Err(in_use));
+    space.release(high);
+    assert_eq!(
+        (space.free_blocks(), space.aside_blocks()),
+        (28, AG),
+        "SPACE-9"
+    );
+    space.assert_valid();
+    space.shrink_segment(S0, AG + 20).expect("set aside");
+    let open = space.shrink_segment(S0, AG - 1).expect_err("open");
+    assert_eq!(
+        open.to_string(),
+        "segment 0 cannot shrink to 127 blocks: 1 blocks behind that are in use or open"
+    );
+    space.reopen(S0);
+    assert_eq!(space.free_blocks(), 48);
+    assert!(space.shrink_segment(S0, AG).is_err(), "open");
+    let promise = space.reserve(40, Purpose::Ordinary).expect("space");
+    let refused = SpaceError::CannotClose {
+        segment: S0,
+        block: AG + 12,
+        free_blocks: 8,
+        spare_blocks: 4,
+    };
+    assert_eq!(
+        space.close_from(S0, AG + 12),
+        Err(refused),
+        "SPACE-4, SPACE-6"
+    );
+    space.forfeit(promise);
+    space.close_from(S0, AG).expect("spare");
+    space.shrink_segment(S0, AG).expect("set aside");
+    assert_eq!(space.capacity_blocks(), AG);
+    space.assert_valid();
 }

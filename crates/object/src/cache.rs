@@ -1,0 +1,194 @@
+//! The inodes in memory, with what they keep of the catalog: rows, names, extent maps.
+//!
+//! # Words
+//! *Idle*: nobody uses the node, and the catalog has everything in it. *Names*: what a directory's
+//! node knows of its entries, absent ones included.
+//!
+//! # Invariants
+//! * `CACHE-1` What a node knows of a name is the truth as this session sees it: a change of an entry
+//!   sets it in the same step, and a foreign commit drops it. Names are read and set with the
+//!   namespace lock held.
+//! * `CACHE-2` Idle nodes are forgotten, the least recently used first, when nodes keep more than
+//!   [`CACHE_BYTES_MAX`]; the background looks at that after each tick.
+
+use crate::engine::Engine;
+use crate::node::{Node, NodeState};
+use larder_space::format::{Ino, Name, StoreId};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// What nodes keep of the catalog at most, bytes; and how much stays when that is exceeded.
+pub(crate) const CACHE_BYTES_MAX: u64 = 64 << 20;
+const CACHE_BYTES_KEPT: u64 = CACHE_BYTES_MAX / 4 * 3;
+/// A node without names and map, roughly, bytes.
+const NODE_BYTES: u64 = 800;
+/// A name beside its own bytes, roughly, bytes.
+const NAME_BYTES: u64 = 64;
+/// Names that one directory's node keeps; then it begins anew.
+const NAMES_MAX: usize = 1 << 17;
+
+type Key = (StoreId, Ino);
+
+/// Hashes ids, which the engine gives out itself: nobody can choose them to collide.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u32(&mut self, id: u32) {
+        self.write_u64(id.into());
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        // Fibonacci hashing; the table looks at the highest and the lowest bits.
+        let mixed = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+/// The inodes in memory.
+#[derive(Default)]
+pub(crate) struct NodeCache {
+    nodes: RwLock<HashMap<Key, Arc<Node>, BuildHasherDefault<IdHasher>>>,
+    /// What the nodes keep, bytes.
+    bytes: AtomicU64,
+    /// Counts sweeps and ticks: nodes note it when they are used.
+    clock: AtomicU64,
+}
+
+impl NodeCache {
+    /// The node, if it is in memory. It counts as used.
+    pub fn find(&self, store: StoreId, ino: Ino) -> Option<Arc<Node>> {
+        let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+        let node = nodes.get(&(store, ino))?;
+        let now = self.clock.load(Ordering::Relaxed);
+        if node.used.load(Ordering::Relaxed) != now {
+            node.used.store(now, Ordering::Relaxed);
+        }
+        Some(node.clone())
+    }
+
+    /// Puts a node in, unless there is one already; returns the one that counts.
+    pub fn insert(&self, node: Arc<Node>) -> Arc<Node> {
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        nodes
+            .entry((node.store, node.ino))
+            .or_insert_with(|| {
+                node.used
+                    .store(self.clock.load(Ordering::Relaxed), Ordering::Relaxed);
+                self.bytes.fetch_add(NODE_BYTES, Ordering::Relaxed);
+                node
+            })
+            .clone()
+    }
+
+    /// Takes a node out.
+    pub fn remove(&self, store: StoreId, ino: Ino) {
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = nodes.remove(&(store, ino)) {
+            self.forget_bytes(&node);
+        }
+    }
+
+    /// Keeps the nodes that `keep` says.
+    pub fn retain(&self, mut keep: impl FnMut(&Arc<Node>) -> bool) {
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        nodes.retain(|_, node| {
+            let is_kept = keep(node);
+            if !is_kept {
+                self.forget_bytes(node);
+            }
+            is_kept
+        });
+    }
+
+    fn forget_bytes(&self, node: &Node) {
+        self.forget_names(node);
+        let map_bytes = node.map_bytes.swap(0, Ordering::Relaxed);
+        self.bytes
+            .fetch_sub(NODE_BYTES + map_bytes, Ordering::Relaxed);
+    }
+
+    /// Counts the extent map of a node, whose state is locked.
+    pub fn count_map(&self, node: &Node, state: &NodeState) {
+        let bytes = state.content.map.loaded_bytes();
+        if node.map_bytes.load(Ordering::Relaxed) != bytes {
+            let before = node.map_bytes.swap(bytes, Ordering::Relaxed);
+            self.bytes
+                .fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+        }
+    }
+
+    /// What directory `dir` knows of `name`: `None` if nothing, `Some(None)` if it is absent.
+    pub fn find_name(&self, dir: &Node, name: &[u8]) -> Option<Option<Ino>> {
+        let names = dir.names.read().unwrap_or_else(PoisonError::into_inner);
+        names.get(name).copied()
+    }
+
+    /// Notes what `name` in directory `dir` leads to (`CACHE-1`).
+    pub fn set_name(&self, dir: &Node, name: &Name, target: Option<Ino>) {
+        let mut names = dir.names.write().unwrap_or_else(PoisonError::into_inner);
+        if names.len() >= NAMES_MAX {
+            self.drop_names(&mut names);
+        }
+        if names.insert(name.clone(), target).is_none() {
+            self.bytes.fetch_add(name_bytes(name), Ordering::Relaxed);
+        }
+    }
+
+    /// Drops what directory `dir` knows of its names.
+    pub fn forget_names(&self, dir: &Node) {
+        let mut names = dir.names.write().unwrap_or_else(PoisonError::into_inner);
+        self.drop_names(&mut names);
+    }
+
+    fn drop_names(&self, names: &mut HashMap<Name, Option<Ino>>) {
+        let bytes: u64 = names.keys().map(name_bytes).sum();
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        names.clear();
+    }
+}
+
+fn name_bytes(name: &Name) -> u64 {
+    NAME_BYTES + name.as_bytes().len() as u64
+}
+
+impl Engine {
+    /// Forgets idle nodes when they keep too much (`CACHE-2`).
+    pub(crate) fn shrink_cache(&self) {
+        self.cache.clock.fetch_add(1, Ordering::Relaxed);
+        if self.cache.bytes.load(Ordering::Relaxed) <= CACHE_BYTES_MAX {
+            return;
+        }
+        let _gate = self.close_gate();
+        let _names = self.write_names();
+        let mut nodes = self
+            .cache
+            .nodes
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut idle: Vec<(u64, Key)> = nodes
+            .iter()
+            .filter(|(_, node)| Arc::strong_count(node) == 1 && node.lock().is_idle())
+            .map(|(key, node)| (node.used.load(Ordering::Relaxed), *key))
+            .collect();
+        idle.sort_unstable_by_key(|(used, _)| *used);
+        for (_, key) in idle {
+            if self.cache.bytes.load(Ordering::Relaxed) <= CACHE_BYTES_KEPT {
+                break;
+            }
+            if let Some(node) = nodes.remove(&key) {
+                self.cache.forget_bytes(&node);
+            }
+        }
+    }
+}

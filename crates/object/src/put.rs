@@ -1,0 +1,99 @@
+//! The whole content of an object at once: replaced in one step, at its known length.
+
+use crate::Result;
+use crate::edit::{Promise, require_alive, too_large};
+use crate::engine::Engine;
+use crate::gather::Gather;
+use crate::namespace::Change;
+use crate::node::Node;
+use larder_space::Purpose;
+use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX, INLINE_BYTES_MAX};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// New content on its way into an object: copied, and with its promise of space (`EDIT-1`).
+pub struct NewContent<'e> {
+    size_bytes: u64,
+    /// Tiny content is inline.
+    inline: Option<Vec<u8>>,
+    gather: Gather,
+    promise: Promise<'e>,
+}
+
+impl Engine {
+    /// Copies `bytes` and begins a change that may make them an object's content
+    /// ([`Change::set_content`]). The copy is made before anything is locked.
+    pub fn change_with_content(&self, bytes: &[u8]) -> Result<(Change<'_>, NewContent<'_>)> {
+        let size_bytes = bytes.len() as u64;
+        if size_bytes > FILE_BYTES_MAX {
+            return Err(too_large());
+        }
+        let mut gather = Gather::default();
+        let inline = (size_bytes <= INLINE_BYTES_MAX).then(|| bytes.to_vec());
+        if inline.is_none() {
+            let Ok(_) = gather.write(0, bytes, |_, _| Ok::<(), Infallible>(()));
+        }
+        self.wait_for_memory()?;
+        let edit = self.edit()?;
+        let promise = self.promise(&edit, gather.block_count(), Purpose::Ordinary)?;
+        let content = NewContent {
+            size_bytes,
+            inline,
+            gather,
+            promise,
+        };
+        Ok((self.begin_change(edit)?, content))
+    }
+}
+
+impl Change<'_> {
+    /// Replaces the content of a regular file: readers see the old or the new one, and so does a
+    /// crash. The inode, its names, attributes and user columns stay. Waits for a commit that is
+    /// writing this file only if the new content has fewer blocks.
+    pub fn set_content(&self, node: &Arc<Node>, new: NewContent<'_>) -> Result<()> {
+        let engine = self.engine();
+        let NewContent {
+            size_bytes,
+            inline,
+            gather,
+            mut promise,
+        } = new;
+        let keep = gather.block_count();
+        let mut state = engine.lock_node(node)?;
+        engine.load_content(node, &mut state)?;
+        if state.content.pieces.is_some() {
+            // The base may be longer than the object.
+            drop(state);
+            state = engine.lock_thawed(node)?;
+            engine.load_content(node, &mut state)?;
+            let removed = state.content.unmap_from(engine.map_source(node), 0)?;
+            engine.retire(&mut state, removed);
+            state.content.drop_pieces();
+        } else if state.row.size_bytes.div_ceil(BLOCK_BYTES) > keep
+            && (state.row.block_count > 0 || state.content.frozen.is_some())
+        {
+            drop(state);
+            state = engine.lock_thawed(node)?;
+            require_alive(&state)?;
+            let source = engine.map_source(node);
+            let removed = state.content.unmap_from(source, keep)?;
+            engine.retire(&mut state, removed);
+        }
+        require_alive(&state)?;
+        engine.load_content(node, &mut state)?;
+        engine.discard(&mut state, 0, u64::MAX);
+        let content = &mut state.content;
+        content.inline_dirty = inline.is_some();
+        content.inline = inline;
+        content.gather = gather;
+        content.expected_bytes = size_bytes;
+        promise.give(keep, &mut content.promise);
+        engine
+            .dirty_bytes
+            .fetch_add(keep * BLOCK_BYTES, Ordering::Relaxed);
+        state.row.size_bytes = size_bytes;
+        engine.touch_content(node, &mut state);
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! What `fio` reaches with direct sequential I/O, asked in four ways.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::report::Samples;
+use crate::process;
+
+/// Block size and depth of the queue.
+const WAYS: [(&str, &str); 4] = [("1M", "1"), ("1M", "4"), ("8M", "1"), ("8M", "4")];
+
+/// One figure per round for each way.
+pub type Rates = [Samples; WAYS.len()];
+
+/// A file that was written before.
+pub struct Fio {
+    file: String,
+    bytes: u64,
+}
+
+impl Fio {
+    /// A file of `bytes` in `directory`, written once, so that later writes neither allocate nor convert.
+    pub fn create(directory: &Path, bytes: u64) -> Result<Fio, String> {
+        if !process::is_installed("fio") {
+            return Err("bench stream needs fio: apt-get install fio".to_owned());
+        }
+        let file = directory.join("fio.file").to_string_lossy().into_owned();
+        let fio = Fio { file, bytes };
+        fio.run("write", WAYS[3])?;
+        Ok(fio)
+    }
+
+    /// Adds a round: writing up to and with the flush, or reading, MB/s (10⁶).
+    pub fn measure(&self, is_write: bool, rates: &mut Rates) -> Result<(), String> {
+        let what = if is_write { "write" } else { "read" };
+        for (way, rates) in WAYS.into_iter().zip(rates) {
+            rates.0.push(self.run(what, way)?);
+        }
+        Ok(())
+    }
+
+    fn run(&self, what: &str, (block, depth): (&str, &str)) -> Result<f64, String> {
+        let arguments = [
+            "--name=sequential",
+            "--output-format=json",
+            "--ioengine=libaio",
+            "--direct=1",
+            "--end_fsync=1",
+            "--overwrite=1",
+            "--invalidate=0",
+            &format!("--filename={}", self.file),
+            &format!("--size={}", self.bytes),
+            &format!("--rw={what}"),
+            &format!("--bs={block}"),
+            &format!("--iodepth={depth}"),
+        ];
+        let text = process::output("fio", &arguments)?;
+        let json: Value = serde_json::from_str(&text).map_err(|error| format!("fio: {error}"))?;
+        json["jobs"][0][what]["bw_bytes"]
+            .as_f64()
+            .map(|bytes| bytes / 1e6)
+            .ok_or("fio says nothing about its bandwidth".to_owned())
+    }
+}
+
+/// The way that is best over all rounds, and its name.
+pub fn best(rates: &Rates) -> (String, Samples) {
+    let medians = rates.iter().map(Samples::median);
+    let best = medians
+        .enumerate()
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+        .map_or(0, |(index, _)| index);
+    let (block, depth) = WAYS[best];
+    (format!("bs={block}, iodepth={depth}"), rates[best].clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_way_is_that_of_the_best_median() {
+        let rates: Rates = [
+            Samples(vec![1.0, 1.0, 9.0]),
+            Samples(vec![2.0, 3.0, 2.0]),
+            Samples(vec![1.0, 2.0, 1.0]),
+            Samples(vec![0.0, 0.0, 1.0]),
+        ];
+        let (way, samples) = best(&rates);
+        assert_eq!(way, "bs=1M, iodepth=4");
+        assert_eq!(samples, rates[1]);
+    }
+}
