@@ -23,8 +23,8 @@
 //! # Invariants
 //! * `PATCH-1` A patched block is mapped, and its patch is its content: nobody reads the home, which
 //!   may be old, torn or new.
-//! * `PATCH-2` A session reads the patches of an object from the catalog before any of its map pages,
-//!   and drops both together.
+//! * `PATCH-2` A session reads the patches of an object from the catalog after the root of its list of
+//!   pieces and before any of its map pages, and drops all of them together.
 //! * `PATCH-3` A home is written only while a committed patch covers it, by the session that has the
 //!   turn, and only when every pin and every read under way is at or past the patch's commit.
 //! * `PATCH-4` Rows go in a commit that follows the flush of the homes, and that brings the checksums
@@ -88,7 +88,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const REQUEST_BLOCKS: usize = 1024;
 
 impl Engine {
-    /// Bytes of patches that wait for being applied, replaced ones included.
+    /// Bytes of patches that wait for being applied, replaced ones included, as far as this session has
+    /// noticed: exact with the turn.
     pub fn patch_bytes(&self) -> u64 {
         self.patches.blocks.load(Ordering::SeqCst) * BLOCK_BYTES
     }
@@ -119,9 +120,6 @@ impl Engine {
 
     /// Reads the patches of an object. The map must not have been read before (`PATCH-2`).
     pub(crate) fn load_patches(&self, store: StoreId, ino: Ino) -> Result<Patches> {
-        if self.patches.blocks.load(Ordering::SeqCst) == 0 {
-            return Ok(Patches::default());
-        }
         Ok(Patches::decode(self.catalog.patches(store, ino)?))
     }
 

@@ -287,13 +287,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads the patches, the inline row and the root of the list of pieces, if there are any.
+    /// Reads the inline row, the root of the list of pieces and the patches, if there are any.
     pub(crate) fn load_content(&self, node: &Node, state: &mut NodeState) -> Result<()> {
         if state.content.is_loaded {
             return Ok(());
         }
         debug_assert!(state.content.map.is_unread(), "PATCH-2");
-        state.content.patches = self.load_patches(node.store, node.ino)?;
         // What has blocks has no inline row: one commit puts the first and drops the second.
         if state.row.block_count == 0 || self.may_have_pieces.load(Ordering::SeqCst) {
             let stored = self.catalog.file_content(node.store, node.ino)?;
@@ -303,6 +302,11 @@ impl Engine {
             state.content.pieces = root.transpose()?.map(Pieces::from_root);
             state.content.inline = stored.inline;
             state.content.has_inline_row = state.content.inline.is_some();
+        }
+        // A list may be newer than what this session has noticed; so must the patches be.
+        if state.content.pieces.is_some() || self.patch_bytes() > 0 {
+            // After the root, so that its number vouches for them (PIECE-5); before the map (PATCH-2).
+            state.content.patches = self.load_patches(node.store, node.ino)?;
         }
         state.content.is_loaded = true;
         Ok(())
