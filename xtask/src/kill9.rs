@@ -23,6 +23,7 @@ const MIX: Mix = Mix {
     file_bytes_max: 400_000,
     write_bytes_max: 60_000,
     sync_percent: 4,
+    overwrite_percent: 2,
     fragment_percent: 0,
 };
 const SEED: u64 = 1;

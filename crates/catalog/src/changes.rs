@@ -1,6 +1,6 @@
 //! A change set: everything one group commit changes, as plain data.
 
-use crate::rows::{ContentRow, InodeRow};
+use crate::rows::{ContentRow, InodeRow, PatchRow};
 use larder_format::{CommitSeq, Extent, Ino, Name, SegmentIndex, SessionId, StoreId};
 
 /// Which attribute columns an update writes; others keep what plain SQL may have put there.
@@ -45,7 +45,7 @@ pub enum InodeChange {
     Insert(InodeRow),
     /// New values for the columns in the mask. The row exists.
     Update(InodeRow, AttrMask),
-    /// The inode goes, with its content row, map pages, pieces, and extended attributes (its extents are
+    /// The inode goes, with its content row, map pages, pieces, patches and extended attributes (its extents are
     /// in [`ChangeSet::retired`]).
     Delete(Ino),
 }
@@ -72,6 +72,12 @@ pub struct ChangeSet {
     pub piece_drops: Vec<(StoreId, Ino)>,
     /// Encoded pages of lists of pieces `(store, ino, page number, bytes)`; `None` removes the page.
     pub piece_pages: Vec<(StoreId, Ino, u64, Option<Vec<u8>>)>,
+    /// New patch rows, after those that `patches_applied` and deleted inodes take away. Their
+    /// [`PatchRow::seq`] is not used: it is this commit.
+    pub patches: Vec<(StoreId, Ino, PatchRow)>,
+    /// All patch rows of the object up to that commit have been written in place, or are replaced
+    /// by newer ones: they go.
+    pub patches_applied: Vec<(StoreId, Ino, CommitSeq)>,
     /// Extended attributes `(store, ino, name, Some(value))` sets, `None` removes.
     pub xattrs: Vec<XattrChange>,
     /// Newly allocated extents and the object that holds each.
@@ -105,4 +111,6 @@ pub struct CommitOutcome {
     pub seq: CommitSeq,
     /// The extents that [`ChangeSet::reclaim_horizon`] set free.
     pub reclaimed: Vec<Extent>,
+    /// By how much the number of blocks in all patch rows changed.
+    pub patch_blocks_change: i64,
 }

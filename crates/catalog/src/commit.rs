@@ -6,6 +6,7 @@ use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
 use crate::meta::{add_meta, next_commit_seq};
+use crate::patches;
 use crate::rows::{ContentRow, InodeRow};
 use crate::statements::StoreSql;
 use larder_format::{CommitSeq, StoreId};
@@ -47,7 +48,13 @@ impl Catalog {
             apply_segments(txn, changes)?;
             apply_orphans(txn, seq, changes)?;
             apply_session(txn, changes)?;
-            Ok(CommitOutcome { seq, reclaimed })
+            let owner = |store| stores[&store].table_store;
+            let patch_blocks_change = patches::apply(txn, seq, changes, owner)?;
+            Ok(CommitOutcome {
+                seq,
+                reclaimed,
+                patch_blocks_change,
+            })
         })
     }
 
@@ -60,6 +67,8 @@ impl Catalog {
         ids.extend(changes.piece_drops.iter().map(|change| change.0));
         ids.extend(changes.piece_pages.iter().map(|change| change.0));
         ids.extend(changes.xattrs.iter().map(|change| change.0));
+        ids.extend(changes.patches.iter().map(|change| change.0));
+        ids.extend(changes.patches_applied.iter().map(|change| change.0));
         ids.into_iter()
             .map(|id| Ok((id, self.store_sql(id)?)))
             .collect()

@@ -58,6 +58,7 @@ mod error;
 mod extents;
 mod meta;
 mod open;
+mod patches;
 mod pieces;
 mod read;
 mod rows;
@@ -74,8 +75,8 @@ pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use larder_format as format;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
 pub use rows::{
-    AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, SegmentRow,
-    SessionRow, StoreRow,
+    AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, PatchRow,
+    SegmentRow, SessionRow, StoreRow,
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use sql::{SqlRow, SqlSession, SqlValue};

@@ -148,3 +148,14 @@ pub struct DatabaseInfo {
     /// Bytes of content ever retired; storage age = this ÷ live bytes ([BLOB]).
     pub retired_bytes_total: u64,
 }
+
+/// A row of the log of patches: the newest content of some blocks of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PatchRow {
+    /// The commit that wrote it.
+    pub seq: CommitSeq,
+    /// Logical block numbers.
+    pub blocks: Vec<u64>,
+    /// The blocks' content, one behind the other; `None` ends the patches of these blocks.
+    pub bytes: Option<Vec<u8>>,
+}

@@ -43,6 +43,10 @@ pub(crate) const STEPS: &[Step] = &[
         sql: include_str!("schema/v3.sql"),
         guarded: &["larder_piece"],
     },
+    Step {
+        sql: include_str!("schema/v4.sql"),
+        guarded: &["larder_patch"],
+    },
 ];
 
 /// The version this build writes: `PRAGMA user_version`.

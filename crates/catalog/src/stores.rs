@@ -7,7 +7,7 @@ use crate::meta::add_meta;
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
-use crate::{Catalog, extents, schema};
+use crate::{Catalog, extents, patches, schema};
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::PoisonError;
@@ -114,6 +114,7 @@ impl Catalog {
                 txn.execute(&format!("DELETE FROM {table} WHERE store = ?1"), [store.0])
                     .at(table)?;
             }
+            patches::delete_store(txn, store)?;
             txn.execute("DELETE FROM larder_store WHERE id = ?1", [store.0])
                 .at("larder_store")?;
             extents::retire_store(txn, store)

@@ -200,6 +200,7 @@ fn step(model: &mut Model, dice: &mut Dice) -> (ChangeSet, CommitOutcome) {
     let outcome = CommitOutcome {
         seq: CommitSeq(model.seq),
         reclaimed,
+        patch_blocks_change: 0,
     };
     (changes, outcome)
 }

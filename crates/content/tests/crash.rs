@@ -10,6 +10,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,6 +32,7 @@ const MIX: Mix = Mix {
     file_bytes_max: 120_000,
     write_bytes_max: 40_000,
     sync_percent: 8,
+    overwrite_percent: 6,
     fragment_percent: 0,
 };
 
@@ -40,6 +42,7 @@ const FRAGMENTS: Mix = Mix {
     file_bytes_max: 700_000,
     write_bytes_max: 90_000,
     sync_percent: 8,
+    overwrite_percent: 6,
     fragment_percent: 45,
 };
 
@@ -61,6 +64,8 @@ struct Run {
     recording: Recording,
     /// Length of the log when the empty database had been created.
     created: usize,
+    /// Where in the log patches were applied.
+    applies: Vec<Range<usize>>,
 }
 
 /// Runs the script of `seed`: half of it, then a clean close, and the rest after another open.
@@ -75,6 +80,7 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
         catalog_vfs: Some(vfs.name().to_owned()),
         commit_interval: Duration::from_millis(4),
         dirty_bytes_max: 300_000,
+        patch_bytes_max: 80_000,
         has_background: commits == Commits::Background,
         ..EngineOptions::default()
     };
@@ -88,10 +94,12 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
     recorder.ack(0);
     let created = recorder.position();
     let mut moved_bytes = 0;
+    let (mut patched_count, mut applies) = (0, Vec::new());
     for (start, end) in [(0, OPS / 2), (OPS / 2, OPS)] {
         let mut tree = open(&path, engine.clone()).unwrap();
         for index in start..end {
             let op = &script.ops[index];
+            let (from, waiting) = (recorder.position(), tree.patch_bytes().unwrap());
             tree.apply(op)
                 .unwrap_or_else(|error| panic!("seed {seed}, {index}: {op:?}: {error}"));
             if script.promise(index) > 0 {
@@ -99,6 +107,11 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
             }
             if commits == Commits::Moving && index % 4 == 3 {
                 moved_bytes += tree.move_content(index % 20 == 19).unwrap();
+            }
+            let now_waiting = tree.patch_bytes().unwrap();
+            patched_count += usize::from(now_waiting > waiting);
+            if now_waiting == 0 && waiting > 0 && script.promise(index) > 0 {
+                applies.push(from..recorder.position());
             }
             if commits == Commits::Background {
                 std::thread::sleep(Duration::from_millis(1));
@@ -117,10 +130,18 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
         reused > 20,
         "only {reused} writes went where others had been: reuse is not tested"
     );
+    if commits == Commits::WhenFull {
+        assert!(
+            patched_count > 5 && applies.len() > 1,
+            "{patched_count} commits with patches, {} applies: patches are not tested",
+            applies.len()
+        );
+    }
     Run {
         script,
         recording,
         created,
+        applies,
     }
 }
 
@@ -329,4 +350,26 @@ fn assert_found(run: &Run) {
     };
     control("segments", &|file| file.starts_with(SEGMENTS));
     control("the write-ahead log", &|file| file.ends_with("-wal"));
+}
+
+/// The same for the one flush that stands between writing patches in place and forgetting them
+/// (`PATCH-4`).
+#[test]
+fn a_dropped_flush_of_an_apply_is_found() {
+    let run = record(seed(), Commits::WhenFull, MIX);
+    let mut recording = run.recording.clone();
+    let is_flush =
+        |event: &Event| matches!(event, Event::Flush { file, .. } if file.starts_with(SEGMENTS));
+    for apply in run.applies {
+        let last = recording.events[apply.clone()].iter().rposition(is_flush);
+        let at = apply.start + last.expect("an apply flushes");
+        if let Event::Flush { covers, .. } = &mut recording.events[at] {
+            *covers = 0;
+        }
+    }
+    let (faults, count) = replay(&run.script, recording.states(run.created, seed(), 1000), 0);
+    assert!(
+        !faults.is_empty(),
+        "{count} states, and nobody misses the flushes of applies"
+    );
 }

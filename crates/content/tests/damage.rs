@@ -121,13 +121,14 @@ fn what_is_no_database_is_refused() {
 #[test]
 fn a_newer_format_is_refused_and_left_alone() {
     let victim = Victim::new();
+    let version = larder_object::SCHEMA_VERSION;
     victim.sql("PRAGMA user_version = 99");
     assert_says(
         &victim.refusal(),
         ErrorKind::NewerFormat,
         &["99", "upgrade"],
     );
-    victim.sql("PRAGMA user_version = 3");
+    victim.sql(&format!("PRAGMA user_version = {version}"));
     assert!(open(&victim.path).is_ok());
 }
 

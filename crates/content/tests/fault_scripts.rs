@@ -20,6 +20,7 @@ const MIX: Mix = Mix {
     file_bytes_max: 120_000,
     write_bytes_max: 40_000,
     sync_percent: 12,
+    overwrite_percent: 3,
     fragment_percent: 0,
 };
 
@@ -148,6 +149,7 @@ fn a_full_host_refuses_the_write_and_nothing_else() {
         file_bytes_max: 8_000_000,
         write_bytes_max: 3_000_000,
         sync_percent: 4,
+        overwrite_percent: 3,
         fragment_percent: 0,
     };
     let mut refused = 0;

@@ -22,6 +22,7 @@
 use crate::engine::{Engine, lock};
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
+use crate::overlay::ending;
 use crate::turn::Turn;
 use crate::whole::PATIENCE_WITH_STREAMS;
 use crate::write_path::ContentFlush;
@@ -152,6 +153,7 @@ pub(crate) struct FrozenNode {
     entries: Vec<(Name, Option<Ino>)>,
     xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     content_row: Option<Option<ContentRow>>,
+    patches_ended: Vec<u64>,
     /// The list of pieces goes, before `piece_pages` come.
     drops_pieces: bool,
     piece_pages: Vec<(u64, Option<Vec<u8>>)>,
@@ -168,7 +170,8 @@ impl Engine {
             let open = self.open_generation.load(Ordering::SeqCst);
             if group.is_empty() { open - 1 } else { open }
         };
-        self.sync_generation(target)
+        self.sync_generation(target)?;
+        self.apply_if_full()
     }
 
     /// The same for the operations on one inode.
@@ -180,7 +183,8 @@ impl Engine {
                 self.committed_generation.load(Ordering::SeqCst) < generation;
             generation
         };
-        self.sync_generation(generation)
+        self.sync_generation(generation)?;
+        self.apply_if_full()
     }
 
     fn sync_generation(&self, generation: u64) -> Result<()> {
@@ -214,6 +218,7 @@ impl Engine {
 
     /// The background's part: due groups, reclaim, and giving the turn back.
     pub(crate) fn commit_if_due(&self) -> Result<()> {
+        self.apply_if_due()?;
         if !self.turn.is_held() {
             let is_time = lock(&self.group)
                 .reclaim_after
@@ -375,6 +380,7 @@ impl Engine {
             entries: Vec::new(),
             xattrs: Vec::new(),
             content_row: None,
+            patches_ended: Vec::new(),
             drops_pieces: false,
             piece_pages: Vec::new(),
             flush: None,
@@ -441,6 +447,7 @@ impl Engine {
                 self.lock_room().space.forfeit(promise);
             }
         }
+        frozen.patches_ended = content.patches.take_ended();
         frozen.flush = self.plan_flush(state);
         let content = &mut state.content;
         if std::mem::take(&mut content.inline_dirty) {
@@ -532,6 +539,10 @@ impl Engine {
                 .into_iter()
                 .map(|(name, value)| (store, ino, name, value)),
         );
+        let ended = std::mem::take(&mut frozen.patches_ended);
+        if !ended.is_empty() {
+            set.patches.push((store, ino, ending(ended)));
+        }
         if frozen.drops_pieces {
             set.piece_drops.push((store, ino));
         }
@@ -614,6 +625,7 @@ impl Engine {
     /// Makes the commit known in this process.
     fn publish(&self, generation: u64, nodes: &[FrozenNode], outcome: &CommitOutcome) {
         self.known_seq.store(outcome.seq.0, Ordering::SeqCst);
+        self.publish_patches(outcome.patch_blocks_change);
         self.publish_room(outcome.seq, &outcome.reclaimed);
         for frozen in nodes {
             let mut state = frozen.node.lock();
@@ -622,6 +634,7 @@ impl Engine {
                 .entries
                 .retain(|_, delta| delta.generation > generation);
             state.content.map.forget_cut();
+            state.content.patches.publish(outcome.seq);
             self.cache.count_map(&frozen.node, &state);
             if frozen.is_deleted {
                 drop(state);

@@ -156,7 +156,7 @@ impl Engine {
     }
 
     /// Up to `blocks_max` mapped blocks from logical block `first` on, of them those that lie in
-    /// `within`; `None` while the object has dirty blocks or is gone.
+    /// `within`; `None` while the object has dirty or patched blocks, or is gone.
     fn stable_runs(
         &self,
         node: &Arc<Node>,
@@ -177,7 +177,11 @@ impl Engine {
         blocks_max: u64,
         within: Option<Extent>,
     ) -> Result<Option<Vec<Run>>> {
-        if state.is_deleted || !state.content.gather.is_empty() {
+        self.load_content(node, state)?;
+        let content = &state.content;
+        // What is patched is soon written in place, where it lies now (PATCH-3).
+        let is_patched = content.patches.next_present(0).is_some() || content.applied.is_some();
+        if state.is_deleted || !content.gather.is_empty() || is_patched {
             return Ok(None);
         }
         let source = self.map_source(node);

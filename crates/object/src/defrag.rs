@@ -237,6 +237,7 @@ impl Engine {
         on_object: &mut dyn FnMut(&DefragObject),
     ) -> Result<DefragReport> {
         self.sync()?;
+        self.apply_now()?;
         let mut report = DefragReport {
             is_dry: options.is_dry,
             ..DefragReport::default()

@@ -212,7 +212,7 @@ impl Engine {
         )?;
         let keep = size.div_ceil(BLOCK_BYTES);
         self.discard(state, keep, u64::MAX);
-        let removed = state.content.map.truncate(self.map_source(node), keep)?;
+        let removed = state.content.unmap_from(self.map_source(node), keep)?;
         self.retire(state, removed);
         Ok(())
     }
@@ -311,7 +311,7 @@ impl Engine {
         if first_whole < last_whole {
             let (from, to) = (first_whole / BLOCK_BYTES, last_whole / BLOCK_BYTES);
             self.discard(state, from, to);
-            let removed = state.content.map.remove(self.map_source(node), from, to)?;
+            let removed = state.content.unmap(self.map_source(node), from, to)?;
             self.retire(state, removed);
         }
         self.zero(node, state, promise, last_whole.max(first_whole), to)

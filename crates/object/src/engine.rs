@@ -4,6 +4,7 @@ use crate::cache::NodeCache;
 use crate::commit::Group;
 use crate::defrag::Compactor;
 use crate::node::Node;
+use crate::overlay::PatchBook;
 use crate::pins::Pins;
 use crate::room::Room;
 use crate::session::Session;
@@ -40,6 +41,9 @@ pub struct EngineOptions {
     /// A segment grows to so many bytes; then the next one begins. Default: 4 TiB, what every
     /// filesystem can hold in one file.
     pub segment_bytes_max: u64,
+    /// Patches (small overwrites that are not yet in place) kept in the catalog at most, bytes; they
+    /// are written in place in the background when there are a quarter of that.
+    pub patch_bytes_max: u64,
     /// Where the present comes from; default: the system clock.
     pub clock: Option<Clock>,
     /// Commits in the background; without it only `sync` and a full gather commit (tests that must
@@ -55,6 +59,7 @@ impl Default for EngineOptions {
             commit_interval: Duration::from_millis(100),
             dirty_bytes_max: 0,
             segment_bytes_max: 4 << 40,
+            patch_bytes_max: 64 << 20,
             clock: None,
             has_background: true,
         }
@@ -114,6 +119,7 @@ pub struct Engine {
     pub(crate) kept_bytes: AtomicU64,
     /// Provisional objects without a writer that are in no group (`WHOLE-3`).
     pub(crate) unsettled: Mutex<Vec<Arc<Node>>>,
+    pub(crate) patches: PatchBook,
     /// Stores where something of the user's may refuse a row.
     pub(crate) constrained: RwLock<HashSet<StoreId>>,
     /// Another connection has committed, and the caches do not know yet.
@@ -266,6 +272,7 @@ impl Engine {
             segments: RwLock::default(),
             readers: Pins::default(),
             dirty_bytes: AtomicU64::new(0),
+            patches: PatchBook::default(),
             kept_bytes: AtomicU64::new(0),
             unsettled: Mutex::default(),
             constrained: RwLock::default(),
@@ -281,6 +288,7 @@ impl Engine {
         });
         engine.open_segments()?;
         engine.find_constraints()?;
+        engine.refresh_patches()?;
         engine.find_pieces()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
@@ -308,10 +316,10 @@ impl Engine {
 
     fn close_orderly(&self) -> Result<()> {
         self.check_running()?;
-        let wants_reclaim = self.lock_room().is_loaded() && self.wants_reclaim()?;
-        if (wants_reclaim || self.has_unsettled())
-            && self.turn.try_begin(|| self.refresh_with_turn())?
-        {
+        let wants_turn = self.patch_bytes() > 0
+            || self.has_unsettled()
+            || (self.lock_room().is_loaded() && self.wants_reclaim()?);
+        if wants_turn && self.turn.try_begin(|| self.refresh_with_turn())? {
             self.turn.end();
         }
         if !self.turn.abandon_if_unheld() {
@@ -319,6 +327,7 @@ impl Engine {
             let alone = self.alone()?;
             self.place_unsettled()?;
             self.commit_now()?;
+            self.apply_patches()?;
             self.reclaim_all()?;
             self.turn.abandon();
             drop(alone);
@@ -557,6 +566,7 @@ impl Engine {
             node.store != store
         });
         self.known_seq.store(seq.0, Ordering::SeqCst);
+        self.refresh_patches()?;
         self.reload_space()
     }
 }

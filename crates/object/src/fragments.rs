@@ -192,7 +192,7 @@ impl Engine {
         self.plan(node, state, 0, &mut bytes, &mut plan)?;
         self.read_devices(&plan, &mut bytes)?;
         change(&mut bytes);
-        let removed = state.content.map.truncate(self.map_source(node), 0)?;
+        let removed = state.content.unmap_from(self.map_source(node), 0)?;
         // From here on nothing fails.
         state.content.inline = None;
         state.content.inline_dirty = false;
@@ -495,8 +495,8 @@ impl Engine {
     fn free(&self, state: &mut NodeState, pieces: Vec<Piece>) {
         for piece in pieces {
             self.discard(state, piece.first_block, piece.end_block());
-            let map = &mut state.content.map;
-            let removed = map.remove_loaded(piece.first_block, piece.end_block());
+            let content = &mut state.content;
+            let removed = content.unmap_loaded(piece.first_block, piece.end_block());
             self.retire(state, removed);
         }
     }

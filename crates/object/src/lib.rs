@@ -7,13 +7,13 @@
 //!
 //! # Invariants
 //! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
-//! `PIECE-n`, `EDIT-n`, `COMMIT-n`, `ROOM-n`.
+//! `PIECE-n`, `PATCH-n`, `EDIT-n`, `COMMIT-n`, `ROOM-n`.
 //!
 //! # The road
 //! ```text
 //!  content ── namespace (names, attributes) ─┐
 //!          └─ edit (content) ── gather ──────┴─▶ group ──▶ commit ─┬─ write_path ─▶ segment
-//!  content ── read_path ◀── gather | frozen | inline | map          └─ catalog
+//!  content ── read_path ◀── gather | frozen | inline | patch | map          └─ catalog
 //! ```
 //!
 //! # Concurrency
@@ -38,6 +38,8 @@ mod gather;
 mod map;
 mod namespace;
 mod node;
+mod overlay;
+mod patch;
 mod pieced;
 mod pieces;
 mod pins;
@@ -57,6 +59,7 @@ mod write_path;
 pub use defrag::CompactStep;
 pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
 pub use error::{Error, ErrorKind, Result};
+pub use larder_catalog::SCHEMA_VERSION;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;

@@ -56,6 +56,11 @@ impl ExtentMap {
         }
     }
 
+    /// Whether nothing was read from the catalog yet.
+    pub fn is_unread(&self) -> bool {
+        self.pages.is_empty()
+    }
+
     /// Whether a commit has something to write.
     pub fn is_dirty(&self) -> bool {
         self.cut_dirty.is_some() || !self.dirty.is_empty()
@@ -129,14 +134,8 @@ impl ExtentMap {
         Ok(replaced)
     }
 
-    /// Unmaps blocks `from..to` and returns the extents they lay on. Cost: one page each 8 MiB
-    /// that holds something in the range.
-    pub fn remove(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<Vec<Extent>> {
-        self.load_blocks(source, from, to)?;
-        Ok(self.remove_loaded(from, to))
-    }
-
-    /// Loads the stored pages that map blocks `from..to`.
+    /// Loads the stored pages that map blocks `from..to`. Cost: one page each 8 MiB that holds something
+    /// in the range.
     pub fn load_blocks(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<()> {
         if from >= to {
             return Ok(());
@@ -145,7 +144,7 @@ impl ExtentMap {
         self.load_range(source, first, last)
     }
 
-    /// [`ExtentMap::remove`] of blocks that were loaded just before: it cannot fail.
+    /// Unmaps blocks `from..to`, which were loaded just before, and returns the extents they lay on.
     pub fn remove_loaded(&mut self, from: u64, to: u64) -> Vec<Extent> {
         let mut removed = Vec::new();
         if from >= to {
@@ -168,7 +167,8 @@ impl ExtentMap {
 
     /// Unmaps everything from block `from` on (truncation).
     pub fn truncate(&mut self, source: MapSource<'_>, from: u64) -> Result<Vec<Extent>> {
-        let removed = self.remove(source, from, u64::MAX)?;
+        self.load_blocks(source, from, u64::MAX)?;
+        let removed = self.remove_loaded(from, u64::MAX);
         let cut = from.div_ceil(MAP_PAGE_BLOCKS);
         if !removed.is_empty() || self.dirty.range(cut..).next().is_some() {
             self.cut_dirty = Some(self.cut_dirty.map_or(cut, |before| before.min(cut)));

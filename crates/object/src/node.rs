@@ -13,19 +13,22 @@
 //! ```
 //!
 //! # Invariants
-//! * `NODE-1` Content is read gather first, then frozen, then kept, then inline, then map, then hole.
+//! * `NODE-1` Content is read gather first, then frozen, then kept, then inline, then patch, then map, then
+//!   hole.
 //! * `NODE-2` While `frozen` is set nobody but the commit edits the map.
 //! * `NODE-3` A node with uncommitted changes is on the dirty list of the open group.
 //! * `NODE-4` Nothing changes a node without the turn (see `turn`).
 //!
 //! Lock order: see the crate's header. At most one node is locked at a time.
 
+use crate::Result;
 use crate::gather::Gather;
-use crate::map::ExtentMap;
+use crate::map::{ExtentMap, MapSource};
+use crate::overlay::{Applied, Patches};
 use crate::pieces::Pieces;
 use larder_catalog::{AttrMask, InodeRow};
 use larder_space::Reservation;
-use larder_space::format::{FileKind, Ino, Name, StoreId};
+use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -96,6 +99,10 @@ pub(crate) struct Content {
     pub drops_pieces: bool,
     /// Whether `inline` and the root of `pieces` have been read from the catalog.
     pub is_loaded: bool,
+    /// Small overwrites that are in the catalog and not in place, by base block; loaded with `inline`.
+    pub patches: Patches,
+    /// What was written in place and not yet committed.
+    pub applied: Option<Applied>,
     pub inline: Option<Vec<u8>>,
     /// The catalog has an inline row.
     pub has_inline_row: bool,
@@ -122,8 +129,28 @@ impl Content {
     pub fn forget(&mut self) {
         self.map = ExtentMap::default();
         self.pieces = None;
+        self.patches = Patches::default(); // PATCH-2
         self.inline = None;
         self.is_loaded = false;
+    }
+
+    /// Unmaps blocks `from..to` and ends their patches (`PATCH-1`); returns the extents they lay on.
+    pub fn unmap(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<Vec<Extent>> {
+        self.map.load_blocks(source, from, to)?;
+        Ok(self.unmap_loaded(from, to))
+    }
+
+    /// The same when their map pages were loaded just before: it cannot fail.
+    pub fn unmap_loaded(&mut self, from: u64, to: u64) -> Vec<Extent> {
+        self.patches.end(from, to);
+        self.map.remove_loaded(from, to)
+    }
+
+    /// The same for everything from block `from` on.
+    pub fn unmap_from(&mut self, source: MapSource<'_>, from: u64) -> Result<Vec<Extent>> {
+        let removed = self.map.truncate(source, from)?;
+        self.patches.end(from, u64::MAX);
+        Ok(removed)
     }
 
     /// Goes back to having no pieces.

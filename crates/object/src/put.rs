@@ -67,7 +67,7 @@ impl Change<'_> {
             drop(state);
             state = engine.lock_thawed(node)?;
             engine.load_content(node, &mut state)?;
-            let removed = state.content.map.truncate(engine.map_source(node), 0)?;
+            let removed = state.content.unmap_from(engine.map_source(node), 0)?;
             engine.retire(&mut state, removed);
             state.content.drop_pieces();
         } else if state.row.size_bytes.div_ceil(BLOCK_BYTES) > keep
@@ -77,7 +77,7 @@ impl Change<'_> {
             state = engine.lock_thawed(node)?;
             require_alive(&state)?;
             let source = engine.map_source(node);
-            let removed = state.content.map.truncate(source, keep)?;
+            let removed = state.content.unmap_from(source, keep)?;
             engine.retire(&mut state, removed);
         }
         require_alive(&state)?;

@@ -17,6 +17,8 @@ pub struct SpaceReport {
     pub free_bytes: u64,
     /// Of the free bytes, what ordinary writes may take.
     pub available_bytes: u64,
+    /// Small overwrites in the catalog that wait for being written in place.
+    pub patch_bytes: u64,
     /// The catalog's files.
     pub catalog_bytes: u64,
     /// Number of inodes, all stores.

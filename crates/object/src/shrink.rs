@@ -126,6 +126,7 @@ impl Engine {
     fn cut(&self, cuts: &[Cut], progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
         let mut moved = 0;
         for round in 0..ROUNDS_MAX {
+            self.apply_now()?;
             let _closed = self.close_ends(cuts)?;
             let (moved_now, lacks_room) = self.empty_ends(cuts, progress)?;
             moved += moved_now;

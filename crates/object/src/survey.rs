@@ -46,6 +46,7 @@ impl Engine {
             available_bytes: free_bytes
                 .saturating_sub(held_back)
                 .saturating_sub(promised),
+            patch_bytes: self.patch_bytes(),
             catalog_bytes: self.catalog_bytes(),
             inode_count,
         })
@@ -239,6 +240,7 @@ impl Engine {
                 report.inode_count += self.catalog.inode_count(store)?;
             }
             self.check_extents(&mut report)?;
+            self.check_patches(&mut report.findings)?;
             self.check_segments(&mut report)?;
         }
         if read_content {
@@ -410,15 +412,22 @@ impl Engine {
         report: &mut CheckReport,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        for (_, bytes) in self.all_pages(store, ino)? {
+        // PATCH-1: what lies under a patch may be torn. Read before the map (PATCH-2).
+        let patches = self.load_patches(store, ino)?;
+        for (index, bytes) in self.all_pages(store, ino)? {
             // A damaged page is a finding of check_extents already.
             let Ok(page) = MapPage::decode(&bytes) else {
                 continue;
             };
-            for run in page.runs() {
-                let mut at = 0;
-                while at < run.extent.block_count {
-                    let count = READ_BLOCKS.min(run.extent.block_count - at);
+            let pieces = page.runs().iter().flat_map(|run| {
+                let first = index * MAP_PAGE_BLOCKS + run.logical_block;
+                let gaps = patches.gaps(first, run.extent.block_count);
+                gaps.into_iter().map(move |gap| (run, gap))
+            });
+            for (run, (mut at, gap_blocks)) in pieces {
+                let end = at + gap_blocks;
+                while at < end {
+                    let count = READ_BLOCKS.min(end - at);
                     let target = &mut buffer[..(count * BLOCK_BYTES) as usize];
                     let checksums = &run.checksums[at as usize..(at + count) as usize];
                     let read = self.segment(run.extent.segment)?.read(

@@ -90,13 +90,17 @@ impl Engine {
         );
         let is_open = state.writer_count > 0 && !self.is_closing();
         let size_blocks = state.row.size_bytes.div_ceil(BLOCK_BYTES);
+        debug_assert!(
+            !is_gathered || state.content.patches.blocks.is_empty(),
+            "PATCH-6"
+        );
         let content = &mut state.content;
         let has_dirty = !content.gather.is_empty();
         if !has_dirty && (is_open || !content.is_provisional) {
             if !is_open {
                 self.drop_kept(content);
             }
-            if !content.map.is_dirty() {
+            if !content.map.is_dirty() && content.applied.is_none() {
                 return None;
             }
             return Some(ContentFlush::freeze(content, Fate::Known));
@@ -110,14 +114,13 @@ impl Engine {
         let mut fate = Fate::Known;
         let mut keeps = false;
         let mut is_rewrite = false;
+        let mut may_patch = false;
         if !is_gathered && content.gather.block_count() >= size_blocks {
             // All of it is new: nothing of what is mapped stays.
             self.drop_kept(content);
         } else if !is_gathered {
-            let runs = content.gather.runs();
-            if runs.len() == 1 && runs[0].0 + runs[0].1 == size_blocks {
-                fate = growing;
-            }
+            may_patch = true;
+            fate = growing; // If that is what the write path finds left of it.
         } else if is_complete {
             let is_whole = content.kept.is_empty();
             is_rewrite = !is_whole && self.gather_kept(content);
@@ -144,6 +147,7 @@ impl Engine {
         let mut flush = ContentFlush::freeze(content, fate);
         flush.keeps = keeps;
         flush.is_rewrite = is_rewrite;
+        flush.may_patch = may_patch;
         Some(flush)
     }
 
@@ -151,8 +155,12 @@ impl Engine {
     fn plan_pieced(&self, state: &mut NodeState) -> Option<ContentFlush> {
         let content = &mut state.content;
         self.drop_kept(content);
-        (!content.gather.is_empty() || content.map.is_dirty())
-            .then(|| ContentFlush::freeze(content, Fate::Known))
+        if content.gather.is_empty() && !content.map.is_dirty() && content.applied.is_none() {
+            return None;
+        }
+        let mut flush = ContentFlush::freeze(content, Fate::Known);
+        flush.may_patch = true;
+        Some(flush)
     }
 
     /// Counts `blocks` more as kept if the bound allows it (`WHOLE-2`). Only the freeze asks.

@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::gather::Gather;
 use crate::map::Mapped;
 use crate::node::Content;
+use crate::overlay::{Applied, ending};
 use crate::whole::Fate;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
@@ -27,12 +28,18 @@ const SMALL_BLOCKS: u64 = 64;
 /// Dirty blocks on their way to a segment.
 pub(crate) struct ContentFlush {
     pub gather: Arc<Gather>,
+    /// Dirty runs that get a new place: all of the gather but what became patches.
+    pub runs: Vec<(u64, u64)>,
+    /// Patches that were written in place.
+    pub applied: Option<Applied>,
     pub promise: Option<Reservation>,
     pub fate: Fate,
     /// The object may still be placed whole: the blocks stay in memory (`WHOLE-1`).
     pub keeps: bool,
     /// What it replaces is the same content at other places.
     pub is_rewrite: bool,
+    /// Part of an object that lies where it will stay: small overwrites in it may become patches.
+    pub may_patch: bool,
 }
 
 impl ContentFlush {
@@ -41,12 +48,20 @@ impl ContentFlush {
         let gather = Arc::new(std::mem::take(&mut content.gather));
         content.frozen = Some(gather.clone());
         ContentFlush {
+            runs: gather.runs(),
             gather,
+            applied: content.applied.take(),
             promise: content.promise.take(),
             fate,
             keeps: false,
             is_rewrite: false,
+            may_patch: false,
         }
+    }
+
+    /// Blocks that get a new place.
+    pub fn block_count(&self) -> u64 {
+        self.runs.iter().map(|(_, count)| count).sum()
     }
 }
 
@@ -73,6 +88,7 @@ impl Engine {
         nodes: &mut [FrozenNode],
         set: &mut ChangeSet,
     ) -> Result<()> {
+        self.patch_small(nodes, set)?;
         let mut placed = self.place(nodes)?;
         let gathers: Vec<Option<Arc<Gather>>> = nodes
             .iter()
@@ -88,12 +104,8 @@ impl Engine {
 
     /// Allocates: large objects first, each alone; then all small ones together.
     fn place(&self, nodes: &mut [FrozenNode]) -> Result<Vec<Placed>> {
-        let blocks_of = |frozen: &FrozenNode| {
-            frozen
-                .flush
-                .as_ref()
-                .map_or(0, |flush| flush.gather.block_count())
-        };
+        let blocks_of =
+            |frozen: &FrozenNode| frozen.flush.as_ref().map_or(0, ContentFlush::block_count);
         let is_alone = |frozen: &FrozenNode| {
             let is_stream = |flush: &ContentFlush| flush.fate != Fate::Known;
             blocks_of(frozen) > SMALL_BLOCKS || frozen.flush.as_ref().is_some_and(is_stream)
@@ -120,7 +132,7 @@ impl Engine {
         let Some(flush) = frozen.flush.as_mut() else {
             return Ok(());
         };
-        let runs = flush.gather.runs();
+        let runs = flush.runs.clone();
         let placement = match flush.fate {
             Fate::Known => Placement::Known,
             Fate::Stream(expected_blocks) => Placement::Stream {
@@ -131,7 +143,7 @@ impl Engine {
         };
         let mut promise = flush.promise.take().ok_or_else(unpromised)?;
         let is_over = frozen.node.lock().writer_count == 0;
-        let pieces = self.allocate_extents(&mut promise, flush.gather.block_count(), placement);
+        let pieces = self.allocate_extents(&mut promise, flush.block_count(), placement);
         {
             let mut room = self.lock_room();
             room.space.forfeit(promise);
@@ -156,7 +168,7 @@ impl Engine {
             let Some(flush) = nodes[index].flush.as_mut() else {
                 continue;
             };
-            blocks += flush.gather.block_count();
+            blocks += flush.block_count();
             let part = flush.promise.take().ok_or_else(unpromised)?;
             match promise.as_mut() {
                 Some(promise) => promise.merge(part),
@@ -171,7 +183,7 @@ impl Engine {
         let mut pieces = Pieces::new(pieces?);
         for &index in order {
             if let Some(flush) = &nodes[index].flush {
-                spread(index, &flush.gather.runs(), &mut pieces, placed);
+                spread(index, &flush.runs, &mut pieces, placed);
             }
         }
         Ok(())
@@ -249,9 +261,15 @@ impl Engine {
             let (store, ino) = (frozen.node.store, frozen.node.ino);
             let source = self.map_source(&frozen.node);
             let mut state = frozen.node.lock();
+            if let Some(applied) = flush.applied.take() {
+                self.map_applied(&frozen.node, &mut state, applied, set)?;
+            }
             let mut replaced = Vec::new();
+            let mut ended = Vec::new();
             let mut allocated: Vec<Extent> = Vec::new();
             while let Some(piece) = placed.next_if(|piece| piece.node_index == index) {
+                let end = piece.logical_block + piece.extent.block_count;
+                ended.extend(state.content.patches.remove(piece.logical_block, end));
                 let map = &mut state.content.map;
                 replaced.extend(map.insert(
                     source,
@@ -270,15 +288,18 @@ impl Engine {
                 }
             }
             let lost: u64 = replaced.iter().map(|extent| extent.block_count).sum();
-            state.row.block_count = state.row.block_count + flush.gather.block_count() - lost;
+            state.row.block_count = state.row.block_count + flush.block_count() - lost;
             frozen.row.block_count = state.row.block_count;
-            let has_other_blocks = state.row.block_count > flush.gather.block_count();
+            let has_other_blocks = state.row.block_count > flush.block_count();
             let is_split = allocated.len() > 1 || (has_other_blocks && !allocated.is_empty());
             if is_split && !flush.keeps {
                 self.add_candidate(&frozen.node, state.row.block_count, allocated.len() > 1);
             }
-            // A move changes no attribute.
-            frozen.mask.size |= !flush.gather.is_empty();
+            // A move, or a patch, changes no attribute that the catalog keeps beside it.
+            frozen.mask.size |= !allocated.is_empty();
+            if !ended.is_empty() {
+                set.patches.push((store, ino, ending(ended)));
+            }
             set.allocated
                 .extend(allocated.into_iter().map(|extent| (extent, store, ino)));
             let changes = state.content.map.take_changes();

@@ -197,6 +197,7 @@ mod tests {
                 file_bytes_max: 100_000,
                 write_bytes_max: 30_000,
                 sync_percent: 0,
+                overwrite_percent: 0,
                 fragment_percent: 0,
             };
             let script = Script::generate(seed, 400, mix);

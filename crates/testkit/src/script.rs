@@ -16,6 +16,9 @@ pub struct Mix {
     pub write_bytes_max: u64,
     /// Syncs in percent of the operations.
     pub sync_percent: u64,
+    /// Small overwrites of a file that was just synced, as databases make them, in percent of the
+    /// operations; each follows a sync of the file, and another one follows it.
+    pub overwrite_percent: u64,
     /// Fragment operations in percent of the others. Only for the Content API.
     pub fragment_percent: u64,
 }
@@ -40,6 +43,7 @@ impl Script {
             rng: Rng::new(seed),
             model: Model::new(),
             mix,
+            next: Vec::new(),
         };
         let mut script = Script {
             seed,
@@ -116,6 +120,8 @@ struct Generator {
     rng: Rng,
     model: Model,
     mix: Mix,
+    /// What was decided already, the next one last.
+    next: Vec<Op>,
 }
 
 impl Generator {
@@ -129,6 +135,12 @@ impl Generator {
     }
 
     fn try_op(&mut self) -> Option<Op> {
+        if let Some(op) = self.next.pop() {
+            return Some(op);
+        }
+        if self.mix.overwrite_percent > 0 && self.rng.chance(self.mix.overwrite_percent) {
+            return self.overwrite();
+        }
         if self.rng.chance(self.mix.sync_percent) {
             return Some(if self.rng.chance(30) {
                 Op::SyncAll
@@ -231,6 +243,22 @@ impl Generator {
             _ => return None,
         };
         Some(op)
+    }
+
+    /// A small part of a file that has more blocks, between two syncs.
+    fn overwrite(&mut self) -> Option<Op> {
+        const LEN_MAX: u64 = 2 * 4096;
+        let path = self.choose(|_, _, len| len.is_some_and(|len| len > 4 * LEN_MAX))?;
+        let len = 1 + self.rng.below(LEN_MAX.min(self.mix.write_bytes_max));
+        let sync = Op::Sync { path: path.clone() };
+        let write = Op::Write {
+            offset: self.offset(self.len_of(&path) - len),
+            len,
+            path,
+            seed: self.rng.bits(),
+        };
+        self.next = vec![sync.clone(), write];
+        Some(sync)
     }
 
     fn fragment_op(&mut self) -> Option<Op> {
@@ -357,6 +385,7 @@ mod tests {
         file_bytes_max: 50_000,
         write_bytes_max: 20_000,
         sync_percent: 10,
+        overwrite_percent: 5,
         fragment_percent: 0,
     };
 

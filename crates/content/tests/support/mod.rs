@@ -132,6 +132,12 @@ impl ContentTree {
             .moved_bytes)
     }
 
+    /// Small overwrites that wait for being written in place.
+    #[allow(dead_code)] // Not every test that has this module.
+    pub fn patch_bytes(&self) -> Result<u64> {
+        Ok(self.database.space()?.patch_bytes)
+    }
+
     /// Reads everything.
     pub fn walk(&self) -> Result<Tree> {
         let mut tree = Tree::default();

@@ -1,0 +1,155 @@
+//! Patch rows: a redo log of small overwrites. The engine's `patch` module says what they mean.
+
+use crate::Catalog;
+use crate::changes::{ChangeSet, InodeChange};
+use crate::codec::{signed, unsigned};
+use crate::error::{At, CatalogError, Result};
+use crate::rows::PatchRow;
+use larder_format::limits::BLOCK_BYTES;
+use larder_format::{CommitSeq, Ino, StoreId};
+use rusqlite::{Connection, Params, params};
+
+const TABLE: &str = "larder_patch";
+
+impl Catalog {
+    /// The patch rows of an object, oldest first. 3 µs plus the rows.
+    pub fn patches(&self, store: StoreId, ino: Ino) -> Result<Vec<PatchRow>> {
+        let owner = self.store_sql(store)?.table_store;
+        self.read(|reader| {
+            let mut find = reader
+                .prepare_cached(
+                    "SELECT seq, blocks, bytes FROM larder_patch \
+                     WHERE store = ?1 AND ino = ?2 ORDER BY id",
+                )
+                .at(TABLE)?;
+            let mut rows = find.query(params![owner.0, signed(ino.0)]).at(TABLE)?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next().at(TABLE)? {
+                let raw: Vec<u8> = row.get(1).at(TABLE)?;
+                let blocks: Vec<u64> = raw
+                    .as_chunks::<8>()
+                    .0
+                    .iter()
+                    .map(|block| u64::from_le_bytes(*block))
+                    .collect();
+                let bytes: Option<Vec<u8>> = row.get(2).at(TABLE)?;
+                if bytes
+                    .as_ref()
+                    .is_some_and(|bytes| bytes.len() as u64 != blocks.len() as u64 * BLOCK_BYTES)
+                {
+                    return Err(CatalogError::corrupt(format!(
+                        "{TABLE}: a patch of inode {ino} of store {owner} has not the bytes of its blocks"
+                    )));
+                }
+                found.push(PatchRow {
+                    seq: CommitSeq(unsigned(row, 0).at(TABLE)?),
+                    blocks,
+                    bytes,
+                });
+            }
+            Ok(found)
+        })
+    }
+
+    /// The objects that have patch rows. O(patch rows), of a small index.
+    pub fn patched_objects(&self) -> Result<Vec<(StoreId, Ino)>> {
+        self.read(|reader| {
+            crate::read::rows(
+                reader,
+                "SELECT DISTINCT store, ino FROM larder_patch ORDER BY store, ino",
+                [],
+                |row| Ok((StoreId(row.get(0)?), Ino(unsigned(row, 1)?))),
+            )
+            .at(TABLE)
+        })
+    }
+
+    /// Blocks in all patch rows, those that newer rows replace included. O(patch rows), of a small
+    /// index.
+    pub fn patch_blocks(&self) -> Result<u64> {
+        self.read(|reader| {
+            reader
+                .prepare_cached("SELECT coalesce(sum(block_count), 0) FROM larder_patch")
+                .and_then(|mut sum| sum.query_row([], |row| unsigned(row, 0)))
+                .at(TABLE)
+        })
+    }
+}
+
+/// Deletes what was applied or lost its inode, adds what is new; returns by how much the blocks in
+/// all rows changed.
+pub(crate) fn apply(
+    txn: &Connection,
+    seq: CommitSeq,
+    changes: &ChangeSet,
+    owner: impl Fn(StoreId) -> StoreId,
+) -> Result<i64> {
+    let mut change = 0;
+    for (store, ino, upto) in &changes.patches_applied {
+        change -= delete(
+            txn,
+            "DELETE FROM larder_patch WHERE store = ?1 AND ino = ?2 AND seq <= ?3 RETURNING block_count",
+            params![owner(*store).0, signed(ino.0), signed(upto.0)],
+        )?;
+    }
+    let mut gone = changes
+        .inodes
+        .iter()
+        .filter_map(|(store, change)| match change {
+            InodeChange::Delete(ino) => Some((*store, *ino)),
+            InodeChange::Insert(_) | InodeChange::Update(..) => None,
+        })
+        .peekable();
+    if gone.peek().is_some() && has_any(txn)? {
+        for (store, ino) in gone {
+            change -= delete(
+                txn,
+                "DELETE FROM larder_patch WHERE store = ?1 AND ino = ?2 RETURNING block_count",
+                params![owner(store).0, signed(ino.0)],
+            )?;
+        }
+    }
+    for (store, ino, patch) in &changes.patches {
+        let blocks: Vec<u8> = patch
+            .blocks
+            .iter()
+            .flat_map(|block| block.to_le_bytes())
+            .collect();
+        let block_count = patch.bytes.as_ref().map_or(0, |_| patch.blocks.len()) as i64;
+        txn.prepare_cached(
+            "INSERT INTO larder_patch (seq, store, ino, block_count, blocks, bytes) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )
+        .and_then(|mut insert| {
+            insert.execute(params![
+                signed(seq.0),
+                owner(*store).0,
+                signed(ino.0),
+                block_count,
+                blocks,
+                patch.bytes
+            ])
+        })
+        .at(TABLE)?;
+        change += block_count;
+    }
+    Ok(change)
+}
+
+/// Forgets the patches of a store that goes.
+pub(crate) fn delete_store(txn: &Connection, store: StoreId) -> Result<()> {
+    let sql = "DELETE FROM larder_patch WHERE store = ?1 RETURNING block_count";
+    delete(txn, sql, [store.0]).map(drop)
+}
+
+fn has_any(txn: &Connection) -> Result<bool> {
+    txn.prepare_cached("SELECT 1 FROM larder_patch LIMIT 1")
+        .and_then(|mut find| find.exists([]))
+        .at(TABLE)
+}
+
+/// Deletes rows; returns how many blocks they held.
+fn delete(txn: &Connection, sql: &str, parameters: impl Params) -> Result<i64> {
+    let counts: Vec<i64> = crate::read::rows(txn, sql, parameters, |row| row.get(0)).at(TABLE)?;
+    Ok(counts.iter().sum())
+}
