@@ -4,6 +4,7 @@ use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
 use crate::{Catalog, Writer, codec, meta, stores};
 use larder_format::StoreId;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -176,6 +177,10 @@ pub(crate) fn configure(connection: &Connection) -> Result<()> {
     connection
         .pragma_update(None, "synchronous", "FULL")
         .at("synchronous")?;
+    // Else a statement with a range over a parameter is compiled anew whenever the value changes.
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+        .at("stable plans")?;
     connection
         .pragma_update(None, "foreign_keys", true)
         .at("foreign_keys")?;
