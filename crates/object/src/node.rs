@@ -72,6 +72,8 @@ pub(crate) struct NodeState {
     pub open_count: u32,
     /// Those of them that may write.
     pub writer_count: u32,
+    /// Who waits for the frozen state to end.
+    pub thaw_waiter_count: u32,
     /// Directories: entries that differ from the catalog's.
     pub entries: BTreeMap<Name, EntryDelta>,
     /// Directories: where it was put by this process, when the catalog may not know yet.
@@ -155,6 +157,7 @@ impl Node {
             is_stale: false,
             open_count: 0,
             writer_count: 0,
+            thaw_waiter_count: 0,
             entries: BTreeMap::new(),
             parent: None,
             target: None,
@@ -193,10 +196,12 @@ impl Node {
     pub(crate) fn lock_thawed(&self) -> MutexGuard<'_, NodeState> {
         let mut state = self.lock();
         while state.content.frozen.is_some() {
+            state.thaw_waiter_count += 1;
             state = self
                 .thawed
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.thaw_waiter_count -= 1;
         }
         state
     }
@@ -204,7 +209,10 @@ impl Node {
     /// Ends the frozen state; the commit calls it when the map has taken the blocks.
     pub(crate) fn thaw(&self, state: &mut NodeState) {
         state.content.frozen = None;
-        self.thawed.notify_all();
+        // To wake nobody is a system call too, and a commit thaws many nodes.
+        if state.thaw_waiter_count > 0 {
+            self.thawed.notify_all();
+        }
     }
 }
 
