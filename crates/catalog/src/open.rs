@@ -1,6 +1,7 @@
 //! Creating and opening a catalog, and the settings of its connections.
 
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
+use crate::guards::Guards;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
 use crate::{Catalog, Writer, codec, meta, stores};
 use larder_format::StoreId;
@@ -116,6 +117,7 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
         writer: Mutex::new(Writer {
             connection,
             data_version,
+            guards: Guards::default(),
         }),
         checkpointer: Mutex::new(checkpointer),
         readers: Mutex::new(Vec::new()),
