@@ -36,13 +36,22 @@ pub struct Node {
     pub(crate) ino: Ino,
     kind: FileKind,
     /// Directories: what is known of their entries (`CACHE-1`).
-    pub(crate) names: RwLock<HashMap<Name, Option<Ino>>>,
+    pub(crate) names: RwLock<Names>,
     /// When the node was used last, by the cache's clock.
     pub(crate) used: AtomicU64,
     /// What the cache counts for the extent map, bytes.
     pub(crate) map_bytes: AtomicU64,
     state: Mutex<NodeState>,
     thawed: Condvar,
+}
+
+/// What a directory's node knows of its entries.
+#[derive(Default)]
+pub(crate) struct Names {
+    /// Where names lead to; `None`: there is no such entry.
+    pub known: HashMap<Name, Option<Ino>>,
+    /// Every entry that the directory has is in `known`.
+    pub are_all: bool,
 }
 
 /// What a change to a directory's entries leads to: the entry's target, or none.
@@ -170,7 +179,11 @@ impl Node {
             store,
             ino: state.row.ino,
             kind: state.row.kind,
-            names: RwLock::default(),
+            // What was just created has no entries.
+            names: RwLock::new(Names {
+                known: HashMap::new(),
+                are_all: is_fresh && state.row.kind == FileKind::Directory,
+            }),
             used: AtomicU64::new(0),
             map_bytes: AtomicU64::new(0),
             state: Mutex::new(state),
