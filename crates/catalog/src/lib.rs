@@ -18,7 +18,8 @@
 //!   writes. *Guard*: one `BEGIN IMMEDIATE … COMMIT`; leaving early rolls back.
 //! * `CATALOG-3` Outside the engine's transactions the gate is closed, and with the gate closed only
 //!   user columns and attributes of a store table can change. *Guard*: guard triggers in pure SQL,
-//!   which hold in every SQLite ≥ 3.40; `check` reports an open gate and missing triggers.
+//!   which hold in every SQLite ≥ 3.40; `check` reports an open gate and missing triggers. Only the
+//!   engine's own writer passes them, and a user's triggers see what it does (`guards`).
 //! * `CATALOG-4` Inode numbers, store ids and session ids are never reused. *Guard*: counters that
 //!   only grow, raised in the transaction that uses them.
 //! * `CATALOG-5` After a COMMIT with an unknown outcome nothing is written any more. *Guard*: a flag

@@ -43,8 +43,8 @@ use std::time::{Duration, Instant};
 const WAL_BYTES_PASSIVE: u64 = 32 << 20;
 /// When it is longer than this in spite of that, a checkpoint waits for readers.
 const WAL_BYTES_MAX: u64 = 256 << 20;
-/// The length of the log is looked at again after so many rows of changes (at most three pages each); a
-/// commit counts as many as have as many pages as it changes in any case.
+/// The length of the log is looked at again after so many changed rows, of a few pages each at worst. A
+/// commit counts as some more: the pages that every commit changes.
 const WAL_LOOK_ROWS: u64 = 1024;
 const COMMIT_ROWS: u64 = 16;
 /// How long a commit waits for the catalog's write lock or for space on the host before the engine
