@@ -1,7 +1,7 @@
 //! The commit of a change set.
 
 use crate::Catalog;
-use crate::changes::{ChangeSet, CommitOutcome, InodeChange};
+use crate::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
 use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
@@ -10,7 +10,7 @@ use crate::patches;
 use crate::rows::{ContentRow, InodeRow};
 use crate::statements::StoreSql;
 use larder_format::{CommitSeq, StoreId};
-use rusqlite::{Connection, Statement, params};
+use rusqlite::{CachedStatement, Connection, Statement, params};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -80,6 +80,7 @@ pub(crate) fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSe
         let sql = &stores[&group[0].0];
         let mut ino_max = 0;
         let mut insert = txn.prepare_cached(&sql.inode_insert).at(&sql.table)?;
+        let mut update: Option<(AttrMask, CachedStatement<'_>)> = None;
         for (_, change) in group {
             match change {
                 InodeChange::Insert(row) => {
@@ -90,8 +91,15 @@ pub(crate) fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSe
                     let Some(text) = sql.inode_update(*mask) else {
                         continue;
                     };
-                    let mut update = txn.prepare_cached(text).at(&sql.table)?;
-                    if insert_inode(&mut update, row).at(&sql.table)? != 1 {
+                    // Those of one commit most often change the same columns.
+                    let update = match &mut update {
+                        Some((used, update)) if used == mask => update,
+                        _ => {
+                            let other = txn.prepare_cached(text).at(&sql.table)?;
+                            &mut update.insert((*mask, other)).1
+                        }
+                    };
+                    if insert_inode(update, row).at(&sql.table)? != 1 {
                         return Err(CatalogError::corrupt(format!(
                             "{}: inode {} is to be changed and does not exist",
                             sql.table, row.ino

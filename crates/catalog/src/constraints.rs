@@ -7,7 +7,7 @@
 use crate::changes::{ChangeSet, InodeChange};
 use crate::commit::apply_inodes;
 use crate::error::{At, Result};
-use crate::{Catalog, meta};
+use crate::{Catalog, Writer};
 use larder_format::StoreId;
 use rusqlite::{Transaction, TransactionBehavior, params};
 
@@ -41,10 +41,13 @@ impl Catalog {
             ..ChangeSet::default()
         };
         let stores = self.stores_of(&changes)?;
-        let writer = crate::lock(&self.writer);
-        let txn = Transaction::new_unchecked(&writer.connection, TransactionBehavior::Immediate)
+        let mut writer = crate::lock(&self.writer);
+        let Writer {
+            connection, guards, ..
+        } = &mut *writer;
+        let txn = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
             .at("the start of a trial")?;
-        meta::set_gate(&txn, true)?;
+        guards.open(&txn)?;
         apply_inodes(&txn, &stores, &changes)?;
         txn.rollback().at("the end of a trial")
     }

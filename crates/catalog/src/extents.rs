@@ -8,7 +8,7 @@ use crate::read::{row_limit, rows};
 use crate::rows::{AgRow, ExtentRow, SegmentRow};
 use larder_format::limits::AG_BLOCKS;
 use larder_format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Row, Statement, params};
 use std::collections::BTreeMap;
 
 const TABLE: &str = "larder_extent";
@@ -141,7 +141,7 @@ pub(crate) fn coalesce(allocated: &[Held]) -> Vec<Held> {
 }
 
 /// Inserts live rows; a row of the same holder that touches in the same group is extended instead.
-/// Refuses what any row covers already. O(log rows) each.
+/// Refuses what any row covers already. `allocated` is [coalesced](coalesce). O(log rows) each.
 pub(crate) fn allocate(txn: &Connection, allocated: &[Held]) -> Result<()> {
     // The neighbour to the right begins at the end; the row before it, if it reaches the start,
     // overlaps or is the neighbour to the left.
@@ -151,45 +151,50 @@ pub(crate) fn allocate(txn: &Connection, allocated: &[Held]) -> Result<()> {
              WHERE segment = ?1 AND start_block <= ?2 ORDER BY start_block DESC LIMIT 2",
         )
         .at(TABLE)?;
-    for (extent, store, ino) in allocated {
+    let mut insert = txn.prepare_cached(INSERT).at(TABLE)?;
+    // A commit's small objects lie side by side: they have two neighbours together.
+    for run in allocated.chunk_by(|left, right| left.0.is_followed_by(&right.0)) {
+        let mut whole_run = run[0].0;
+        whole_run.block_count = run.iter().map(|(extent, ..)| extent.block_count).sum();
         let near = neighbours
             .query_map(
-                params![extent.segment.0, signed(extent.end_block())],
+                params![whole_run.segment.0, signed(whole_run.end_block())],
                 extent_row,
             )
             .and_then(|rows| rows.collect::<rusqlite::Result<Vec<ExtentRow>>>())
             .at(TABLE)?;
-        if let Some(taken) = near.iter().find(|row| row.extent.overlaps(extent)) {
+        if let Some(taken) = near.iter().find(|row| row.extent.overlaps(&whole_run)) {
             return Err(CatalogError::corrupt(format!(
-                "{extent} is to be allocated to inode {ino} of store {store}, but inode {} of store {} \
-                 holds {} (CATALOG-1)",
+                "{whole_run} is to be allocated, but inode {} of store {} holds {} (CATALOG-1)",
                 taken.ino, taken.store, taken.extent
             )));
         }
-        let joins = |row: &&ExtentRow| {
-            (row.store, row.ino, row.retired_seq) == (*store, *ino, None)
-                && row.extent.ag_index() == extent.ag_index()
-        };
-        let left = near
-            .iter()
-            .filter(joins)
-            .find(|row| row.extent.is_followed_by(extent));
-        let right = near
-            .iter()
-            .filter(joins)
-            .find(|row| extent.is_followed_by(&row.extent));
-        let mut whole = *extent;
-        if let Some(right) = right {
-            delete(txn, &right.extent)?;
-            whole.block_count += right.extent.block_count;
-        }
-        match left {
-            Some(left) => resize(
-                txn,
-                &left.extent,
-                left.extent.block_count + whole.block_count,
-            )?,
-            None => insert(txn, &whole, *store, *ino, None)?,
+        for (extent, store, ino) in run {
+            let joins = |row: &&ExtentRow| {
+                (row.store, row.ino, row.retired_seq) == (*store, *ino, None)
+                    && row.extent.ag_index() == extent.ag_index()
+            };
+            let left = near
+                .iter()
+                .filter(joins)
+                .find(|row| row.extent.is_followed_by(extent));
+            let right = near
+                .iter()
+                .filter(joins)
+                .find(|row| extent.is_followed_by(&row.extent));
+            let mut whole = *extent;
+            if let Some(right) = right {
+                delete(txn, &right.extent)?;
+                whole.block_count += right.extent.block_count;
+            }
+            match left {
+                Some(left) => resize(
+                    txn,
+                    &left.extent,
+                    left.extent.block_count + whole.block_count,
+                )?,
+                None => insert_row(&mut insert, &whole, *store, *ino, None)?,
+            }
         }
     }
     Ok(())
@@ -198,7 +203,22 @@ pub(crate) fn allocate(txn: &Connection, allocated: &[Held]) -> Result<()> {
 /// Makes the extents retired at `seq`, cutting live rows where an extent is a part of them.
 /// Refuses what is not wholly live.
 pub(crate) fn retire(txn: &Connection, seq: CommitSeq, retired: &[Extent]) -> Result<()> {
+    let mut retire_row = txn
+        .prepare_cached(
+            "UPDATE larder_extent SET retired_seq = ?4 WHERE segment = ?1 AND start_block = ?2 \
+             AND block_count = ?3 AND retired_seq IS NULL",
+        )
+        .at(TABLE)?;
     for extent in retired {
+        // Most often it is one row, and then nothing else can lie under it.
+        let (start, count) = (signed(extent.start_block), signed(extent.block_count));
+        let is_whole_row = retire_row
+            .execute(params![extent.segment.0, start, count, signed(seq.0)])
+            .at(TABLE)?
+            == 1;
+        if is_whole_row {
+            continue;
+        }
         let rows = rows_under(txn, extent)?;
         let mut covered_blocks = 0;
         for row in &rows {
@@ -382,6 +402,9 @@ impl AgChanges {
     }
 }
 
+const INSERT: &str = "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, retired_seq) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+
 fn insert(
     txn: &Connection,
     extent: &Extent,
@@ -389,22 +412,27 @@ fn insert(
     ino: Ino,
     retired_seq: Option<CommitSeq>,
 ) -> Result<()> {
-    txn.prepare_cached(
-        "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, retired_seq) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-    )
-    .and_then(|mut insert| {
-        insert.execute(params![
-            extent.segment.0,
-            signed(extent.start_block),
-            signed(extent.block_count),
-            store.0,
-            signed(ino.0),
-            retired_seq.map(|seq| signed(seq.0))
-        ])
-    })
-    .at(TABLE)?;
-    Ok(())
+    let mut insert = txn.prepare_cached(INSERT).at(TABLE)?;
+    insert_row(&mut insert, extent, store, ino, retired_seq)
+}
+
+/// Runs [`INSERT`].
+fn insert_row(
+    insert: &mut Statement<'_>,
+    extent: &Extent,
+    store: StoreId,
+    ino: Ino,
+    retired_seq: Option<CommitSeq>,
+) -> Result<()> {
+    let row = params![
+        extent.segment.0,
+        signed(extent.start_block),
+        signed(extent.block_count),
+        store.0,
+        signed(ino.0),
+        retired_seq.map(|seq| signed(seq.0))
+    ];
+    insert.execute(row).at(TABLE).map(drop)
 }
 
 fn resize(txn: &Connection, extent: &Extent, block_count: u64) -> Result<()> {

@@ -7,7 +7,7 @@
 //! holds which blocks; it is *live* until a commit *retires* it, and *reclaim* deletes it. A *change
 //! set* is what one group commit changes; *commit seq* numbers them. A *session* is a process that
 //! has the database open; its *pin* keeps what was retired later from being reclaimed. The *gate*
-//! tells the guard triggers whether a write comes from the engine.
+//! tells the guard triggers whether a write comes from the engine (`guards`).
 //!
 //! # Invariants
 //! * `CATALOG-1` The extent rows are the only truth of allocation: no two overlap, none crosses an
@@ -18,7 +18,8 @@
 //!   writes. *Guard*: one `BEGIN IMMEDIATE … COMMIT`; leaving early rolls back.
 //! * `CATALOG-3` Outside the engine's transactions the gate is closed, and with the gate closed only
 //!   user columns and attributes of a store table can change. *Guard*: guard triggers in pure SQL,
-//!   which hold in every SQLite ≥ 3.40; `check` reports an open gate and missing triggers.
+//!   which hold in every SQLite ≥ 3.40; `check` reports an open gate and missing triggers. Only the
+//!   engine's own writer passes them, and a user's triggers see what it does (`guards`).
 //! * `CATALOG-4` Inode numbers, store ids and session ids are never reused. *Guard*: counters that
 //!   only grow, raised in the transaction that uses them.
 //! * `CATALOG-5` After a COMMIT with an unknown outcome nothing is written any more. *Guard*: a flag
@@ -56,6 +57,7 @@ mod commit;
 mod constraints;
 mod error;
 mod extents;
+mod guards;
 mod meta;
 mod open;
 mod patches;
@@ -82,6 +84,7 @@ pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use sql::{SqlRow, SqlSession, SqlValue};
 
 use error::{At, sort};
+use guards::Guards;
 use larder_format::StoreId;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 use statements::StoreSql;
@@ -105,10 +108,12 @@ pub struct Catalog {
     is_stopped: AtomicBool,
 }
 
-/// The connection that writes, and the `data_version` it saw last.
+/// The connection that writes.
 struct Writer {
     connection: Connection,
+    /// What it saw last.
     data_version: i64,
+    guards: Guards,
 }
 
 /// How thorough a checkpoint is.
@@ -199,27 +204,37 @@ impl Catalog {
         result
     }
 
-    /// Runs `body` in the one write transaction, with the gate open (`CATALOG-3`).
+    /// Runs `body` in the one write transaction; the guards let it pass (`CATALOG-3`).
     fn write<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        self.write_as_user(|txn| {
-            meta::set_gate(txn, true)?;
+        self.transact(|txn, guards| {
+            guards.open(txn)?;
             let value = body(txn)?;
-            meta::set_gate(txn, false)?;
+            guards.close(txn)?;
             Ok(value)
         })
     }
 
-    /// The same with the gate closed: the guards treat `body` like an `sqlite3` shell.
+    /// The same; the guards treat `body` like an `sqlite3` shell.
     fn write_as_user<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        let writer = lock(&self.writer);
+        self.transact(|txn, guards| {
+            guards.stand(txn)?;
+            body(txn)
+        })
+    }
+
+    fn transact<T>(&self, body: impl FnOnce(&Connection, &mut Guards) -> Result<T>) -> Result<T> {
+        let mut writer = lock(&self.writer);
+        let Writer {
+            connection, guards, ..
+        } = &mut *writer;
         if self.is_stopped.load(Ordering::Acquire) {
             return Err(CatalogError::CommitUnknown {
                 cause: "an earlier commit failed".into(),
             });
         }
-        let txn = Transaction::new_unchecked(&writer.connection, TransactionBehavior::Immediate)
+        let txn = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
             .at("the start of a commit")?;
-        let value = body(&txn)?; // Leaving here rolls back (CATALOG-2).
+        let value = body(&txn, guards)?; // Leaving here rolls back (CATALOG-2).
         txn.commit().map_err(|error| self.sort_commit(error))?;
         Ok(value)
     }

@@ -1,9 +1,11 @@
 //! Creating and opening a catalog, and the settings of its connections.
 
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
+use crate::guards::Guards;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
 use crate::{Catalog, Writer, codec, meta, stores};
 use larder_format::StoreId;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -115,6 +117,7 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
         writer: Mutex::new(Writer {
             connection,
             data_version,
+            guards: Guards::default(),
         }),
         checkpointer: Mutex::new(checkpointer),
         readers: Mutex::new(Vec::new()),
@@ -176,6 +179,10 @@ pub(crate) fn configure(connection: &Connection) -> Result<()> {
     connection
         .pragma_update(None, "synchronous", "FULL")
         .at("synchronous")?;
+    // Else a statement with a range over a parameter is compiled anew whenever the value changes.
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+        .at("stable plans")?;
     connection
         .pragma_update(None, "foreign_keys", true)
         .at("foreign_keys")?;

@@ -398,6 +398,46 @@ fn users_triggers_and_foreign_keys_take_part() {
 }
 
 #[test]
+fn triggers_come_and_go_between_commits() {
+    let (dir, catalog) = create();
+    let user = plain(dir.path());
+    user.execute_batch("CREATE TABLE log(ino); ALTER TABLE main ADD COLUMN note")
+        .unwrap();
+    let trigger =
+        "CREATE TRIGGER seen AFTER INSERT ON main BEGIN INSERT INTO log VALUES (NEW.ino); END";
+    let mut seen = Vec::new();
+    for round in 0..12u64 {
+        let ino = 2 + round;
+        catalog.commit(&new_file(ino, &format!("f{ino}"))).unwrap();
+        if round % 4 >= 2 {
+            seen.push(ino.to_string());
+        }
+        // The engine's own writes in the user's name leave the guards standing, and it passes them again.
+        catalog
+            .set_user_column(MAIN, Ino(ino), "note", Some(b"x"))
+            .unwrap();
+        for sql in ["UPDATE main SET size = 99", "DELETE FROM larder_meta"] {
+            let refused = user.execute_batch(sql).unwrap_err().to_string();
+            assert!(refused.contains("engine"), "CATALOG-3: {sql}: {refused}");
+        }
+        match round % 4 {
+            1 => user.execute_batch(trigger).unwrap(),
+            3 => user.execute_batch("DROP TRIGGER seen").unwrap(),
+            _ => {}
+        }
+    }
+    assert_eq!(
+        shell(dir.path(), "SELECT * FROM log").unwrap(),
+        seen.join("\n")
+    );
+    assert_eq!(
+        shell(dir.path(), "SELECT open FROM larder_gate").unwrap(),
+        "0"
+    );
+    assert!(catalog.check().unwrap().is_empty());
+}
+
+#[test]
 fn check_finds_what_went_round_the_guards() {
     let clean = |sql: &str, expected: &[&str]| {
         let (dir, catalog) = create();

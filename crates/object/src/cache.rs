@@ -2,7 +2,7 @@
 //!
 //! # Words
 //! *Idle*: nobody uses the node, and the catalog has everything in it. *Names*: what a directory's
-//! node knows of its entries, absent ones included.
+//! node knows of its entries, absent ones included; of a directory that was created here, all.
 //!
 //! # Invariants
 //! * `CACHE-1` What a node knows of a name is the truth as this session sees it: a change of an entry
@@ -12,7 +12,7 @@
 //!   [`CACHE_BYTES_MAX`]; the background looks at that after each tick.
 
 use crate::engine::Engine;
-use crate::node::{Node, NodeState};
+use crate::node::{Names, Node, NodeState};
 use larder_space::format::{Ino, Name, StoreId};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -131,16 +131,17 @@ impl NodeCache {
     /// What directory `dir` knows of `name`: `None` if nothing, `Some(None)` if it is absent.
     pub fn find_name(&self, dir: &Node, name: &[u8]) -> Option<Option<Ino>> {
         let names = dir.names.read().unwrap_or_else(PoisonError::into_inner);
-        names.get(name).copied()
+        let known = names.known.get(name).copied();
+        known.or_else(|| names.are_all.then_some(None))
     }
 
     /// Notes what `name` in directory `dir` leads to (`CACHE-1`).
     pub fn set_name(&self, dir: &Node, name: &Name, target: Option<Ino>) {
         let mut names = dir.names.write().unwrap_or_else(PoisonError::into_inner);
-        if names.len() >= NAMES_MAX {
+        if names.known.len() >= NAMES_MAX {
             self.drop_names(&mut names);
         }
-        if names.insert(name.clone(), target).is_none() {
+        if names.known.insert(name.clone(), target).is_none() {
             self.bytes.fetch_add(name_bytes(name), Ordering::Relaxed);
         }
     }
@@ -151,10 +152,10 @@ impl NodeCache {
         self.drop_names(&mut names);
     }
 
-    fn drop_names(&self, names: &mut HashMap<Name, Option<Ino>>) {
-        let bytes: u64 = names.keys().map(name_bytes).sum();
+    fn drop_names(&self, names: &mut Names) {
+        let bytes: u64 = names.known.keys().map(name_bytes).sum();
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        names.clear();
+        *names = Names::default();
     }
 }
 
@@ -220,6 +221,27 @@ mod tests {
             rdev: 0,
         };
         Arc::new(Node::new(StoreId::MAIN, row, false))
+    }
+
+    #[test]
+    fn a_new_directory_knows_all_its_names_until_it_forgets() {
+        let cache = NodeCache::default();
+        let old = node(2);
+        let new = Node::new(StoreId::MAIN, old.lock().row.clone(), true);
+        let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+        cache.set_name(&new, &name("a"), Some(Ino(7)));
+        assert_eq!(cache.find_name(&new, b"a"), Some(Some(Ino(7))), "CACHE-1");
+        assert_eq!(cache.find_name(&new, b"b"), Some(None), "CACHE-1");
+        assert_eq!(cache.find_name(&old, b"b"), None, "CACHE-1");
+        cache.forget_names(&new);
+        assert_eq!(cache.find_name(&new, b"a"), None, "CACHE-1");
+        assert_eq!(cache.find_name(&new, b"b"), None, "CACHE-1");
+        // One directory's names begin anew when they are too many: then they are not all any more.
+        let large = Node::new(StoreId::MAIN, old.lock().row.clone(), true);
+        for index in 0..=NAMES_MAX {
+            cache.set_name(&large, &name(&index.to_string()), Some(Ino(7)));
+        }
+        assert_eq!(cache.find_name(&large, b"0"), None, "CACHE-1");
     }
 
     #[test]

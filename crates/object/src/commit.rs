@@ -44,6 +44,10 @@ use std::time::{Duration, Instant};
 const WAL_BYTES_PASSIVE: u64 = 32 << 20;
 /// When it is longer than this in spite of that, a checkpoint waits for readers.
 const WAL_BYTES_MAX: u64 = 256 << 20;
+/// The length of the log is looked at again after so many changed rows, of a few pages each at worst. A
+/// commit counts as some more: the pages that every commit changes.
+const WAL_LOOK_ROWS: u64 = 1024;
+const COMMIT_ROWS: u64 = 16;
 /// How long a commit waits for the catalog's write lock or for space on the host before the engine
 /// gives up.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -301,10 +305,15 @@ impl Engine {
         }
         let has_others = lock(&self.group).has_others;
         let has_quarantine = self.lock_room().space.quarantined_blocks() > 0;
-        if !has_quarantine && !has_others && !self.may_have_orphans.load(Ordering::SeqCst) {
+        let may_have_orphans = self.may_have_orphans.load(Ordering::SeqCst);
+        if !has_quarantine && !has_others && !may_have_orphans {
             return Ok(None);
         }
         let horizon = self.reclaim_horizon()?;
+        let oldest_retired = self.lock_room().oldest_retired;
+        if !may_have_orphans && oldest_retired.is_some_and(|seq| seq <= horizon) {
+            return Ok(Some(horizon)); // The catalog would say no more.
+        }
         self.may_have_orphans
             .store(!self.catalog.orphans()?.is_empty(), Ordering::SeqCst);
         let has_orphans = !self.lost_orphans(horizon)?.is_empty();
@@ -486,17 +495,17 @@ impl Engine {
         for frozen in &mut nodes {
             self.collect(frozen, &mut set)?;
         }
-        if let Some(horizon) = horizon {
+        if let Some(horizon) = horizon.filter(|_| self.may_have_orphans.load(Ordering::SeqCst)) {
             self.collect_lost_orphans(horizon, &mut set)?;
         }
         // COMMIT-2: the extents above were flushed by flush_contents.
         let outcome = self.commit_catalog(&set)?;
-        self.publish(generation, &nodes, &outcome);
+        self.publish(generation, &nodes, &set, &outcome);
         if !set.orphans_added.is_empty() {
             // Set when they were made, too; a look at the catalog before this commit cleared it.
             self.may_have_orphans.store(true, Ordering::SeqCst);
         }
-        if let Err(error) = self.checkpoint() {
+        if let Err(error) = self.checkpoint(&set) {
             // The commit is durable; the log is only longer than it should be.
             tracing::warn!("a checkpoint failed: {error}");
         }
@@ -623,10 +632,16 @@ impl Engine {
     }
 
     /// Makes the commit known in this process.
-    fn publish(&self, generation: u64, nodes: &[FrozenNode], outcome: &CommitOutcome) {
+    fn publish(
+        &self,
+        generation: u64,
+        nodes: &[FrozenNode],
+        set: &ChangeSet,
+        outcome: &CommitOutcome,
+    ) {
         self.known_seq.store(outcome.seq.0, Ordering::SeqCst);
         self.publish_patches(outcome.patch_blocks_change);
-        self.publish_room(outcome.seq, &outcome.reclaimed);
+        self.publish_room(set, outcome);
         for frozen in nodes {
             let mut state = frozen.node.lock();
             state.is_committing = false;
@@ -645,7 +660,13 @@ impl Engine {
             .store(generation, Ordering::SeqCst);
     }
 
-    fn checkpoint(&self) -> Result<()> {
+    fn checkpoint(&self, set: &ChangeSet) -> Result<()> {
+        let rows = set.inodes.len() + set.dirents.len() + set.map_pages.len() + set.retired.len();
+        let rows = COMMIT_ROWS + rows as u64;
+        if self.unlogged_rows.fetch_add(rows, Ordering::Relaxed) < WAL_LOOK_ROWS {
+            return Ok(());
+        }
+        self.unlogged_rows.store(0, Ordering::Relaxed);
         let wal = self.catalog.wal_pending_bytes()?;
         if wal > WAL_BYTES_MAX {
             self.catalog.checkpoint(CheckpointKind::Truncate)?;

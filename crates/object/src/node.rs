@@ -39,13 +39,22 @@ pub struct Node {
     pub(crate) ino: Ino,
     kind: FileKind,
     /// Directories: what is known of their entries (`CACHE-1`).
-    pub(crate) names: RwLock<HashMap<Name, Option<Ino>>>,
+    pub(crate) names: RwLock<Names>,
     /// When the node was used last, by the cache's clock.
     pub(crate) used: AtomicU64,
     /// What the cache counts for the extent map, bytes.
     pub(crate) map_bytes: AtomicU64,
     state: Mutex<NodeState>,
     thawed: Condvar,
+}
+
+/// What a directory's node knows of its entries.
+#[derive(Default)]
+pub(crate) struct Names {
+    /// Where names lead to; `None`: there is no such entry.
+    pub known: HashMap<Name, Option<Ino>>,
+    /// Every entry that the directory has is in `known`.
+    pub are_all: bool,
 }
 
 /// What a change to a directory's entries leads to: the entry's target, or none.
@@ -75,6 +84,8 @@ pub(crate) struct NodeState {
     pub open_count: u32,
     /// Those of them that may write.
     pub writer_count: u32,
+    /// Who waits for the frozen state to end.
+    pub thaw_waiter_count: u32,
     /// Directories: entries that differ from the catalog's.
     pub entries: BTreeMap<Name, EntryDelta>,
     /// Directories: where it was put by this process, when the catalog may not know yet.
@@ -182,6 +193,7 @@ impl Node {
             is_stale: false,
             open_count: 0,
             writer_count: 0,
+            thaw_waiter_count: 0,
             entries: BTreeMap::new(),
             parent: None,
             target: None,
@@ -194,7 +206,11 @@ impl Node {
             store,
             ino: state.row.ino,
             kind: state.row.kind,
-            names: RwLock::default(),
+            // What was just created has no entries.
+            names: RwLock::new(Names {
+                known: HashMap::new(),
+                are_all: is_fresh && state.row.kind == FileKind::Directory,
+            }),
             used: AtomicU64::new(0),
             map_bytes: AtomicU64::new(0),
             state: Mutex::new(state),
@@ -220,10 +236,12 @@ impl Node {
     pub(crate) fn lock_thawed(&self) -> MutexGuard<'_, NodeState> {
         let mut state = self.lock();
         while state.content.frozen.is_some() {
+            state.thaw_waiter_count += 1;
             state = self
                 .thawed
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.thaw_waiter_count -= 1;
         }
         state
     }
@@ -231,7 +249,10 @@ impl Node {
     /// Ends the frozen state; the commit calls it when the map has taken the blocks.
     pub(crate) fn thaw(&self, state: &mut NodeState) {
         state.content.frozen = None;
-        self.thawed.notify_all();
+        // To wake nobody is a system call too, and a commit thaws many nodes.
+        if state.thaw_waiter_count > 0 {
+            self.thawed.notify_all();
+        }
     }
 }
 

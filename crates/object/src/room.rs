@@ -13,6 +13,7 @@
 
 use crate::engine::{Engine, lock};
 use crate::{Error, ErrorKind, Result};
+use larder_catalog::{ChangeSet, CommitOutcome};
 use larder_segment::{Segment, SegmentError};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
@@ -39,6 +40,9 @@ pub(crate) struct Room {
     pub space: Space,
     /// The commit up to which the free set is known; `None` before the first load.
     synced: Option<CommitSeq>,
+    /// A commit whose retired rows wait for their reclaim, the oldest that is remembered; `None`: only
+    /// the catalog knows. Forgotten with the turn: others may reclaim then.
+    pub oldest_retired: Option<CommitSeq>,
 }
 
 impl Room {
@@ -165,13 +169,18 @@ impl Engine {
     }
 
     /// The free set is known through this process's own commit `seq`.
-    pub(crate) fn publish_room(&self, seq: CommitSeq, reclaimed: &[Extent]) {
+    pub(crate) fn publish_room(&self, set: &ChangeSet, outcome: &CommitOutcome) {
         let mut room = self.lock_room();
-        for extent in reclaimed {
+        for extent in &outcome.reclaimed {
             room.space.release(*extent);
         }
         room.space.settle();
-        room.synced = Some(seq);
+        room.synced = Some(outcome.seq);
+        let horizon = set.reclaim_horizon;
+        room.oldest_retired = room.oldest_retired.filter(|&seq| horizon < Some(seq));
+        if !set.retired.is_empty() {
+            room.oldest_retired.get_or_insert(outcome.seq);
+        }
     }
 
     /// A promise of `blocks` blocks. Makes room by growing a segment or by reclaiming what was

@@ -191,6 +191,13 @@ impl Engine {
     pub(crate) fn refresh_with_turn(&self) -> Result<()> {
         self.notice_foreign()?;
         lock(&self.group).has_others = self.catalog.sessions()?.len() > 1;
+        let mut room = self.lock_room();
+        room.oldest_retired = None;
+        if !room.is_loaded() {
+            // Who only reads does not look.
+            self.may_have_orphans.store(true, Ordering::SeqCst);
+        }
+        drop(room);
         self.sync_space()
     }
 
@@ -360,6 +367,9 @@ impl Engine {
 
     /// The newest commit whose retired extents nobody can reach any more (`SESSION-2`).
     pub(crate) fn reclaim_horizon(&self) -> Result<CommitSeq> {
+        if self.turn.is_held() && !lock(&self.group).has_others {
+            return Ok(self.own_pin()); // SESSION-4
+        }
         // The sessions are read after our own newest commit: a session born later pins at least it.
         let others = self.other_pins()?;
         let oldest = others.into_iter().map(|(_, pin)| pin).min();

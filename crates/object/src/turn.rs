@@ -160,8 +160,12 @@ impl Turn {
 
     /// Leaves the users of the turn.
     pub fn end(&self) {
-        self.state().users -= 1;
-        self.changed.notify_all();
+        let mut state = self.state();
+        state.users -= 1;
+        // Who waits for users to leave has closed the turn first. To wake nobody is a system call.
+        if state.is_closed {
+            self.changed.notify_all();
+        }
     }
 
     /// Whether this session has the turn.

@@ -1,0 +1,79 @@
+//! How the engine's own writes pass the guard triggers (`CATALOG-3`).
+//!
+//! Where no trigger exists but the guards, the writer runs without triggers: looking at the gate for each
+//! row, and the statement journal that a trigger which may refuse needs, cost as much as the changes
+//! themselves. Where a user has triggers, all run, with the gate open.
+//!
+//! ```text
+//!  unknown ──(schema version seen)──▶ alone: triggers off, gate closed
+//!     ▲                          └──▶ not alone: triggers on, gate open inside the transaction
+//!     └── the schema version changes, seen at the begin of the next transaction
+//! ```
+
+use crate::error::{At, Result};
+use crate::meta::set_gate;
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+
+/// What the writer knows of the triggers.
+#[derive(Debug, Default)]
+pub(crate) struct Guards {
+    /// The schema version that was looked at.
+    schema_version: Option<i64>,
+    /// No other triggers exist.
+    are_alone: bool,
+    /// The connection runs no triggers now.
+    are_off: bool,
+}
+
+impl Guards {
+    /// From here to [`Guards::close`] the engine may change everything. In a write transaction: nobody
+    /// can add a trigger meanwhile.
+    pub(crate) fn open(&mut self, txn: &Connection) -> Result<()> {
+        let version: i64 = txn
+            .prepare_cached("PRAGMA schema_version")
+            .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
+            .at("the schema version")?;
+        if self.schema_version != Some(version) {
+            // With the gate open a guard does nothing, whatever its name.
+            self.are_alone = txn
+                .query_row(
+                    "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' \
+                     AND tbl_name <> 'larder_gate' \
+                     AND instr(sql, 'WHEN (SELECT open FROM larder_gate) IS NOT 1') = 0)",
+                    [],
+                    |row| row.get(0),
+                )
+                .at("the triggers")?;
+            self.schema_version = Some(version);
+        }
+        self.set_off(txn, self.are_alone)?;
+        match self.are_alone {
+            true => Ok(()),
+            false => set_gate(txn, true),
+        }
+    }
+
+    /// Ends what [`Guards::open`] began.
+    pub(crate) fn close(&self, txn: &Connection) -> Result<()> {
+        match self.are_alone {
+            true => Ok(()),
+            false => set_gate(txn, false),
+        }
+    }
+
+    /// The guards treat what follows like an `sqlite3` shell.
+    pub(crate) fn stand(&mut self, txn: &Connection) -> Result<()> {
+        self.set_off(txn, false)
+    }
+
+    /// Changing it makes the connection compile its statements again.
+    fn set_off(&mut self, txn: &Connection, off: bool) -> Result<()> {
+        if self.are_off != off {
+            txn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, !off)
+                .at("the guards")?;
+            self.are_off = off;
+        }
+        Ok(())
+    }
+}
