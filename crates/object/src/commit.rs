@@ -575,6 +575,7 @@ impl Engine {
                         continue;
                     }
                     state.is_deleted = true;
+                    self.drop_kept(&mut state.content);
                     state.content.map.extents(self.map_source(node))?
                 }
                 None => {
