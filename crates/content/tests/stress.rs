@@ -484,7 +484,7 @@ fn random_threads_against_models() {
             scope.spawn(move || {
                 let mut rng = Rng(seed + 7);
                 while !done.load(Ordering::Relaxed) {
-                    match rng.below(40) {
+                    match rng.below(var("UPKEEP", 40)) {
                         0 => match db.defrag(&[], &DefragOptions::default(), &mut |_| {}) {
                             Err(e) if e.kind() != ErrorKind::NoSpace => panic!("defrag {e}"),
                             _ => {}
