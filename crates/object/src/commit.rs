@@ -19,7 +19,7 @@
 //! * `COMMIT-4` After a failed write, flush or commit nothing more is changed: memory is ahead of
 //!   the catalog, and only reopening finds out how far.
 
-use crate::engine::{Engine, lock};
+use crate::engine::{Edit, Engine, lock};
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
 use crate::turn::Turn;
@@ -232,7 +232,11 @@ impl Engine {
             }
             self.turn.end();
         }
-        self.place_unsettled()?;
+        // As a user of the turn: beside who is alone nothing is changed.
+        if self.has_unsettled() && self.turn.try_begin(|| self.refresh_with_turn())? {
+            let _edit = Edit { engine: self };
+            self.place_unsettled()?;
+        }
         if self.turn.is_wanted() {
             self.turn.close();
             let _open_again = OpenAgain(&self.turn);
