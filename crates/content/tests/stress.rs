@@ -34,7 +34,7 @@ impl Rng {
     }
     fn bytes(&mut self, len: u64) -> Vec<u8> {
         let salt = self.next();
-        if salt % 7 == 0 {
+        if salt.is_multiple_of(7) {
             vec![0; len as usize]
         } else {
             pattern(len as usize, salt)
