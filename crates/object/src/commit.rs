@@ -19,7 +19,7 @@
 //! * `COMMIT-4` After a failed write, flush or commit nothing more is changed: memory is ahead of
 //!   the catalog, and only reopening finds out how far.
 
-use crate::engine::{Engine, lock};
+use crate::engine::{Edit, Engine, lock};
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
 use crate::overlay::ending;
@@ -183,8 +183,9 @@ impl Engine {
         let generation = {
             let mut state = node.lock();
             let generation = state.generation;
+            // What is frozen already is on its way.
             state.content.is_sync_wanted =
-                self.committed_generation.load(Ordering::SeqCst) < generation;
+                state.in_group && self.committed_generation.load(Ordering::SeqCst) < generation;
             generation
         };
         self.sync_generation(generation)?;
@@ -241,7 +242,11 @@ impl Engine {
             }
             self.turn.end();
         }
-        self.place_unsettled()?;
+        // As a user of the turn: beside who is alone nothing is changed.
+        if self.has_unsettled() && self.turn.try_begin(|| self.refresh_with_turn())? {
+            let _edit = Edit { engine: self };
+            self.place_unsettled()?;
+        }
         if self.turn.is_wanted() {
             self.turn.close();
             let _open_again = OpenAgain(&self.turn);
@@ -287,13 +292,15 @@ impl Engine {
     pub(crate) fn give_turn_back(&self) {
         // A commit that another thread runs must end first.
         let _no_commit = lock(&self.commit_lock);
-        let released = self.turn.release(|| {
-            lock(&self.group).is_empty() && self.dirty_bytes.load(Ordering::SeqCst) == 0
+        self.turn.release(|| {
+            let is_clean =
+                lock(&self.group).is_empty() && self.dirty_bytes.load(Ordering::SeqCst) == 0;
+            debug_assert!(
+                !is_clean || self.lock_room().space.reserved_blocks() == 0,
+                "TURN-1"
+            );
+            is_clean
         });
-        debug_assert!(
-            !released || self.lock_room().space.reserved_blocks() == 0,
-            "TURN-1"
-        );
     }
 
     /// Up to which commit retired extents can be reclaimed now; `None` if there are none. Every commit
@@ -595,6 +602,7 @@ impl Engine {
                         continue;
                     }
                     state.is_deleted = true;
+                    self.drop_kept(&mut state.content);
                     state.content.map.extents(self.map_source(node))?
                 }
                 None => {

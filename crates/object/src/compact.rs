@@ -22,6 +22,7 @@
 use crate::engine::{Engine, lock};
 use crate::map::Mapped;
 use crate::node::{Node, NodeState};
+use crate::room::Room;
 use crate::{ErrorKind, Result};
 use larder_space::format::Extent;
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
@@ -259,7 +260,7 @@ impl Engine {
             room.space.quarantine(extent);
             group.retired.push(extent);
         }
-        let held = taken.keep().into_iter();
+        let held = taken.keep(&mut room).into_iter();
         let allocated = held.map(|extent| (extent, node.store, node.ino));
         group.allocated.extend(allocated);
         Ok(true)
@@ -316,14 +317,15 @@ impl Engine {
         let Ok(mut promise) = reserved else {
             return Ok(None);
         };
-        let extents = {
-            let _no_commit = lock(&self.commit_lock); // ROOM-2
-            self.allocate_extents(&mut promise, blocks, Placement::Known)
-        };
-        self.lock_room().space.forfeit(promise);
+        let _no_commit = lock(&self.commit_lock); // ROOM-2
+        let extents = self.allocate_extents(&mut promise, blocks, Placement::Known);
+        let mut room = self.lock_room();
+        room.space.forfeit(promise);
+        let extents = extents?;
+        room.taken_count += 1;
         Ok(Some(Taken {
             engine: self,
-            extents: extents?,
+            extents,
         }))
     }
 
@@ -341,6 +343,7 @@ impl Engine {
         };
         let place = room.space.allocate_whole(&mut promise, blocks, target);
         room.space.forfeit(promise);
+        room.taken_count += u32::from(place.is_some());
         Ok(place.map(|place| Taken {
             engine: self,
             extents: vec![place],
@@ -355,7 +358,9 @@ struct Taken<'e> {
 }
 
 impl Taken<'_> {
-    fn keep(mut self) -> Vec<Extent> {
+    /// The open group has them now.
+    fn keep(mut self, room: &mut Room) -> Vec<Extent> {
+        room.taken_count -= 1;
         std::mem::take(&mut self.extents)
     }
 }
@@ -365,7 +370,9 @@ impl Drop for Taken<'_> {
         if self.extents.is_empty() {
             return;
         }
-        give_back(&mut self.engine.lock_room().space, &self.extents);
+        let mut room = self.engine.lock_room();
+        room.taken_count -= 1;
+        give_back(&mut room.space, &self.extents);
     }
 }
 

@@ -79,6 +79,15 @@ struct Candidate {
     not_before: Instant,
 }
 
+/// A step of the background under way; also a panic ends it.
+struct Running<'e>(&'e Engine);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.compactor).is_running = false;
+    }
+}
+
 /// What one step of the background did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CompactStep {
@@ -147,9 +156,8 @@ impl Engine {
         let spawned = std::thread::Builder::new()
             .name("larder-compact".into())
             .spawn(move || {
-                let outcome = engine.compact_step();
-                lock(&engine.compactor).is_running = false;
-                match outcome {
+                let _running = Running(&engine);
+                match engine.compact_step() {
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::Stopped => {}
                     Err(error) => tracing::warn!("compaction: {error}"),
@@ -390,8 +398,7 @@ impl Engine {
             loop {
                 let (plan_blocks, moved) = {
                     let _edit = self.edit()?;
-                    let (live, owners) = self.movable(segment, ag)?;
-                    let holes: Vec<Extent> = self.lock_room().space.holes().collect();
+                    let (holes, live, owners) = self.movable(segment, ag)?;
                     let score = hole_score(holes.iter().copied());
                     let plan = plan_joins(holes, &live, JOINS_MAX, left);
                     if plan.gain < score / JOIN_GAIN {
@@ -473,8 +480,7 @@ impl Engine {
         for step in 0..ags.len().min(AGS_PER_STEP) {
             let at = (first + step) % ags.len();
             let (segment, ag) = ags[at];
-            let (live, owners) = self.movable(segment, ag)?;
-            let holes = self.lock_room().space.holes();
+            let (holes, live, owners) = self.movable(segment, ag)?;
             if let Some(plan) = plan_hole(holes, &live, wanted, budget) {
                 lock(&self.compactor).ag_cursor = at;
                 return self.carry_out(&plan, &owners, budget);
@@ -511,10 +517,23 @@ impl Engine {
         Ok(moved)
     }
 
-    /// The live extents of an AG that may be moved, and whose they are. One at the border of an AG may
-    /// go on in the next one; it stays, or it would become a fragment.
-    fn movable(&self, segment: SegmentIndex, ag: u64) -> Result<(Vec<Extent>, Owners)> {
-        self.require_ag(segment, ag)?;
+    /// All holes, the live extents of an AG that may be moved, and whose they are: of one moment, so
+    /// that no live block is in a hole. One at the border of an AG may go on in the next one; it stays,
+    /// or it would become a fragment.
+    fn movable(
+        &self,
+        segment: SegmentIndex,
+        ag: u64,
+    ) -> Result<(Vec<Extent>, Vec<Extent>, Owners)> {
+        // No commit: what it reclaims has no rows any more, and is free a moment later (ROOM-2).
+        let _no_commit = lock(&self.commit_lock);
+        let holes: Vec<Extent> = {
+            let mut room = self.lock_room();
+            if !room.space.is_loaded(segment, ag) {
+                self.load_ag(&mut room.space, segment, ag)?;
+            }
+            room.space.holes().collect()
+        };
         let rows = self.catalog.extents_in_ag(segment, ag)?;
         let may_move = |row: &&ExtentRow| {
             let extent = row.extent;
@@ -526,7 +545,7 @@ impl Engine {
         let owners: Owners = rows.map(|row| (row.extent, (row.store, row.ino))).collect();
         let mut live: Vec<Extent> = owners.keys().copied().collect();
         live.sort_unstable();
-        Ok((live, owners))
+        Ok((holes, live, owners))
     }
 
     /// All AGs, the last of each segment perhaps short.

@@ -563,7 +563,9 @@ impl Engine {
         let seq = self.catalog.destroy_store(store)?;
         self.cache.retain(|node| {
             if node.store == store {
-                node.lock().is_deleted = true;
+                let mut state = node.lock();
+                state.is_deleted = true;
+                self.drop_kept(&mut state.content);
                 self.cache.forget_names(node);
             }
             node.store != store

@@ -62,23 +62,22 @@ impl Change<'_> {
         let keep = gather.block_count();
         let mut state = engine.lock_node(node)?;
         engine.load_content(node, &mut state)?;
-        if state.content.pieces.is_some() {
-            // The base may be longer than the object.
-            drop(state);
-            state = engine.lock_thawed(node)?;
-            engine.load_content(node, &mut state)?;
-            let removed = state.content.unmap_from(engine.map_source(node), 0)?;
-            engine.retire(&mut state, removed);
-            state.content.drop_pieces();
-        } else if state.row.size_bytes.div_ceil(BLOCK_BYTES) > keep
-            && (state.row.block_count > 0 || state.content.frozen.is_some())
-        {
+        let is_shorter = state.row.size_bytes.div_ceil(BLOCK_BYTES) > keep
+            && (state.row.block_count > 0 || state.content.frozen.is_some());
+        if is_shorter || state.content.pieces.is_some() {
             drop(state);
             state = engine.lock_thawed(node)?;
             require_alive(&state)?;
+            engine.load_content(node, &mut state)?;
+            // Pieces may have come or gone meanwhile. With them the base may be longer than the object.
+            let kept_blocks = match state.content.pieces {
+                Some(_) => 0,
+                None => keep,
+            };
             let source = engine.map_source(node);
-            let removed = state.content.unmap_from(source, keep)?;
+            let removed = state.content.unmap_from(source, kept_blocks)?;
             engine.retire(&mut state, removed);
+            state.content.drop_pieces();
         }
         require_alive(&state)?;
         engine.load_content(node, &mut state)?;

@@ -38,6 +38,8 @@ const PIN_WAIT: Duration = Duration::from_millis(25);
 #[derive(Default)]
 pub(crate) struct Room {
     pub space: Space,
+    /// Places taken for moves that no group has yet: their AGs must stay loaded (`ROOM-1`).
+    pub taken_count: u32,
     /// The commit up to which the free set is known; `None` before the first load.
     synced: Option<CommitSeq>,
     /// A commit whose retired rows wait for their reclaim, the oldest that is remembered; `None`: only
@@ -170,11 +172,14 @@ impl Engine {
 
     /// The free set is known through this process's own commit `seq`.
     pub(crate) fn publish_room(&self, set: &ChangeSet, outcome: &CommitOutcome) {
+        let has_moves = !lock(&self.group).allocated.is_empty();
         let mut room = self.lock_room();
         for extent in &outcome.reclaimed {
             room.space.release(*extent);
         }
-        room.space.settle();
+        if !has_moves && room.taken_count == 0 {
+            room.space.settle();
+        }
         room.synced = Some(outcome.seq);
         let horizon = set.reclaim_horizon;
         room.oldest_retired = room.oldest_retired.filter(|&seq| horizon < Some(seq));

@@ -240,6 +240,8 @@ impl Engine {
         let counts = cuts.iter().map(|cut| (cut.segment, cut.new_count));
         lock(&self.group).segments.extend(counts);
         self.commit_now()?;
+        // The background may commit beside this: what its commit has allocated is in no row yet.
+        let _no_commit = lock(&self.commit_lock);
         for cut in cuts {
             self.segment(cut.segment)?.shrink(cut.new_count)?;
         }

@@ -256,7 +256,7 @@ impl Engine {
         !lock(&self.unsettled).is_empty()
     }
 
-    /// Puts the unsettled into the open group. Needs the turn.
+    /// Puts the unsettled into the open group. The caller is a user of the turn, or alone.
     pub(crate) fn place_unsettled(&self) -> Result<()> {
         let nodes = std::mem::take(&mut *lock(&self.unsettled));
         if nodes.is_empty() {

@@ -142,8 +142,9 @@ impl Engine {
             },
         };
         let mut promise = flush.promise.take().ok_or_else(unpromised)?;
-        let is_over = frozen.node.lock().writer_count == 0;
         let pieces = self.allocate_extents(&mut promise, flush.block_count(), placement);
+        // Only now: who closes it from here on ends the stream.
+        let is_over = frozen.node.lock().writer_count == 0;
         {
             let mut room = self.lock_room();
             room.space.forfeit(promise);

@@ -124,12 +124,14 @@ fn stats_tell_what_happens() {
             "--interval",
             "30ms",
             "--count",
-            "60",
+            "100",
             "--json",
         ])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
+    // Another session, long enough to be seen.
+    place.json(&["stats", "a.larder", "--interval", "150ms", "--count", "3"]);
     for round in 0..6 {
         place.ok(&["put", "file", &format!("a.larder:/f{}", round % 2)]);
     }
