@@ -39,7 +39,7 @@ pub trait Side: Send + Sync {
         content: &[u8],
         call_bytes: usize,
     ) -> Result<(), Failure>;
-    /// Reads a whole object into `buffer`, which is longer; returns its length.
+    /// Reads a whole object into `buffer`, which is longer and may be cut to it; returns its length.
     fn get(&self, path: &str, buffer: &mut AlignedBuf) -> Result<usize, String>;
     /// Everything so far is durable.
     fn sync(&self) -> Outcome;
@@ -135,11 +135,8 @@ impl Api {
     }
 
     fn try_get(&self, path: &str, buffer: &mut AlignedBuf) -> larder::Result<usize> {
-        let room = buffer.len();
         self.database().get_into(path.as_bytes(), buffer)?;
-        let len = buffer.len();
-        buffer.resize(room.max(len), 0);
-        Ok(len)
+        Ok(buffer.len())
     }
 
     fn try_remove_directory(&self, path: &str) -> larder::Result<()> {
