@@ -17,7 +17,7 @@ use larder_catalog::{ChangeSet, CommitOutcome};
 use larder_segment::{Segment, SegmentError};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
-use larder_space::{AgSummary, Placement, Purpose, Reservation, Space, SpaceError};
+use larder_space::{AgSummary, Placement, Purpose, Reservation, Space, SpaceError, Target};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -125,6 +125,23 @@ impl Engine {
             self.load_ag(&mut room.space, segment, ag)?;
         }
         Ok(room.space.allocate(promise, blocks, placement))
+    }
+
+    /// Turns `blocks` of a promise into one extent, by best fit; `None` when no hole is long enough.
+    pub(crate) fn allocate_whole(
+        &self,
+        promise: &mut Reservation,
+        blocks: u64,
+    ) -> Result<Option<Extent>> {
+        debug_assert!(self.commit_lock.try_lock().is_err(), "ROOM-2");
+        if blocks == 0 {
+            return Ok(None);
+        }
+        let mut room = self.lock_room();
+        while let Some((segment, ag)) = room.space.find_wanted_ag_for(blocks, Target::Anywhere) {
+            self.load_ag(&mut room.space, segment, ag)?;
+        }
+        Ok(room.space.allocate_whole(promise, blocks, Target::Anywhere))
     }
 
     /// Reads where an AG is free, unless that is known. The caller is a user of the turn.

@@ -22,8 +22,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Objects of at most this many blocks (256 KiB) are packed into one run.
-const SMALL_BLOCKS: u64 = 64;
+/// Objects of at most this many blocks (64 KiB) are packed into one run, where there is a hole for it.
+const SMALL_BLOCKS: u64 = 16;
 
 /// Dirty blocks on their way to a segment.
 pub(crate) struct ContentFlush {
@@ -179,12 +179,34 @@ impl Engine {
         let Some(mut promise) = promise else {
             return Ok(());
         };
-        let pieces = self.allocate_extents(&mut promise, blocks, Placement::Known);
+        let outcome = self.place_batch(order, nodes, blocks, &mut promise, placed);
         self.lock_room().space.forfeit(promise);
-        let mut pieces = Pieces::new(pieces?);
+        outcome
+    }
+
+    /// All in one extent if there is a hole for that, else each by its own best fit: a batch that was
+    /// cut anywhere would cut objects.
+    fn place_batch(
+        &self,
+        order: &[usize],
+        nodes: &[FrozenNode],
+        blocks: u64,
+        promise: &mut Reservation,
+        placed: &mut Vec<Placed>,
+    ) -> Result<()> {
+        let whole = self.allocate_whole(promise, blocks)?;
+        let mut pieces = whole.map(|extent| Pieces::new(vec![extent]));
         for &index in order {
-            if let Some(flush) = &nodes[index].flush {
-                spread(index, &flush.runs, &mut pieces, placed);
+            let Some(flush) = &nodes[index].flush else {
+                continue;
+            };
+            match pieces.as_mut() {
+                Some(pieces) => spread(index, &flush.runs, pieces, placed),
+                None => {
+                    let own =
+                        self.allocate_extents(promise, flush.block_count(), Placement::Known)?;
+                    spread(index, &flush.runs, &mut Pieces::new(own), placed);
+                }
             }
         }
         Ok(())
