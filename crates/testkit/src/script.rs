@@ -96,6 +96,11 @@ impl Script {
 /// The paths that `op` names.
 fn paths_of(op: &Op) -> Vec<&str> {
     match op {
+        // Nothing happens, so a sync has nothing to make durable.
+        Op::Replace {
+            len: 0, new_len: 0, ..
+        }
+        | Op::Move { len: 0, .. } => vec![],
         Op::Create { path, .. }
         | Op::Mkdir { path, .. }
         | Op::Rmdir { path }
