@@ -153,7 +153,17 @@ impl ContentTree {
     fn create(&self, path: &str, new: NewNode<'_>, mode: u32) -> Result<()> {
         let (parent, name) = place(&self.database, path)?;
         self.database
-            .create_node(parent, &name, new, mode, Caller { uid: 7, gid: 8 })
+            .create_node(
+                parent,
+                &name,
+                new,
+                mode,
+                Caller {
+                    uid: 7,
+                    gid: 8,
+                    umask: 0,
+                },
+            )
             .map(drop)
     }
 
