@@ -82,6 +82,7 @@ impl Bridge {
         let caller = Caller {
             uid: request.uid(),
             gid: request.gid(),
+            umask: 0, // The kernel has applied it.
         };
         self.database
             .create_node(node_of(parent), name, new, mode & 0o7777, caller)

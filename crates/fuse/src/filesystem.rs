@@ -240,6 +240,7 @@ impl Filesystem for Bridge {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
             ctime: ctime.map(|time| SetTime::At(nanoseconds(time))),
+            drop_set_id: false,
         };
         self.reply_attr(
             self.set_attr(node, handle, change),
