@@ -1,33 +1,29 @@
 //! Flags of system calls in the words of the Content API. Pure.
 
-use fuser::{Errno, RenameFlags};
 use larder::{AllocateMode, RenameMode, SeekTarget, XattrMode};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-
-/// ACLs live under this prefix. The kernel would not enforce what was stored there.
-const SYSTEM_PREFIX: &[u8] = b"system.";
+use larder_fuse_protocol::Errno;
 
 /// `renameat2(2)`; `EINVAL` for combinations and for `RENAME_WHITEOUT`.
-pub(crate) fn rename_mode(flags: RenameFlags) -> Result<RenameMode, Errno> {
-    if flags.is_empty() {
-        Ok(RenameMode::Replace)
-    } else if flags == RenameFlags::RENAME_NOREPLACE {
-        Ok(RenameMode::NoReplace)
-    } else if flags == RenameFlags::RENAME_EXCHANGE {
-        Ok(RenameMode::Exchange)
-    } else {
-        Err(Errno::EINVAL)
+pub(crate) fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Errno::EINVAL),
     }
 }
 
-/// `fallocate(2)`; `EOPNOTSUPP` for the modes that insert and collapse ranges.
+/// `fallocate(2)`; `EOPNOTSUPP` for other combinations. Nothing here is shared, so that to unshare is to
+/// allocate.
 pub(crate) fn allocate_mode(mode: i32) -> Result<AllocateMode, Errno> {
     let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     match mode & !libc::FALLOC_FL_KEEP_SIZE {
         0 => Ok(AllocateMode::Allocate { keep_size }),
         libc::FALLOC_FL_PUNCH_HOLE if keep_size => Ok(AllocateMode::PunchHole),
         libc::FALLOC_FL_ZERO_RANGE => Ok(AllocateMode::ZeroRange { keep_size }),
+        libc::FALLOC_FL_UNSHARE_RANGE => Ok(AllocateMode::Allocate { keep_size }),
+        libc::FALLOC_FL_INSERT_RANGE if !keep_size => Ok(AllocateMode::InsertRange),
+        libc::FALLOC_FL_COLLAPSE_RANGE if !keep_size => Ok(AllocateMode::CollapseRange),
         _ => Err(Errno::EOPNOTSUPP),
     }
 }
@@ -41,23 +37,14 @@ pub(crate) fn seek_target(whence: i32) -> Result<SeekTarget, Errno> {
     }
 }
 
-/// `setxattr(2)`; `EINVAL` for unknown flags.
-pub(crate) fn xattr_mode(flags: i32) -> Result<XattrMode, Errno> {
+/// `setxattr(2)`; `EINVAL` for unknown flags. Access control lists come without flags.
+pub(crate) fn xattr_mode(flags: i32, drops_setgid: bool) -> Result<XattrMode, Errno> {
     match flags {
+        0 if drops_setgid => Ok(XattrMode::SetDroppingSetgid),
         0 => Ok(XattrMode::Set),
         libc::XATTR_CREATE => Ok(XattrMode::Create),
         libc::XATTR_REPLACE => Ok(XattrMode::Replace),
         _ => Err(Errno::EINVAL),
-    }
-}
-
-/// A name that may be stored; `EOPNOTSUPP` for the rest.
-pub(crate) fn xattr_name(name: &OsStr) -> Result<&[u8], Errno> {
-    let name = name.as_bytes();
-    if name.starts_with(SYSTEM_PREFIX) {
-        Err(Errno::EOPNOTSUPP)
-    } else {
-        Ok(name)
     }
 }
 
@@ -69,29 +56,24 @@ mod tests {
     fn flags_are_translated_or_refused() {
         assert_eq!(seek_target(libc::SEEK_HOLE), Ok(SeekTarget::Hole));
         assert_eq!(seek_target(libc::SEEK_SET), Err(Errno::EINVAL));
-        assert_eq!(xattr_mode(libc::XATTR_CREATE), Ok(XattrMode::Create));
+        assert_eq!(xattr_mode(libc::XATTR_CREATE, false), Ok(XattrMode::Create));
         assert_eq!(
-            xattr_mode(libc::XATTR_CREATE | libc::XATTR_REPLACE),
+            xattr_mode(libc::XATTR_CREATE | libc::XATTR_REPLACE, false),
             Err(Errno::EINVAL)
         );
-        assert_eq!(rename_mode(RenameFlags::empty()), Ok(RenameMode::Replace));
+        assert_eq!(xattr_mode(0, true), Ok(XattrMode::SetDroppingSetgid));
+        assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
         assert_eq!(
-            rename_mode(RenameFlags::RENAME_NOREPLACE),
+            rename_mode(libc::RENAME_NOREPLACE),
             Ok(RenameMode::NoReplace)
         );
-        assert_eq!(
-            rename_mode(RenameFlags::RENAME_EXCHANGE),
-            Ok(RenameMode::Exchange)
-        );
+        assert_eq!(rename_mode(libc::RENAME_EXCHANGE), Ok(RenameMode::Exchange));
         for flags in [
             libc::RENAME_WHITEOUT,
             libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE,
             1 << 20,
         ] {
-            assert_eq!(
-                rename_mode(RenameFlags::from_bits_retain(flags)),
-                Err(Errno::EINVAL)
-            );
+            assert_eq!(rename_mode(flags), Err(Errno::EINVAL));
         }
         let keep = libc::FALLOC_FL_KEEP_SIZE;
         assert_eq!(
@@ -110,24 +92,20 @@ mod tests {
             allocate_mode(libc::FALLOC_FL_ZERO_RANGE),
             Ok(AllocateMode::ZeroRange { keep_size: false })
         );
+        assert_eq!(
+            allocate_mode(libc::FALLOC_FL_COLLAPSE_RANGE),
+            Ok(AllocateMode::CollapseRange)
+        );
+        assert_eq!(
+            allocate_mode(libc::FALLOC_FL_INSERT_RANGE),
+            Ok(AllocateMode::InsertRange)
+        );
         for mode in [
             libc::FALLOC_FL_PUNCH_HOLE,
-            libc::FALLOC_FL_COLLAPSE_RANGE,
-            libc::FALLOC_FL_INSERT_RANGE,
+            libc::FALLOC_FL_COLLAPSE_RANGE | keep,
+            libc::FALLOC_FL_INSERT_RANGE | libc::FALLOC_FL_ZERO_RANGE,
         ] {
             assert_eq!(allocate_mode(mode), Err(Errno::EOPNOTSUPP));
         }
-    }
-
-    #[test]
-    fn acls_are_refused_rather_than_stored_and_ignored() {
-        assert_eq!(
-            xattr_name(OsStr::new("system.posix_acl_access")),
-            Err(Errno::EOPNOTSUPP)
-        );
-        assert_eq!(
-            xattr_name(OsStr::new("user.system.x")),
-            Ok(&b"user.system.x"[..])
-        );
     }
 }
