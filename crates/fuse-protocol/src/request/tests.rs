@@ -1,3 +1,4 @@
+//! Requests decoded: good ones, short ones, and any bytes.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

@@ -1,3 +1,4 @@
+//! A service without a transport: refusals, panics, interrupts.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
