@@ -1,4 +1,4 @@
-//! What `fio` reaches with direct sequential I/O, asked in four ways.
+//! What `fio` reaches: with direct sequential I/O, asked in four ways, and with small durable writes.
 
 use std::path::Path;
 
@@ -22,9 +22,7 @@ pub struct Fio {
 impl Fio {
     /// A file of `bytes` in `directory`, written once, so that later writes neither allocate nor convert.
     pub fn create(directory: &Path, bytes: u64) -> Result<Fio, String> {
-        if !process::is_installed("fio") {
-            return Err("bench stream needs fio: apt-get install fio".to_owned());
-        }
+        check_installed()?;
         let file = directory.join("fio.file").to_string_lossy().into_owned();
         let fio = Fio { file, bytes };
         fio.run("write", WAYS[3])?;
@@ -43,7 +41,6 @@ impl Fio {
     fn run(&self, what: &str, (block, depth): (&str, &str)) -> Result<f64, String> {
         let arguments = [
             "--name=sequential",
-            "--output-format=json",
             "--ioengine=libaio",
             "--direct=1",
             "--end_fsync=1",
@@ -55,13 +52,65 @@ impl Fio {
             &format!("--bs={block}"),
             &format!("--iodepth={depth}"),
         ];
-        let text = process::output("fio", &arguments)?;
-        let json: Value = serde_json::from_str(&text).map_err(|error| format!("fio: {error}"))?;
-        json["jobs"][0][what]["bw_bytes"]
-            .as_f64()
-            .map(|bytes| bytes / 1e6)
-            .ok_or("fio says nothing about its bandwidth".to_owned())
+        Ok(run(&arguments, what, "bw_bytes")? / 1e6)
     }
+}
+
+/// Says what to install.
+pub fn check_installed() -> Result<(), String> {
+    match process::is_installed("fio") {
+        true => Ok(()),
+        false => Err("this measurement needs fio: apt-get install fio".to_owned()),
+    }
+}
+
+/// Writes a file of `bytes` and makes it durable.
+pub fn write_file(path: &Path, bytes: u64) -> Result<(), String> {
+    let arguments = [
+        "--name=write",
+        "--ioengine=psync",
+        "--end_fsync=1",
+        "--rw=write",
+        "--bs=1M",
+        &format!("--filename={}", path.display()),
+        &format!("--size={bytes}"),
+    ];
+    run(&arguments, "write", "bw_bytes").map(drop)
+}
+
+/// Writes 4 KiB at random places of a file of `bytes`, each made durable: writes per second.
+pub fn random_synced_writes(
+    path: &Path,
+    bytes: u64,
+    seconds: u32,
+    seed: usize,
+) -> Result<f64, String> {
+    let arguments = [
+        "--name=random",
+        "--ioengine=psync",
+        "--fsync=1",
+        "--overwrite=1",
+        "--invalidate=0",
+        "--rw=randwrite",
+        "--bs=4k",
+        "--time_based",
+        "--norandommap",
+        &format!("--filename={}", path.display()),
+        &format!("--size={bytes}"),
+        &format!("--runtime={seconds}"),
+        &format!("--randseed={seed}"),
+    ];
+    run(&arguments, "write", "iops")
+}
+
+/// One figure of one kind of work.
+fn run(arguments: &[&str], what: &str, figure: &str) -> Result<f64, String> {
+    let all = [&["--output-format=json"], arguments].concat();
+    let text = process::output("fio", &all)?;
+    let json: Value = serde_json::from_str(&text).map_err(|error| format!("fio: {error}"))?;
+    json["jobs"][0][what][figure]
+        .as_f64()
+        .ok_or(format!("fio says nothing about '{figure}'"))
 }
 
 /// The way that is best over all rounds, and its name.

@@ -30,6 +30,12 @@ pub struct Options {
     pub sizes: Option<String>,
     /// Only this side ages: `api` or `mount`.
     pub side: Option<String>,
+    /// Only the parts of `mount` whose name contains this.
+    pub part: Option<String>,
+    /// A built `juicefs` command.
+    pub juicefs: Option<String>,
+    /// Every part of `mount` also on a filesystem that answers from memory.
+    pub is_stub: bool,
 }
 
 impl Options {
