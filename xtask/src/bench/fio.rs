@@ -8,34 +8,53 @@ use super::report::Samples;
 use crate::process;
 
 /// Block size and depth of the queue.
-const WAYS: [(&str, &str); 4] = [("1M", "1"), ("1M", "4"), ("8M", "1"), ("8M", "4")];
+type Way = (&'static str, &'static str);
+
+/// Small and large blocks, one after the other and several at once.
+pub const ALL_WAYS: [Way; 4] = [("1M", "1"), ("1M", "4"), ("8M", "1"), ("8M", "4")];
+/// Blocks as large as the largest request of FUSE.
+pub const FUSE_WAYS: [Way; 2] = [("1M", "1"), ("1M", "4")];
 
 /// One figure per round for each way.
-pub type Rates = [Samples; WAYS.len()];
+pub struct Rates(Vec<(Way, Samples)>);
 
 /// A file that was written before.
 pub struct Fio {
     file: String,
     bytes: u64,
+    ways: &'static [Way],
 }
 
 impl Fio {
     /// A file of `bytes` in `directory`, written once, so that later writes neither allocate nor convert.
-    pub fn create(directory: &Path, bytes: u64) -> Result<Fio, String> {
+    pub fn create(directory: &Path, bytes: u64, ways: &'static [Way]) -> Result<Fio, String> {
         check_installed()?;
         let file = directory.join("fio.file").to_string_lossy().into_owned();
-        let fio = Fio { file, bytes };
-        fio.run("write", WAYS[3])?;
+        let fio = Fio { file, bytes, ways };
+        fio.run("write", ALL_WAYS[3])?;
         Ok(fio)
     }
 
     /// Adds a round: writing up to and with the flush, or reading, MB/s (10⁶).
     pub fn measure(&self, is_write: bool, rates: &mut Rates) -> Result<(), String> {
         let what = if is_write { "write" } else { "read" };
-        for (way, rates) in WAYS.into_iter().zip(rates) {
-            rates.0.push(self.run(what, way)?);
+        for (way, samples) in &mut rates.0 {
+            samples.0.push(self.run(what, *way)?);
         }
         Ok(())
+    }
+
+    /// Nothing measured yet, of writing and of reading.
+    pub fn no_rates(&self) -> [Rates; 2] {
+        let none = || {
+            Rates(
+                self.ways
+                    .iter()
+                    .map(|way| (*way, Samples::default()))
+                    .collect(),
+            )
+        };
+        [none(), none()]
     }
 
     fn run(&self, what: &str, (block, depth): (&str, &str)) -> Result<f64, String> {
@@ -115,13 +134,14 @@ fn run(arguments: &[&str], what: &str, figure: &str) -> Result<f64, String> {
 
 /// The way that is best over all rounds, and its name.
 pub fn best(rates: &Rates) -> (String, Samples) {
-    let medians = rates.iter().map(Samples::median);
-    let best = medians
-        .enumerate()
-        .max_by(|a, b| a.1.total_cmp(&b.1))
-        .map_or(0, |(index, _)| index);
-    let (block, depth) = WAYS[best];
-    (format!("bs={block}, iodepth={depth}"), rates[best].clone())
+    let best = rates
+        .0
+        .iter()
+        .max_by(|a, b| a.1.median().total_cmp(&b.1.median()));
+    let Some(((block, depth), samples)) = best else {
+        return ("nothing".to_owned(), Samples::default());
+    };
+    (format!("bs={block}, iodepth={depth}"), samples.clone())
 }
 
 #[cfg(test)]
@@ -130,14 +150,15 @@ mod tests {
 
     #[test]
     fn the_best_way_is_that_of_the_best_median() {
-        let rates: Rates = [
+        let samples = [
             Samples(vec![1.0, 1.0, 9.0]),
             Samples(vec![2.0, 3.0, 2.0]),
             Samples(vec![1.0, 2.0, 1.0]),
             Samples(vec![0.0, 0.0, 1.0]),
         ];
-        let (way, samples) = best(&rates);
+        let rates = Rates(ALL_WAYS.into_iter().zip(samples.clone()).collect());
+        let (way, found) = best(&rates);
         assert_eq!(way, "bs=1M, iodepth=4");
-        assert_eq!(samples, rates[1]);
+        assert_eq!(found, samples[1]);
     }
 }

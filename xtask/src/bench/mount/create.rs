@@ -8,7 +8,7 @@ use crate::bench::report::{Goal, Report};
 
 const FILE_BYTES: usize = 10_000;
 /// How many times fewer files JuiceFS gets: it would take most of the time.
-const JUICEFS_SHARE: usize = 8;
+const JUICEFS_SHARE: usize = 10;
 
 /// Create, write, close.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
@@ -17,7 +17,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     if let Some(program) = bench.juicefs() {
         places.push(Place::juicefs(&program, at.path())?);
     }
-    let files = bench.options().choose(2000, 4000, 8000);
+    let files = bench.options().choose(4000, 6000, 10_000);
     report.note(&format!(
         "**Create, write 10 KB, close**: about {files} files per turn, one {JUICEFS_SHARE}th of them on {JUICEFS}; each \
          thread has a directory of its own.",

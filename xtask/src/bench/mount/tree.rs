@@ -7,7 +7,7 @@ use std::thread;
 
 use super::{Bench, GROWN_BYTES, figures};
 use crate::Outcome;
-use crate::bench::places::{PLAIN, close};
+use crate::bench::places::{PLAIN, Place, close};
 use crate::bench::report::{Goal, Report};
 
 const FILE_BYTES: usize = 1000;
@@ -38,7 +38,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         populate(&root, files)?;
         place.settle()?;
         let directory = root.to_string_lossy().into_owned();
-        let mut timed = |line: usize, program: &str, arguments: &[&str]| {
+        let mut timed = |line: usize, place: &Place, program: &str, arguments: &[&str]| {
             let turn = place.measure(|| {
                 run_silently(program, arguments)?;
                 Ok(files as u64)
@@ -48,12 +48,14 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         };
         let ls = ["-l", &directory];
         let find_files = [&directory, "-type", "f"];
+        place.mount_anew()?;
         bench.setting.cool()?;
-        timed(first_find, "find", &find_files)?;
-        timed(find, "find", &find_files)?;
+        timed(first_find, place, "find", &find_files)?;
+        timed(find, place, "find", &find_files)?;
+        place.mount_anew()?;
         bench.setting.cool()?;
-        timed(first_list, "ls", &ls)?;
-        timed(list, "ls", &ls)?;
+        timed(first_list, place, "ls", &ls)?;
+        timed(list, place, "ls", &ls)?;
         stat_all(&root)?;
         let turn = place.measure(|| {
             for _ in 0..STAT_PASSES {
