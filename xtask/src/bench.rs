@@ -24,6 +24,7 @@ mod get;
 mod load;
 mod meters;
 mod mount;
+mod passthrough;
 mod places;
 mod population;
 mod put;
@@ -32,6 +33,7 @@ mod setting;
 mod sides;
 mod steady;
 mod stream;
+mod yardsticks;
 
 use std::fs;
 use std::time::Instant;
@@ -41,6 +43,7 @@ use crate::process;
 use crate::workspace::Workspace;
 use report::Report;
 use setting::{Options, Setting};
+pub use yardsticks::{SERVE_MEMORY, SERVE_PASSTHROUGH, serve_memory, serve_passthrough};
 
 const SUMMARY_HEAD: &str = "\
 | verb | figure | median [min–max] | target |

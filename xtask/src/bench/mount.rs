@@ -51,12 +51,25 @@ impl Bench<'_> {
         &self.setting.options
     }
 
-    /// A mounted database, and a plain directory.
+    /// A mounted database and a plain directory; with `--stub` also a filesystem in memory.
     fn places(&self, at: &Path, grown_bytes: u64) -> Result<Vec<Place>, String> {
-        Ok(vec![
+        let mut places = vec![
             Place::larder(&self.larder, at, grown_bytes)?,
             Place::plain(at)?,
-        ])
+        ];
+        if self.options().is_stub {
+            places.push(Place::floor(at)?);
+        }
+        Ok(places)
+    }
+
+    /// The same, and the filesystem in memory always.
+    fn places_and_floor(&self, at: &Path, grown_bytes: u64) -> Result<Vec<Place>, String> {
+        let mut places = self.places(at, grown_bytes)?;
+        if !self.options().is_stub {
+            places.push(Place::floor(at)?);
+        }
+        Ok(places)
     }
 
     /// Every place has its turn in every round: `turn(place's number, place, round)`.

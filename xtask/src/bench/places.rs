@@ -2,6 +2,7 @@
 //!
 //! Larder is the released command, as users run it. Every place is on the same disk, or in memory.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -10,7 +11,9 @@ use rustix::fs::IFlags;
 
 use super::cpu::Cpu;
 use super::figures::Turn;
+use super::passthrough::WAY_XATTR;
 use super::sides::{Api, Side, grow};
+use super::yardsticks::{SERVE_MEMORY, SERVE_PASSTHROUGH};
 use crate::Outcome;
 use crate::mounts::{Larder, Mount, Served};
 use crate::process;
@@ -21,6 +24,8 @@ pub const LARDER: &str = "Larder";
 pub const PLAIN: &str = "ext4";
 /// An empty filesystem in memory, served with the same library and options: what FUSE allows.
 pub const FLOOR: &str = "floor";
+/// A FUSE filesystem that only passes on to the plain one.
+const PASSTHROUGH: &str = "passthrough";
 /// A JuiceFS with its names in SQLite and its content in local files.
 pub const JUICEFS: &str = "JuiceFS";
 
@@ -73,6 +78,32 @@ impl Place {
                 database,
                 mount,
             },
+        })
+    }
+
+    /// An empty filesystem in memory, mounted below `at`.
+    pub fn floor(at: &Path) -> Result<Place, String> {
+        let root = make_directory(at, "floor")?;
+        Place::yardstick(FLOOR, root, &[OsStr::new(SERVE_MEMORY)])
+    }
+
+    /// A filesystem that passes on to a directory below `at`.
+    pub fn passthrough(at: &Path) -> Result<Place, String> {
+        let directory = make_directory(at, "passthrough.files")?;
+        let root = make_directory(at, "passthrough")?;
+        let verb = [OsStr::new(SERVE_PASSTHROUGH), directory.as_ref()];
+        Place::yardstick(PASSTHROUGH, root, &verb)
+    }
+
+    /// Served by this program, started again.
+    fn yardstick(name: &'static str, root: PathBuf, verb: &[&OsStr]) -> Result<Place, String> {
+        let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+        let arguments = [verb, &[root.as_ref()]].concat();
+        let served = Served::start(&program, &arguments, &root)?;
+        Ok(Place {
+            name,
+            root,
+            server: Server::Other(served),
         })
     }
 
@@ -130,6 +161,14 @@ impl Place {
     /// A path inside.
     pub fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
+    }
+
+    /// How a passthrough passes on.
+    pub fn passes_on(&self) -> Result<String, String> {
+        let mut value = [0; 100];
+        let len = rustix::fs::getxattr(&self.root, WAY_XATTR, &mut value)
+            .map_err(|error| explain(&self.root, error.into()))?;
+        Ok(String::from_utf8_lossy(&value[..len]).into_owned())
     }
 
     /// Everything so far is durable. A mount commits everything at a directory's fsync, a plain filesystem

@@ -3,7 +3,7 @@
 use super::{Bench, GROWN_BYTES, figures};
 use crate::Outcome;
 use crate::bench::load::{Ending, Load};
-use crate::bench::places::{JUICEFS, PLAIN, Place, close};
+use crate::bench::places::{FLOOR, JUICEFS, PLAIN, Place, close};
 use crate::bench::report::{Goal, Report};
 
 const FILE_BYTES: usize = 10_000;
@@ -13,7 +13,7 @@ const JUICEFS_SHARE: usize = 10;
 /// Create, write, close.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let at = bench.setting.directory()?;
-    let mut places = bench.places(at.path(), GROWN_BYTES)?;
+    let mut places = bench.places_and_floor(at.path(), GROWN_BYTES)?;
     if let Some(program) = bench.juicefs() {
         places.push(Place::juicefs(&program, at.path())?);
     }
@@ -26,6 +26,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     for (threads, target) in [(1, 0.4), (4, 0.6), (32, 0.6)] {
         let goals = [
             (PLAIN, Goal::AtLeast(target)),
+            (FLOOR, Goal::AtLeast(0.6)),
             (JUICEFS, Goal::AtLeast(10.0)),
         ];
         let line = figures.line(&format!("create 10 KB, {}", many(threads)), &goals);

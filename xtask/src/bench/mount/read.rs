@@ -15,7 +15,7 @@ const PASSES: u64 = 3;
 /// Measures.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let at = bench.setting.directory()?;
-    let mut places = bench.places(at.path(), GROWN_BYTES)?;
+    let mut places = bench.places_and_floor(at.path(), GROWN_BYTES)?;
     let files = bench.options().choose(2000, 3000, 4000);
     report.note(&format!(
         "**Open, read 10 KB, close**: {files} files in the order in which they were written. First read: Larder was \
