@@ -56,6 +56,10 @@ fn main() -> ExitCode {
         ["kill9", ref rest @ ..] => kill9::parse_and_run(rest),
         ["demo-import", directory] => demo_import::run(directory),
         ["bench", ref rest @ ..] => bench::run(rest),
+        [bench::SERVE_MEMORY, mountpoint] => bench::serve_memory(mountpoint),
+        [bench::SERVE_PASSTHROUGH, directory, mountpoint] => {
+            bench::serve_passthrough(directory, mountpoint)
+        }
         ["help" | "--help" | "-h"] | [] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
