@@ -46,6 +46,11 @@ impl Larder {
         })
     }
 
+    /// Where it was built.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Runs a verb and returns what it prints; an exit code other than 0 is an error.
     pub fn run(&self, arguments: &[&str]) -> Result<String, String> {
         process::output(&self.path.to_string_lossy(), arguments)
