@@ -1,5 +1,6 @@
 /* glibc's pathconf answers 127 for the link count limit of every FUSE filesystem, whatever it allows, and
  * pjdfstest skips its test then. This answers what LARDER_LINK_MAX says in its place. */
+#define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,5 +1,7 @@
 //! Real mounts of real databases. Needs `/dev/fuse`, and root or `fusermount3`.
 
+mod arena;
 mod common;
 mod life;
+mod model;
 mod posix;
