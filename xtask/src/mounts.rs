@@ -13,6 +13,9 @@ use crate::workspace::Workspace;
 /// How long a mount may take to serve or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long others may keep a mount busy.
+const BUSY: Duration = Duration::from_secs(5);
+
 /// The built `larder` command.
 #[derive(Debug, Clone)]
 pub struct Larder {
@@ -100,10 +103,17 @@ impl Mount {
         self.child.id()
     }
 
-    /// Unmounts in the ordinary way and waits for the server to end.
+    /// Unmounts in the ordinary way and waits for the server to end. Whoever looks at the mount just now,
+    /// the server itself when it has just begun to serve, keeps it busy for an instant.
     pub fn unmount(mut self) -> Result<(), String> {
-        self.larder
-            .run(&["umount", &self.directory.to_string_lossy()])?;
+        let directory = self.directory.to_string_lossy().into_owned();
+        let started = Instant::now();
+        while let Err(line) = self.larder.run(&["umount", &directory]) {
+            if !line.contains("in use") || started.elapsed() > BUSY {
+                return Err(line);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
         let status = self
             .child
             .wait()

@@ -24,7 +24,7 @@ const CHANGE: &str = r#"
 cd "$1"
 git switch -q -c changed
 for file in $(git ls-files | awk 'NR % 37 == 0'); do echo changed >> "$file"; done
-git ls-files | awk 'NR % 101 == 1' | xargs git rm -q
+git ls-files | awk 'NR % 101 == 1' | xargs git rm -q --force
 for file in $(git ls-files | awk 'NR % 211 == 2'); do git mv "$file" "$file.moved"; done
 git -c user.name=t -c user.email=t@example.org commit -qam changed
 git status --porcelain

@@ -16,7 +16,9 @@
 use crate::arena::Arena;
 use crate::common::{TestMount, database_path};
 use larder::{Database, OpenOptions};
-use larder_testkit::{EntryKind, HostTree, Mix, Op, Rng, Script, Tree, digest, explain_difference};
+use larder_testkit::{
+    EntryKind, HostTree, Mix, Model, Op, Rng, Script, Tree, digest, explain_difference,
+};
 use std::fs::{self, File, OpenOptions as FileOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -25,11 +27,11 @@ use std::thread;
 
 const THREADS: usize = 4;
 const SEED: u64 = 4;
-const ROUNDS: usize = 6;
+const ROUNDS: usize = 12;
 /// Operations of a thread in its own directory, per round.
 const OWN_OPS: usize = 40;
 /// Rounds between two remounts.
-const REMOUNT_ROUNDS: usize = 3;
+const REMOUNT_ROUNDS: usize = 4;
 
 const MIX: Mix = Mix {
     entries_max: 40,
@@ -99,7 +101,9 @@ struct Worker {
     root: PathBuf,
     host: HostTree,
     script: Script,
+    /// How many operations of the script were made, and what they leave.
     made: usize,
+    model: Model,
     rng: Rng,
     /// Files without a name that are open, and what they hold.
     lost: Vec<(File, u64)>,
@@ -115,6 +119,7 @@ impl Worker {
             root,
             script: Script::generate(seed, OWN_OPS * rounds, MIX),
             made: 0,
+            model: Model::new(),
             rng: Rng::new(!seed),
             lost: Vec::new(),
         }
@@ -146,6 +151,7 @@ impl Worker {
             .map_err(says)
             .unwrap_or_else(|line| panic!("{line}"));
         self.made += 1;
+        self.model.apply(&op);
         if let Some((file, content)) = endangered
             && file.metadata().unwrap().nlink() == 0
         {
@@ -154,8 +160,7 @@ impl Worker {
         if let Some(path) = changed_file(&op)
             && self.rng.chance(50)
         {
-            let tree = self.script.tree(self.made);
-            self.look_at(&tree, path);
+            self.look_at(&self.model.tree(), path);
         }
         if self.rng.chance(4) {
             self.compare(usize::MAX);
@@ -209,7 +214,7 @@ impl Worker {
             self.index,
             self.made,
             self.script.ops.get(self.made.wrapping_sub(1)),
-            explain_difference(&self.script.tree(self.made), &found)
+            explain_difference(&self.model.tree(), &found)
         );
     }
 
