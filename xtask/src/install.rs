@@ -115,10 +115,20 @@ pub fn crate_program(name: &str, version: &str, why: &str) -> Result<PathBuf, St
     if is_wanted(name) {
         return Ok(PathBuf::from(name));
     }
-    println!("installing {wanted} from crates.io into {}: {why}", root.display());
+    println!(
+        "installing {wanted} from crates.io into {}: {why}",
+        root.display()
+    );
     let root = root.to_string_lossy();
     let install = [
-        "install", name, "--version", version, "--locked", "--quiet", "--root", &root,
+        "install",
+        name,
+        "--version",
+        version,
+        "--locked",
+        "--quiet",
+        "--root",
+        &root,
     ];
     process::run("cargo", &install)?;
     Ok(own)
@@ -139,7 +149,9 @@ pub fn find_postgres() -> Result<PathBuf, String> {
 }
 
 fn postgres_directory() -> Option<PathBuf> {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten();
     let debian = versions
         .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
         .filter(|directory| directory.join("initdb").is_file())

@@ -19,9 +19,7 @@ pub fn run(site: &Site) -> Result<Tally, String> {
     let output = site.mountpoint().join("output");
     let sources = site.mountpoint().join("sources");
     let mut cases = Cases::default();
-    cases.run("its output on the mount", || {
-        build(site, &root, &output)
-    });
+    cases.run("its output on the mount", || build(site, &root, &output));
     cases.run("its sources and its output on the mount", || {
         let script = "rsync -a --exclude=/target --exclude=.git \"$1/\" \"$2/\"";
         run::shell(script, &[&root, &sources], PATIENCE)?;
@@ -30,7 +28,9 @@ pub fn run(site: &Site) -> Result<Tally, String> {
     cases.run("nothing to do when built again", || {
         let again = cargo(site, &sources, &sources.join("target"))?;
         match again.contains("Compiling") {
-            true => Err(format!("cargo believes that something has changed:\n{again}")),
+            true => Err(format!(
+                "cargo believes that something has changed:\n{again}"
+            )),
             false => Ok(()),
         }
     });

@@ -25,7 +25,13 @@ const TESTS: [&str; 9] = [
 ];
 
 /// Interpreters that may ship their tests; Debian's own leaves them out.
-const INTERPRETERS: [&str; 5] = ["python3", "python3.13", "python3.12", "python3.11", "python3.10"];
+const INTERPRETERS: [&str; 5] = [
+    "python3",
+    "python3.13",
+    "python3.12",
+    "python3.11",
+    "python3.10",
+];
 
 /// Runs the same tests on both sides, case by case.
 pub fn run(site: &Site) -> Result<Tally, String> {
@@ -47,7 +53,10 @@ fn find_python() -> Result<String, String> {
     let python = INTERPRETERS.into_iter().find(has_tests).ok_or(
         "no Python with its own tests on the search path: install one by pyenv, or apt-get install libpython3-testsuite python3-full",
     )?;
-    println!("{python}: {}", process::output(python, &["--version"])?.trim());
+    println!(
+        "{python}: {}",
+        process::output(python, &["--version"])?.trim()
+    );
     Ok(python.to_owned())
 }
 
@@ -116,7 +125,9 @@ mod tests {
         let verdicts = parse(xml);
         assert_eq!(verdicts["test.a.A.one"], Verdict::Passed);
         assert_eq!(verdicts["test.a.A.two"], Verdict::Skipped);
-        assert!(matches!(&verdicts["test.a.A.three"], Verdict::Failed(text) if text.contains("1 != 2")));
+        assert!(
+            matches!(&verdicts["test.a.A.three"], Verdict::Failed(text) if text.contains("1 != 2"))
+        );
         assert_eq!(verdicts.len(), 3);
     }
 }

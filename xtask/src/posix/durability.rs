@@ -26,15 +26,23 @@ const SEED: u64 = 11;
 type Way = fn(path: &Path, bytes: &[u8]) -> std::io::Result<()>;
 
 const WAYS: [(&str, Way); 8] = [
-    ("O_SYNC", |path, bytes| written(path, OFlags::SYNC, bytes).map(drop)),
-    ("O_DSYNC", |path, bytes| written(path, OFlags::DSYNC, bytes).map(drop)),
+    ("O_SYNC", |path, bytes| {
+        written(path, OFlags::SYNC, bytes).map(drop)
+    }),
+    ("O_DSYNC", |path, bytes| {
+        written(path, OFlags::DSYNC, bytes).map(drop)
+    }),
     ("msync of a shared map", |path, bytes| {
         let file = open(path, OFlags::empty())?;
         file.set_len(bytes.len() as u64)?;
         map_and_sync(&file, bytes)
     }),
-    ("fsync", |path, bytes| written(path, OFlags::empty(), bytes)?.sync_all()),
-    ("fdatasync", |path, bytes| written(path, OFlags::empty(), bytes)?.sync_data()),
+    ("fsync", |path, bytes| {
+        written(path, OFlags::empty(), bytes)?.sync_all()
+    }),
+    ("fdatasync", |path, bytes| {
+        written(path, OFlags::empty(), bytes)?.sync_data()
+    }),
     ("fsync of another descriptor", |path, bytes| {
         drop(written(path, OFlags::empty(), bytes)?);
         File::open(path)?.sync_all()
@@ -62,9 +70,10 @@ pub fn run(site: &Site) -> Result<Tally, String> {
             (0..rounds).try_for_each(|round| kill_after(site, &directory, *way, round, &mut rng))
         });
     }
-    cases.run(&format!("write, rename without sync, {kills} kills"), || {
-        (0..kills).try_for_each(|_| kill_while_replacing(site, &mut rng))
-    });
+    cases.run(
+        &format!("write, rename without sync, {kills} kills"),
+        || (0..kills).try_for_each(|_| kill_while_replacing(site, &mut rng)),
+    );
     cases.run(&format!("append, fdatasync, {kills} kills"), || {
         (0..kills).try_for_each(|kill| kill_while_appending(site, kill, &mut rng))
     });
@@ -72,7 +81,13 @@ pub fn run(site: &Site) -> Result<Tally, String> {
     Ok(cases.tally())
 }
 
-fn kill_after(site: &Site, directory: &str, way: Way, round: u64, rng: &mut Rng) -> Result<(), String> {
+fn kill_after(
+    site: &Site,
+    directory: &str,
+    way: Way,
+    round: u64,
+    rng: &mut Rng,
+) -> Result<(), String> {
     let directory = site.mountpoint().join(directory);
     let explain = |error| format!("{}: {error}", directory.display());
     let mount = site.mount()?;
@@ -97,7 +112,11 @@ fn kill_after(site: &Site, directory: &str, way: Way, round: u64, rng: &mut Rng)
             "round {round}: {} bytes were synced, {} are there{}",
             bytes.len(),
             found.len(),
-            if found.len() == bytes.len() { ", others" } else { "" }
+            if found.len() == bytes.len() {
+                ", others"
+            } else {
+                ""
+            }
         ));
     }
     mount.unmount()
@@ -111,7 +130,11 @@ fn kill_while_replacing(site: &Site, rng: &mut Rng) -> Result<(), String> {
     let renamed = AtomicU64::new(0);
     let synced = AtomicU64::new(0);
     let replace = |generation: u64| -> std::io::Result<()> {
-        drop(written(&temporary, OFlags::TRUNC, &generation_bytes(seed, generation))?);
+        drop(written(
+            &temporary,
+            OFlags::TRUNC,
+            &generation_bytes(seed, generation),
+        )?);
         fs::rename(&temporary, &path)?;
         renamed.store(generation, Ordering::SeqCst);
         if generation.is_multiple_of(64) {
@@ -188,7 +211,10 @@ fn kill_while_appending(site: &Site, kill: u64, rng: &mut Rng) -> Result<(), Str
     let is_right = |(number, record): (usize, &[u8; RECORD as usize])| {
         record[..] == fill(seed + number as u64, RECORD)
     };
-    if !rest.is_empty() || (records.len() as u64) < synced || !records.iter().enumerate().all(is_right) {
+    if !rest.is_empty()
+        || (records.len() as u64) < synced
+        || !records.iter().enumerate().all(is_right)
+    {
         return Err(format!(
             "{synced} records were synced; {} bytes are there, not all of them right",
             found.len()
@@ -206,9 +232,8 @@ fn load_and_kill(
     let mount: Mount = site.mount()?;
     let is_killed = AtomicBool::new(false);
     thread::scope(|scope| {
-        let load = scope.spawn(|| {
-            (0..).find_map(|number| step(number).err().map(|error| (number, error)))
-        });
+        let load = scope
+            .spawn(|| (0..).find_map(|number| step(number).err().map(|error| (number, error))));
         let started = Instant::now();
         while started.elapsed() < delay && !load.is_finished() {
             thread::sleep(Duration::from_millis(1));
@@ -248,7 +273,16 @@ fn map_and_sync(file: &File, bytes: &[u8]) -> std::io::Result<()> {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
     let (length, rights) = (bytes.len(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: a new map of `length` bytes at an address of the kernel's choice; the file has that length.
-    let map = unsafe { mmap(std::ptr::null_mut(), length, rights, MapFlags::SHARED, file, 0)? };
+    let map = unsafe {
+        mmap(
+            std::ptr::null_mut(),
+            length,
+            rights,
+            MapFlags::SHARED,
+            file,
+            0,
+        )?
+    };
     // SAFETY: the map has `length` bytes and may be written; nothing else refers to it.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), map.cast::<u8>(), length) };
     // SAFETY: exactly the map made above, which is not used afterwards.

@@ -53,12 +53,22 @@ pub fn run(site: &Site) -> Result<Tally, String> {
     let mut mount = site.mount()?;
     for (index, (what, arguments)) in JOBS.iter().enumerate() {
         let name = format!("verify-{index}");
-        cases.run(what, || fio(site, &name, &format!("{arguments} --size={size} --do_verify=1")));
+        cases.run(what, || {
+            fio(
+                site,
+                &name,
+                &format!("{arguments} --size={size} --do_verify=1"),
+            )
+        });
     }
     // With blocks of mixed sizes, fio does not find again what another run of it wrote.
     let blocks = format!("--ioengine=psync --bs=16k --numjobs=4 --size={size}");
     let written = cases.run("blocks of 16 KiB, 4 jobs: write", || {
-        fio(site, "remount", &format!("{blocks} --rw=write --do_verify=1"))
+        fio(
+            site,
+            "remount",
+            &format!("{blocks} --rw=write --do_verify=1"),
+        )
     });
     if written {
         mount.unmount()?;
@@ -77,7 +87,12 @@ fn fio(site: &Site, name: &str, arguments: &str) -> Result<(), String> {
         .current_dir(site.scratch())
         .arg(format!("--name={name}"))
         .arg(format!("--directory={}", site.mountpoint().display()))
-        .args(["--verify=crc32c", "--verify_fatal=1", "--randseed=4", "--output-format=terse"])
+        .args([
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--randseed=4",
+            "--output-format=terse",
+        ])
         .args(["--verify_state_save=0", "--fallocate=none"])
         .args(arguments.split(' '));
     run::succeed(&mut command, PATIENCE).map(drop)

@@ -49,9 +49,17 @@ pub fn run(site: &Site) -> Result<Tally, String> {
             said => Err(format!("'{script}' says: {said}")),
         }
     };
-    let same = || quietly("diff -r --no-dereference --exclude=.git \"$1\" \"$2\"", &[&here, &there]);
+    let same = || {
+        quietly(
+            "diff -r --no-dereference --exclude=.git \"$1\" \"$2\"",
+            &[&here, &there],
+        )
+    };
     let fsck = |path: &Path| {
-        quietly("git -C \"$1\" fsck --full --strict --no-progress --no-dangling", &[path])
+        quietly(
+            "git -C \"$1\" fsck --full --strict --no-progress --no-dangling",
+            &[path],
+        )
     };
     let status = |path: &Path| quietly("git -C \"$1\" status --porcelain", &[path]);
     let tree_of = |path: &Path| shell(CHANGE, &[path], PATIENCE);
@@ -67,7 +75,9 @@ pub fn run(site: &Site) -> Result<Tally, String> {
             }
         });
         cases.run("fsck", || fsck(&there));
-        cases.run("gc", || quietly("git -C \"$1\" gc -q --prune=now", &[&there]));
+        cases.run("gc", || {
+            quietly("git -C \"$1\" gc -q --prune=now", &[&there])
+        });
         cases.run("fsck after gc", || fsck(&there));
         cases.run("clone on the mount, with hard links", || {
             quietly("git clone -q \"$1\" \"$2\"", &[&there, &second])?;
@@ -93,8 +103,11 @@ fn generate(site: &Site, repository: &Path, files: u64) -> Result<(), String> {
     let stream = site.scratch().join("stream");
     let explain = |error| format!("{}: {error}", stream.display());
     let mut out = BufWriter::new(File::create(&stream).map_err(explain)?);
-    write_stream(&mut out, files).and_then(|()| out.flush()).map_err(explain)?;
-    let script = "git init -q --bare -b master \"$1\" && git -C \"$1\" fast-import --quiet < \"$2\"";
+    write_stream(&mut out, files)
+        .and_then(|()| out.flush())
+        .map_err(explain)?;
+    let script =
+        "git init -q --bare -b master \"$1\" && git -C \"$1\" fast-import --quiet < \"$2\"";
     shell(script, &[repository, &stream], PATIENCE).map(drop)
 }
 
@@ -104,7 +117,11 @@ fn write_stream(out: &mut dyn Write, files: u64) -> std::io::Result<()> {
     let mut written = 0;
     for commit in 0..COMMITS {
         writeln!(out, "commit refs/heads/master")?;
-        writeln!(out, "committer t <t@example.org> {} +0000", 1_700_000_000 + commit)?;
+        writeln!(
+            out,
+            "committer t <t@example.org> {} +0000",
+            1_700_000_000 + commit
+        )?;
         writeln!(out, "data 6\ncommit")?;
         let end = files * (commit + 1) / COMMITS;
         let mut changed: Vec<u64> = (0..written / 50).map(|_| rng.below(written)).collect();
@@ -113,7 +130,11 @@ fn write_stream(out: &mut dyn Write, files: u64) -> std::io::Result<()> {
         for file in changed {
             let text = text(&mut rng);
             let directory = file / FILES_PER_DIRECTORY;
-            writeln!(out, "M 100644 inline part-{}/directory-{directory}/file-{file}.txt", directory % 16)?;
+            writeln!(
+                out,
+                "M 100644 inline part-{}/directory-{directory}/file-{file}.txt",
+                directory % 16
+            )?;
             writeln!(out, "data {}\n{text}", text.len())?;
         }
         writeln!(out)?;

@@ -18,8 +18,20 @@ pub fn run(site: &Site) -> Result<Tally, String> {
         cases.run(&format!("seed {seed}, {rounds} rounds"), || {
             let mut command = Command::new("cargo");
             command
-                .args(["test", "--quiet", "--package", "larder-fuse", "--test", "mount"])
-                .args(["--", "--exact", "--nocapture", "model::threads_agree_with_the_model"])
+                .args([
+                    "test",
+                    "--quiet",
+                    "--package",
+                    "larder-fuse",
+                    "--test",
+                    "mount",
+                ])
+                .args([
+                    "--",
+                    "--exact",
+                    "--nocapture",
+                    "model::threads_agree_with_the_model",
+                ])
                 .env("LARDER_MODEL_SEED", seed.to_string())
                 .env("LARDER_MODEL_ROUNDS", rounds.to_string());
             let text = run::succeed(&mut command, PATIENCE)?;

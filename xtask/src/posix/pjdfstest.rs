@@ -59,8 +59,7 @@ struct Pjdfstest {
 
 impl Pjdfstest {
     fn new(site: &Site) -> Result<Pjdfstest, String> {
-        let program =
-            install::crate_program("pjdfstest", "0.2.2", "checks POSIX call by call")?;
+        let program = install::crate_program("pjdfstest", "0.2.2", "checks POSIX call by call")?;
         let pjdfstest = Pjdfstest {
             program,
             scratch: site.scratch().to_owned(),
@@ -127,7 +126,10 @@ impl Pjdfstest {
         let verdicts = parse(&finished.text);
         match finished.text.contains("Summary: ") && !verdicts.is_empty() {
             true => Ok(verdicts),
-            false => Err(format!("pjdfstest did not end well:\n{}", finished.tail(15))),
+            false => Err(format!(
+                "pjdfstest did not end well:\n{}",
+                finished.tail(15)
+            )),
         }
     }
 

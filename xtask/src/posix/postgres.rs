@@ -35,12 +35,19 @@ pub fn run(site: &Site) -> Result<Tally, String> {
     let mut server = None;
     let prepared = cases.run("initdb", || {
         cluster.own(&cluster.data)?;
-        let arguments = ["--data-checksums", "--auth=trust", "--encoding=UTF8", "--locale=C"];
+        let arguments = [
+            "--data-checksums",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+        ];
         cluster.tool("initdb", &arguments).map(drop)
     }) && cases.run("start, create tables", || {
         server = Some(cluster.start()?);
         let scale = scale.to_string();
-        cluster.client("pgbench", &["--initialize", "--quiet", "--scale", &scale]).map(drop)
+        cluster
+            .client("pgbench", &["--initialize", "--quiet", "--scale", &scale])
+            .map(drop)
     }) && cases.run(&format!("pgbench, {seconds} s"), || {
         let text = run::succeed(&mut cluster.load(seconds), PATIENCE)?;
         let tps = text.lines().filter(|line| line.starts_with("tps"));
@@ -81,23 +88,41 @@ pub fn run(site: &Site) -> Result<Tally, String> {
         }
     });
     if let Some(running) = server.filter(|_| recovered) {
-        cases.run("every committed transaction is there, the sums agree", || {
-            let answer = cluster.client("psql", &["-XAtc", SUMS])?;
-            let committed = cluster.count_logged()?;
-            println!("        {committed} transactions were committed; sums and history: {}", answer.trim());
-            match answer.trim().split_once('|') {
-                Some(("t", count)) if count.parse().is_ok_and(|count: u64| count >= committed) => Ok(()),
-                _ => Err(format!("{committed} were committed, SQL says {answer}")),
-            }
-        });
+        cases.run(
+            "every committed transaction is there, the sums agree",
+            || {
+                let answer = cluster.client("psql", &["-XAtc", SUMS])?;
+                let committed = cluster.count_logged()?;
+                println!(
+                    "        {committed} transactions were committed; sums and history: {}",
+                    answer.trim()
+                );
+                match answer.trim().split_once('|') {
+                    Some(("t", count))
+                        if count.parse().is_ok_and(|count: u64| count >= committed) =>
+                    {
+                        Ok(())
+                    }
+                    _ => Err(format!("{committed} were committed, SQL says {answer}")),
+                }
+            },
+        );
         cases.run("amcheck", || {
-            let arguments = ["--all", "--install-missing", "--heapallindexed", "--parent-check", "--rootdescend"];
+            let arguments = [
+                "--all",
+                "--install-missing",
+                "--heapallindexed",
+                "--parent-check",
+                "--rootdescend",
+            ];
             cluster.client("pg_amcheck", &arguments).map(drop)
         });
         cases.run("vacuum, reindex, dump", || {
             cluster.client("vacuumdb", &["--all", "--full", "--quiet"])?;
             cluster.client("reindexdb", &["--quiet"])?;
-            cluster.client("pg_dumpall", &["--no-sync", "--file=/dev/null"]).map(drop)
+            cluster
+                .client("pg_dumpall", &["--no-sync", "--file=/dev/null"])
+                .map(drop)
         });
         cases.run("stop", || {
             running.signal(Signal::INT)?;
@@ -106,7 +131,9 @@ pub fn run(site: &Site) -> Result<Tally, String> {
                 finished => Err(finished.tail(15)),
             }
         });
-        cases.run("page checksums", || cluster.tool("pg_checksums", &["--check"]).map(drop));
+        cases.run("page checksums", || {
+            cluster.tool("pg_checksums", &["--check"]).map(drop)
+        });
     }
     cases.run("clean afterwards", || site.finish(mount));
     Ok(cases.tally())
@@ -213,10 +240,18 @@ impl Cluster {
         let mut count = 0;
         for entry in fs::read_dir(&self.runtime).map_err(explain)? {
             let path = entry.map_err(explain)?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             if name.starts_with("pgbench_log") {
                 // A line that was cut short is no line.
-                count += fs::read(&path).map_err(explain)?.iter().filter(|byte| **byte == b'\n').count() as u64;
+                count += fs::read(&path)
+                    .map_err(explain)?
+                    .iter()
+                    .filter(|byte| **byte == b'\n')
+                    .count() as u64;
             }
         }
         Ok(count)

@@ -47,7 +47,8 @@ pub fn run(site: &Site) -> Result<Tally, String> {
     let copy = site.mountpoint().join("copy");
     shell(TREE, &[&original], PATIENCE)?;
     drop(
-        UnixListener::bind(original.join("socket")).map_err(|error| format!("a socket: {error}"))?,
+        UnixListener::bind(original.join("socket"))
+            .map_err(|error| format!("a socket: {error}"))?,
     );
     let mount = site.mount()?;
     let mut cases = Cases::default();
@@ -93,13 +94,16 @@ fn rsync(from: &Path, to: &Path) -> Result<(), String> {
 
 /// rsync finds nothing to do, and neither do our own eyes.
 fn compare(original: &Path, copy: &Path) -> Result<(), String> {
-    let script =
-        "rsync -aHAXS --checksum --delete --numeric-ids --dry-run --itemize-changes \"$1/\" \"$2/\"";
+    let script = "rsync -aHAXS --checksum --delete --numeric-ids --dry-run --itemize-changes \"$1/\" \"$2/\"";
     let found = shell(script, &[original, copy], PATIENCE)?;
     if !found.trim().is_empty() {
         return Err(format!("rsync would change:\n{found}"));
     }
-    shell("diff -r --no-dereference --exclude=pipe --exclude=socket --exclude=null --exclude=disk \"$1\" \"$2\"", &[original, copy], PATIENCE)?;
+    shell(
+        "diff -r --no-dereference --exclude=pipe --exclude=socket --exclude=null --exclude=disk \"$1\" \"$2\"",
+        &[original, copy],
+        PATIENCE,
+    )?;
     for show in ["getfacl -nP", "getfattr -hd -m - -e hex"] {
         let script = format!("cd \"$1\" && find . -print0 | sort -z | xargs -0 {show}");
         let shown = |path: &Path| shell(&script, &[path], PATIENCE);

@@ -52,8 +52,7 @@ pub fn succeed(command: &mut Command, patience: Duration) -> Result<String, Stri
 pub fn shell(script: &str, arguments: &[&Path], patience: Duration) -> Result<String, String> {
     let mut command = Command::new("sh");
     command.args(["-euc", script, "sh"]).args(arguments);
-    succeed(&mut command, patience)
-        .map_err(|line| line.replace(script, "the script"))
+    succeed(&mut command, patience).map_err(|line| line.replace(script, "the script"))
 }
 
 /// A program that runs in a process group of its own, its output going to a file. Dropped, the group is

@@ -43,12 +43,7 @@ pub fn run(site: &Site) -> Result<Tally, String> {
     Ok(cases.tally())
 }
 
-fn kill_and_check(
-    site: &Site,
-    mode: &str,
-    database: &Path,
-    delay: Duration,
-) -> Result<(), String> {
+fn kill_and_check(site: &Site, mode: &str, database: &Path, delay: Duration) -> Result<(), String> {
     let mount = site.mount()?;
     let setup = format!(
         "PRAGMA journal_mode = {mode}; CREATE TABLE rows (writer, n, filler, PRIMARY KEY (writer, n)); \
@@ -64,7 +59,11 @@ fn kill_and_check(
     for writer in writers {
         let text = writer.wait(PATIENCE)?.text;
         let acks = text.lines().filter_map(|line| line.strip_prefix("done "));
-        acknowledged.push(acks.filter_map(|n| n.parse::<u64>().ok()).max().unwrap_or(0));
+        acknowledged.push(
+            acks.filter_map(|n| n.parse::<u64>().ok())
+                .max()
+                .unwrap_or(0),
+        );
     }
 
     let mount = site.mount()?;
@@ -75,9 +74,8 @@ fn kill_and_check(
     let total: u64 = number(&sqlite3(database, "SELECT n FROM total")?)?;
     let mut counted = 0;
     for (writer, &acknowledged) in acknowledged.iter().enumerate() {
-        let query = format!(
-            "SELECT count(*), coalesce(max(n), 0) FROM rows WHERE writer = {writer}"
-        );
+        let query =
+            format!("SELECT count(*), coalesce(max(n), 0) FROM rows WHERE writer = {writer}");
         let answer = sqlite3(database, &query)?;
         let (count, last) = answer
             .trim()
@@ -135,10 +133,15 @@ fn script(site: &Site, mode: &str, writer: usize) -> Result<PathBuf, String> {
 
 fn sqlite3(database: &Path, sql: &str) -> Result<String, String> {
     let mut command = Command::new("sqlite3");
-    command.args(["-cmd", ".timeout 10000"]).arg(database).arg(sql);
+    command
+        .args(["-cmd", ".timeout 10000"])
+        .arg(database)
+        .arg(sql);
     run::succeed(&mut command, PATIENCE)
 }
 
 fn number(text: &str) -> Result<u64, String> {
-    text.trim().parse().map_err(|_| format!("no number: {text}"))
+    text.trim()
+        .parse()
+        .map_err(|_| format!("no number: {text}"))
 }

@@ -4,6 +4,7 @@
 //!
 //! * A name that only one thread changes is always as that thread left it, whatever others do beside it.
 //! * Of operations that exclude each other exactly one succeeds, and those that add up, add up.
+#![allow(clippy::unwrap_used)]
 
 use larder_testkit::{Rng, fill};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, RenameFlags, flock};
@@ -51,7 +52,13 @@ impl Arena {
         for prize in 0..PRIZES {
             fs::write(root.join(format!("doomed/{prize}")), "x").unwrap();
         }
-        for (file, content) in [("hub", ""), ("log", ""), ("heads", "heads"), ("tails", "tails"), ("count", "0")] {
+        for (file, content) in [
+            ("hub", ""),
+            ("log", ""),
+            ("heads", "heads"),
+            ("tails", "tails"),
+            ("count", "0"),
+        ] {
             fs::write(root.join(file), content).unwrap();
         }
         fs::write(root.join("left/token"), "token").unwrap();
@@ -85,7 +92,10 @@ impl Arena {
     /// All threads are out: everything adds up.
     pub fn check(&self) {
         let load = |counts: &[AtomicU64]| -> Vec<u64> {
-            counts.iter().map(|count| count.load(Ordering::SeqCst)).collect()
+            counts
+                .iter()
+                .map(|count| count.load(Ordering::SeqCst))
+                .collect()
         };
         for (prize, made) in load(&self.made).into_iter().enumerate() {
             assert!(made <= 1, "{made} threads made {prize}");
@@ -105,7 +115,10 @@ impl Arena {
         assert_eq!(hub.nlink() as i64, 1 + self.links.load(Ordering::SeqCst));
         let listed = fs::read_dir(self.path("links")).unwrap().count() as i64;
         assert_eq!(listed, self.links.load(Ordering::SeqCst));
-        let counted: u64 = fs::read_to_string(self.path("count")).unwrap().parse().unwrap();
+        let counted: u64 = fs::read_to_string(self.path("count"))
+            .unwrap()
+            .parse()
+            .unwrap();
         assert_eq!(counted, self.counted.load(Ordering::SeqCst));
         self.check_log(&load(&self.appended));
         let regions = fs::read(self.path("regions")).unwrap();
@@ -123,7 +136,11 @@ impl Arena {
         let mut seen = vec![0; self.thread_count];
         for record in log.chunks(RECORD) {
             let index = record[0] as usize;
-            assert_eq!(record, record_of(index, seen[index]), "record of thread {index}");
+            assert_eq!(
+                record,
+                record_of(index, seen[index]),
+                "record of thread {index}"
+            );
             seen[index] += 1;
         }
         assert_eq!(seen, appended);
@@ -183,14 +200,30 @@ impl Visitor<'_> {
         let own = self.arena.path(&format!("own-{}", self.index));
         let prepare = || fs::write(&own, "x");
         let result = match self.rng.below(6) {
-            0 => OpenOptions::new().write(true).create_new(true).open(&path).map(drop),
+            0 => OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .open(&path)
+                .map(drop),
             1 => fs::create_dir(&path),
             2 => symlink("target", &path),
-            3 => rustix::fs::mknodat(CWD, &path, FileType::RegularFile, Mode::from_raw_mode(0o600), 0)
-                .map_err(io::Error::from),
+            3 => rustix::fs::mknodat(
+                CWD,
+                &path,
+                FileType::RegularFile,
+                Mode::from_raw_mode(0o600),
+                0,
+            )
+            .map_err(io::Error::from),
             4 => prepare().and_then(|()| fs::hard_link(&own, &path)),
             _ => prepare().and_then(|()| {
-                Ok(rustix::fs::renameat_with(CWD, &own, CWD, &path, RenameFlags::NOREPLACE)?)
+                Ok(rustix::fs::renameat_with(
+                    CWD,
+                    &own,
+                    CWD,
+                    &path,
+                    RenameFlags::NOREPLACE,
+                )?)
             }),
         };
         self.score(result, &self.arena.made[prize], &[Errno::EXIST]);
@@ -211,9 +244,16 @@ impl Visitor<'_> {
     }
 
     fn move_token(&mut self) {
-        let (left, right) = (self.arena.path("left/token"), self.arena.path("right/token"));
+        let (left, right) = (
+            self.arena.path("left/token"),
+            self.arena.path("right/token"),
+        );
         let to_right = self.rng.chance(50);
-        let (from, to, change) = if to_right { (left, right, 1) } else { (right, left, -1) };
+        let (from, to, change) = if to_right {
+            (left, right, 1)
+        } else {
+            (right, left, -1)
+        };
         match fs::rename(from, to) {
             Ok(()) => drop(self.arena.token.fetch_add(change, Ordering::SeqCst)),
             Err(error) => assert_eq!(Errno::from_io_error(&error), Some(Errno::NOENT)),
@@ -231,7 +271,9 @@ impl Visitor<'_> {
             fs::remove_file(path).unwrap();
             self.arena.links.fetch_sub(1, Ordering::SeqCst);
         }
-        let path = self.arena.path(&format!("links/{}-{}", self.index, self.next));
+        let path = self
+            .arena
+            .path(&format!("links/{}-{}", self.index, self.next));
         self.next += 1;
         rustix::fs::linkat(CWD, self.arena.path("hub"), CWD, &path, AtFlags::empty()).unwrap();
         self.arena.links.fetch_add(1, Ordering::SeqCst);
@@ -240,23 +282,34 @@ impl Visitor<'_> {
 
     fn append(&mut self) {
         let number = self.arena.appended[self.index].fetch_add(1, Ordering::SeqCst);
-        let mut log = OpenOptions::new().append(true).open(self.arena.path("log")).unwrap();
+        let mut log = OpenOptions::new()
+            .append(true)
+            .open(self.arena.path("log"))
+            .unwrap();
         log.write_all(&record_of(self.index, number)).unwrap();
     }
 
     /// Reads, adds one, writes, under a lock.
     fn count(&mut self) {
         let path = self.arena.path("count");
-        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
         flock(&file, FlockOperation::LockExclusive).unwrap();
         let count: u64 = fs::read_to_string(&path).unwrap().parse().unwrap();
-        file.write_all_at((count + 1).to_string().as_bytes(), 0).unwrap();
+        file.write_all_at((count + 1).to_string().as_bytes(), 0)
+            .unwrap();
         self.arena.counted.fetch_add(1, Ordering::SeqCst);
         flock(&file, FlockOperation::Unlock).unwrap();
     }
 
     fn overwrite(&mut self) {
-        let file = OpenOptions::new().write(true).open(self.arena.path("regions")).unwrap();
+        let file = OpenOptions::new()
+            .write(true)
+            .open(self.arena.path("regions"))
+            .unwrap();
         let region = self.rng.below(REGIONS);
         let bytes = vec![self.rng.bits() as u8; REGION];
         file.write_all_at(&bytes, region * REGION as u64).unwrap();
@@ -268,7 +321,10 @@ impl Visitor<'_> {
     /// Names among those of others: after each change, both directories show exactly this thread's.
     fn change_own_names(&mut self) {
         let own: Vec<(usize, String)> = self.names.keys().cloned().collect();
-        let new = (self.rng.below(2) as usize, format!("{}-{}", self.index, self.next));
+        let new = (
+            self.rng.below(2) as usize,
+            format!("{}-{}", self.index, self.next),
+        );
         self.next += 1;
         match self.rng.below(4) {
             0 | 1 if own.len() < 30 || own.is_empty() => {
@@ -284,7 +340,11 @@ impl Visitor<'_> {
             _ if !own.is_empty() => {
                 let from = self.rng.pick(&own).clone();
                 // Sometimes over another one.
-                let to = if self.rng.chance(40) { self.rng.pick(&own).clone() } else { new };
+                let to = if self.rng.chance(40) {
+                    self.rng.pick(&own).clone()
+                } else {
+                    new
+                };
                 fs::rename(self.at(&from), self.at(&to)).unwrap();
                 let content = self.names.remove(&from).expect("it is one of ours");
                 self.names.insert(to, content);
@@ -308,7 +368,10 @@ impl Visitor<'_> {
             assert_eq!(listed, expected, "own names in {directory}");
         }
         for (name, content) in &self.names {
-            assert!(fs::read(self.at(name)).unwrap() == *content, "{name:?} has changed");
+            assert!(
+                fs::read(self.at(name)).unwrap() == *content,
+                "{name:?} has changed"
+            );
         }
     }
 

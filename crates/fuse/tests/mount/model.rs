@@ -12,6 +12,7 @@
 //! the filesystem is unmounted, the database checked, mounted again, and compared again.
 //!
 //! `LARDER_MODEL_SEED` and `LARDER_MODEL_ROUNDS` make another run, or a longer one.
+#![allow(clippy::unwrap_used)]
 
 use crate::arena::Arena;
 use crate::common::{TestMount, database_path};
@@ -183,7 +184,10 @@ impl Worker {
         let Some(entry) = tree.entries.iter().find(|entry| entry.path == path) else {
             return;
         };
-        let EntryKind::File { len_bytes, content, .. } = entry.kind else {
+        let EntryKind::File {
+            len_bytes, content, ..
+        } = entry.kind
+        else {
             return;
         };
         let at = self.at(path);
@@ -209,7 +213,9 @@ impl Worker {
     fn compare(&self, round: usize) {
         let found = self.host.walk().unwrap();
         assert!(
-            self.script.find_prefix(&found, self.made, self.made).is_some(),
+            self.script
+                .find_prefix(&found, self.made, self.made)
+                .is_some(),
             "round {round}, thread {}, operation {} ({:?}): {}",
             self.index,
             self.made,
@@ -252,7 +258,15 @@ fn read_mapped(file: &File) -> Vec<u8> {
     // SAFETY: the file is this thread's own and keeps its length while it is mapped; it is read only,
     // through one slice, before the map goes.
     unsafe {
-        let at = mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, file, 0).unwrap();
+        let at = mmap(
+            std::ptr::null_mut(),
+            length,
+            ProtFlags::READ,
+            MapFlags::SHARED,
+            file,
+            0,
+        )
+        .unwrap();
         let bytes = std::slice::from_raw_parts(at.cast::<u8>(), length).to_vec();
         munmap(at, length).unwrap();
         bytes
@@ -283,7 +297,8 @@ fn read_backwards(file: &File, len_bytes: u64, rng: &mut Rng) -> Vec<u8> {
     let mut end = bytes.len();
     while end > 0 {
         let begin = end - (1 + rng.below(150_000) as usize).min(end);
-        file.read_exact_at(&mut bytes[begin..end], begin as u64).unwrap();
+        file.read_exact_at(&mut bytes[begin..end], begin as u64)
+            .unwrap();
         end = begin;
     }
     bytes
