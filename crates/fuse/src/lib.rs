@@ -35,7 +35,6 @@
 mod arguments;
 mod bridge;
 mod convert;
-mod device;
 mod errno;
 mod filesystem;
 mod handles;

@@ -13,7 +13,7 @@ pub struct MountOptions {
     /// Lets other users than the one who mounts use the mount, within the permissions of its files.
     /// Default: for root. Others need `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
-    /// Requests served at once, at most; 0: 16.
+    /// Threads that are always there to serve requests; 0: 16. When all of them wait, more come.
     pub threads: usize,
     /// How long the kernel trusts names and attributes. Default: 1 hour, since changes by others
     /// are told to the kernel when they happen.
