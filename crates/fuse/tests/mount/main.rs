@@ -1,6 +1,8 @@
 //! Real mounts of real databases. Needs `/dev/fuse`, and root or `fusermount3`.
 
 mod alike;
+mod arena;
 mod common;
 mod life;
+mod model;
 mod posix;
