@@ -39,6 +39,7 @@ mod device;
 mod errno;
 mod filesystem;
 mod handles;
+mod idmap;
 mod known;
 mod mount;
 mod mountinfo;
@@ -46,6 +47,7 @@ mod notify;
 mod options;
 mod unmount;
 
+pub use idmap::{IdMap, IdRange, Ids, NewOwner, UNMAPPED};
 pub use mount::{Mounted, mount};
 pub use mountinfo::{MountInfo, find_mount, is_mounted};
 pub use options::MountOptions;
