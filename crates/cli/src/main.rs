@@ -5,7 +5,8 @@
 //! (`DB:/path`). A *failure* ends a command with one line and an exit code.
 //!
 //! # Invariants
-//! error.rs, units.rs, address.rs, output.rs, copy.rs and rows.rs state their own. Those of all verbs:
+//! error.rs, units.rs, address.rs, output.rs, copy.rs, rows.rs, log.rs, settings.rs, ending.rs and helper.rs
+//! state their own. Those of all verbs:
 //!
 //! * `CLI-7` Every database that a verb opens is closed before the command ends, and what closing
 //!   says decides about success (databases.rs).
@@ -18,20 +19,26 @@
 
 mod address;
 mod args;
+mod background;
 mod change;
 mod copy;
 mod databases;
+mod ending;
 mod error;
 mod glob;
+mod helper;
 mod inside;
 mod list;
 mod local;
+mod log;
 mod map;
 mod mount;
 mod output;
 mod report;
 mod rows;
+mod service;
 mod serving;
+mod settings;
 mod side;
 mod sql;
 mod stat;
@@ -45,18 +52,24 @@ mod walk;
 use args::{Cli, CompletionsArgs, Verb};
 use clap::{CommandFactory, Parser};
 use error::{Failure, Result};
+use helper::Helper;
 use output::Output;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    if let Some(helper) = arguments.next().and_then(|program| Helper::named(&program)) {
+        return helper.run(arguments.collect());
+    }
     let Cli { json, verb } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
     let mut out = Output::new(json);
-    let result = start_log().and_then(|()| run(verb, &mut out));
+    let result = start_log(&verb).and_then(|()| run(verb, &mut out));
     // What came before a failure is still printed.
     let flushed = out.flush();
+    log::finish();
     match result.and(flushed) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -102,17 +115,12 @@ fn completions(args: &CompletionsArgs, out: &mut Output) -> Result<()> {
     out.raw(&script)
 }
 
-/// Warnings and errors of the layers below, with their time, for people.
-fn start_log() -> Result<()> {
-    tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::WARN)
-        .with_target(false)
-        .with_ansi(false)
-        // A log that cannot be written (a full disk) must not end the mount by a panic.
-        .log_internal_errors(false)
-        .with_writer(std::io::stderr)
-        .try_init()
-        .map_err(|error| Failure::Other(format!("cannot start the log: {error}")))
+/// Warnings and errors of the layers below, for people; of a mount more, if asked for.
+fn start_log(verb: &Verb) -> Result<()> {
+    log::start(match verb {
+        Verb::Mount(args) => args.log_level()?,
+        _ => tracing::Level::WARN,
+    })
 }
 
 /// Help goes out as it is; a mistake becomes one line (`CLI-1`).

@@ -81,11 +81,11 @@ fn mount_directly(
     }
     let data =
         CString::new(data).map_err(|error| fail("its options have a NUL byte", error.into()))?;
-    // Whoever may write the catalog could make a set-uid file or a device node with it.
-    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
-    if options.read_only {
-        flags |= MountFlags::RDONLY;
-    }
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::NOSUID, !options.suid);
+    flags.set(MountFlags::NODEV, !options.dev);
+    flags.set(MountFlags::NOEXEC, !options.exec);
+    flags.set(MountFlags::RDONLY, options.read_only);
     match rustix::mount::mount(source, mountpoint, LARDER_TYPE, flags, data.as_c_str()) {
         Ok(()) => Ok(Some(device)),
         Err(rustix::io::Errno::PERM) => Ok(None),
@@ -128,7 +128,8 @@ fn mount_by_helper(
     let output = child.wait_with_output().map_err(failed_io)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(fail(ErrorKind::NotPermitted, said));
+        let remedy = helper_remedy(&said);
+        return Err(fail(ErrorKind::NotPermitted, format!("{said}{remedy}")));
     }
     device.map_err(failed_io)?.ok_or_else(|| {
         fail(
@@ -138,12 +139,28 @@ fn mount_by_helper(
     })
 }
 
+/// What to do about a refusal of the helper; empty when its own words say it.
+fn helper_remedy(said: &str) -> &'static str {
+    if said.contains("user_allow_other") {
+        "; put the line 'user_allow_other' in there, as root, or mount without allow_other"
+    } else if said.contains(DEVICE_PATH) {
+        "; let users open it, as root: 'chmod 666 /dev/fuse'"
+    } else if said.contains("no write access") {
+        "; mount at a directory of your own"
+    } else {
+        ""
+    }
+}
+
 /// The options of `fusermount3`; commas and backslashes in the source are escaped for it.
 fn helper_options(source: &Path, options: &MountOptions) -> std::ffi::OsString {
     use std::os::unix::ffi::OsStringExt;
     let mut out = b"subtype=larder,default_permissions,nosuid,nodev".to_vec();
     if options.allow_other {
         out.extend(b",allow_other");
+    }
+    if !options.exec {
+        out.extend(b",noexec");
     }
     out.extend(if options.read_only { b",ro" } else { b",rw" });
     out.extend(b",fsname=");

@@ -39,6 +39,7 @@ mod device;
 mod errno;
 mod filesystem;
 mod handles;
+mod holders;
 mod idmap;
 mod known;
 mod mount;
@@ -47,8 +48,9 @@ mod notify;
 mod options;
 mod unmount;
 
+pub use holders::{Holder, find_holders, name_of};
 pub use idmap::{IdMap, IdRange, Ids, NewOwner, UNMAPPED};
 pub use mount::{Mounted, mount};
 pub use mountinfo::{MountInfo, find_mount, is_mounted};
 pub use options::MountOptions;
-pub use unmount::{Unmounter, clean_stale, unmount};
+pub use unmount::{Unmounter, clean_stale, detach, make_durable, unmount};
