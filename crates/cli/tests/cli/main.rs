@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod files;
+mod life;
 mod mount;
 mod rows;
 mod support;
