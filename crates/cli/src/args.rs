@@ -58,6 +58,7 @@ pub(crate) enum Verb {
     Defrag(DefragArgs),
     Shrink(ShrinkArgs),
     Stats(StatsArgs),
+    Trace(TraceArgs),
     Check(CheckArgs),
     Completions(CompletionsArgs),
 }
@@ -510,6 +511,31 @@ pub(crate) struct StatsArgs {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
     pub(crate) interval: i64,
     /// Lines at most [default: until Ctrl-C]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+/// Show what a mount does as it happens: operations with their time, until Ctrl-C
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A line: when it began (UTC), how long it took, the operation, path or inode, bytes and offset,
+the error, the caller. The mount does not wait for this command; what it misses is counted.
+Example: larder trace photos.larder --slower-than 10ms"
+)]
+pub(crate) struct TraceArgs {
+    /// Database whose mounts on this machine to trace
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) db: PathBuf,
+    /// Only these operations, like lookup,write
+    #[arg(long, value_name = "NAMES")]
+    pub(crate) op: Vec<String>,
+    /// Only what took at least so long
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) slower_than: Option<i64>,
+    /// At the end one line per operation: how many, errors, median, 99th percentile and largest time
+    #[arg(long)]
+    pub(crate) summary: bool,
+    /// End after so many operations
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
 }

@@ -25,6 +25,7 @@ mod copy;
 mod databases;
 mod ending;
 mod error;
+mod exposition;
 mod glob;
 mod helper;
 mod inside;
@@ -32,8 +33,10 @@ mod list;
 mod local;
 mod log;
 mod map;
+mod metrics;
 mod mount;
 mod output;
+mod quantiles;
 mod report;
 mod rows;
 mod service;
@@ -44,6 +47,7 @@ mod sql;
 mod stat;
 mod stats;
 mod store;
+mod trace;
 mod transfer;
 mod units;
 mod upkeep;
@@ -103,6 +107,7 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Defrag(args) => upkeep::defrag(&args, out),
         Verb::Shrink(args) => upkeep::shrink(&args, out),
         Verb::Stats(args) => stats::stats(&args, out),
+        Verb::Trace(args) => trace::trace(&args, out),
         Verb::Check(args) => report::check(&args, out),
         Verb::Completions(args) => completions(&args, out),
     }

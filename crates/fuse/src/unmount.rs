@@ -113,7 +113,12 @@ fn prepare_end(mountpoint: &Path) -> Result<Ending, Error> {
     }
     let is_served = !is_dead(&place);
     if is_served {
-        make_durable(&place)?;
+        match sync_root(&place) {
+            // Another user's mount keeps even root out. Its server makes everything durable at its end,
+            // which is waited for.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            synced => synced.map_err(|error| not_durable(&place, error))?,
+        }
     }
     Ok(Ending {
         place,
@@ -124,15 +129,19 @@ fn prepare_end(mountpoint: &Path) -> Result<Ending, Error> {
 
 /// Makes durable what was done through the mount at `mountpoint`. [`ErrorKind::Io`].
 pub fn make_durable(mountpoint: &Path) -> Result<(), Error> {
-    File::open(mountpoint)
-        .and_then(|root| root.sync_all())
-        .map_err(|error| {
-            let context = format!(
-                "'{}' stays mounted: what was written cannot be made durable",
-                mountpoint.display()
-            );
-            Error::with_source(ErrorKind::Io, context, error)
-        })
+    sync_root(mountpoint).map_err(|error| not_durable(mountpoint, error))
+}
+
+fn sync_root(mountpoint: &Path) -> io::Result<()> {
+    File::open(mountpoint)?.sync_all()
+}
+
+fn not_durable(mountpoint: &Path, error: io::Error) -> Error {
+    let context = format!(
+        "'{}' stays mounted: what was written cannot be made durable",
+        mountpoint.display()
+    );
+    Error::with_source(ErrorKind::Io, context, error)
 }
 
 /// Detaches what a killed server left at `mountpoint` or above it ("Transport endpoint is not
