@@ -183,6 +183,53 @@ impl IdMap {
     }
 }
 
+// ---- ACLs -----------------------------------------------------------------------------------------
+
+/// Length of the version in front of an ACL in its attribute, and of each entry: a tag and permissions of
+/// two bytes each, and an id (linux/posix_acl_xattr.h). Little-endian.
+const ACL_HEADER_BYTES: usize = 4;
+const ACL_ENTRY_BYTES: usize = 8;
+/// Tags of the entries whose id counts.
+const ACL_USER: u16 = 0x02;
+const ACL_GROUP: u16 = 0x08;
+
+impl IdMap {
+    /// Whether ACLs make sense: not where one user is shown for many, or masks replace permissions.
+    pub fn has_acls(&self) -> bool {
+        !self.is_squashed() && self.file_mask.is_none() && self.directory_mask.is_none()
+    }
+
+    /// The value of an attribute with an ACL, from the database, as the mount shows it.
+    pub fn acl_to_host(&self, acl: &mut [u8]) {
+        // All ids can be shown.
+        let _all = self.translate_acl(acl, |ids, id| Some(ids.to_host(id)));
+    }
+
+    /// Such a value from a program, as it is stored; `None`: an id in it is unmapped.
+    pub fn acl_to_database(&self, acl: &mut [u8]) -> Option<()> {
+        self.translate_acl(acl, Ids::stored)
+    }
+
+    /// What is no ACL is left as it is, for others to refuse.
+    fn translate_acl(
+        &self,
+        acl: &mut [u8],
+        translate: impl Fn(&Ids, u32) -> Option<u32>,
+    ) -> Option<()> {
+        let entries = acl.get_mut(ACL_HEADER_BYTES..).unwrap_or_default();
+        for entry in entries.as_chunks_mut::<ACL_ENTRY_BYTES>().0 {
+            let [tag0, tag1, _, _, id @ ..] = entry;
+            let ids = match u16::from_le_bytes([*tag0, *tag1]) {
+                ACL_USER => &self.users,
+                ACL_GROUP => &self.groups,
+                _ => continue,
+            };
+            *id = translate(ids, u32::from_le_bytes(*id))?.to_le_bytes();
+        }
+        Some(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,6 +326,45 @@ mod tests {
         assert_eq!(shown(FileKind::Directory, 0o1000), (7, 0o1750));
         assert_eq!(shown(FileKind::Symlink, 0o777), (7, 0o777));
         assert!(IdMap::default().is_identity());
+    }
+
+    #[test]
+    fn ids_in_acls_are_translated() {
+        let map = IdMap {
+            users: Ids::ranges(vec![range(1000, 501, 2)]).unwrap(),
+            groups: Ids::ranges(vec![range(7, 8, 1)]).unwrap(),
+            ..IdMap::default()
+        };
+        assert!(map.has_acls());
+        let acl = |user: u32, group: u32| {
+            let mut bytes = vec![2, 0, 0, 0];
+            // The owner's entry has no id; its field stays.
+            for (tag, id) in [(1_u16, u32::MAX), (2, user), (4, u32::MAX), (8, group), (0x20, u32::MAX)] {
+                bytes.extend(tag.to_le_bytes());
+                bytes.extend(6_u16.to_le_bytes());
+                bytes.extend(id.to_le_bytes());
+            }
+            bytes
+        };
+        let mut value = acl(1001, 7);
+        assert_eq!(map.acl_to_database(&mut value), Some(()));
+        assert_eq!(value, acl(502, 8));
+        map.acl_to_host(&mut value);
+        assert_eq!(value, acl(1001, 7), "IDMAP-1");
+        assert_eq!(map.acl_to_database(&mut acl(5, 7)), None, "IDMAP-2");
+        let mut foreign = acl(9, 8);
+        map.acl_to_host(&mut foreign);
+        assert_eq!(foreign, acl(UNMAPPED, 7), "IDMAP-2");
+        for odd in [&[][..], &[2, 0], &[2, 0, 0, 0, 2, 0, 6]] {
+            let mut bytes = odd.to_vec();
+            assert_eq!(map.acl_to_database(&mut bytes), Some(()));
+            assert_eq!(bytes, odd);
+        }
+        let masked = IdMap {
+            file_mask: Some(0o22),
+            ..IdMap::default()
+        };
+        assert!(!masked.has_acls());
     }
 
     fn attr(kind: FileKind, mode: u32) -> Attr {
