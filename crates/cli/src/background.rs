@@ -3,11 +3,10 @@
 //! This program starts itself again as `larder mount --report-ready`: that process serves, says `ready` or
 //! why not on its stdout, which is a pipe, and then has no terminal left; its stderr is DB/mount.log.
 
-use crate::args::MountArgs;
 use crate::databases::with_database;
 use crate::error::{At, Failure, Result};
-use crate::mount::{Request, serve};
 use crate::output::Output;
+use crate::serve::{Request, serve};
 use larder_fuse::MountInfo;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -90,11 +89,11 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 /// The background process itself.
-pub(crate) fn serve_and_report(args: &MountArgs, out: &mut Output) -> Result<()> {
+pub(crate) fn serve_and_report(request: &Request, out: &mut Output) -> Result<()> {
     rustix::process::setsid().at(|| "cannot leave the terminal".into())?;
     rustix::process::chdir("/").at(|| "cannot leave the directory".into())?;
     let mut is_ready = false;
-    let served = serve(&args.request()?, |_| {
+    let served = serve(request, |_| {
         out.line(READY)?;
         out.flush()?;
         is_ready = true;

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! # Invariants
-//! * `CLI-13` Before a mount that is in use is left or detached, everything done through it so far is made
+//! * `CLI-18` Before a mount that is in use is left or detached, everything done through it so far is made
 //!   durable. So killing the server afterwards takes at most what came later and was not synced.
-//! * `CLI-14` A mount in use is never ended under its users: leaving it means that it serves on until they
+//! * `CLI-19` A mount in use is never ended under its users: leaving it means that it serves on until they
 //!   are gone, or, detached, that nobody new gets in.
 
 use crate::error::{At, Result, warn};
@@ -92,7 +92,7 @@ fn obey(act: Act, unmounter: &Unmounter, mountpoint: &Path) -> bool {
     }
 }
 
-/// `CLI-13`. A mount that nobody can sync has said why in the log.
+/// `CLI-18`. A mount that nobody can sync has said why in the log.
 fn make_durable(mountpoint: &Path) {
     if let Err(error) = larder_fuse::make_durable(mountpoint) {
         warn(&error.to_string());
@@ -173,12 +173,12 @@ mod tests {
                 Act::Detach,
                 Act::Nothing
             ],
-            "CLI-14: Ctrl-C alone never detaches"
+            "CLI-19: Ctrl-C alone never detaches"
         );
         assert_eq!(
             run(&[(&[SIGTERM], zero), (&[], soon), (&[], GRACE), (&[], late)]),
             [Act::Leave, Act::Retry, Act::Detach, Act::Nothing],
-            "CLI-14"
+            "CLI-19"
         );
         assert_eq!(
             run(&[(&[SIGHUP], zero), (&[SIGTERM], soon)]),

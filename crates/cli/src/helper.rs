@@ -2,14 +2,15 @@
 //! `mount.fuse.larder` (or `mount.larder`) and `umount.fuse.larder` (or `umount.larder`), in /sbin.
 //!
 //! # Invariants
-//! * `CLI-15` The mount helper returns 0 only when the mount serves, and the umount helper only when
+//! * `CLI-20` The mount helper returns 0 only when the mount serves, and the umount helper only when
 //!   everything is durable and the server has ended. Else the exit code is that of mount(8): 1 for a wrong
 //!   call, 32 for a mount that failed; and one line says why (`CLI-1`).
 
 use crate::background;
 use crate::error::{Failure, Result};
 use crate::log;
-use crate::mount::{Request, unmount_and_wait};
+use crate::mount::unmount_and_wait;
+use crate::serve::Request;
 use crate::settings::Settings;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -200,7 +201,7 @@ mod tests {
         assert!(made.has('s') && made.has('f') && made.operands == ["/db"]);
         assert_eq!(made.values, [('o', OsString::from("X"))]);
         for bad in ["-x", "/db -o", "--help"] {
-            assert!(matches!(call(bad), Err(Failure::Usage(_))), "CLI-15: {bad}");
+            assert!(matches!(call(bad), Err(Failure::Usage(_))), "CLI-20: {bad}");
         }
     }
 }

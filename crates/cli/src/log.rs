@@ -6,7 +6,7 @@
 //! few are written is *withheld*.
 //!
 //! # Invariants
-//! * `CLI-10` A place writes at most [`WINDOW_LINES`] lines per [`WINDOW`]. No line is lost silently: at
+//! * `CLI-15` A place writes at most [`WINDOW_LINES`] lines per [`WINDOW`]. No line is lost silently: at
 //!   the end of the window the last one withheld is written, with the number of those before it.
 //!
 //! Where stderr is the journal of systemd, lines have a priority instead of time and level.
@@ -195,7 +195,7 @@ impl Visit for Text {
     }
 }
 
-/// What each place has written and withheld (`CLI-10`). Pure: the caller has the clock.
+/// What each place has written and withheld (`CLI-15`). Pure: the caller has the clock.
 struct Places<Key> {
     windows: HashMap<Key, Window>,
 }
@@ -288,18 +288,18 @@ mod tests {
         for number in 0..100 {
             written.extend(places.admit("full", format!("full {number}\n"), began));
         }
-        assert_eq!(written.len() as u32, WINDOW_LINES, "CLI-10");
+        assert_eq!(written.len() as u32, WINDOW_LINES, "CLI-15");
         assert_eq!(
             places.admit("other", "other\n".into(), began),
             ["other\n"],
-            "CLI-10: one place silences no other"
+            "CLI-15: one place silences no other"
         );
         assert!(places.has_withheld());
         assert!(places.end_old(began + WINDOW / 2).is_empty());
         assert_eq!(
             places.end_old(began + WINDOW),
             ["full 99 (and 94 more like it before)\n"],
-            "CLI-10"
+            "CLI-15"
         );
         assert!(!places.has_withheld());
         let again = places.admit("full", "full again\n".into(), began + WINDOW);
@@ -316,10 +316,10 @@ mod tests {
         assert_eq!(
             places.admit(1, "later\n".into(), began + WINDOW),
             ["5\n", "later\n"],
-            "CLI-10"
+            "CLI-15"
         );
         places.admit(2, "x\n".into(), began);
-        assert!(places.end_all().is_empty(), "CLI-10: all is written");
+        assert!(places.end_all().is_empty(), "CLI-15: all is written");
     }
 
     #[test]

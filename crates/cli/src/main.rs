@@ -13,7 +13,7 @@
 //! * `CLI-8` What was copied into a database is durable before success is told; what was moved is
 //!   durable before the original is removed (copy.rs, transfer.rs).
 //! * `CLI-9` The server of a mount holds its lock from before it is ready until its process ends;
-//!   `umount` waits for it (serving.rs).
+//!   `umount` waits for it (serving_lock.rs).
 //!
 //! Each command is a session of its own in the database, beside mounts and other commands.
 
@@ -39,8 +39,9 @@ mod output;
 mod quantiles;
 mod report;
 mod rows;
+mod serve;
 mod service;
-mod serving;
+mod serving_lock;
 mod settings;
 mod side;
 mod sql;
@@ -123,7 +124,7 @@ fn completions(args: &CompletionsArgs, out: &mut Output) -> Result<()> {
 /// Warnings and errors of the layers below, for people; of a mount more, if asked for.
 fn start_log(verb: &Verb) -> Result<()> {
     log::start(match verb {
-        Verb::Mount(args) => args.log_level()?,
+        Verb::Mount(args) => mount::log_level(args)?,
         _ => tracing::Level::WARN,
     })
 }

@@ -4,9 +4,9 @@
 //! read the numbers; there are no names of files in them.
 //!
 //! # Invariants
-//! * `CLI-16` No client keeps the thread for longer than [`CLIENT_WAIT_MAX`] or makes it hold more than
+//! * `CLI-21` No client keeps the thread for longer than [`CLIENT_WAIT_MAX`] or makes it hold more than
 //!   [`REQUEST_BYTES_MAX`], whatever it sends or does not read.
-//! * `CLI-17` What costs a scan of the catalog is looked at so seldom that it takes at most one part in
+//! * `CLI-22` What costs a scan of the catalog is looked at so seldom that it takes at most one part in
 //!   [`SURVEY_SHARE`] of the time.
 
 use crate::error::{Failure, Result};
@@ -111,11 +111,8 @@ struct Survey {
 
 impl Source {
     fn text(&mut self) -> larder::Result<String> {
-        let is_old = |survey: &Survey| {
-            survey.made.elapsed() > (survey.took * SURVEY_SHARE).max(SURVEY_AGE_MIN) // CLI-17
-        };
         let survey = match self.survey.take() {
-            Some(survey) if !is_old(&survey) => survey,
+            Some(survey) if survey.made.elapsed() <= good_for(survey.took) => survey,
             _ => {
                 let began = Instant::now();
                 Survey {
@@ -136,6 +133,11 @@ impl Source {
         self.survey = Some(survey);
         Ok(text)
     }
+}
+
+/// How long a survey is good that took so long (`CLI-22`).
+fn good_for(took: Duration) -> Duration {
+    (took * SURVEY_SHARE).max(SURVEY_AGE_MIN)
 }
 
 /// Answers one client and closes.
@@ -187,7 +189,7 @@ fn read_request(client: &mut TcpStream, deadline: Instant) -> io::Result<Request
     }
 }
 
-/// `CLI-16`: what is left of a client's time.
+/// `CLI-21`: what is left of a client's time.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -243,6 +245,17 @@ mod tests {
     }
 
     #[test]
+    fn surveys_take_a_bounded_share_of_the_time() {
+        for took in [0, 1, 50, 10_000].map(Duration::from_millis) {
+            let age = good_for(took);
+            assert!(
+                took * SURVEY_SHARE <= age && age >= SURVEY_AGE_MIN,
+                "CLI-22"
+            );
+        }
+    }
+
+    #[test]
     fn addresses_are_checked_before_anything_is_mounted() {
         let taken = Endpoint::bind("127.0.0.1:0").unwrap();
         assert_ne!(taken.address().port(), 0);
@@ -289,7 +302,7 @@ mod tests {
         );
         assert_eq!(talk(b"GET"), "HTTP/1.1 400 Bad Request\r\n");
         let long = talk(&vec![b'x'; 100 * REQUEST_BYTES_MAX]);
-        assert!(long.is_empty() || long.contains("400"), "CLI-16: {long}");
+        assert!(long.is_empty() || long.contains("400"), "CLI-21: {long}");
     }
 
     #[test]
@@ -298,7 +311,7 @@ mod tests {
         let _silent = TcpStream::connect(endpoint.address()).unwrap();
         let (mut server, _) = endpoint.listener.accept().unwrap();
         let soon = Instant::now() + Duration::from_millis(30);
-        assert!(read_request(&mut server, soon).is_err(), "CLI-16");
-        assert!(soon.elapsed() < CLIENT_WAIT_MAX, "CLI-16");
+        assert!(read_request(&mut server, soon).is_err(), "CLI-21");
+        assert!(soon.elapsed() < CLIENT_WAIT_MAX, "CLI-21");
     }
 }

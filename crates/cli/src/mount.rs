@@ -2,74 +2,63 @@
 
 use crate::args::{MountArgs, UmountArgs};
 use crate::background;
-use crate::databases::open_database;
-use crate::ending::{end_on_signals, listen};
 use crate::error::{At, Failure, Result};
 use crate::output::Output;
+use crate::serve::{Request, serve};
 use crate::service;
-use crate::serving::{Server, ServingLock};
+use crate::serving_lock::Server;
 use crate::settings::Settings;
 use crate::store::create_database;
 use larder::ErrorKind;
-use larder_fuse::{MountInfo, Mounted};
+use larder_fuse::MountInfo;
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tracing::Level;
 
-/// What to mount, where, and how.
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) db: PathBuf,
-    pub(crate) dir: PathBuf,
-    pub(crate) settings: Settings,
+/// What the command line asks for. Flags count after the option lists.
+fn request(args: &MountArgs) -> Result<Request> {
+    let mut settings = Settings::default();
+    let flags = [
+        args.read_only.then(|| "ro".to_owned()),
+        args.allow_other.then(|| "allow_other".to_owned()),
+        args.threads.map(|count| format!("threads={count}")),
+        args.log.as_ref().map(|level| format!("log={level}")),
+        args.metrics.as_ref().map(|at| format!("metrics={at}")),
+    ];
+    let ranges = |name: &'static str, list: &[String]| -> Vec<String> {
+        list.iter().map(|range| format!("{name}={range}")).collect()
+    };
+    (args.options.iter().cloned())
+        .chain(flags.into_iter().flatten())
+        .chain(ranges("map_uid", &args.map_uid))
+        .chain(ranges("map_gid", &args.map_gid))
+        .try_for_each(|list| settings.add_list(&list))
+        .map_err(Failure::Usage)?;
+    Ok(Request {
+        db: args.db.clone(),
+        dir: args.dir.clone(),
+        settings,
+    })
 }
 
-impl MountArgs {
-    /// What the command line asks for. Flags count after the option lists.
-    pub(crate) fn request(&self) -> Result<Request> {
-        let mut settings = Settings::default();
-        let flags = [
-            self.read_only.then(|| "ro".to_owned()),
-            self.allow_other.then(|| "allow_other".to_owned()),
-            self.threads.map(|count| format!("threads={count}")),
-            self.log.as_ref().map(|level| format!("log={level}")),
-            self.metrics.as_ref().map(|at| format!("metrics={at}")),
-        ];
-        let ranges = |name: &'static str, list: &[String]| -> Vec<String> {
-            list.iter().map(|range| format!("{name}={range}")).collect()
-        };
-        (self.options.iter().cloned())
-            .chain(flags.into_iter().flatten())
-            .chain(ranges("map_uid", &self.map_uid))
-            .chain(ranges("map_gid", &self.map_gid))
-            .try_for_each(|list| settings.add_list(&list))
-            .map_err(Failure::Usage)?;
-        Ok(Request {
-            db: self.db.clone(),
-            dir: self.dir.clone(),
-            settings,
-        })
-    }
-
-    /// How much goes to the log: the story of the mount where somebody keeps it, else what is wrong.
-    pub(crate) fn log_level(&self) -> Result<Level> {
-        let default = if self.report_ready || service::is_supervised() {
-            Level::INFO
-        } else {
-            Level::WARN
-        };
-        Ok(self.request()?.settings.log.unwrap_or(default))
-    }
+/// How much goes to the log: the story of the mount where somebody keeps it, else what is wrong.
+pub(crate) fn log_level(args: &MountArgs) -> Result<Level> {
+    let default = if args.report_ready || service::is_supervised() {
+        Level::INFO
+    } else {
+        Level::WARN
+    };
+    Ok(request(args)?.settings.log.unwrap_or(default))
 }
 
 /// `larder mount`.
 pub(crate) fn mount(args: &MountArgs, out: &mut Output) -> Result<()> {
     if args.report_ready {
-        return background::serve_and_report(args, out);
+        return background::serve_and_report(&request(args)?, out);
     }
-    let request = args.request()?;
+    let request = request(args)?;
     if args.create {
         create_missing(args)?;
     }
@@ -97,58 +86,6 @@ fn create_missing(args: &MountArgs) -> Result<()> {
         Err(_) if larder_fuse::find_mount(&args.dir).is_ok_and(|mount| mount.is_some()) => Ok(()),
         made => made.at(|| format!("cannot create '{}'", args.dir.display())),
     }
-}
-
-/// Serves until the mount ends; `ready` is called when it serves.
-pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<()>) -> Result<()> {
-    let Request { db, dir, settings } = request;
-    let cannot = || format!("cannot mount '{}' at '{}'", db.display(), dir.display());
-    let options = settings.mount_options(db).at(cannot)?;
-    let signals = listen()?;
-    let label = std::path::absolute(dir).at(|| format!("cannot examine '{}'", dir.display()))?;
-    let database = open_database(db, &format!("mount {}", label.display()))?;
-    // The mount gets the only handle on the database, and closes it at its end.
-    let mounted = larder_fuse::mount(database, dir, &options).at(cannot)?;
-    let lock_and_tell = || {
-        let info = larder_fuse::find_mount(dir).at(cannot)?.ok_or_else(|| {
-            Failure::Other(format!(
-                "'{}' was unmounted at once; mount it again",
-                dir.display()
-            ))
-        })?;
-        let lock = ServingLock::take(&info.source, info.device)?;
-        end_on_signals(signals, mounted.unmounter(), &info.mountpoint)?;
-        tracing::info!(
-            "serving '{}' at '{}' with {}",
-            info.source.display(),
-            info.mountpoint.display(),
-            settings.to_list()
-        );
-        ready(&info)?;
-        service::tell("READY=1");
-        Ok(lock)
-    };
-    let lock = match lock_and_tell() {
-        Ok(lock) => lock,
-        Err(failure) => {
-            end(mounted).at(cannot)?;
-            return Err(failure);
-        }
-    };
-    let served = mounted
-        .wait()
-        .at(|| format!("serving '{}' failed", db.display()));
-    if served.is_ok() {
-        tracing::info!("'{}' is unmounted, everything is durable", dir.display());
-    }
-    let left = lock.leave();
-    served.and(left)
-}
-
-/// Ends a mount that nobody was told of.
-fn end(mounted: Mounted) -> larder::Result<()> {
-    mounted.unmounter().detach()?;
-    mounted.wait()
 }
 
 fn tell_serving(args: &MountArgs, mount: &MountInfo, pid: u32, out: &mut Output) -> Result<()> {

@@ -2,7 +2,7 @@
 //! numbers wide. Pure.
 //!
 //! # Invariants
-//! * `CLI-19` A quantile is never below the exact one, and at most 1/16 above it; count, sum and largest are
+//! * `CLI-24` A quantile is never below the exact one, and at most 1/16 above it; count, sum and largest are
 //!   exact.
 
 /// Each power of two is cut into so many buckets.
@@ -45,7 +45,7 @@ impl Quantiles {
         self.max
     }
 
-    /// The number that `share` (0 to 1) of all do not exceed (`CLI-19`); 0 of none.
+    /// The number that `share` (0 to 1) of all do not exceed (`CLI-24`); 0 of none.
     pub(crate) fn quantile(&self, share: f64) -> u64 {
         let wanted = ((share * self.count as f64).ceil() as u64).max(1);
         let mut seen = 0;
@@ -90,7 +90,7 @@ mod tests {
             assert_eq!(bucket_of(next), bucket);
             let last = last_of(bucket);
             assert_eq!(bucket_of(last), bucket);
-            assert!(last - next <= next / STEPS, "CLI-19: {bucket}");
+            assert!(last - next <= next / STEPS, "CLI-24: {bucket}");
             next = last.wrapping_add(1);
         }
         assert_eq!(next, 0, "the last bucket ends with the numbers");
@@ -116,7 +116,7 @@ mod tests {
                 let (found, right) = (made.quantile(share), exact[rank]);
                 assert!(
                     found >= right && found - right <= right / STEPS,
-                    "CLI-19: {found} for {right} at {share} of {length}"
+                    "CLI-24: {found} for {right} at {share} of {length}"
                 );
             }
             assert_eq!(made.max(), exact[exact.len() - 1]);

@@ -5,9 +5,9 @@
 //! An *option list* is what follows `-o`: options separated by commas, the last one of a kind counts.
 //!
 //! # Invariants
-//! * `CLI-11` Settings written as an option list and read again are the same settings, so that the
+//! * `CLI-16` Settings written as an option list and read again are the same settings, so that the
 //!   background process is set up exactly as was asked for.
-//! * `CLI-12` An option is obeyed, or known to be somebody else's business, or refused with its name.
+//! * `CLI-17` An option is obeyed, or known to be somebody else's business, or refused with its name.
 
 use crate::units::{parse_mode, parse_time};
 use larder_fuse::{IdMap, IdRange, Ids, MountOptions};
@@ -130,7 +130,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The option list that says the same (`CLI-11`).
+    /// The option list that says the same (`CLI-16`).
     pub(crate) fn to_list(&self) -> String {
         let mut list = vec![if self.read_only { "ro" } else { "rw" }.to_owned()];
         for (is_set, name) in [
@@ -289,7 +289,7 @@ mod tests {
                     map_uid=1:2:3,map_uid=9:9:1,map_gid=0:7:1,threads=4,cache_ttl=1500ms,\
                     metrics=[::1]:9,log=debug";
         let settings = read(full).unwrap();
-        assert_eq!(settings.to_list(), full, "CLI-11");
+        assert_eq!(settings.to_list(), full, "CLI-16");
         // Every setting alone, so that none leans on another.
         for option in full
             .split(',')
@@ -299,7 +299,7 @@ mod tests {
             assert_eq!(
                 read(&settings.to_list()).unwrap(),
                 settings,
-                "CLI-11: {option}"
+                "CLI-16: {option}"
             );
         }
     }
@@ -344,7 +344,7 @@ mod tests {
             let error = read(&format!("rw,{bad}")).unwrap_err();
             assert!(
                 error.contains(bad.split('=').next_back().unwrap()),
-                "CLI-12: {error}"
+                "CLI-17: {error}"
             );
             assert!(error.contains("; "), "CLI-1: no remedy: {error}");
         }

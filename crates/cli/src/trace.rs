@@ -5,7 +5,7 @@
 //! ```
 //!
 //! # Invariants
-//! * `CLI-18` What was not heard is told: how many events, of which server.
+//! * `CLI-23` What was not heard is told: how many events, of which server.
 
 use crate::args::TraceArgs;
 use crate::error::{At, Failure, Result, warn};
@@ -155,20 +155,26 @@ impl Tracer {
     }
 }
 
-/// Says on stderr what is no event (`CLI-18`).
-fn tell(message: &TraceMessage) {
+/// What is said on stderr of a message that is no event (`CLI-23`).
+fn aside(message: &TraceMessage) -> Option<String> {
     match message {
         TraceMessage::Greeting {
             server_pid,
             mountpoint,
-        } => warn(&format!(
+        } => Some(format!(
             "tracing '{}', served by process {server_pid}; Ctrl-C ends",
             String::from_utf8_lossy(mountpoint)
         )),
-        TraceMessage::Lost { server_pid, count } => warn(&format!(
+        TraceMessage::Lost { server_pid, count } => Some(format!(
             "{count} events of process {server_pid} were lost; filter with --op or --slower-than"
         )),
-        TraceMessage::Event(_) => {}
+        TraceMessage::Event(_) => None,
+    }
+}
+
+fn tell(message: &TraceMessage) {
+    if let Some(text) = aside(message) {
+        warn(&text);
     }
 }
 
@@ -337,6 +343,20 @@ mod tests {
             ..event()
         };
         assert!(line(&both).contains("/a/b.txt -> /c  4096 at"));
+    }
+
+    #[test]
+    fn what_was_lost_is_told() {
+        let lost = TraceMessage::Lost {
+            server_pid: 7,
+            count: 12,
+        };
+        let said = aside(&lost).unwrap();
+        assert!(
+            said.starts_with("12 events of process 7 were lost; "),
+            "CLI-23"
+        );
+        assert_eq!(aside(&TraceMessage::Event(event())), None);
     }
 
     #[test]

@@ -339,7 +339,13 @@ mod tests {
         let acl = |user: u32, group: u32| {
             let mut bytes = vec![2, 0, 0, 0];
             // The owner's entry has no id; its field stays.
-            for (tag, id) in [(1_u16, u32::MAX), (2, user), (4, u32::MAX), (8, group), (0x20, u32::MAX)] {
+            for (tag, id) in [
+                (1_u16, u32::MAX),
+                (2, user),
+                (4, u32::MAX),
+                (8, group),
+                (0x20, u32::MAX),
+            ] {
                 bytes.extend(tag.to_le_bytes());
                 bytes.extend(6_u16.to_le_bytes());
                 bytes.extend(id.to_le_bytes());

@@ -67,7 +67,7 @@ fn mount_and_umount_know_the_type() {
         findmnt -n -o SOURCE,FSTYPE,OPTIONS mnt
         echo kept > mnt/f
         umount mnt
-        # CLI-15: durable, and the server gone.
+        # CLI-20: durable, and the server gone.
         [ -z "$(ls a.larder/mounts)" ]
         [ "$($L cat a.larder:/f)" = kept ]
 
@@ -226,12 +226,12 @@ fn a_mount_in_use_ends_when_its_users_are_gone() {
         .unwrap();
     mount.signal(Signal::TERM);
     std::thread::sleep(Duration::from_millis(700));
-    assert!(is_mounted(&place.path("mnt")), "CLI-14: it is in use");
+    assert!(is_mounted(&place.path("mnt")), "CLI-19: it is in use");
     fs::write(place.path("mnt/late"), "served on").unwrap();
     user.kill().unwrap();
     user.wait().unwrap();
     let (code, said) = mount.end();
-    assert_eq!(code, Some(0), "CLI-14: {said}");
+    assert_eq!(code, Some(0), "CLI-19: {said}");
     assert!(
         said.contains(&format!("in use by sleep ({})", user.id())),
         "{said}"
@@ -254,7 +254,7 @@ fn what_was_done_before_a_refused_end_survives_a_kill() {
     mount.signal(Signal::KILL);
     mount.child.wait().unwrap();
     drop(file);
-    assert_eq!(place.ok(&["cat", "a.larder:/f"]), "before", "CLI-13");
+    assert_eq!(place.ok(&["cat", "a.larder:/f"]), "before", "CLI-18");
     place.assert_clean("a.larder");
 }
 
@@ -266,7 +266,7 @@ fn a_lazy_umount_lets_nobody_new_in() {
     place.fails(1, &["umount", "mnt"], "in use by");
     place.ok(&["umount", "--lazy", "mnt"]);
     assert!(!is_mounted(&place.path("mnt")));
-    assert!(mount.child.try_wait().unwrap().is_none(), "CLI-14");
+    assert!(mount.child.try_wait().unwrap().is_none(), "CLI-19");
     drop(file);
     assert_eq!(mount.end().0, Some(0));
     place.assert_clean("a.larder");

@@ -1,3 +1,4 @@
+//! Tracers and mounts at the two ends of real pipes.
 #![allow(clippy::unwrap_used)]
 use super::*;
 
