@@ -124,7 +124,7 @@ impl Source {
             }
         };
         let text = expose(
-            &self.monitor.metrics(),
+            &self.monitor.metrics().unwrap_or_default(),
             self.monitor.open_handle_count(),
             &self.database.gauges()?,
             &survey.space,

@@ -3,6 +3,7 @@
 use crate::databases::open_database;
 use crate::ending::{end_on_signals, listen};
 use crate::error::{At, Failure, Result};
+use crate::metrics::Endpoint;
 use crate::service;
 use crate::serving_lock::ServingLock;
 use crate::settings::Settings;
@@ -22,10 +23,15 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
     let Request { db, dir, settings } = request;
     let cannot = || format!("cannot mount '{}' at '{}'", db.display(), dir.display());
     let options = settings.mount_options(db).at(cannot)?;
+    let endpoint = match &settings.metrics {
+        Some(address) => Some(Endpoint::bind(address)?),
+        None => None,
+    };
     let signals = listen()?;
     let label = std::path::absolute(dir).at(|| format!("cannot examine '{}'", dir.display()))?;
     let database = open_database(db, &format!("mount {}", label.display()))?;
-    // The mount gets the only handle on the database, and closes it at its end.
+    let for_metrics = endpoint.is_some().then(|| database.clone());
+    // The mount owns the database, and closes it at its end.
     let mounted = larder_fuse::mount(database, dir, &options).at(cannot)?;
     let lock_and_tell = || {
         let info = larder_fuse::find_mount(dir).at(cannot)?.ok_or_else(|| {
@@ -42,6 +48,10 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
             info.mountpoint.display(),
             settings.to_list()
         );
+        if let (Some(endpoint), Some(database)) = (endpoint, for_metrics) {
+            tracing::info!("answering metrics at http://{}/metrics", endpoint.address());
+            endpoint.serve(database, mounted.monitor())?;
+        }
         ready(&info)?;
         service::tell("READY=1");
         Ok(lock)

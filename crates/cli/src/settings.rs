@@ -180,6 +180,7 @@ impl Settings {
             suid: self.suid,
             dev: self.dev,
             exec: !self.noexec,
+            has_metrics: self.metrics.is_some(),
             threads: self.threads.map_or(defaults.threads, usize::from),
             cache_ttl: self.cache_ttl_ns.map_or(defaults.cache_ttl, |ns| {
                 Duration::from_nanos(ns.unsigned_abs())

@@ -1,23 +1,18 @@
 //! Flags of system calls in the words of the Content API. Pure.
 
-use fuser::{Errno, RenameFlags};
 use larder::{AllocateMode, RenameMode, SeekTarget, XattrMode};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use larder_fuse_protocol::Errno;
 
 /// ACLs live under this prefix. The kernel would not enforce what was stored there.
 const SYSTEM_PREFIX: &[u8] = b"system.";
 
 /// `renameat2(2)`; `EINVAL` for combinations and for `RENAME_WHITEOUT`.
-pub(crate) fn rename_mode(flags: RenameFlags) -> Result<RenameMode, Errno> {
-    if flags.is_empty() {
-        Ok(RenameMode::Replace)
-    } else if flags == RenameFlags::RENAME_NOREPLACE {
-        Ok(RenameMode::NoReplace)
-    } else if flags == RenameFlags::RENAME_EXCHANGE {
-        Ok(RenameMode::Exchange)
-    } else {
-        Err(Errno::EINVAL)
+pub(crate) fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Errno::EINVAL),
     }
 }
 
@@ -52,8 +47,7 @@ pub(crate) fn xattr_mode(flags: i32) -> Result<XattrMode, Errno> {
 }
 
 /// A name that may be stored; `EOPNOTSUPP` for the rest.
-pub(crate) fn xattr_name(name: &OsStr) -> Result<&[u8], Errno> {
-    let name = name.as_bytes();
+pub(crate) fn xattr_name(name: &[u8]) -> Result<&[u8], Errno> {
     if name.starts_with(SYSTEM_PREFIX) {
         Err(Errno::EOPNOTSUPP)
     } else {
@@ -74,24 +68,18 @@ mod tests {
             xattr_mode(libc::XATTR_CREATE | libc::XATTR_REPLACE),
             Err(Errno::EINVAL)
         );
-        assert_eq!(rename_mode(RenameFlags::empty()), Ok(RenameMode::Replace));
+        assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
         assert_eq!(
-            rename_mode(RenameFlags::RENAME_NOREPLACE),
+            rename_mode(libc::RENAME_NOREPLACE),
             Ok(RenameMode::NoReplace)
         );
-        assert_eq!(
-            rename_mode(RenameFlags::RENAME_EXCHANGE),
-            Ok(RenameMode::Exchange)
-        );
+        assert_eq!(rename_mode(libc::RENAME_EXCHANGE), Ok(RenameMode::Exchange));
         for flags in [
             libc::RENAME_WHITEOUT,
             libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE,
             1 << 20,
         ] {
-            assert_eq!(
-                rename_mode(RenameFlags::from_bits_retain(flags)),
-                Err(Errno::EINVAL)
-            );
+            assert_eq!(rename_mode(flags), Err(Errno::EINVAL));
         }
         let keep = libc::FALLOC_FL_KEEP_SIZE;
         assert_eq!(
@@ -122,12 +110,9 @@ mod tests {
     #[test]
     fn acls_are_refused_rather_than_stored_and_ignored() {
         assert_eq!(
-            xattr_name(OsStr::new("system.posix_acl_access")),
+            xattr_name(b"system.posix_acl_access"),
             Err(Errno::EOPNOTSUPP)
         );
-        assert_eq!(
-            xattr_name(OsStr::new("user.system.x")),
-            Ok(&b"user.system.x"[..])
-        );
+        assert_eq!(xattr_name(b"user.system.x"), Ok(&b"user.system.x"[..]));
     }
 }

@@ -1,14 +1,17 @@
 //! The calls behind the handlers: everything that takes more than one step, with errno for failures.
 
-use crate::convert::{file_attr, name_of, node_number, node_of};
+use crate::convert::{name_of, node_attr, node_number, node_of};
 use crate::errno::{errno, node_errno};
 use crate::handles::{DIRECTORY_PAGE_COUNT, Listing, OpenDirectory, Table};
-use crate::known::Known;
+use crate::idmap::{IdMap, Ids, NewOwner};
+use crate::known::{Known, Ticket};
 use crate::notify::Changes;
-use fuser::{Errno, FileAttr, FileHandle, INodeNo, OpenAccMode, OpenFlags, Request};
+use crate::watch::{Watch, Watched};
 use larder::{Attr, Caller, Database, DirEntry, Error, Name, NewNode, SetAttr, SpaceReport};
+use larder_fuse_protocol::{
+    CopyRange, Entry, Errno, HandleNumber, Make, NodeNumber, OpenFlags, Request, Write,
+};
 use std::cell::RefCell;
-use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,12 +25,29 @@ const COPY_BYTES_MAX: u64 = 64 << 20;
 const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// The one buffer of each worker, for what is read.
+    /// The one buffer of each worker, for what is copied.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// An open regular file.
 pub(crate) type File = Box<dyn larder::FileHandle>;
+
+/// Inode numbers are never reused, so no generation tells two nodes apart.
+pub(crate) const GENERATION: u64 = 0;
+
+/// What goes along with a request until after its reply.
+#[derive(Debug, Default)]
+pub(crate) struct Span {
+    /// For a reply that fills a cache of the kernel.
+    pub(crate) ticket: Option<Ticket>,
+    /// Something of this node went where the kernel does not know: it is told after the reply.
+    pub(crate) stale: Option<NodeNumber>,
+    /// Somebody wants to know of it.
+    pub(crate) watched: Option<Watched>,
+}
+
+/// A request on its way through a handler.
+pub(crate) type Call<'c> = larder_fuse_protocol::Call<'c, Span>;
 
 /// The filesystem of one mount.
 pub(crate) struct Bridge {
@@ -35,6 +55,8 @@ pub(crate) struct Bridge {
     pub(crate) known: Arc<Known>,
     pub(crate) changes: Arc<Changes>,
     pub(crate) cache_ttl: Duration,
+    pub(crate) id_map: IdMap,
+    pub(crate) watch: Arc<Watch>,
     pub(crate) files: Table<File>,
     pub(crate) directories: Table<OpenDirectory>,
     space: Mutex<Option<(Instant, SpaceReport)>>,
@@ -46,103 +68,165 @@ impl Bridge {
         known: Arc<Known>,
         changes: Arc<Changes>,
         cache_ttl: Duration,
+        id_map: IdMap,
+        watch: Arc<Watch>,
     ) -> Bridge {
         Bridge {
             database,
             known,
             changes,
             cache_ttl,
+            id_map,
+            watch,
             files: Table::default(),
             directories: Table::default(),
             space: Mutex::default(),
         }
     }
 
-    /// Attributes for a reply that names `parent`/`name`; counts the lookup.
+    /// A reply that names `parent`/`name`; counts the lookup.
     pub(crate) fn entry(
         &self,
-        parent: INodeNo,
+        parent: NodeNumber,
         name: &Name,
         attr: &Attr,
-    ) -> Result<FileAttr, Errno> {
-        let attr = file_attr(attr)?;
-        self.known.add(parent, name, attr.ino);
-        Ok(attr)
+    ) -> Result<Entry, Errno> {
+        let attr = self.shown(attr)?;
+        self.known.add(parent, name, attr.node);
+        Ok(Entry {
+            attr: Some(attr),
+            generation: GENERATION,
+            entry_ttl: self.cache_ttl,
+            attr_ttl: self.cache_ttl,
+        })
     }
 
-    /// Makes a node that belongs to the caller.
-    pub(crate) fn create_node(
+    /// Attributes from the database as the kernel gets them.
+    pub(crate) fn shown(&self, attr: &Attr) -> Result<larder_fuse_protocol::Attr, Errno> {
+        let mut shown = attr.clone();
+        self.id_map.show(&mut shown);
+        node_attr(&shown)
+    }
+
+    /// To whom what the caller makes in the directory of the request belongs, in the database.
+    pub(crate) fn owner(&self, request: &Request) -> Result<Caller, Errno> {
+        let directory = if self.id_map.is_squashed() {
+            let node = request.node;
+            let attr = (self.database.attr(node_of(node)))
+                .map_err(|error| node_errno(&error, format_args!("attributes of {node}")))?;
+            (attr.uid, attr.gid)
+        } else {
+            (request.uid, request.gid)
+        };
+        let IdMap { users, groups, .. } = &self.id_map;
+        match (
+            users.owner_of_new(request.uid, directory.0),
+            groups.owner_of_new(request.gid, directory.1),
+        ) {
+            (Some(uid), Some(gid)) => Ok(Caller { uid, gid }),
+            _ => Err(Errno::EOVERFLOW), // IDMAP-2
+        }
+    }
+
+    /// New owner and group in the database's numbers, of what a program asks for.
+    pub(crate) fn stored_owner(
+        &self,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<(Option<u32>, Option<u32>), Errno> {
+        let stored = |ids: &Ids, wanted: Option<u32>| match wanted.map(|id| ids.new_owner(id)) {
+            None | Some(NewOwner::Keep) => Ok(None),
+            Some(NewOwner::Store(id)) => Ok(Some(id)),
+            Some(NewOwner::Unmapped) => Err(Errno::EOVERFLOW),
+            Some(NewOwner::Refused) => Err(Errno::EPERM),
+        };
+        let IdMap { users, groups, .. } = &self.id_map;
+        Ok((stored(users, uid)?, stored(groups, gid)?))
+    }
+
+    /// Makes a node in the directory of the request, for a reply that names it.
+    pub(crate) fn make(
         &self,
         request: &Request,
-        parent: INodeNo,
+        name: &[u8],
+        new: NewNode<'_>,
+        mode: u32,
+    ) -> Result<Entry, Errno> {
+        let parent = request.node;
+        let name = name_of(name)?;
+        let owner = self.owner(request)?;
+        let attr = self
+            .create_node(request, &name, new, mode, owner)
+            .map_err(|error| errno(&error, format_args!("make '{name}' in {parent}")))?;
+        self.entry(parent, &name, &attr)
+    }
+
+    /// Makes a node that belongs to `owner`.
+    fn create_node(
+        &self,
+        request: &Request,
         name: &Name,
         new: NewNode<'_>,
         mode: u32,
+        owner: Caller,
     ) -> Result<Attr, Error> {
-        let caller = Caller {
-            uid: request.uid(),
-            gid: request.gid(),
-        };
         self.database
-            .create_node(node_of(parent), name, new, mode & 0o7777, caller)
+            .create_node(node_of(request.node), name, new, mode & 0o7777, owner)
     }
 
     /// Opens a regular file as `flags` ask.
-    pub(crate) fn open_file(&self, node: INodeNo, flags: OpenFlags) -> Result<FileHandle, Error> {
-        let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
-        Ok(self
-            .files
-            .insert(self.database.open_file(node_of(node), write)?))
+    pub(crate) fn open_file(
+        &self,
+        node: NodeNumber,
+        flags: OpenFlags,
+    ) -> Result<HandleNumber, Error> {
+        let file = self.database.open_file(node_of(node), flags.is_write())?;
+        Ok(self.files.insert(file))
     }
 
     /// Makes a regular file and opens it.
     pub(crate) fn create_file(
         &self,
         request: &Request,
-        (parent, name): (INodeNo, &OsStr),
-        mode: u32,
-        flags: i32,
-    ) -> Result<(FileAttr, FileHandle), Errno> {
+        name: &[u8],
+        make: Make,
+        open: OpenFlags,
+    ) -> Result<(Entry, HandleNumber), Errno> {
+        let parent = request.node;
         let name = name_of(name)?;
+        let owner = self.owner(request)?;
         let attr = self
-            .create_node(request, parent, &name, NewNode::File, mode)
+            .create_node(request, &name, NewNode::File, make.mode, owner)
             .map_err(|error| {
                 match errno(&error, format_args!("create '{name}' in {parent}")) {
                     // Somebody else made it after the kernel looked. The kernel shall look again and
                     // open it, with the permission checks that a create does not have.
-                    Errno::EEXIST if flags & libc::O_EXCL == 0 => Errno::ESTALE,
+                    Errno::EEXIST if !open.has(libc::O_EXCL) => Errno::ESTALE,
                     other => other,
                 }
             })?;
         let number = node_number(attr.node)?;
         let handle = self
-            .open_file(number, OpenFlags(flags))
+            .open_file(number, open)
             .map_err(|error| node_errno(&error, format_args!("open the new {number}")))?;
         Ok((self.entry(parent, &name, &attr)?, handle))
     }
 
     /// Writes or appends as `flags` ask; durable before it returns with `O_SYNC` or `O_DSYNC`.
-    pub(crate) fn write_file(
-        &self,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        flags: OpenFlags,
-        from_cache: bool,
-    ) -> Result<WriteEnd, Errno> {
-        let file = self.files.find(handle)?;
-        let fail = |error: Error| node_errno(&error, format_args!("write at {offset}"));
+    pub(crate) fn write_file(&self, write: &Write<'_>) -> Result<WriteEnd, Errno> {
+        let file = self.files.find(write.handle)?;
+        let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
         // Pages written back have their place, whatever the file was opened for.
-        let at = if flags.0 & libc::O_APPEND != 0 && !from_cache {
-            file.append(data).map_err(fail)?
+        let at = if write.flags & libc::O_APPEND != 0 && !write.is_from_cache {
+            file.append(write.data).map_err(fail)?
         } else {
-            file.write_at(offset, data).map_err(fail)?;
-            offset
+            file.write_at(write.offset, write.data).map_err(fail)?;
+            write.offset
         };
-        if flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0 {
+        if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
             file.sync().map_err(fail)?; // FUSE-3
         }
-        Ok(if at == offset {
+        Ok(if at == write.offset {
             WriteEnd::WhereAsked
         } else {
             WriteEnd::Elsewhere
@@ -150,17 +234,13 @@ impl Bridge {
     }
 
     /// Copies inside the server; returns how many bytes, at most [`COPY_BYTES_MAX`].
-    pub(crate) fn copy(
-        &self,
-        (from, from_offset): (FileHandle, u64),
-        (to, to_offset): (FileHandle, u64),
-        len_bytes: u64,
-    ) -> Result<u32, Errno> {
-        let (from, to) = (self.files.find(from)?, self.files.find(to)?);
+    pub(crate) fn copy(&self, range: &CopyRange) -> Result<u64, Errno> {
+        let (from, to) = (self.files.find(range.from)?, self.files.find(range.to)?);
         let fail = |error: Error| node_errno(&error, "copy_file_range");
         let source_bytes = from.attr().map_err(fail)?.size_bytes;
-        let len_bytes = len_bytes.min(source_bytes.saturating_sub(from_offset));
-        if to_offset == 0 {
+        let left_bytes = source_bytes.saturating_sub(range.from_offset);
+        let len_bytes = range.len_bytes.min(left_bytes);
+        if range.to_offset == 0 {
             to.expect_len(len_bytes).map_err(fail)?;
         }
         let len_bytes = len_bytes.min(COPY_BYTES_MAX);
@@ -168,8 +248,8 @@ impl Bridge {
         while done < len_bytes {
             let step = u64::from(REQUEST_BYTES_MAX).min(len_bytes - done);
             let copied = with_buffer(step as usize, |buffer| {
-                let read = read_full(&from, from_offset + done, buffer)?;
-                to.write_at(to_offset + done, &buffer[..read])?;
+                let read = read_full(&from, range.from_offset + done, buffer)?;
+                to.write_at(range.to_offset + done, &buffer[..read])?;
                 Ok(read as u64)
             });
             match copied {
@@ -180,15 +260,15 @@ impl Bridge {
                 Err(error) => return Err(fail(error)),
             }
         }
-        Ok(done as u32)
+        Ok(done)
     }
 
     /// Calls `add` for the entries from `offset` on until it answers that the reply is full.
     /// Offset 0 is before `.`, 1 before `..`, and `2 + i` before entry `i` (`FUSE-4`).
     pub(crate) fn list(
         &self,
-        directory: INodeNo,
-        handle: FileHandle,
+        directory: NodeNumber,
+        handle: HandleNumber,
         offset: u64,
         mut add: impl FnMut(Listed<'_>, u64) -> Result<bool, Errno>,
     ) -> Result<(), Errno> {
@@ -230,8 +310,8 @@ impl Bridge {
     /// Changes attributes; the length through the handle, which may be the last that holds the file.
     pub(crate) fn set_attr(
         &self,
-        node: INodeNo,
-        handle: Option<FileHandle>,
+        node: NodeNumber,
+        handle: Option<HandleNumber>,
         mut change: SetAttr,
     ) -> Result<Attr, Error> {
         if let (Some(size_bytes), Some(Ok(file))) = (
@@ -272,7 +352,7 @@ pub(crate) enum WriteEnd {
 /// One line of a directory.
 pub(crate) enum Listed<'l> {
     /// `.` or `..`.
-    Dot(&'static str, INodeNo),
+    Dot(&'static str, NodeNumber),
     /// Any other.
     Entry(&'l DirEntry),
 }
@@ -291,7 +371,7 @@ pub(crate) fn read_full(file: &File, offset: u64, buffer: &mut [u8]) -> Result<u
 }
 
 /// Lends this worker's buffer; it grows to the largest request and stays.
-pub(crate) fn with_buffer<T>(len_bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+fn with_buffer<T>(len_bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with_borrow_mut(|buffer| {
         if buffer.len() < len_bytes {
             buffer.resize(len_bytes, 0);

@@ -1,10 +1,7 @@
 //! The kernel's words for ours: node numbers, attributes, times, names. Pure.
 
-use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
-use larder::{Attr, FileKind, Ino, Name, NameError, NodeId, SetTime, StoreId};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use larder::{FileKind, Ino, Name, NameError, NodeId, SetTime, StoreId};
+use larder_fuse_protocol::{Attr, Errno, FileType, NodeNumber, TimeOrNow};
 
 /// Inode numbers have this many bits in a node number; the store has the 16 above.
 pub(crate) const INO_BITS: u32 = 48;
@@ -14,15 +11,15 @@ pub(crate) const BLOCK_BYTES: u64 = larder::limits::BLOCK_BYTES;
 
 /// How the kernel names a node: `store << 48 | ino`, so the root is 1 and in the default store
 /// `st_ino` is column `ino`. `EOVERFLOW` for a store or inode beyond the bits it has.
-pub(crate) fn node_number(node: NodeId) -> Result<INodeNo, Errno> {
+pub(crate) fn node_number(node: NodeId) -> Result<NodeNumber, Errno> {
     if u64::from(node.store.0) >> (u64::BITS - INO_BITS) != 0 || node.ino.0 >> INO_BITS != 0 {
         return Err(Errno::EOVERFLOW);
     }
-    Ok(INodeNo(u64::from(node.store.0) << INO_BITS | node.ino.0))
+    Ok(NodeNumber(u64::from(node.store.0) << INO_BITS | node.ino.0))
 }
 
 /// The node that a node number names.
-pub(crate) fn node_of(number: INodeNo) -> NodeId {
+pub(crate) fn node_of(number: NodeNumber) -> NodeId {
     NodeId {
         store: StoreId((number.0 >> INO_BITS) as u32),
         ino: Ino(number.0 & ((1 << INO_BITS) - 1)),
@@ -30,54 +27,32 @@ pub(crate) fn node_of(number: INodeNo) -> NodeId {
 }
 
 /// A name from the kernel. The kernel has split the path already; what is left to refuse is length.
-pub(crate) fn name_of(name: &OsStr) -> Result<Name, Errno> {
-    Name::new(name.as_bytes()).map_err(|error| match error {
+pub(crate) fn name_of(name: &[u8]) -> Result<Name, Errno> {
+    Name::new(name).map_err(|error| match error {
         NameError::TooLong => Errno::ENAMETOOLONG,
         NameError::Empty | NameError::Reserved | NameError::Forbidden => Errno::EINVAL,
     })
 }
 
 /// Attributes as the kernel wants them.
-pub(crate) fn file_attr(attr: &Attr) -> Result<FileAttr, Errno> {
-    Ok(FileAttr {
-        ino: node_number(attr.node)?,
-        size: attr.size_bytes,
+pub(crate) fn node_attr(attr: &larder::Attr) -> Result<Attr, Errno> {
+    Ok(Attr {
+        node: node_number(attr.node)?,
+        size_bytes: attr.size_bytes,
         blocks: attr.allocated_bytes.div_ceil(512),
-        atime: system_time(attr.atime_ns),
-        mtime: system_time(attr.mtime_ns),
-        ctime: system_time(attr.ctime_ns),
-        crtime: system_time(attr.btime_ns),
+        atime_ns: attr.atime_ns,
+        mtime_ns: attr.mtime_ns,
+        ctime_ns: attr.ctime_ns,
+        btime_ns: attr.btime_ns,
         kind: file_type(attr.kind),
-        perm: (attr.mode & 0o7777) as u16,
+        permissions: attr.mode & 0o7777,
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
         // The kernel's 32-bit encoding is `makedev` for every number it can hold.
         rdev: attr.rdev as u32,
-        blksize: BLOCK_BYTES as u32,
-        flags: 0,
+        block_bytes: BLOCK_BYTES as u32,
     })
-}
-
-/// The attributes of `.` and `..` in a listing: the kernel reads only the number and the type.
-pub(crate) fn bare_directory_attr(number: INodeNo) -> FileAttr {
-    FileAttr {
-        ino: number,
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::Directory,
-        perm: 0,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: BLOCK_BYTES as u32,
-        flags: 0,
-    }
 }
 
 /// The kind of a node in the kernel's words.
@@ -97,32 +72,7 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
 pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
     match time {
         TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => SetTime::At(nanoseconds(time)),
-    }
-}
-
-/// Nanoseconds since 1970 of a time that fuser decoded from a request; saturates at the ends (1677
-/// and 2262).
-///
-/// fuser reads a negative second `-s` with `n` nanoseconds as `-(s + n)`, where the kernel means
-/// `-s + n`; both parts survive, so that is undone here.
-pub(crate) fn nanoseconds(time: SystemTime) -> i64 {
-    let (seconds, nanoseconds) = match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => (i128::from(after.as_secs()), after.subsec_nanos()),
-        Err(before) => {
-            let before = before.duration();
-            (-i128::from(before.as_secs()), before.subsec_nanos())
-        }
-    };
-    let total = seconds * 1_000_000_000 + i128::from(nanoseconds);
-    total.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
-}
-
-fn system_time(time_ns: i64) -> SystemTime {
-    if time_ns >= 0 {
-        UNIX_EPOCH + Duration::from_nanos(time_ns.unsigned_abs())
-    } else {
-        UNIX_EPOCH - Duration::from_nanos(time_ns.unsigned_abs())
+        TimeOrNow::At(time_ns) => SetTime::At(time_ns),
     }
 }
 
@@ -132,7 +82,7 @@ mod tests {
 
     #[test]
     fn node_numbers_round_trip() {
-        assert_eq!(node_number(NodeId::ROOT), Ok(INodeNo::ROOT));
+        assert_eq!(node_number(NodeId::ROOT), Ok(NodeNumber::ROOT));
         for (store, ino) in [(0, 77), (3, 1), (0xffff, (1 << 48) - 1)] {
             let node = NodeId {
                 store: StoreId(store),
@@ -150,30 +100,10 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_keep_their_nanoseconds() {
-        // What fuser makes of second -2, nanosecond 800 000 000, which is -1.2 s.
-        let decoded = UNIX_EPOCH - Duration::new(2, 800_000_000);
-        assert_eq!(nanoseconds(decoded), -1_200_000_000);
-        assert_eq!(
-            nanoseconds(UNIX_EPOCH - Duration::new(2, 0)),
-            -2_000_000_000
-        );
-        assert_eq!(nanoseconds(UNIX_EPOCH + Duration::new(2, 5)), 2_000_000_005);
-        assert_eq!(
-            nanoseconds(UNIX_EPOCH + Duration::new(1 << 40, 0)),
-            i64::MAX
-        );
-        assert_eq!(
-            system_time(-1_200_000_000),
-            UNIX_EPOCH - Duration::new(1, 200_000_000)
-        );
-    }
-
-    #[test]
     fn names_too_long_are_told_apart() {
         let long = [b'x'; 256];
-        assert_eq!(name_of(OsStr::from_bytes(&long)), Err(Errno::ENAMETOOLONG));
-        assert_eq!(name_of(OsStr::new("..")), Err(Errno::EINVAL));
-        assert!(name_of(OsStr::from_bytes(&long[..255])).is_ok());
+        assert_eq!(name_of(&long), Err(Errno::ENAMETOOLONG));
+        assert_eq!(name_of(b".."), Err(Errno::EINVAL));
+        assert!(name_of(&long[..255]).is_ok());
     }
 }

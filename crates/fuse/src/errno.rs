@@ -1,7 +1,7 @@
 //! The one place where failures become errno (`FUSE-5`).
 
-use fuser::Errno;
 use larder::{Error, ErrorKind};
+use larder_fuse_protocol::Errno;
 use std::fmt::Display;
 
 /// The errno of a failed call that names an entry by its parent and name. Failures that the user

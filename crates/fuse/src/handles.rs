@@ -1,7 +1,7 @@
 //! What is open: files and directories by the number that the kernel was given for them.
 
-use fuser::{Errno, FileHandle};
 use larder::{DirEntry, Error, Name};
+use larder_fuse_protocol::{Errno, HandleNumber};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -26,21 +26,21 @@ impl<T> Default for Table<T> {
 
 impl<T> Table<T> {
     /// Opens; returns the number.
-    pub(crate) fn insert(&self, value: T) -> FileHandle {
+    pub(crate) fn insert(&self, value: T) -> HandleNumber {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         open.insert(number, Arc::new(value));
-        FileHandle(number)
+        HandleNumber(number)
     }
 
     /// What has this number; `EBADF` if nothing has.
-    pub(crate) fn find(&self, number: FileHandle) -> Result<Arc<T>, Errno> {
+    pub(crate) fn find(&self, number: HandleNumber) -> Result<Arc<T>, Errno> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         open.get(&number.0).cloned().ok_or(Errno::EBADF)
     }
 
     /// Closes, once the last request on it is done.
-    pub(crate) fn remove(&self, number: FileHandle) {
+    pub(crate) fn remove(&self, number: HandleNumber) {
         let closed = {
             let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
             open.remove(&number.0)

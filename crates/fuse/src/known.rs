@@ -8,13 +8,16 @@
 //! Tickets work in two epochs, like RCU: [`Known::advance`] opens a new epoch, into which new
 //! requests go at once, and waits until the older one is empty. It is called by one thread only.
 
-use fuser::INodeNo;
 use larder::Name;
+use larder_fuse_protocol::NodeNumber;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+/// Names in a path at most: one byte each, and a slash.
+const PATH_DEPTH_MAX: usize = 2048;
+
 /// A directory and a name in it.
-pub(crate) type Entry = Arc<(INodeNo, Name)>;
+pub(crate) type Entry = Arc<(NodeNumber, Name)>;
 
 /// The table of one mount.
 #[derive(Default)]
@@ -24,23 +27,24 @@ pub(crate) struct Known {
 }
 
 /// A request whose reply fills a cache of the kernel. Taken before the first call of the Content
-/// API, dropped after the reply.
-pub(crate) struct Ticket<'k> {
-    known: &'k Known,
+/// API, given back after the reply.
+#[derive(Debug)]
+#[must_use = "a ticket that is not given back keeps notifications waiting"]
+pub(crate) struct Ticket {
     epoch: usize,
 }
 
 /// Everything that was known at one moment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    pub(crate) nodes: Vec<INodeNo>,
+    pub(crate) nodes: Vec<NodeNumber>,
     pub(crate) entries: Vec<Entry>,
 }
 
 #[derive(Default)]
 struct State {
-    nodes: HashMap<INodeNo, Node>,
-    entries: HashMap<Entry, INodeNo>,
+    nodes: HashMap<NodeNumber, Node>,
+    entries: HashMap<Entry, NodeNumber>,
     /// The epoch that new tickets get: 0 or 1.
     epoch: usize,
     /// Tickets out, by epoch.
@@ -55,22 +59,31 @@ struct Node {
 
 impl Known {
     /// A ticket for a request that begins now.
-    pub(crate) fn ticket(&self) -> Ticket<'_> {
+    pub(crate) fn ticket(&self) -> Ticket {
         let mut state = self.lock();
         let epoch = state.epoch;
         state.ticket_count[epoch] += 1;
-        Ticket { known: self, epoch }
+        Ticket { epoch }
+    }
+
+    /// The reply is written.
+    pub(crate) fn give_back(&self, ticket: Ticket) {
+        let mut state = self.lock();
+        state.ticket_count[ticket.epoch] -= 1;
+        if state.ticket_count[ticket.epoch] == 0 {
+            self.drained.notify_all();
+        }
     }
 
     /// Counts one lookup: the reply that is about to go out names `node` as `name` in `parent`.
-    pub(crate) fn add(&self, parent: INodeNo, name: &Name, node: INodeNo) {
+    pub(crate) fn add(&self, parent: NodeNumber, name: &Name, node: NodeNumber) {
         let mut state = self.lock();
         state.nodes.entry(node).or_default().lookup_count += 1;
         state.put(parent, name, node);
     }
 
     /// The kernel gives up `count` lookups of `node`.
-    pub(crate) fn forget(&self, node: INodeNo, count: u64) {
+    pub(crate) fn forget(&self, node: NodeNumber, count: u64) {
         let mut state = self.lock();
         let Some(found) = state.nodes.get_mut(&node) else {
             return;
@@ -86,12 +99,12 @@ impl Known {
     }
 
     /// An entry was removed here; the kernel has dropped it by itself.
-    pub(crate) fn remove(&self, parent: INodeNo, name: &Name) {
+    pub(crate) fn remove(&self, parent: NodeNumber, name: &Name) {
         self.lock().take(parent, name);
     }
 
     /// An entry was renamed here; the kernel moves its own entry without asking.
-    pub(crate) fn rename(&self, from: (INodeNo, &Name), to: (INodeNo, &Name)) {
+    pub(crate) fn rename(&self, from: (NodeNumber, &Name), to: (NodeNumber, &Name)) {
         let mut state = self.lock();
         let moved = state.take(from.0, from.1);
         if let Some(node) = moved {
@@ -100,7 +113,7 @@ impl Known {
     }
 
     /// Two entries changed places here.
-    pub(crate) fn exchange(&self, one: (INodeNo, &Name), other: (INodeNo, &Name)) {
+    pub(crate) fn exchange(&self, one: (NodeNumber, &Name), other: (NodeNumber, &Name)) {
         let mut state = self.lock();
         let first = state.take(one.0, one.1);
         let second = state.take(other.0, other.1);
@@ -110,6 +123,28 @@ impl Known {
         if let Some(node) = second {
             state.put(one.0, one.1, node);
         }
+    }
+
+    /// A path by which `node` is known, from the root of the mount; empty for the root itself, `None` when it
+    /// has no name that is known. Cost: its depth.
+    pub(crate) fn path(&self, node: NodeNumber) -> Option<Vec<u8>> {
+        let state = self.lock();
+        let mut names: Vec<&Name> = Vec::new();
+        let mut at = node;
+        while at != NodeNumber::ROOT {
+            // Renames on their way can close a circle for a moment.
+            if names.len() > PATH_DEPTH_MAX {
+                return None;
+            }
+            let entry = state.nodes.get(&at)?.entries.first()?;
+            names.push(&entry.1);
+            at = entry.0;
+        }
+        let path = names.iter().rev();
+        Some(
+            path.flat_map(|name| [b"/", name.as_bytes()].concat())
+                .collect(),
+        )
     }
 
     /// Waits until every ticket that is out now is back, and returns what is known then. For one
@@ -125,8 +160,8 @@ impl Known {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         // The root is known from the start, without a lookup.
-        let mut nodes: Vec<INodeNo> = vec![INodeNo::ROOT];
-        nodes.extend(state.nodes.keys().filter(|&&node| node != INodeNo::ROOT));
+        let mut nodes: Vec<NodeNumber> = vec![NodeNumber::ROOT];
+        nodes.extend(state.nodes.keys().filter(|&&node| node != NodeNumber::ROOT));
         Snapshot {
             nodes,
             entries: state.entries.keys().cloned().collect(),
@@ -138,19 +173,9 @@ impl Known {
     }
 }
 
-impl Drop for Ticket<'_> {
-    fn drop(&mut self) {
-        let mut state = self.known.lock();
-        state.ticket_count[self.epoch] -= 1;
-        if state.ticket_count[self.epoch] == 0 {
-            self.known.drained.notify_all();
-        }
-    }
-}
-
 impl State {
     /// Notes that the entry names `node`; a node that the kernel does not hold has no entries.
-    fn put(&mut self, parent: INodeNo, name: &Name, node: INodeNo) {
+    fn put(&mut self, parent: NodeNumber, name: &Name, node: NodeNumber) {
         let entry: Entry = Arc::new((parent, name.clone()));
         if self.entries.get(&entry) == Some(&node) {
             return;
@@ -162,7 +187,7 @@ impl State {
         }
     }
 
-    fn take(&mut self, parent: INodeNo, name: &Name) -> Option<INodeNo> {
+    fn take(&mut self, parent: NodeNumber, name: &Name) -> Option<NodeNumber> {
         let (entry, node) = self.entries.remove_entry(&(parent, name.clone()))?;
         if let Some(found) = self.nodes.get_mut(&node) {
             found.entries.retain(|other| !Arc::ptr_eq(other, &entry));
@@ -177,7 +202,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
-    const ROOT: INodeNo = INodeNo::ROOT;
+    const ROOT: NodeNumber = NodeNumber::ROOT;
 
     fn name(text: &str) -> Name {
         Name::new(text.as_bytes()).expect("a name")
@@ -196,49 +221,72 @@ mod tests {
     }
 
     #[test]
+    fn paths_follow_renames_and_end_with_what_is_forgotten() {
+        let known = Known::default();
+        let (dir, file) = (NodeNumber(2), NodeNumber(3));
+        known.add(ROOT, &name("d"), dir);
+        known.add(dir, &name("f"), file);
+        let path = |node| {
+            known
+                .path(node)
+                .map(|path| String::from_utf8(path).unwrap())
+        };
+        assert_eq!(path(ROOT).as_deref(), Some(""));
+        assert_eq!(path(file).as_deref(), Some("/d/f"));
+        known.rename((ROOT, &name("d")), (ROOT, &name("e")));
+        assert_eq!(path(file).as_deref(), Some("/e/f"));
+        known.remove(dir, &name("f"));
+        assert_eq!(path(file), None);
+        // A circle cannot last, but it must not hang anybody.
+        known.add(dir, &name("f"), file);
+        known.rename((ROOT, &name("e")), (file, &name("e")));
+        assert_eq!(path(file), None);
+    }
+
+    #[test]
     fn the_root_is_known_and_the_rest_until_forgotten() {
         let known = Known::default();
         assert_eq!(look(&known), (vec![1], vec![]), "FUSE-1");
-        known.add(ROOT, &name("a"), INodeNo(7));
-        known.add(ROOT, &name("b"), INodeNo(7));
+        known.add(ROOT, &name("a"), NodeNumber(7));
+        known.add(ROOT, &name("b"), NodeNumber(7));
         let both = vec![(1, "a".to_owned()), (1, "b".to_owned())];
         assert_eq!(look(&known), (vec![1, 7], both.clone()), "FUSE-1");
-        known.forget(INodeNo(7), 1);
+        known.forget(NodeNumber(7), 1);
         assert_eq!(
             look(&known),
             (vec![1, 7], both),
             "FUSE-1: one lookup is left"
         );
-        known.forget(INodeNo(7), 1);
+        known.forget(NodeNumber(7), 1);
         assert_eq!(look(&known), (vec![1], vec![]));
-        known.forget(INodeNo(7), 1);
+        known.forget(NodeNumber(7), 1);
         assert_eq!(look(&known), (vec![1], vec![]));
     }
 
     #[test]
     fn entries_follow_renames() {
         let known = Known::default();
-        known.add(ROOT, &name("a"), INodeNo(7));
-        known.add(ROOT, &name("b"), INodeNo(8));
-        known.rename((ROOT, &name("a")), (INodeNo(9), &name("c")));
+        known.add(ROOT, &name("a"), NodeNumber(7));
+        known.add(ROOT, &name("b"), NodeNumber(8));
+        known.rename((ROOT, &name("a")), (NodeNumber(9), &name("c")));
         assert_eq!(look(&known).1, [(1, "b".into()), (9, "c".into())], "FUSE-1");
-        known.rename((INodeNo(9), &name("c")), (ROOT, &name("b")));
+        known.rename((NodeNumber(9), &name("c")), (ROOT, &name("b")));
         assert_eq!(look(&known), (vec![1, 7, 8], vec![(1, "b".into())]));
-        known.forget(INodeNo(8), 1);
+        known.forget(NodeNumber(8), 1);
         assert_eq!(look(&known), (vec![1, 7], vec![(1, "b".into())]), "FUSE-1");
-        known.forget(INodeNo(7), 1);
+        known.forget(NodeNumber(7), 1);
         assert_eq!(look(&known), (vec![1], vec![]));
     }
 
     #[test]
     fn entries_follow_exchanges_and_removals() {
         let known = Known::default();
-        known.add(ROOT, &name("a"), INodeNo(7));
+        known.add(ROOT, &name("a"), NodeNumber(7));
         known.exchange((ROOT, &name("a")), (ROOT, &name("unknown")));
         assert_eq!(look(&known).1, [(1, "unknown".into())], "FUSE-1");
-        known.add(ROOT, &name("b"), INodeNo(8));
+        known.add(ROOT, &name("b"), NodeNumber(8));
         known.exchange((ROOT, &name("unknown")), (ROOT, &name("b")));
-        known.forget(INodeNo(8), 1);
+        known.forget(NodeNumber(8), 1);
         assert_eq!(look(&known), (vec![1, 7], vec![(1, "b".into())]), "FUSE-1");
         known.remove(ROOT, &name("b"));
         assert_eq!(look(&known), (vec![1, 7], vec![]));
@@ -261,12 +309,12 @@ mod tests {
             let newer = known.ticket();
             std::thread::sleep(Duration::from_millis(20));
             assert!(!advance.is_finished(), "FUSE-1");
-            known.add(ROOT, &name("a"), INodeNo(7));
+            known.add(ROOT, &name("a"), NodeNumber(7));
             replied.store(true, Ordering::SeqCst);
-            drop(older);
+            known.give_back(older);
             let snapshot = advance.join().expect("no panic");
-            assert_eq!(snapshot.nodes, [ROOT, INodeNo(7)], "FUSE-1");
-            drop(newer);
+            assert_eq!(snapshot.nodes, [ROOT, NodeNumber(7)], "FUSE-1");
+            known.give_back(newer);
         });
     }
 }

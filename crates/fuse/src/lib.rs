@@ -35,7 +35,6 @@
 mod arguments;
 mod bridge;
 mod convert;
-mod device;
 mod errno;
 mod filesystem;
 mod handles;
@@ -49,6 +48,7 @@ mod notify;
 mod options;
 mod trace;
 mod unmount;
+mod watch;
 
 pub use holders::{Holder, find_holders, name_of};
 pub use idmap::{IdMap, IdRange, Ids, NewOwner, UNMAPPED};
@@ -58,3 +58,4 @@ pub use mountinfo::{MountInfo, find_mount, is_mounted};
 pub use options::MountOptions;
 pub use trace::{TraceEvent, TraceFilter, TraceListener, TraceMessage};
 pub use unmount::{Unmounter, clean_stale, detach, make_durable, unmount};
+pub use watch::{Monitor, error_name, operation_name, operation_number};

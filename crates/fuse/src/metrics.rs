@@ -78,7 +78,7 @@ pub struct OperationCounts {
 }
 
 /// Everything, of one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetricsSnapshot {
     /// Operations that occurred, by number.
     pub operations: Vec<OperationCounts>,

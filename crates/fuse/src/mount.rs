@@ -1,15 +1,15 @@
 //! Mounting a database, and the life of the mount.
 
-use crate::bridge::Bridge;
-use crate::device::{can_clone, mount_device, raise_readahead};
+use crate::bridge::{BACKGROUND_COUNT_MAX, Bridge, REQUEST_BYTES_MAX};
 use crate::known::Known;
-use crate::mountinfo::{find_mount, resolve};
+use crate::mountinfo::{LARDER_SUBTYPE, find_mount, resolve};
 use crate::notify::Changes;
 use crate::notify::NOTIFY_THREAD;
 use crate::options::MountOptions;
 use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};
-use fuser::{Session, SessionACL};
+use crate::watch::{Lookout, Monitor, Watch};
 use larder::{Database, Error, ErrorKind};
+use larder_fuse_protocol::{Device, MountError, MountSettings, Notifier, Session, SessionOptions};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -20,6 +20,8 @@ use std::thread::JoinHandle;
 const READAHEAD_KIB: u32 = 1024;
 /// Workers wait in fsync for commits; with this many, groups form and others are served meanwhile.
 const THREAD_COUNT_DEFAULT: usize = 16;
+/// When all of them wait, others come, up to so many times as many.
+const THREAD_GROWTH_MAX: usize = 16;
 
 /// Mounts `database` at the directory `mountpoint` and returns once the kernel's requests are
 /// served. What a killed server left there is detached first. The mount owns `database`: when it has
@@ -53,9 +55,11 @@ pub fn mount(
             ),
         ));
     };
+    let watch = Arc::new(Watch::new(&source, &place, options.has_metrics));
     // From here on, leaving with an error detaches the mount.
     let mut mounted = Mounted {
         unmounter: Unmounter::new(&info),
+        monitor: Monitor::new(watch.clone()),
         server: None,
     };
 
@@ -66,32 +70,37 @@ pub fn mount(
             error,
         )
     };
-    let notifications = File::from(device.try_clone().map_err(failed)?);
+    let notifier = Notifier::new(&device);
     let known = Arc::new(Known::default());
     let changes = Arc::new(Changes::default());
-    watch(&database, &changes);
+    tell_of_changes(&database, &changes);
     let bridge = Bridge::new(
         database.clone(),
         known.clone(),
         changes.clone(),
         options.cache_ttl,
+        options.id_map.clone(),
+        watch.clone(),
     );
-    let mut config = fuser::Config::default();
-    config.n_threads = Some(if options.threads == 0 {
-        THREAD_COUNT_DEFAULT
-    } else {
-        options.threads
-    });
-    config.clone_fd = can_clone();
-    // The kernel keeps other users out; a second check by fuser would refuse its own requests.
-    let session = Session::from_fd(bridge, device, SessionACL::All, config).map_err(failed)?;
+    let threads = match options.threads {
+        0 => THREAD_COUNT_DEFAULT,
+        threads => threads,
+    };
+    let limits = SessionOptions {
+        workers: threads,
+        workers_max: threads * THREAD_GROWTH_MAX,
+        content_bytes_max: REQUEST_BYTES_MAX,
+        background_max: BACKGROUND_COUNT_MAX,
+    };
+    let session = Session::start(bridge, device, limits).map_err(failed)?;
     let server = Server {
         session,
         known,
         changes,
-        notifications,
+        notifier,
         database,
         unmounter: mounted.unmounter(),
+        lookout: Lookout::start(watch)?,
         lock,
     };
     let server = std::thread::Builder::new()
@@ -108,6 +117,7 @@ pub fn mount(
 #[derive(Debug)]
 pub struct Mounted {
     unmounter: Unmounter,
+    monitor: Monitor,
     server: Option<JoinHandle<Result<(), Error>>>,
 }
 
@@ -115,6 +125,11 @@ impl Mounted {
     /// What ends this mount from another thread.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
+    }
+
+    /// What may be asked of this mount from another thread.
+    pub fn monitor(&self) -> Monitor {
+        self.monitor.clone()
     }
 
     /// Unmounts; [`ErrorKind::Busy`] while a program uses it. [`Mounted::wait`] then returns.
@@ -147,9 +162,10 @@ struct Server {
     session: Session<Bridge>,
     known: Arc<Known>,
     changes: Arc<Changes>,
-    notifications: File,
+    notifier: Notifier,
     database: Database,
     unmounter: Unmounter,
+    lookout: Lookout,
     lock: File,
 }
 
@@ -160,25 +176,20 @@ impl Server {
             session,
             known,
             changes,
-            notifications,
+            notifier,
             database,
             unmounter,
+            lookout,
             lock,
         } = self;
         let served = std::thread::scope(|scope| {
             std::thread::Builder::new()
                 .name(NOTIFY_THREAD.into())
-                .spawn_scoped(scope, || changes.serve(&known, &notifications))?;
+                .spawn_scoped(scope, || changes.serve(&known, &notifier))?;
             // The bridge and all its handles are dropped in there.
             let served = session.run();
             changes.stop();
             served
-        });
-        // The kernel answers ENODEV after the end, which fuser knows, and ECONNABORTED to a worker that
-        // was just taking a request when the end came.
-        let served = served.or_else(|error: std::io::Error| match error.raw_os_error() {
-            Some(libc::ECONNABORTED) => Ok(()),
-            _ => Err(error),
         });
         let served = served.map_err(|error| {
             Error::with_source(
@@ -193,6 +204,7 @@ impl Server {
             Ok(())
         };
         unmounter.set_over();
+        drop(lookout);
         // A drop would not do: the session's own threads may hold on to it a little longer.
         let closed = database.close();
         drop(lock);
@@ -201,13 +213,53 @@ impl Server {
 }
 
 /// The observer outlives the mount, so it holds on to nothing of it.
-fn watch(database: &Database, changes: &Arc<Changes>) {
+fn tell_of_changes(database: &Database, changes: &Arc<Changes>) {
     let changes: Weak<Changes> = Arc::downgrade(changes);
     database.on_foreign_change(Box::new(move || {
         if let Some(changes) = changes.upgrade() {
             changes.everything();
         }
     }));
+}
+
+/// Mounts at `place` and returns the device of the mount.
+fn mount_device(source: &Path, place: &Path, options: &MountOptions) -> Result<Device, Error> {
+    let settings = MountSettings {
+        subtype: LARDER_SUBTYPE.into(),
+        fsname: source.to_owned(),
+        allow_other: options.allow_other,
+        read_only: options.read_only,
+        suid: options.suid,
+        dev: options.dev,
+        exec: options.exec,
+        default_permissions: true,
+        read_bytes_max: 0,
+    };
+    larder_fuse_protocol::mount(place, &settings).map_err(|error| {
+        let context = format!("cannot mount at '{}'", place.display());
+        let kind = match &error {
+            MountError::Unsupported(_) => ErrorKind::Unsupported,
+            MountError::NotPermitted(_) => ErrorKind::NotPermitted,
+            MountError::Io(..) => ErrorKind::Io,
+        };
+        match error {
+            MountError::Io(what, error) => {
+                Error::with_source(kind, format!("{context}: {what}"), error)
+            }
+            other => Error::new(kind, format!("{context}: {other}")),
+        }
+    })
+}
+
+/// Lets the kernel read ahead `kib` KiB on this mount instead of its default of 128, so that large
+/// sequential reads come in large requests. Only root may; without it reads are merely smaller.
+fn raise_readahead(device: (u32, u32), kib: u32) {
+    let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", device.0, device.1);
+    if let Err(error) = File::create(&path)
+        .and_then(|mut file| io::Write::write_all(&mut file, kib.to_string().as_bytes()))
+    {
+        tracing::debug!("{path}: {error}; reads ahead stay at the kernel's default");
+    }
 }
 
 fn check_place(place: &Path, source: &Path) -> Result<(), Error> {

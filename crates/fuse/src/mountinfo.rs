@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// The filesystem type of every Larder mount.
 pub(crate) const LARDER_TYPE: &str = "fuse.larder";
+/// What is behind the dot of it.
+pub(crate) const LARDER_SUBTYPE: &str = "larder";
 
 const TABLE_PATH: &str = "/proc/self/mountinfo";
 

@@ -21,13 +21,16 @@ pub struct MountOptions {
     pub dev: bool,
     /// Lets programs be run. Default: yes.
     pub exec: bool,
-    /// Requests served at once, at most; 0: 16.
+    /// Threads that are always there to serve requests; 0: 16. When all of them wait, more come.
     pub threads: usize,
     /// How long the kernel trusts names and attributes. Default: 1 hour, since changes by others
     /// are told to the kernel when they happen.
     pub cache_ttl: Duration,
     /// Whose files the mount shows. Default: as they are stored.
     pub id_map: IdMap,
+    /// Counts operations for [`crate::Monitor::metrics`]. Default: no; it costs a clock and a few atomics
+    /// per operation.
+    pub has_metrics: bool,
 }
 
 impl Default for MountOptions {
@@ -42,6 +45,7 @@ impl Default for MountOptions {
             threads: 0,
             cache_ttl: Duration::from_secs(3600),
             id_map: IdMap::default(),
+            has_metrics: false,
         }
     }
 }

@@ -96,7 +96,11 @@ impl Watch {
             } else {
                 0
             };
-            let written = if error.is_none() { outcome.written_bytes as u64 } else { 0 };
+            let written = if error.is_none() {
+                outcome.written_bytes as u64
+            } else {
+                0
+            };
             metrics.count_bytes(read, written);
             self.count_handles(request.opcode, outcome);
         }
@@ -129,7 +133,10 @@ fn event(
     known: &Known,
 ) -> TraceEvent {
     let began = SystemTime::now() - elapsed;
-    let at_ns = began.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let at_ns = began
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos();
     let path = |node: NodeNumber, name: &[u8]| {
         let mut path = known.path(node).unwrap_or_default();
         if !name.is_empty() {
@@ -206,6 +213,12 @@ impl Drop for Lookout {
 #[derive(Clone)]
 pub struct Monitor {
     watch: Arc<Watch>,
+}
+
+impl std::fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Monitor").finish_non_exhaustive()
+    }
 }
 
 impl Monitor {

@@ -7,3 +7,4 @@ mod mount;
 mod rows;
 mod support;
 mod upkeep;
+mod watch;

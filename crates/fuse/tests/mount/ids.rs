@@ -59,11 +59,16 @@ fn squashed_files_belong_to_one_and_stay_whose_they_were() {
     // The kernel checks by what is shown: the user that is shown may, others may not.
     let as_user = |uid: &str, script: &str| {
         shell(
-            &format!("setpriv --reuid={uid} --regid={uid} --clear-groups sh -euc '{script}' sh \"$1\""),
+            &format!(
+                "setpriv --reuid={uid} --regid={uid} --clear-groups sh -euc '{script}' sh \"$1\""
+            ),
             &[&mount.root()],
         )
     };
-    as_user("1000", "cat \"$1/theirs/f\"; echo new > \"$1/theirs/new\"; mkdir \"$1/theirs/d\"");
+    as_user(
+        "1000",
+        "cat \"$1/theirs/f\"; echo new > \"$1/theirs/new\"; mkdir \"$1/theirs/d\"",
+    );
     as_user("1002", "! cat \"$1/theirs/f\" 2>/dev/null");
     assert_eq!(owner(&mount.path("theirs/new")), (1000, 1001));
     assert_eq!(errno_of(chown(&file, Some(0), None)), Some(libc::EPERM));
@@ -74,7 +79,10 @@ fn squashed_files_belong_to_one_and_stay_whose_they_were() {
     for name in ["theirs/f", "theirs/new", "theirs/d"] {
         assert_eq!(owner(&mount.path(name)), (501, 20), "IDMAP-3: {name}");
     }
-    assert_eq!(fs::metadata(mount.path("theirs/f")).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(
+        fs::metadata(mount.path("theirs/f")).unwrap().mode() & 0o777,
+        0o600
+    );
     mount.end();
 }
 

@@ -1,0 +1,65 @@
+//! One request on its way through a handler.
+
+use crate::errno::Errno;
+use crate::request::Request;
+use crate::seats::Seat;
+use std::time::{Duration, Instant};
+
+/// A request while a handler works on it, with what [`crate::Filesystem::begin`] made for it.
+#[derive(Debug)]
+pub struct Call<'c, S> {
+    /// Who asks for what.
+    pub request: Request,
+    /// What the filesystem made for this request; it gets it back after the reply.
+    pub span: S,
+    seat: &'c Seat,
+}
+
+impl<'c, S> Call<'c, S> {
+    pub(crate) fn new(request: Request, span: S, seat: &'c Seat) -> Call<'c, S> {
+        Call {
+            request,
+            span,
+            seat,
+        }
+    }
+
+    /// Whether the caller was interrupted by a signal meanwhile. A handler that waits then answers
+    /// `EINTR`; one that does not wait need not ask.
+    pub fn is_interrupted(&self) -> bool {
+        self.seat.is_interrupted(self.request.unique)
+    }
+
+    /// Waits until this thread is unparked, the caller is interrupted, or `deadline` has come; may
+    /// return without a cause. Whoever ends the wait of a handler unparks the thread that the
+    /// handler runs in ([`std::thread::current`]); the handler asks again for what it waits for, and
+    /// [`Call::is_interrupted`], in a loop.
+    pub fn park(&self, deadline: Option<Instant>) {
+        if self.is_interrupted() {
+            return;
+        }
+        match deadline {
+            None => std::thread::park(),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left > Duration::ZERO {
+                    std::thread::park_timeout(left);
+                }
+            }
+        }
+    }
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// The error that was answered, if it was one.
+    pub error: Option<Errno>,
+    /// Bytes of content in a WRITE.
+    pub written_bytes: usize,
+    /// Bytes of the reply, without its header: for a READ the content.
+    pub reply_bytes: usize,
+    /// Whether the kernel took the reply. It does not when the caller was killed meanwhile, or when
+    /// the mount has ended. A request without reply counts as delivered.
+    pub is_delivered: bool,
+}

@@ -1,0 +1,141 @@
+//! A service without a transport: refusals, panics, interrupts.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::arguments::LockRequest;
+use crate::device::Device;
+use crate::flags::InitFlags;
+use crate::request::Request;
+use crate::values::NodeNumber;
+use crate::wire;
+use std::sync::Mutex;
+
+/// Panics when it looks for "panic", waits in `setlkw`, and notes how requests end.
+#[derive(Default)]
+struct Odd {
+    ended: Mutex<Vec<(Opcode, Outcome)>>,
+}
+
+impl Filesystem for Odd {
+    type Span = ();
+
+    fn init(&mut self, _: InitFlags) -> InitFlags {
+        InitFlags::NONE
+    }
+
+    fn begin(&self, _: &Request) {}
+
+    fn end(&self, call: Call<'_, ()>, outcome: &Outcome) {
+        let mut ended = self.ended.lock().unwrap();
+        ended.push((call.request.opcode, *outcome));
+    }
+
+    fn lookup(&self, _: &mut Call<'_, ()>, name: &[u8]) -> Result<crate::Entry, Errno> {
+        assert!(name != b"panic", "as asked");
+        Err(Errno::ENOENT)
+    }
+
+    fn readlink(&self, call: &mut Call<'_, ()>) -> Result<Vec<u8>, Errno> {
+        assert_eq!(call.request.node, NodeNumber::ROOT);
+        Ok(b"target".to_vec())
+    }
+
+    fn setlkw(&self, call: &mut Call<'_, ()>, _: LockRequest) -> Result<(), Errno> {
+        while !call.is_interrupted() {
+            call.park(None);
+        }
+        Err(Errno::EINTR)
+    }
+}
+
+fn service(lock_wait_max: usize) -> Service<Odd> {
+    let dialect = Dialect::default();
+    Service::new(Odd::default(), dialect, Seats::new(3), lock_wait_max)
+}
+
+fn request(opcode: u32, unique: u64, body: &[u8]) -> Vec<u8> {
+    let header = wire::InHeader {
+        len: (size_of::<wire::InHeader>() + body.len()) as u32,
+        opcode,
+        unique,
+        nodeid: 1,
+        ..wire::InHeader::default()
+    };
+    [wire::bytes_of(&header), body].concat()
+}
+
+fn answer(service: &Service<Odd>, seat: usize, bytes: &[u8]) -> Answer {
+    let mut memory = [0; 4096];
+    let incoming = Incoming::whole(bytes).unwrap();
+    let work = service.work(service.seats.seat(seat), &incoming, &mut memory);
+    let answer = work.answer;
+    service.finish(work, true);
+    answer
+}
+
+#[test]
+fn what_is_not_understood_is_refused_and_what_is_gets_its_span() {
+    let service = service(1);
+    let malformed = answer(&service, 0, &request(1, 2, b"no end"));
+    assert_eq!(malformed, Answer::Error(Errno::EIO), "PROTOCOL-1");
+    let unserved = answer(&service, 0, &request(37, 4, &[0; 16]));
+    assert_eq!(unserved, Answer::Error(Errno::ENOSYS), "PROTOCOL-1");
+    let forget = answer(&service, 0, &request(2, 6, b"short"));
+    assert_eq!(forget, Answer::Silent, "nobody waits");
+    assert!(service.filesystem.ended.lock().unwrap().is_empty());
+    assert_eq!(answer(&service, 0, &request(5, 8, b"")), Answer::Data(6));
+    let missing = answer(&service, 0, &request(1, 10, b"x\0"));
+    assert_eq!(missing, Answer::Error(Errno::ENOENT));
+    let ended = service.filesystem.ended.lock().unwrap().clone();
+    let outcome = Outcome {
+        error: None,
+        written_bytes: 0,
+        reply_bytes: 6,
+        is_delivered: true,
+    };
+    let refused = Outcome {
+        error: Some(Errno::ENOENT),
+        reply_bytes: 0,
+        ..outcome
+    };
+    assert_eq!(
+        ended,
+        [(Opcode::Readlink, outcome), (Opcode::Lookup, refused)]
+    );
+}
+
+#[test]
+fn after_a_panic_nothing_is_served() {
+    let service = service(1);
+    assert_eq!(answer(&service, 0, &request(5, 2, b"")), Answer::Data(6));
+    let panicked = answer(&service, 0, &request(1, 4, b"panic\0"));
+    assert_eq!(panicked, Answer::Error(Errno::EIO), "PROTOCOL-5");
+    assert!(service.is_broken(), "PROTOCOL-5");
+    let later = answer(&service, 0, &request(5, 6, b""));
+    assert_eq!(later, Answer::Error(Errno::EIO), "PROTOCOL-5");
+    assert_eq!(service.filesystem.ended.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn waits_for_locks_leave_seats_for_others_and_can_be_interrupted() {
+    let service = service(1);
+    let lock = request(33, 20, &[0; 48]);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let null = std::fs::File::open("/dev/null").unwrap();
+            service.seats.seat(0).sit(&Device::new(null.into()));
+            answer(&service, 0, &lock)
+        });
+        while service.lock_waits.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        let another = answer(&service, 1, &request(33, 22, &[0; 48]));
+        assert_eq!(another, Answer::Error(Errno::ENOLCK));
+        while !service.seats.interrupt(20) {
+            std::thread::yield_now();
+        }
+        let interrupted = waiter.join().unwrap();
+        assert_eq!(interrupted, Answer::Error(Errno::EINTR), "PROTOCOL-3");
+    });
+    assert!(!service.seats.interrupt(20), "PROTOCOL-3: it is answered");
+}

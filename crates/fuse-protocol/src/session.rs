@@ -1,0 +1,234 @@
+//! A session: one mount being served, from INIT to the end.
+
+use crate::buffers::Buffers;
+use crate::device::Device;
+use crate::errno::Errno;
+use crate::filesystem::Filesystem;
+use crate::flags::InitFlags;
+use crate::opcode::Opcode;
+use crate::request::{Dialect, Incoming, decode_init};
+use crate::seats::Seats;
+use crate::service::Service;
+use crate::wire;
+use crate::workers::Workers;
+use std::io;
+
+/// Limits of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Workers that are always there, at least 1.
+    pub workers: usize,
+    /// Workers at most: more come when all are busy, and go when they are not needed.
+    pub workers_max: usize,
+    /// Most content of a WRITE, and of a READ, bytes: at most 1 MiB unless the system allows more.
+    pub content_bytes_max: u32,
+    /// Reads ahead and other requests without a waiter that the kernel keeps in flight.
+    pub background_max: u16,
+}
+
+impl Default for SessionOptions {
+    fn default() -> SessionOptions {
+        SessionOptions {
+            workers: 4,
+            workers_max: 256,
+            content_bytes_max: 1 << 20,
+            background_max: 64,
+        }
+    }
+}
+
+/// What kernel and session have agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Negotiated {
+    /// Minor version of the protocol that the kernel speaks; the major one is 7.
+    pub kernel_minor: u32,
+    /// What both sides do.
+    pub flags: InitFlags,
+}
+
+/// A filesystem that is being served.
+pub struct Session<F> {
+    service: Service<F>,
+    device: Device,
+    negotiated: Negotiated,
+    options: SessionOptions,
+}
+
+impl<F: Filesystem> Session<F> {
+    /// Takes INIT, which waits on a new mount, and answers it. Errors: of the device, `EPROTO` from a
+    /// kernel older than 5.4 or for anything but INIT.
+    pub fn start(
+        mut filesystem: F,
+        device: Device,
+        options: SessionOptions,
+    ) -> io::Result<Session<F>> {
+        let negotiated = negotiate(&mut filesystem, &device, &options)?;
+        tracing::debug!("negotiated {negotiated:?}");
+        let dialect = Dialect {
+            setxattr_ext: negotiated.flags.contains(InitFlags::SETXATTR_EXT),
+        };
+        let workers_max = options.workers_max.max(options.workers).max(1);
+        // As many as are always there serve on while all the others wait for locks.
+        let lock_wait_max = workers_max.saturating_sub(options.workers.max(1));
+        Ok(Session {
+            service: Service::new(filesystem, dialect, Seats::new(workers_max), lock_wait_max),
+            device,
+            negotiated,
+            options,
+        })
+    }
+
+    /// What was agreed on.
+    pub fn negotiated(&self) -> Negotiated {
+        self.negotiated
+    }
+
+    /// Serves until the mount has ended; then everything is answered, and the filesystem is
+    /// dropped. Errors: of the device, and after a handler has panicked.
+    pub fn run(self) -> io::Result<()> {
+        let content_bytes_max = self.options.content_bytes_max;
+        let kept = self.options.workers.max(1);
+        Workers::new(&self.service, &self.device, content_bytes_max, kept).run()?;
+        if self.service.is_broken() {
+            return Err(io::Error::other("a handler has panicked; see the log"));
+        }
+        Ok(())
+    }
+}
+
+fn negotiate<F: Filesystem>(
+    filesystem: &mut F,
+    device: &Device,
+    options: &SessionOptions,
+) -> io::Result<Negotiated> {
+    let mut buffers = Buffers::new(options.content_bytes_max);
+    loop {
+        let len_bytes = match device.read(buffers.request()) {
+            Ok(len_bytes) => len_bytes,
+            Err(Errno::EINTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let (bytes, _) = buffers.split(len_bytes);
+        let init = Incoming::whole(bytes)
+            .ok()
+            .filter(|incoming| incoming.header.opcode == Opcode::Init as u32);
+        let Some((header, init)) =
+            init.and_then(|incoming| Some((incoming.header, decode_init(&incoming).ok()?)))
+        else {
+            return Err(Errno::EPROTO.into());
+        };
+        if init.major < wire::MAJOR || init.major == wire::MAJOR && init.minor < wire::MINOR_MIN {
+            device.write(buffers.reply(header.unique, -Errno::EPROTO.code(), 0))?;
+            return Err(io::Error::other(format!(
+                "the kernel speaks FUSE {}.{}; 7.{} is needed (Linux 5.4)",
+                init.major,
+                init.minor,
+                wire::MINOR_MIN
+            )));
+        }
+        let (out, negotiated) = match init.major {
+            // A kernel of a later major version asks again in ours.
+            later if later > wire::MAJOR => (version_only(), None),
+            _ => {
+                let (out, negotiated) = agree(filesystem, &init, options);
+                (out, Some(negotiated))
+            }
+        };
+        let (_, body) = buffers.split(0);
+        let out = wire::bytes_of(&out);
+        body[..out.len()].copy_from_slice(out);
+        device.write(buffers.reply(header.unique, 0, out.len()))?;
+        if let Some(negotiated) = negotiated {
+            return Ok(negotiated);
+        }
+    }
+}
+
+fn version_only() -> wire::InitOut {
+    wire::InitOut {
+        major: wire::MAJOR,
+        minor: wire::MINOR,
+        ..wire::InitOut::default()
+    }
+}
+
+/// The answer to INIT.
+fn agree<F: Filesystem>(
+    filesystem: &mut F,
+    init: &wire::InitIn,
+    options: &SessionOptions,
+) -> (wire::InitOut, Negotiated) {
+    let low = InitFlags::from_bits(u64::from(init.flags));
+    let offers = if low.contains(InitFlags::INIT_EXT) {
+        InitFlags::from_bits(u64::from(init.flags2) << 32 | u64::from(init.flags))
+    } else {
+        low
+    };
+    let always = InitFlags::BIG_WRITES | InitFlags::MAX_PAGES | InitFlags::INIT_EXT;
+    let flags = (filesystem.init(offers) | always) & offers;
+    let page_bytes = rustix::param::page_size() as u32;
+    let content_bytes = options.content_bytes_max.max(page_bytes);
+    let out = wire::InitOut {
+        major: wire::MAJOR,
+        minor: wire::MINOR.min(init.minor),
+        max_readahead: init.max_readahead,
+        flags: flags.bits() as u32,
+        flags2: (flags.bits() >> 32) as u32,
+        max_background: options.background_max,
+        congestion_threshold: options.background_max / 4 * 3,
+        max_write: content_bytes,
+        time_gran: 1,
+        max_pages: content_bytes.div_ceil(page_bytes).min(u32::from(u16::MAX)) as u16,
+        max_stack_depth: u32::from(flags.contains(InitFlags::PASSTHROUGH)),
+        ..wire::InitOut::default()
+    };
+    let negotiated = Negotiated {
+        kernel_minor: init.minor,
+        flags,
+    };
+    (out, negotiated)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryFilesystem;
+
+    fn init(flags: InitFlags) -> wire::InitIn {
+        wire::InitIn {
+            major: 7,
+            minor: 45,
+            max_readahead: 1 << 17,
+            flags: flags.bits() as u32,
+            flags2: (flags.bits() >> 32) as u32,
+            unused: [0; 11],
+        }
+    }
+
+    #[test]
+    fn only_what_is_offered_is_agreed_on() {
+        let offers = InitFlags::MAX_PAGES | InitFlags::PARALLEL_DIROPS | InitFlags::INIT_EXT;
+        let (out, negotiated) = agree(
+            &mut MemoryFilesystem::default(),
+            &init(offers | InitFlags::HAS_EXPIRE_ONLY),
+            &SessionOptions::default(),
+        );
+        assert_eq!((out.major, out.minor, out.time_gran), (7, 45, 1));
+        assert_eq!(u64::from(out.flags), offers.bits());
+        assert_eq!((out.max_write, out.max_pages), (1 << 20, 256));
+        assert_eq!((out.max_background, out.congestion_threshold), (64, 48));
+        assert_eq!(negotiated.flags.intersection(offers), offers);
+    }
+
+    #[test]
+    fn without_the_extension_there_are_32_flags() {
+        let without = InitFlags::MAX_PAGES | InitFlags::DIRECT_IO_ALLOW_MMAP;
+        let (out, negotiated) = agree(
+            &mut MemoryFilesystem::default(),
+            &init(without),
+            &SessionOptions::default(),
+        );
+        assert_eq!(out.flags2, 0);
+        assert_eq!(negotiated.flags, InitFlags::MAX_PAGES);
+    }
+}

@@ -1,0 +1,175 @@
+//! The transport by `/dev/fuse`: workers that each read a request, serve it, and write the reply.
+//!
+//! Each worker has a clone of the device, with a queue of its own for the requests in work, where the
+//! system permits it. Some workers are kept. When the last idle one gets a request, another is hired,
+//! up to the number of seats (`PROTOCOL-4`); a worker goes when enough others are idle.
+
+use crate::buffers::Buffers;
+use crate::device::Device;
+use crate::errno::Errno;
+use crate::filesystem::Filesystem;
+use crate::opcode::Opcode;
+use crate::request::{Dialect, Incoming, Malformed, Operation, decode};
+use crate::service::{Answer, Service};
+use crate::wire;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{Builder, Scope};
+
+/// All workers of a session.
+pub(crate) struct Workers<'s, F> {
+    service: &'s Service<F>,
+    device: &'s Device,
+    content_bytes_max: u32,
+    kept: usize,
+    /// Workers that read, or are about to.
+    idle: AtomicUsize,
+    failed: Mutex<Option<Errno>>,
+}
+
+impl<'s, F: Filesystem> Workers<'s, F> {
+    pub(crate) fn new(
+        service: &'s Service<F>,
+        device: &'s Device,
+        content_bytes_max: u32,
+        kept: usize,
+    ) -> Workers<'s, F> {
+        Workers {
+            service,
+            device,
+            content_bytes_max,
+            kept,
+            idle: AtomicUsize::new(0),
+            failed: Mutex::new(None),
+        }
+    }
+
+    /// Serves until the mount has ended.
+    pub(crate) fn run(&self) -> io::Result<()> {
+        std::thread::scope(|scope| {
+            for _ in 0..self.kept {
+                self.hire(scope);
+            }
+            // Without a single worker there would be nobody to notice the end.
+            match self.idle.load(Ordering::SeqCst) {
+                0 => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+                _ => Ok(()),
+            }
+        })?;
+        let failed = *self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// One more worker, if there is a seat and the system has a thread.
+    fn hire<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let Some(seat) = self.service.seats.reserve() else {
+            return;
+        };
+        self.idle.fetch_add(1, Ordering::SeqCst);
+        let hired = Builder::new()
+            .name("fuse-worker".into())
+            .spawn_scoped(scope, move || self.work(scope, seat));
+        if let Err(error) = hired {
+            self.idle.fetch_sub(1, Ordering::SeqCst);
+            self.service.seats.leave(seat);
+            tracing::warn!("no thread for another worker: {error}; requests wait for each other");
+        }
+    }
+
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, seat: usize) {
+        let device = self.device.clone_queue().unwrap_or_else(|error| {
+            tracing::debug!("the device cannot be cloned: {error}; this worker shares it");
+            self.device.clone()
+        });
+        self.service.seats.seat(seat).sit(&device);
+        let mut buffers = Buffers::new(self.content_bytes_max);
+        loop {
+            let len_bytes = match device.read(buffers.request()) {
+                Ok(len_bytes) => len_bytes,
+                // Interrupted, or the request was taken back while it was read.
+                Err(Errno::EINTR | Errno::EAGAIN | Errno::ENOENT) => continue,
+                // Unmounted, or aborted.
+                Err(Errno::ENODEV | Errno::ECONNABORTED) => break,
+                Err(error) => {
+                    *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    break;
+                }
+            };
+            if self.idle.fetch_sub(1, Ordering::SeqCst) == 1 {
+                self.hire(scope);
+            }
+            self.serve(seat, &device, &mut buffers, len_bytes);
+            if self.idle.fetch_add(1, Ordering::SeqCst) >= self.kept {
+                break;
+            }
+        }
+        self.idle.fetch_sub(1, Ordering::SeqCst);
+        self.service.seats.leave(seat);
+    }
+
+    fn serve(&self, seat: usize, device: &Device, buffers: &mut Buffers, len_bytes: usize) {
+        let (bytes, memory) = buffers.split(len_bytes);
+        let incoming = match Incoming::whole(bytes) {
+            Ok(incoming) => incoming,
+            Err(Malformed) => {
+                tracing::error!("a request of {len_bytes} bytes has another length in its header");
+                if let Some((header, _)) = wire::take::<wire::InHeader>(bytes) {
+                    send(device, buffers.reply(header.unique, -Errno::EIO.code(), 0));
+                }
+                return;
+            }
+        };
+        let unique = incoming.header.unique;
+        if incoming.header.opcode == Opcode::Interrupt as u32 {
+            match interrupted(&incoming) {
+                Ok(interrupted) if self.service.seats.interrupt(interrupted) => {}
+                Ok(_) => self.ask_again(buffers.reply(unique, -Errno::EAGAIN.code(), 0)),
+                Err(Malformed) => tracing::error!("malformed: {:?}", incoming.header),
+            }
+            return;
+        }
+        let work = self
+            .service
+            .work(self.service.seats.seat(seat), &incoming, memory);
+        let is_delivered = match work.answer {
+            Answer::Silent => true,
+            Answer::Error(error) => send(device, buffers.reply(unique, -error.code(), 0)),
+            Answer::Data(len_bytes) => send(device, buffers.reply(unique, 0, len_bytes)),
+        };
+        self.service.finish(work, is_delivered);
+    }
+
+    /// Nobody works on the interrupted request yet, since the worker that has read it did not get
+    /// further, or nobody does any more. `EAGAIN` asks the kernel to send the INTERRUPT again, if the
+    /// request is still there. The kernel looks for it only in the queue of the device by which the
+    /// answer comes, so all devices give it; all but one are told that they do not have it.
+    fn ask_again(&self, reply: &[u8]) {
+        for device in self.service.seats.devices() {
+            send(&device, reply);
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// The request that an INTERRUPT is about.
+fn interrupted(incoming: &Incoming<'_>) -> Result<u64, Malformed> {
+    let (request, body) = incoming.request(Opcode::Interrupt)?;
+    match decode(&request, body, Dialect::default())? {
+        Operation::Interrupt { unique } => Ok(unique & !wire::UNIQUE_RESEND),
+        _ => Err(Malformed),
+    }
+}
+
+/// Whether the kernel took it.
+fn send(device: &Device, reply: &[u8]) -> bool {
+    match device.write(reply) {
+        Ok(()) => true,
+        // The caller is gone, or the mount is.
+        Err(Errno::ENOENT | Errno::ENODEV | Errno::ECONNABORTED | Errno::EPERM) => false,
+        Err(error) => {
+            tracing::error!("the kernel refuses a reply: {error}");
+            false
+        }
+    }
+}
