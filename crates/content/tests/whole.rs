@@ -182,3 +182,29 @@ fn more_half_written_objects_than_memory_may_hold_are_whole_too() {
     }
     assert_clean(&db);
 }
+
+#[test]
+fn much_that_is_complete_is_committed_before_its_time() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(create(dir.path(), None));
+    let engine = EngineOptions {
+        commit_interval: std::time::Duration::from_secs(3600),
+        ..EngineOptions::default()
+    };
+    let options = OpenOptions {
+        engine,
+        ..OpenOptions::default()
+    };
+    let db = Database::open(&dir.path().join("t.larder"), options).unwrap();
+    let other = Database::open(&dir.path().join("t.larder"), OpenOptions::default()).unwrap();
+    // One more than what begins a commit, in files that are closed.
+    for index in 0..33 {
+        let bytes = pattern(1 << 20, index);
+        db.put(format!("/o{index}").as_bytes(), &bytes).unwrap();
+    }
+    let began = std::time::Instant::now();
+    while other.resolve(b"/o0", false).is_err() {
+        assert!(began.elapsed().as_secs() < 20, "nothing was committed");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}

@@ -76,7 +76,9 @@ impl Drop for Mounted {
 fn files_are_made_written_read_and_removed() {
     let mounted = mounted(MemoryFilesystem::default());
     let path = mounted.path("file");
-    let content: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 7 >> 3) as u8).collect();
+    let content: Vec<u8> = (0..3_000_000_u32)
+        .map(|at| (at.wrapping_mul(7) >> 3) as u8)
+        .collect();
     fs::write(&path, &content).unwrap();
     let mut file = File::options().read(true).write(true).open(&path).unwrap();
     let mut back = Vec::new();

@@ -273,7 +273,7 @@ impl Engine {
             self.dirty_bytes.load(Ordering::Relaxed) + self.kept_bytes.load(Ordering::Relaxed);
         let is_large = gathered > self.dirty_bytes_max / 4 * 3;
         let is_ripe = is_old && (age >= PATIENCE_WITH_STREAMS || self.half_written_bytes() == 0);
-        if is_ripe || is_large {
+        if is_ripe || is_large || self.is_worth_writing() {
             self.commit_now()?;
         } else if is_empty {
             if may_reclaim {

@@ -52,6 +52,8 @@ const STREAM_BYTES_PER_US: u64 = 1000;
 const LOOK: Duration = Duration::from_micros(100);
 /// A group that is due waits at most this long for half written objects.
 pub(crate) const PATIENCE_WITH_STREAMS: Duration = Duration::from_millis(500);
+/// With so many complete bytes a group is committed at once: the device would idle meanwhile.
+const EAGER_BYTES: u64 = 32 << 20;
 /// Groups with more nodes than this have little to gain by waiting.
 const NODES_MAX: usize = 256;
 
@@ -298,6 +300,17 @@ impl Engine {
             }
         }
         bytes
+    }
+
+    /// Whether so much is complete that the device should begin with it, though no time is up; and
+    /// little is half written, so that little is written twice.
+    pub(crate) fn is_worth_writing(&self) -> bool {
+        let dirty = self.dirty_bytes.load(Ordering::Relaxed);
+        if dirty < EAGER_BYTES {
+            return false;
+        }
+        let half_written = self.half_written_bytes();
+        dirty.saturating_sub(half_written) >= EAGER_BYTES.max(8 * half_written)
     }
 
     /// Lets objects that are just being written become complete before a commit, for no longer than
