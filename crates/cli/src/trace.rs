@@ -234,7 +234,9 @@ fn event_json(event: &TraceEvent, process: &str) -> Value {
     object.insert("size_bytes".into(), event.size.into());
     let error = (event.error != 0).then(|| error_name(event.error));
     object.insert("error".into(), error.into());
-    object.insert("uid".into(), event.uid.into());
+    // The kernel tells it of makers of files only.
+    let uid = (event.uid != larder_fuse::UNMAPPED).then_some(event.uid);
+    object.insert("uid".into(), uid.into());
     object.insert("pid".into(), event.pid.into());
     object.insert("process".into(), process.into());
     Value::Object(object)

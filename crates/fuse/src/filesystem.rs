@@ -25,13 +25,15 @@ impl Filesystem for Bridge {
     type Span = Span;
 
     fn init(&mut self, _: InitFlags) -> InitFlags {
-        // All of these only save time.
+        // Most of these only save time.
         InitFlags::ASYNC_READ
             | InitFlags::PARALLEL_DIROPS
             | InitFlags::DO_READDIRPLUS
             | InitFlags::READDIRPLUS_AUTO
             | InitFlags::ASYNC_DIO
             | InitFlags::CACHE_SYMLINKS
+            // Lets `mount --bind -o X-mount.idmap=…` map users on top of this mount.
+            | InitFlags::ALLOW_IDMAP
     }
 
     fn begin(&self, request: &Request) -> Span {

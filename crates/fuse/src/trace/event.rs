@@ -36,7 +36,7 @@ pub struct TraceEvent {
     pub offset: u64,
     /// How much: asked for, or for reads what was read, bytes.
     pub size: u64,
-    /// The caller's user.
+    /// The caller's user; `u32::MAX` where the kernel does not tell.
     pub uid: u32,
     /// The caller's thread.
     pub pid: u32,

@@ -3,8 +3,10 @@
 use crate::common::{TestMount, shell};
 use larder_fuse::{IdMap, IdRange, Ids};
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 fn owner(path: &Path) -> (u32, u32) {
     let metadata = fs::symlink_metadata(path).unwrap();
@@ -145,4 +147,90 @@ fn unmapped_ids_belong_to_nobody() {
         "IDMAP-2: root cannot change it either"
     );
     mount.end();
+}
+
+/// mount_setattr(2) with `MOUNT_ATTR_IDMAP` of linux/mount.h; no crate here has it.
+fn set_idmap(tree: &impl AsRawFd, user_namespace: &impl AsRawFd) -> std::io::Result<()> {
+    #[repr(C)]
+    struct MountAttr {
+        attr_set: u64,
+        attr_clr: u64,
+        propagation: u64,
+        userns_fd: u64,
+    }
+    let attr = MountAttr {
+        attr_set: 0x0010_0000,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: user_namespace.as_raw_fd() as u64,
+    };
+    // SAFETY: the kernel reads an empty string and a structure of the length that is given, both alive.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[test]
+fn the_kernel_may_map_ids_on_top() {
+    use rustix::mount::{OpenTreeFlags, open_tree};
+    let mut mount = foreign_files();
+    mount.mount(|_| {});
+    // A user namespace in which 501 is the outside's 1000.
+    let holder = std::process::Command::new("unshare")
+        .args(["--user", "sleep", "600"])
+        .spawn()
+        .unwrap();
+    let holder = KilledOnDrop(holder);
+    let place = format!("/proc/{}", holder.0.id());
+    let own = fs::read_link("/proc/self/ns/user").unwrap();
+    let began = Instant::now();
+    while fs::read_link(format!("{place}/ns/user")).is_ok_and(|other| other == own) {
+        assert!(began.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for (file, map) in [("uid_map", "501 1000 1"), ("gid_map", "20 1001 1")] {
+        fs::write(format!("{place}/{file}"), map).unwrap();
+    }
+    let user_namespace = fs::File::open(format!("{place}/ns/user")).unwrap();
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = open_tree(rustix::fs::CWD, mount.root(), flags).unwrap();
+    set_idmap(&tree, &user_namespace).expect("the kernel is 6.12 or newer");
+    let below = std::path::PathBuf::from(format!("/proc/self/fd/{}", tree.as_raw_fd()));
+    assert_eq!(owner(&below.join("theirs/f")), (1000, 1001));
+    assert_eq!(
+        owner(&mount.path("theirs/f")),
+        (501, 20),
+        "the mount itself is as before"
+    );
+    shell(
+        "setpriv --reuid=1000 --regid=1001 --clear-groups sh -euc 'cat \"$1/theirs/f\"; echo x > \"$1/theirs/made\"' sh \"$1\"",
+        &[Path::new(&format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            tree.as_raw_fd()
+        ))],
+    );
+    assert_eq!(owner(&mount.path("theirs/made")), (501, 20));
+    drop(tree);
+    mount.end();
+}
+
+struct KilledOnDrop(std::process::Child);
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        self.0.kill().expect("it is a child of ours");
+        self.0.wait().expect("it is a child of ours");
+    }
 }
