@@ -53,6 +53,7 @@ pub(crate) fn trace(args: &TraceArgs, out: &mut Output) -> Result<()> {
             None => out.flush()?,
         }
     }
+    tracer.hear_the_rest()?;
     if args.summary {
         return summarize(&tracer.summary, out);
     }
@@ -116,6 +117,17 @@ impl Tracer {
                 }
             }
         }
+    }
+
+    /// Says what was lost until now (`CLI-23`); events that are still in the pipe came after the end.
+    fn hear_the_rest(&mut self) -> Result<()> {
+        let deadline = Instant::now() + PAUSE_MAX;
+        while Instant::now() < deadline
+            && let Some(message) = self.listener.next(Duration::ZERO)?
+        {
+            tell(&message);
+        }
+        Ok(())
     }
 
     fn take(&mut self, message: TraceMessage, out: &mut Output) -> Result<()> {

@@ -32,6 +32,9 @@ impl Engine {
     /// What this session has in memory. Cost: a few locks, each for an instant, and a look at one file.
     pub fn gauges(&self) -> Result<Gauges> {
         let (cached_inode_count, cached_inode_bytes) = self.cache.size();
+        // One lock at a time.
+        let reserved_blocks = self.lock_room().space.reserved_blocks();
+        let candidate_count = lock(&self.compactor).candidate_count();
         Ok(Gauges {
             commit_seq: self.known_seq().0,
             group_count: self.committed_generation.load(Ordering::Relaxed),
@@ -41,8 +44,8 @@ impl Engine {
             cached_inode_count,
             cached_inode_bytes,
             patch_bytes: self.patch_bytes(),
-            reserved_bytes: self.lock_room().space.reserved_blocks() * BLOCK_BYTES,
-            candidate_count: lock(&self.compactor).candidate_count(),
+            reserved_bytes: reserved_blocks * BLOCK_BYTES,
+            candidate_count,
             compact_credit_bytes: self.compact_credit_bytes(),
             wal_bytes: self.catalog.wal_bytes()?,
         })

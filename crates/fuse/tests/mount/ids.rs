@@ -213,14 +213,20 @@ fn the_kernel_may_map_ids_on_top() {
         (501, 20),
         "the mount itself is as before"
     );
-    shell(
-        "setpriv --reuid=1000 --regid=1001 --clear-groups sh -euc 'cat \"$1/theirs/f\"; echo x > \"$1/theirs/made\"' sh \"$1\"",
-        &[Path::new(&format!(
-            "/proc/{}/fd/{}",
-            std::process::id(),
-            tree.as_raw_fd()
-        ))],
-    );
+    // Nobody but us may follow our descriptors, so it begins in there.
+    let done = std::process::Command::new("setpriv")
+        .args([
+            "--reuid=1000",
+            "--regid=1001",
+            "--clear-groups",
+            "sh",
+            "-euc",
+        ])
+        .arg("cat theirs/f; echo x > theirs/made")
+        .current_dir(&below)
+        .status()
+        .unwrap();
+    assert!(done.success());
     assert_eq!(owner(&mount.path("theirs/made")), (501, 20));
     drop(tree);
     mount.end();
