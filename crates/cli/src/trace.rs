@@ -213,6 +213,10 @@ fn what(event: &TraceEvent) -> Vec<u8> {
         shown.extend(b" -> ");
         shown.extend(&event.other_path);
     }
+    if !event.attribute.is_empty() {
+        shown.push(b' ');
+        shown.extend(&event.attribute);
+    }
     shown
 }
 
@@ -237,7 +241,11 @@ fn event_json(event: &TraceEvent, process: &str) -> Value {
     object.insert("duration_ns".into(), event.duration_ns.into());
     object.insert("operation".into(), operation_name(event.operation).into());
     object.insert("ino".into(), event.node.into());
-    for (key, path) in [("path", &event.path), ("other_path", &event.other_path)] {
+    for (key, path) in [
+        ("path", &event.path),
+        ("other_path", &event.other_path),
+        ("attribute", &event.attribute),
+    ] {
         if !path.is_empty() {
             put_name(&mut object, key, path);
         }
@@ -329,6 +337,7 @@ mod tests {
             pid: 12,
             path: b"/a/b.txt".to_vec(),
             other_path: Vec::new(),
+            attribute: Vec::new(),
         }
     }
 
@@ -352,6 +361,11 @@ mod tests {
             line(&bare),
             "00:00:00.000000        0 µs  release     inode 77"
         );
+        let attribute = TraceEvent {
+            attribute: b"user.x".to_vec(),
+            ..event()
+        };
+        assert!(line(&attribute).contains("/a/b.txt user.x  4096 at"));
         let both = TraceEvent {
             other_path: b"/c".to_vec(),
             ..event()

@@ -10,6 +10,8 @@ pub struct Detail<'r> {
     pub name: &'r [u8],
     /// Another node, and with a name an entry in it: where a rename goes, what a link names.
     pub other: Option<(NodeNumber, &'r [u8])>,
+    /// The name of an extended attribute.
+    pub attribute: &'r [u8],
     /// Where in the file, bytes; in a directory the position.
     pub offset: u64,
     /// How much is asked for or given, bytes.
@@ -46,7 +48,14 @@ impl<'r> Operation<'r> {
             Operation::Setattr(change) => at(0, change.size_bytes.unwrap_or(0)),
             Operation::Read { read, len_bytes } => at(read.offset, len_bytes.into()),
             Operation::Write(write) => at(write.offset, write.data.len() as u64),
-            Operation::Setxattr(set) => at(0, set.value.len() as u64),
+            Operation::Setxattr(set) => Detail {
+                attribute: set.name,
+                ..at(0, set.value.len() as u64)
+            },
+            Operation::Getxattr { name, .. } | Operation::Removexattr { name } => Detail {
+                attribute: name,
+                ..none
+            },
             Operation::Readdir { offset, .. } | Operation::Readdirplus { offset, .. } => {
                 at(offset, 0)
             }
@@ -66,9 +75,7 @@ impl<'r> Operation<'r> {
             | Operation::Flush { .. }
             | Operation::Release(_)
             | Operation::Fsync { .. }
-            | Operation::Getxattr { .. }
             | Operation::Listxattr { .. }
-            | Operation::Removexattr { .. }
             | Operation::Opendir(_)
             | Operation::Releasedir(_)
             | Operation::Fsyncdir { .. }
@@ -102,8 +109,13 @@ mod tests {
         let detail = rename.detail();
         assert_eq!(detail.name, b"a");
         assert_eq!(detail.other, Some((NodeNumber(2), &b"b"[..])));
-        let seek = Operation::Lookup { name: b"x" };
-        assert_eq!(seek.detail().name, b"x");
+        let lookup = Operation::Lookup { name: b"x" };
+        assert_eq!(lookup.detail().name, b"x");
+        let attribute = Operation::Removexattr { name: b"user.x" }.detail();
+        assert_eq!(
+            (attribute.name, attribute.attribute),
+            (&b""[..], &b"user.x"[..])
+        );
         assert_eq!(Operation::Statfs.detail(), Detail::default());
     }
 }

@@ -41,6 +41,7 @@ struct About {
     name: Vec<u8>,
     /// Directory and name of a second path.
     other: Option<(NodeNumber, Vec<u8>)>,
+    attribute: Vec<u8>,
     offset: u64,
     size: u64,
 }
@@ -67,6 +68,7 @@ impl Watch {
             Box::new(About {
                 name: detail.name.to_vec(),
                 other: detail.other.map(|(node, name)| (node, name.to_vec())),
+                attribute: detail.attribute.to_vec(),
                 offset: detail.offset,
                 size: detail.size_bytes,
             })
@@ -167,6 +169,7 @@ fn event(
             .other
             .map(|(node, name)| path(node, &name))
             .unwrap_or_default(),
+        attribute: about.attribute,
     }
 }
 

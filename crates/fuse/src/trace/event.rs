@@ -7,13 +7,18 @@
 //!  4  u32  process id of the server
 //!  8       greeting: the mountpoint
 //!          lost:     u64 count
-//!          event:    the numbers of TraceEvent in their order, then two paths, each with a u16 length
+//!          event:    the numbers of TraceEvent in their order, then two paths and a
+//!           name, each with a u16 length
 //! ```
 
 /// Most bytes of a message: `PIPE_BUF` of Linux (`TRACE-2`).
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4096;
 /// Most bytes of a path in a message; of a longer one the end is kept.
-const PATH_BYTES_MAX: usize = 1900;
+const PATH_BYTES_MAX: usize = 1300;
+
+/// The numbers of an event with what stands before them, and its three lengths.
+const EVENT_FIXED_BYTES: usize = 8 + 7 * 8 + 6;
+const _: () = assert!(EVENT_FIXED_BYTES + 3 * PATH_BYTES_MAX <= MESSAGE_BYTES_MAX); // TRACE-2
 
 const KIND_GREETING: u8 = 1;
 const KIND_EVENT: u8 = 2;
@@ -44,6 +49,8 @@ pub struct TraceEvent {
     pub path: Vec<u8>,
     /// The second path, of renames and links; else empty.
     pub other_path: Vec<u8>,
+    /// The extended attribute that it is about; else empty.
+    pub attribute: Vec<u8>,
 }
 
 /// What comes through the pipe.
@@ -137,7 +144,7 @@ fn encode_event(event: &TraceEvent, out: &mut Vec<u8>) {
     out.extend(event.size.to_le_bytes());
     out.extend(event.uid.to_le_bytes());
     out.extend(event.pid.to_le_bytes());
-    for path in [&event.path, &event.other_path] {
+    for path in [&event.path, &event.other_path, &event.attribute] {
         let path = tail(path);
         out.extend((path.len() as u16).to_le_bytes());
         out.extend(path);
@@ -157,6 +164,7 @@ fn decode_event(rest: &mut Reader<'_>) -> Result<TraceEvent, Malformed> {
         pid: rest.u32()?,
         path: rest.path()?,
         other_path: rest.path()?,
+        attribute: rest.path()?,
     })
 }
 
@@ -203,8 +211,8 @@ mod tests {
 
     fn event() -> impl Strategy<Value = TraceEvent> {
         let path = || proptest::collection::vec(any::<u8>(), 0..300);
-        (any::<[u64; 5]>(), any::<[u32; 4]>(), path(), path()).prop_map(
-            |(wide, narrow, path, other_path)| TraceEvent {
+        (any::<[u64; 5]>(), any::<[u32; 4]>(), path(), path(), path()).prop_map(
+            |(wide, narrow, path, other_path, attribute)| TraceEvent {
                 at_ns: wide[0] as i64,
                 duration_ns: wide[1],
                 operation: narrow[0],
@@ -216,6 +224,7 @@ mod tests {
                 pid: narrow[3],
                 path,
                 other_path,
+                attribute,
             },
         )
     }
@@ -262,10 +271,11 @@ mod tests {
         let event = TraceEvent {
             path: long.clone(),
             other_path: long.clone(),
+            attribute: vec![b'x'; 255],
             ..TraceEvent::default()
         };
         let bytes = TraceMessage::Event(event).encode(1);
-        assert!(bytes.len() <= MESSAGE_BYTES_MAX, "TRACE-2");
+        assert_eq!(bytes.len(), EVENT_FIXED_BYTES + 2 * PATH_BYTES_MAX + 255, "TRACE-2");
         let Ok(Some((TraceMessage::Event(read), _))) = TraceMessage::decode(&bytes) else {
             panic!("it is an event")
         };
