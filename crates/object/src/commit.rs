@@ -185,7 +185,7 @@ impl Engine {
             let generation = state.generation;
             // What is frozen already is on its way.
             state.content.is_sync_wanted =
-                state.in_group && self.committed_generation.load(Ordering::SeqCst) < generation;
+                state.in_group && self.commit_lock.committed() < generation;
             generation
         };
         self.sync_generation(generation)?;
@@ -193,13 +193,9 @@ impl Engine {
     }
 
     fn sync_generation(&self, generation: u64) -> Result<()> {
-        if self.committed_generation.load(Ordering::SeqCst) >= generation {
+        let Some(_leading) = self.commit_lock.lead(generation) else {
             return Ok(());
-        }
-        let _one_at_a_time = lock(&self.commit_lock);
-        if self.committed_generation.load(Ordering::SeqCst) >= generation {
-            return Ok(());
-        }
+        };
         self.await_streams();
         let horizon = self.find_reclaimable()?;
         self.commit_group(horizon)
@@ -207,14 +203,14 @@ impl Engine {
 
     /// Commits the open group.
     pub(crate) fn commit_now(&self) -> Result<()> {
-        let _one_at_a_time = lock(&self.commit_lock);
+        let _one_at_a_time = self.commit_lock.lock();
         let horizon = self.find_reclaimable()?;
         self.commit_group(horizon)
     }
 
     /// Commits until nothing more can be reclaimed: once for what the last commit retired.
     pub(crate) fn reclaim_all(&self) -> Result<()> {
-        let _one_at_a_time = lock(&self.commit_lock);
+        let _one_at_a_time = self.commit_lock.lock();
         while let Some(horizon) = self.find_reclaimable()? {
             self.commit_group(Some(horizon))?;
         }
@@ -277,7 +273,7 @@ impl Engine {
             self.commit_now()?;
         } else if is_empty {
             if may_reclaim {
-                let _one_at_a_time = lock(&self.commit_lock);
+                let _one_at_a_time = self.commit_lock.lock();
                 match self.find_reclaimable()? {
                     Some(horizon) => self.commit_group(Some(horizon))?,
                     None => lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE),
@@ -291,7 +287,7 @@ impl Engine {
     /// Gives the turn back if everything is committed (`TURN-1`).
     pub(crate) fn give_turn_back(&self) {
         // A commit that another thread runs must end first.
-        let _no_commit = lock(&self.commit_lock);
+        let _no_commit = self.commit_lock.lock();
         self.turn.release(|| {
             let is_clean =
                 lock(&self.group).is_empty() && self.dirty_bytes.load(Ordering::SeqCst) == 0;
@@ -664,8 +660,7 @@ impl Engine {
                 self.cache.remove(frozen.node.store, frozen.node.ino);
             }
         }
-        self.committed_generation
-            .store(generation, Ordering::SeqCst);
+        self.commit_lock.set_committed(generation);
     }
 
     fn checkpoint(&self, set: &ChangeSet) -> Result<()> {

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
-//! `PIECE-n`, `PATCH-n`, `EDIT-n`, `COMMIT-n`, `ROOM-n`.
+//! `PIECE-n`, `PATCH-n`, `EDIT-n`, `COMMIT-n`, `LEADER-n`, `ROOM-n`.
 //!
 //! # The road
 //! ```text
@@ -28,6 +28,7 @@
 mod cache;
 mod check_pieces;
 mod commit;
+mod commit_lock;
 mod compact;
 mod defrag;
 mod edit;
