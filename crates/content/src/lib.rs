@@ -23,6 +23,7 @@
 mod database;
 mod files;
 mod handle;
+mod listing;
 mod path;
 mod provider;
 mod readonly;

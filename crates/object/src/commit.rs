@@ -649,9 +649,7 @@ impl Engine {
         for frozen in nodes {
             let mut state = frozen.node.lock();
             state.is_committing = false;
-            state
-                .entries
-                .retain(|_, delta| delta.generation > generation);
+            state.entries.retain(|delta| delta.generation > generation);
             state.content.map.forget_cut();
             state.content.patches.publish(outcome.seq);
             self.cache.count_map(&frozen.node, &state);

@@ -36,6 +36,7 @@ mod engine;
 mod error;
 mod fragments;
 mod gather;
+mod listing;
 mod map;
 mod namespace;
 mod node;

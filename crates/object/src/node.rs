@@ -23,6 +23,7 @@
 
 use crate::Result;
 use crate::gather::Gather;
+use crate::listing::EntryDeltas;
 use crate::map::{ExtentMap, MapSource};
 use crate::overlay::{Applied, Patches};
 use crate::pieces::Pieces;
@@ -87,7 +88,7 @@ pub(crate) struct NodeState {
     /// Who waits for the frozen state to end.
     pub thaw_waiter_count: u32,
     /// Directories: entries that differ from the catalog's.
-    pub entries: BTreeMap<Name, EntryDelta>,
+    pub entries: EntryDeltas,
     /// Directories: where it was put by this process, when the catalog may not know yet.
     pub parent: Option<Ino>,
     /// Symbolic links: the target, once known.
@@ -194,7 +195,7 @@ impl Node {
             open_count: 0,
             writer_count: 0,
             thaw_waiter_count: 0,
-            entries: BTreeMap::new(),
+            entries: EntryDeltas::default(),
             parent: None,
             target: None,
             xattrs: is_fresh.then(BTreeMap::new),
