@@ -14,8 +14,9 @@ use std::time::Duration;
 
 /// The catalog's file in the database directory.
 pub const CATALOG_FILE: &str = "catalog.db";
-/// Bytes of a catalog page (EVIDENCE: 8–16 KiB are best for group commits of small rows).
-pub(crate) const PAGE_BYTES: u32 = 8192;
+/// Bytes of a page of a new catalog: a commit of one file writes a few whole pages, and group commits
+/// fill theirs whatever the size (docs/decisions/0019-commit-speed.md).
+const PAGE_BYTES: u32 = 4096;
 /// Compiled statements that each connection keeps.
 const STATEMENTS_MAX: usize = 256;
 /// The first SQLite without the WAL-reset corruption.
@@ -109,11 +110,15 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
     schema::upgrade(&connection, STEPS)?;
     configure(&connection)?;
     let data_version = crate::data_version(&connection)?;
+    let page_bytes = connection
+        .pragma_query_value(None, "page_size", |row| row.get(0))
+        .at("page_size")?;
     let checkpointer = connect(&path, options, OpenFlags::empty(), CHECKPOINT_TIMEOUT)?;
     configure(&checkpointer)?;
     Ok(Catalog {
         path,
         options: options.clone(),
+        page_bytes,
         writer: Mutex::new(Writer {
             connection,
             data_version,
