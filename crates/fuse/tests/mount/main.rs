@@ -3,6 +3,7 @@
 mod alike;
 mod arena;
 mod common;
+mod ids;
 mod life;
 mod model;
 mod posix;
