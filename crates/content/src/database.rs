@@ -9,8 +9,8 @@ use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
 use larder_object::format::{Extent, FileKind, Ino, Name, NameError, StoreId};
 use larder_object::{
     AlignedBuf, CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Engine,
-    EngineOptions, Error, ErrorKind, FragReport, InitOptions, Result, SegmentMap, ShrinkReport,
-    SpaceReport, SqlSession, StatsReport, StoreRow,
+    EngineOptions, Error, ErrorKind, FragReport, Gauges, InitOptions, Result, SegmentMap,
+    ShrinkReport, SpaceReport, SqlSession, StatsReport, StoreRow,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -540,6 +540,11 @@ impl Database {
     /// Counters of this moment, for all sessions. Cost: a scan of the extent rows.
     pub fn stats(&self) -> Result<StatsReport> {
         self.shared.engine.stats()
+    }
+
+    /// What this session has in memory, and what it knows without asking the catalog. Cheap.
+    pub fn gauges(&self) -> Result<Gauges> {
+        self.shared.engine.gauges()
     }
 
     /// What is in use of every `cell_blocks` (≥ 1) blocks of 4 KiB, segment by segment.

@@ -38,8 +38,8 @@ pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Error,
-    ErrorKind, FragReport, MapCell, Result, SegmentMap, ShrinkReport, SizeClass, SpaceReport,
-    SqlRow, SqlSession, SqlValue, StatsReport,
+    ErrorKind, FragReport, Gauges, MapCell, Result, SegmentMap, ShrinkReport, SizeClass,
+    SpaceReport, SqlRow, SqlSession, SqlValue, StatsReport,
 };
 pub use path::split_path;
 pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};

@@ -3,8 +3,10 @@
 use crate::convert::{name_of, node_attr, node_number, node_of};
 use crate::errno::{errno, node_errno};
 use crate::handles::{DIRECTORY_PAGE_COUNT, Line, Listing, OpenDirectory, Table};
+use crate::idmap::{IdMap, Ids, NewOwner};
 use crate::known::{Known, Ticket};
 use crate::notify::Changes;
+use crate::watch::{Watch, Watched};
 use larder::{
     Attr, Caller, Database, DirEntry, Error, ErrorKind, Name, NewNode, SetAttr, SpaceReport,
     copy_range,
@@ -35,6 +37,8 @@ pub(crate) struct Span {
     pub(crate) ticket: Option<Ticket>,
     /// Something of this node went where the kernel does not know: it is told after the reply.
     pub(crate) stale: Option<NodeNumber>,
+    /// Somebody wants to know of it.
+    pub(crate) watched: Option<Watched>,
 }
 
 /// A request on its way through a handler.
@@ -46,8 +50,10 @@ pub(crate) struct Bridge {
     pub(crate) known: Arc<Known>,
     pub(crate) changes: Arc<Changes>,
     pub(crate) cache_ttl: Duration,
-    /// The kernel enforces access control lists.
+    /// Access control lists are stored, and the kernel enforces them.
     pub(crate) has_acls: bool,
+    pub(crate) id_map: IdMap,
+    pub(crate) watch: Arc<Watch>,
     pub(crate) files: Table<File>,
     pub(crate) directories: Table<OpenDirectory>,
     space: Mutex<Option<(Instant, SpaceReport)>>,
@@ -59,6 +65,8 @@ impl Bridge {
         known: Arc<Known>,
         changes: Arc<Changes>,
         cache_ttl: Duration,
+        id_map: IdMap,
+        watch: Arc<Watch>,
     ) -> Bridge {
         Bridge {
             database,
@@ -66,6 +74,8 @@ impl Bridge {
             changes,
             cache_ttl,
             has_acls: false,
+            id_map,
+            watch,
             files: Table::default(),
             directories: Table::default(),
             space: Mutex::default(),
@@ -79,7 +89,7 @@ impl Bridge {
         name: &Name,
         attr: &Attr,
     ) -> Result<Entry, Errno> {
-        let attr = node_attr(attr)?;
+        let attr = self.shown(attr)?;
         self.known.add(parent, name, attr.node);
         Ok(self.entry_of(attr))
     }
@@ -93,6 +103,53 @@ impl Bridge {
         }
     }
 
+    /// Attributes from the database as the kernel gets them.
+    pub(crate) fn shown(&self, attr: &Attr) -> Result<larder_fuse_protocol::Attr, Errno> {
+        let mut shown = attr.clone();
+        self.id_map.show(&mut shown);
+        node_attr(&shown)
+    }
+
+    /// To whom what the caller makes in the directory of the request belongs, in the database.
+    pub(crate) fn owner(&self, request: &Request, make: Make) -> Result<Caller, Errno> {
+        let directory = if self.id_map.is_squashed() {
+            let node = request.node;
+            let attr = (self.database.attr(node_of(node)))
+                .map_err(|error| node_errno(&error, format_args!("attributes of {node}")))?;
+            (attr.uid, attr.gid)
+        } else {
+            (request.uid, request.gid)
+        };
+        let IdMap { users, groups, .. } = &self.id_map;
+        match (
+            users.owner_of_new(request.uid, directory.0),
+            groups.owner_of_new(request.gid, directory.1),
+        ) {
+            (Some(uid), Some(gid)) => Ok(Caller {
+                uid,
+                gid,
+                umask: make.umask,
+            }),
+            _ => Err(Errno::EOVERFLOW), // IDMAP-2
+        }
+    }
+
+    /// New owner and group in the database's numbers, of what a program asks for.
+    pub(crate) fn stored_owner(
+        &self,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<(Option<u32>, Option<u32>), Errno> {
+        let stored = |ids: &Ids, wanted: Option<u32>| match wanted.map(|id| ids.new_owner(id)) {
+            None | Some(NewOwner::Keep) => Ok(None),
+            Some(NewOwner::Store(id)) => Ok(Some(id)),
+            Some(NewOwner::Unmapped) => Err(Errno::EOVERFLOW),
+            Some(NewOwner::Refused) => Err(Errno::EPERM),
+        };
+        let IdMap { users, groups, .. } = &self.id_map;
+        Ok((stored(users, uid)?, stored(groups, gid)?))
+    }
+
     /// Makes a node in the directory of the request, for a reply that names it.
     pub(crate) fn make(
         &self,
@@ -103,28 +160,24 @@ impl Bridge {
     ) -> Result<Entry, Errno> {
         let parent = request.node;
         let name = name_of(name)?;
+        let owner = self.owner(request, make)?;
         let attr = self
-            .create_node(request, &name, new, make)
+            .create_node(request, &name, new, make.mode, owner)
             .map_err(|error| errno(&error, format_args!("make '{name}' in {parent}")))?;
         self.entry(parent, &name, &attr)
     }
 
-    /// Makes a node that belongs to the caller.
+    /// Makes a node that belongs to `owner`.
     fn create_node(
         &self,
         request: &Request,
         name: &Name,
         new: NewNode<'_>,
-        make: Make,
+        mode: u32,
+        owner: Caller,
     ) -> Result<Attr, Error> {
-        let mode = make.mode & 0o7777;
-        self.database.create_node(
-            node_of(request.node),
-            name,
-            new,
-            mode,
-            caller(request, make),
-        )
+        self.database
+            .create_node(node_of(request.node), name, new, mode & 0o7777, owner)
     }
 
     /// Opens a regular file as `flags` ask.
@@ -147,8 +200,9 @@ impl Bridge {
     ) -> Result<(Entry, HandleNumber), Errno> {
         let parent = request.node;
         let name = name_of(name)?;
+        let owner = self.owner(request, make)?;
         let attr = self
-            .create_node(request, &name, NewNode::File, make)
+            .create_node(request, &name, NewNode::File, make.mode, owner)
             .map_err(|error| {
                 match errno(&error, format_args!("create '{name}' in {parent}")) {
                     // Somebody else made it after the kernel looked. The kernel shall look again and
@@ -173,16 +227,17 @@ impl Bridge {
     ) -> Result<(Entry, HandleNumber), Errno> {
         let parent = request.node;
         let (mode, is_linkable) = (make.mode & 0o7777, !open.has(libc::O_EXCL));
+        let owner = self.owner(request, make)?;
         let (attr, file) = self
             .database
-            .create_anonymous(node_of(parent), mode, is_linkable, caller(request, make))
+            .create_anonymous(node_of(parent), mode, is_linkable, owner)
             .map_err(|error| {
                 errno(
                     &error,
                     format_args!("make a file without a name in {parent}"),
                 )
             })?;
-        let attr = node_attr(&attr)?;
+        let attr = self.shown(&attr)?;
         self.known.add_nameless(attr.node);
         Ok((self.entry_of(attr), self.files.insert(file)))
     }
@@ -304,15 +359,6 @@ impl Bridge {
                 Ok(report)
             }
         }
-    }
-}
-
-/// Who makes a node.
-fn caller(request: &Request, make: Make) -> Caller {
-    Caller {
-        uid: request.uid,
-        gid: request.gid,
-        umask: make.umask,
     }
 }
 

@@ -7,18 +7,17 @@
 
 use crate::arguments::{allocate_mode, rename_mode, seek_target, xattr_mode};
 use crate::bridge::{Bridge, Call, GENERATION, Listed, Span, WriteEnd, read_full};
-use crate::convert::{
-    BLOCK_BYTES, INO_BITS, file_type, name_of, node_attr, node_number, node_of, set_time,
-};
+use crate::convert::{BLOCK_BYTES, INO_BITS, file_type, name_of, node_number, node_of, set_time};
 use crate::errno::{errno, node_errno};
 use crate::handles::OpenDirectory;
 use larder::{Attr, Error, NewNode, RenameMode, SetTime};
 use larder_fuse_protocol::{
-    AttrReply, CopyRange, DirectoryPlusReply, DirectoryReply, Entry, Errno, Fallocate, FileType,
-    Filesystem, FopenFlags, GetAttr, GetStatx, HandleNumber, InitFlags, LockOwner, Make,
+    AttrReply, CopyRange, Detail, DirectoryPlusReply, DirectoryReply, Entry, Errno, Fallocate,
+    FileType, Filesystem, FopenFlags, GetAttr, GetStatx, HandleNumber, InitFlags, LockOwner, Make,
     NodeNumber, Opcode, OpenFlags, Opened, Outcome, Read, Release, Rename, Request, SetAttr,
     SetXattr, Statfs, StatxReply, Write, Written,
 };
+use std::borrow::Cow;
 
 /// Nothing is dropped from the page cache at open, since changes by others are told; and close has
 /// nothing to ask for.
@@ -28,11 +27,18 @@ impl Filesystem for Bridge {
     type Span = Span;
 
     fn init(&mut self, offers: InitFlags) -> InitFlags {
-        self.has_acls = offers.contains(InitFlags::POSIX_ACL);
-        let rules = InitFlags::POSIX_ACL
+        self.has_acls = offers.contains(InitFlags::POSIX_ACL) && self.id_map.has_acls();
+        let acls = if self.has_acls {
+            InitFlags::POSIX_ACL
+        } else {
+            InitFlags::NONE
+        };
+        let rules = acls
             | InitFlags::DONT_MASK
             | InitFlags::SETXATTR_EXT
-            | InitFlags::HANDLE_KILLPRIV_V2;
+            | InitFlags::HANDLE_KILLPRIV_V2
+            // Lets `mount --bind -o X-mount.idmap=…` map users on top of this mount.
+            | InitFlags::ALLOW_IDMAP;
         // All others only save time.
         rules
             | InitFlags::ASYNC_READ
@@ -61,10 +67,18 @@ impl Filesystem for Bridge {
         Span {
             ticket: fills_a_cache.then(|| self.known.ticket()),
             stale: None,
+            watched: None,
         }
     }
 
-    fn end(&self, call: Call<'_>, _: &Outcome) {
+    fn describe(&self, span: &mut Span, detail: &Detail<'_>) {
+        span.watched = self.watch.begin(detail);
+    }
+
+    fn end(&self, call: Call<'_>, outcome: &Outcome) {
+        if let Some(watched) = call.span.watched {
+            self.watch.end(watched, &call.request, outcome, &self.known);
+        }
         if let Some(ticket) = call.span.ticket {
             self.known.give_back(ticket);
         }
@@ -180,10 +194,11 @@ impl Filesystem for Bridge {
 
     fn setattr(&self, call: &mut Call<'_>, change: SetAttr) -> Result<AttrReply, Errno> {
         let node = call.request.node;
+        let (uid, gid) = self.stored_owner(change.uid, change.gid)?;
         let wanted = larder::SetAttr {
             mode: change.mode.map(|mode| mode & 0o7777),
-            uid: change.uid,
-            gid: change.gid,
+            uid,
+            gid,
             size_bytes: change.size_bytes,
             atime: change.atime.map(set_time),
             mtime: change.mtime.map(set_time),
@@ -198,16 +213,23 @@ impl Filesystem for Bridge {
         let node = call.request.node;
         let name = self.xattr_name(set.name)?;
         let mode = xattr_mode(set.flags, set.acl_kill_sgid)?;
-        (self
-            .database
-            .set_xattr(node_of(node), name, set.value, mode))
-        .map_err(|error| node_errno(&error, format_args!("set an attribute of {node}")))
+        let mut value = Cow::Borrowed(set.value);
+        if is_acl(name) {
+            let stored = self.id_map.acl_to_database(value.to_mut());
+            stored.ok_or(Errno::EOVERFLOW)?; // IDMAP-2
+        }
+        (self.database.set_xattr(node_of(node), name, &value, mode))
+            .map_err(|error| node_errno(&error, format_args!("set an attribute of {node}")))
     }
 
     fn getxattr(&self, call: &mut Call<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let node = call.request.node;
-        (self.database.xattr(node_of(node), self.xattr_name(name)?))
-            .map_err(|error| node_errno(&error, format_args!("attribute of {node}")))
+        let mut value = (self.database.xattr(node_of(node), self.xattr_name(name)?))
+            .map_err(|error| node_errno(&error, format_args!("attribute of {node}")))?;
+        if is_acl(name) {
+            self.id_map.acl_to_host(&mut value);
+        }
+        Ok(value)
     }
 
     fn listxattr(&self, call: &mut Call<'_>) -> Result<Vec<u8>, Errno> {
@@ -379,7 +401,7 @@ impl Filesystem for Bridge {
             }
             Listed::Entry(entry) => match self.database.attr(entry.node) {
                 Ok(attr) => {
-                    let attr = node_attr(&attr)?;
+                    let attr = self.shown(&attr)?;
                     let name = entry.name.as_bytes();
                     let has_room = listing.add(name, &attr, GENERATION, self.cache_ttl, next);
                     if has_room {
@@ -411,6 +433,11 @@ impl Filesystem for Bridge {
     fn syncfs(&self, _: &mut Call<'_>) -> Result<(), Errno> {
         (self.database.sync()).map_err(|error| errno(&error, "syncfs")) // FUSE-3
     }
+}
+
+/// Whether the value of this attribute holds ids of users and groups.
+fn is_acl(name: &[u8]) -> bool {
+    name.starts_with(b"system.posix_acl_")
 }
 
 /// Whether nothing is to change but the change time. That is how `chown` without a new owner arrives, and
@@ -451,7 +478,7 @@ impl Bridge {
     ) -> Result<AttrReply, Errno> {
         let attr = attr.map_err(|error| node_errno(&error, format_args!("{what} {node}")))?;
         Ok(AttrReply {
-            attr: node_attr(&attr)?,
+            attr: self.shown(&attr)?,
             ttl: self.cache_ttl,
         })
     }

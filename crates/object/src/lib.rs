@@ -69,7 +69,7 @@ pub use namespace::{Change, View};
 pub use node::Node;
 pub use put::NewContent;
 pub use report::{
-    CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, MapCell, SegmentMap,
-    ShrinkReport, SizeClass, SpaceReport, StatsReport,
+    CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, Gauges, MapCell,
+    SegmentMap, ShrinkReport, SizeClass, SpaceReport, StatsReport,
 };
 pub use sql::SqlSession;
