@@ -2,13 +2,14 @@
 
 use crate::convert::{name_of, node_attr, node_number, node_of};
 use crate::errno::{errno, node_errno};
-use crate::handles::{DIRECTORY_PAGE_COUNT, Listing, OpenDirectory, Table};
+use crate::handles::{DIRECTORY_PAGE_COUNT, Line, Listing, OpenDirectory, Table};
 use crate::idmap::{IdMap, Ids, NewOwner};
 use crate::known::{Known, Ticket};
 use crate::notify::Changes;
 use crate::watch::{Watch, Watched};
 use larder::{
-    Attr, Caller, Database, DirEntry, Error, Name, NewNode, SetAttr, SpaceReport, copy_range,
+    Attr, Caller, Database, DirEntry, Error, ErrorKind, Name, NewNode, SetAttr, SpaceReport,
+    copy_range,
 };
 use larder_fuse_protocol::{
     CopyRange, Entry, Errno, HandleNumber, Make, NodeNumber, OpenFlags, Request, Write,
@@ -303,9 +304,17 @@ impl Bridge {
                     let load = |after: Option<&Name>| {
                         self.database.read_dir(node, after, DIRECTORY_PAGE_COUNT)
                     };
-                    match listing.entry((position - 2) as usize, load).map_err(fail)? {
-                        Some(entry) => add(Listed::Entry(entry), position + 1)?,
-                        None => break,
+                    match listing.line((position - 2) as usize, load).map_err(fail)? {
+                        Line::Entry(entry) => add(Listed::Entry(entry), position + 1)?,
+                        Line::Name(name) => match self.database.lookup(node, &name) {
+                            Ok(Attr { node, kind, .. }) => {
+                                let entry = DirEntry { name, node, kind };
+                                add(Listed::Entry(&entry), position + 1)?
+                            }
+                            Err(error) if error.kind() == ErrorKind::NotFound => false,
+                            Err(error) => return Err(fail(error)),
+                        },
+                        Line::End => break,
                     }
                 }
             };

@@ -47,8 +47,6 @@ impl Filesystem for Bridge {
             | InitFlags::READDIRPLUS_AUTO
             | InitFlags::ASYNC_DIO
             | InitFlags::CACHE_SYMLINKS
-            // Lets `mount --bind -o X-mount.idmap=…` map users on top of this mount.
-            | InitFlags::ALLOW_IDMAP
     }
 
     fn begin(&self, request: &Request) -> Span {
