@@ -57,13 +57,13 @@ impl Filesystem for Bridge {
         }
     }
 
-    fn describe(&self, span: &mut Span, detail: &Detail<'_>) {
-        span.watched = self.watch.begin(detail);
+    fn describe(&self, span: &mut Span, request: &Request, detail: &Detail<'_>) {
+        span.watched = self.watch.begin(request, detail, &self.known);
     }
 
     fn end(&self, call: Call<'_>, outcome: &Outcome) {
         if let Some(watched) = call.span.watched {
-            self.watch.end(watched, &call.request, outcome, &self.known);
+            self.watch.end(watched, &call.request, outcome);
         }
         if let Some(ticket) = call.span.ticket {
             self.known.give_back(ticket);

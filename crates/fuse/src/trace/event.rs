@@ -275,7 +275,11 @@ mod tests {
             ..TraceEvent::default()
         };
         let bytes = TraceMessage::Event(event).encode(1);
-        assert_eq!(bytes.len(), EVENT_FIXED_BYTES + 2 * PATH_BYTES_MAX + 255, "TRACE-2");
+        assert_eq!(
+            bytes.len(),
+            EVENT_FIXED_BYTES + 2 * PATH_BYTES_MAX + 255,
+            "TRACE-2"
+        );
         let Ok(Some((TraceMessage::Event(read), _))) = TraceMessage::decode(&bytes) else {
             panic!("it is an event")
         };
