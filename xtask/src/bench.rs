@@ -11,13 +11,21 @@ mod blob_store;
 mod blobs;
 mod blobs_postgres;
 mod blobs_sqlite;
+mod cluster;
 mod content;
+mod cpu;
+mod dbfs;
 mod disk;
+mod figures;
 mod files;
 mod files_table;
 mod fio;
 mod get;
+mod load;
 mod meters;
+mod mount;
+mod passthrough;
+mod places;
 mod population;
 mod put;
 mod report;
@@ -25,6 +33,7 @@ mod setting;
 mod sides;
 mod steady;
 mod stream;
+mod yardsticks;
 
 use std::fs;
 use std::time::Instant;
@@ -34,6 +43,7 @@ use crate::process;
 use crate::workspace::Workspace;
 use report::Report;
 use setting::{Options, Setting};
+pub use yardsticks::{SERVE_MEMORY, SERVE_PASSTHROUGH, serve_memory, serve_passthrough};
 
 const SUMMARY_HEAD: &str = "\
 | verb | figure | median [min–max] | target |
@@ -53,6 +63,13 @@ const VERBS: [(&str, Verb); 7] = [
     ("steady", steady::run),
 ];
 
+/// The others.
+const MORE_VERBS: [(&str, Verb); 3] = [
+    ("files", files::run),
+    ("mount", mount::run),
+    ("dbfs", dbfs::run),
+];
+
 /// What `bench` understands.
 const USAGE: &str = "\
 usage: cargo xtask bench [VERB] [FLAGS]
@@ -66,15 +83,20 @@ usage: cargo xtask bench [VERB] [FLAGS]
   stream         large objects, beside what fio reaches
   blobs          beside SQLite and PostgreSQL
   steady         whether the last rounds are as fast as the first
+  mount          programs on the mount, beside the plain filesystem, JuiceFS and what FUSE allows
+  dbfs           the table of the DBFS paper: the device's limit, the plain filesystem, the mount
 
-  --quick            at most a minute
+  --quick            at most a minute (mount, dbfs: three)
   --moderate         the sizes of `engine`
   --write DOCUMENT   also write into the document, between the markers of the verb
   --rounds N         how often each side has its turn
   --volume SIZE      age: capacity of the database, e.g. 4G
   --full PERCENT     age: how full it is (90)
   --sizes NAME       age: only size distributions whose name contains this
-  --side SIDE        age: only `api` or `mount`";
+  --side SIDE        age: only `api` or `mount`
+  --part NAME        mount: only parts whose name contains this: create, sync, read, tree, stream, random, pgbench
+  --juicefs PATH     mount: a built `juicefs` command; without it JuiceFS is not measured
+  --stub             mount: every part also on a filesystem that answers from memory";
 
 /// Runs what the arguments after `bench` ask for.
 pub fn run(arguments: &[&str]) -> Outcome {
@@ -102,8 +124,10 @@ pub fn run(arguments: &[&str]) -> Outcome {
     if verb == "engine" {
         return run_all(arguments, document);
     }
-    let verbs = VERBS.into_iter().chain([("files", files::run as Verb)]);
-    let known = verbs.into_iter().find(|(name, _)| *name == verb);
+    let known = VERBS
+        .into_iter()
+        .chain(MORE_VERBS)
+        .find(|(name, _)| *name == verb);
     let (verb, run) = known.ok_or(format!("bench has no verb '{verb}'\n{USAGE}"))?;
     let report = measure(verb, run, &place, options)?;
     println!("{SUMMARY_HEAD}{}", report::summary(&report));
@@ -186,6 +210,9 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<(&'a str, Options, Option<&'a str>
             "--volume" => options.volume_bytes = Some(number(value()?)?),
             "--full" => options.full_percent = Some(number(value()?)?.min(99)),
             "--sizes" => options.sizes = Some(value()?.to_owned()),
+            "--part" => options.part = Some(value()?.to_owned()),
+            "--juicefs" => options.juicefs = Some(value()?.to_owned()),
+            "--stub" => options.is_stub = true,
             "--side" => options.side = Some(value()?.to_owned()),
             _ => return Err(format!("bench does not know '{flag}'\n{USAGE}")),
         }

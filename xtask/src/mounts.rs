@@ -1,5 +1,6 @@
 //! The real `larder` command, and mounts that it serves.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,9 @@ use crate::workspace::Workspace;
 
 /// How long a mount may take to serve or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long others may keep a mount busy.
+const BUSY: Duration = Duration::from_secs(5);
 
 /// The built `larder` command.
 #[derive(Debug, Clone)]
@@ -46,6 +50,11 @@ impl Larder {
         })
     }
 
+    /// Where it was built.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Runs a verb and returns what it prints; an exit code other than 0 is an error.
     pub fn run(&self, arguments: &[&str]) -> Result<String, String> {
         process::output(&self.path.to_string_lossy(), arguments)
@@ -53,65 +62,105 @@ impl Larder {
 
     /// Starts `larder mount` in the foreground, and returns once it serves.
     pub fn mount(&self, database: &Path, directory: &Path) -> Result<Mount, String> {
-        let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
-        let explain = |error| format!("{}: {error}", directory.display());
-        let before = device(directory).map_err(explain)?;
-        let child = Command::new(&self.path)
-            .arg("mount")
-            .args([database, directory])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(|error| format!("'{}' does not run: {error}", self.path.display()))?;
-        let mut mount = Mount {
+        let arguments = [OsStr::new("mount"), database.as_ref(), directory.as_ref()];
+        Ok(Mount {
             larder: self.clone(),
-            child,
-            directory: directory.to_owned(),
-        };
-        let started = Instant::now();
-        while device(directory).map_err(explain)? == before {
-            if let Some(status) = mount.child.try_wait().map_err(explain)? {
-                return Err(format!("'larder mount' ended at once: {status}"));
-            }
-            if started.elapsed() > PATIENCE {
-                return Err("'larder mount' does not serve".to_owned());
-            }
-            thread::sleep(Duration::from_millis(2));
-        }
-        Ok(mount)
+            served: Served::start(&self.path, &arguments, directory)?,
+        })
     }
 }
 
-/// A mount that a child process serves. Dropped without [`Mount::unmount`], it is killed.
+/// A mount of Larder that a child process serves. Dropped without [`Mount::unmount`], it is killed.
 pub struct Mount {
     larder: Larder,
-    child: Child,
-    directory: PathBuf,
+    served: Served,
 }
 
 impl Mount {
     /// The process that serves.
     pub fn process(&self) -> u32 {
+        self.served.process()
+    }
+
+    /// Unmounts in the ordinary way and waits for the server to end. Whoever looks at the mount just now,
+    /// the server itself when it has just begun to serve, keeps it busy for an instant.
+    pub fn unmount(mut self) -> Result<(), String> {
+        let directory = self.served.directory.to_string_lossy().into_owned();
+        let started = Instant::now();
+        while let Err(line) = self.larder.run(&["umount", &directory]) {
+            if !line.contains("in use") || started.elapsed() > BUSY {
+                return Err(line);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        self.served.wait()
+    }
+
+    /// Kills the server with SIGKILL, and takes away the dead mount that it leaves.
+    pub fn kill(mut self) -> Result<(), String> {
+        self.served.end()
+    }
+}
+
+/// A FUSE mount that a child process serves in the foreground. Dropped without [`Served::unmount`], it is
+/// killed.
+pub struct Served {
+    program: String,
+    child: Child,
+    directory: PathBuf,
+}
+
+impl Served {
+    /// Starts `program`, and returns once something is mounted at `directory`.
+    pub fn start(program: &Path, arguments: &[&OsStr], directory: &Path) -> Result<Served, String> {
+        let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
+        let explain = |error| format!("{}: {error}", directory.display());
+        let before = device(directory).map_err(explain)?;
+        let program = program.to_string_lossy().into_owned();
+        let child = Command::new(&program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("'{program}' does not run: {error}"))?;
+        let mut served = Served {
+            program,
+            child,
+            directory: directory.to_owned(),
+        };
+        let started = Instant::now();
+        while device(directory).map_err(explain)? == before {
+            if let Some(status) = served.child.try_wait().map_err(explain)? {
+                return Err(format!("'{}' ended at once: {status}", served.program));
+            }
+            if started.elapsed() > PATIENCE {
+                return Err(format!("'{}' does not serve", served.program));
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(served)
+    }
+
+    /// The process that serves.
+    pub fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Unmounts in the ordinary way and waits for the server to end.
+    /// Unmounts and waits for the server to end.
     pub fn unmount(mut self) -> Result<(), String> {
-        self.larder
-            .run(&["umount", &self.directory.to_string_lossy()])?;
+        process::output("fusermount3", &["-u", &self.directory.to_string_lossy()])?;
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Result<(), String> {
         let status = self
             .child
             .wait()
             .map_err(|error| format!("waiting for the mount: {error}"))?;
         match status.success() {
             true => Ok(()),
-            false => Err(format!("'larder mount' ended with {status}")),
+            false => Err(format!("'{}' ended with {status}", self.program)),
         }
-    }
-
-    /// Kills the server with SIGKILL, and takes away the dead mount that it leaves.
-    pub fn kill(mut self) -> Result<(), String> {
-        self.end()
     }
 
     fn end(&mut self) -> Result<(), String> {
@@ -129,7 +178,7 @@ impl Mount {
     }
 }
 
-impl Drop for Mount {
+impl Drop for Served {
     fn drop(&mut self) {
         if let Err(line) = self.end() {
             eprintln!("xtask: {line}");

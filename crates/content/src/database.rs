@@ -414,6 +414,20 @@ impl Database {
             .create_node(parent.ino, name, new, mode, caller)
     }
 
+    /// Makes a regular file without a name, as it would be made in directory `parent`, and opens it
+    /// for writing (`O_TMPFILE`). It goes with its last handle or in a crash, unless
+    /// [`Database::link`] gives it a name first, which `is_linkable` allows.
+    pub fn create_anonymous(
+        &self,
+        parent: NodeId,
+        mode: u32,
+        is_linkable: bool,
+        caller: Caller,
+    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+        self.shared_provider(parent.store)?
+            .create_anonymous(parent.ino, mode, is_linkable, caller)
+    }
+
     /// Gives a node that is not a directory another name.
     pub fn link(&self, node: NodeId, parent: NodeId, name: &Name) -> Result<Attr> {
         if node.store != parent.store {

@@ -6,12 +6,15 @@ use crate::handles::{DIRECTORY_PAGE_COUNT, Listing, OpenDirectory, Table};
 use crate::idmap::{IdMap, Ids, NewOwner};
 use crate::known::{Known, Ticket};
 use crate::notify::Changes;
+use crate::options::MountOptions;
 use crate::watch::{Watch, Watched};
-use larder::{Attr, Caller, Database, DirEntry, Error, Name, NewNode, SetAttr, SpaceReport};
+use larder::{
+    Attr, Caller, Database, DirEntry, Error, Name, NewNode, SetAttr, SpaceReport, copy_range,
+};
 use larder_fuse_protocol::{
     CopyRange, Entry, Errno, HandleNumber, Make, NodeNumber, OpenFlags, Request, Write,
 };
-use std::cell::RefCell;
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,18 +22,14 @@ use std::time::{Duration, Instant};
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Reads ahead and other requests without a waiter that the kernel keeps in flight.
 pub(crate) const BACKGROUND_COUNT_MAX: u16 = 64;
-/// Most bytes that one `copy_file_range` request copies; callers go on from there.
-const COPY_BYTES_MAX: u64 = 64 << 20;
 /// How old an answer of `statfs` may be.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
 
-thread_local! {
-    /// The one buffer of each worker, for what is copied.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
 /// An open regular file.
 pub(crate) type File = Box<dyn larder::FileHandle>;
+
+/// Attributes whose values are ACLs begin so.
+const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
 /// Inode numbers are never reused, so no generation tells two nodes apart.
 pub(crate) const GENERATION: u64 = 0;
@@ -56,7 +55,11 @@ pub(crate) struct Bridge {
     pub(crate) changes: Arc<Changes>,
     pub(crate) cache_ttl: Duration,
     pub(crate) id_map: IdMap,
+    /// Idmapped mounts may lie on top.
+    pub(crate) allows_idmap: bool,
     pub(crate) watch: Arc<Watch>,
+    /// The kernel enforces access control lists.
+    pub(crate) has_acls: bool,
     pub(crate) files: Table<File>,
     pub(crate) directories: Table<OpenDirectory>,
     space: Mutex<Option<(Instant, SpaceReport)>>,
@@ -67,17 +70,18 @@ impl Bridge {
         database: Database,
         known: Arc<Known>,
         changes: Arc<Changes>,
-        cache_ttl: Duration,
-        id_map: IdMap,
         watch: Arc<Watch>,
+        options: &MountOptions,
     ) -> Bridge {
         Bridge {
             database,
             known,
             changes,
-            cache_ttl,
-            id_map,
+            cache_ttl: options.cache_ttl,
+            id_map: options.id_map.clone(),
+            allows_idmap: options.allows_idmap,
             watch,
+            has_acls: false,
             files: Table::default(),
             directories: Table::default(),
             space: Mutex::default(),
@@ -93,12 +97,16 @@ impl Bridge {
     ) -> Result<Entry, Errno> {
         let attr = self.shown(attr)?;
         self.known.add(parent, name, attr.node);
-        Ok(Entry {
+        Ok(self.entry_of(attr))
+    }
+
+    fn entry_of(&self, attr: larder_fuse_protocol::Attr) -> Entry {
+        Entry {
             attr: Some(attr),
             generation: GENERATION,
             entry_ttl: self.cache_ttl,
             attr_ttl: self.cache_ttl,
-        })
+        }
     }
 
     /// Attributes from the database as the kernel gets them.
@@ -109,7 +117,7 @@ impl Bridge {
     }
 
     /// To whom what the caller makes in the directory of the request belongs, in the database.
-    pub(crate) fn owner(&self, request: &Request) -> Result<Caller, Errno> {
+    fn owner(&self, request: &Request, make: Make) -> Result<Caller, Errno> {
         let directory = if self.id_map.is_squashed() {
             let node = request.node;
             let attr = (self.database.attr(node_of(node)))
@@ -123,7 +131,11 @@ impl Bridge {
             users.owner_of_new(request.uid, directory.0),
             groups.owner_of_new(request.gid, directory.1),
         ) {
-            (Some(uid), Some(gid)) => Ok(Caller { uid, gid }),
+            (Some(uid), Some(gid)) => Ok(Caller {
+                uid,
+                gid,
+                umask: make.umask,
+            }),
             _ => Err(Errno::EOVERFLOW), // IDMAP-2
         }
     }
@@ -144,19 +156,43 @@ impl Bridge {
         Ok((stored(users, uid)?, stored(groups, gid)?))
     }
 
+    /// The value of an attribute from the database as programs see it: ids in an ACL are translated.
+    pub(crate) fn shown_xattr(&self, name: &[u8], mut value: Vec<u8>) -> Vec<u8> {
+        if name.starts_with(ACL_PREFIX) {
+            self.id_map.acl_to_host(&mut value);
+        }
+        value
+    }
+
+    /// The other way.
+    pub(crate) fn stored_xattr<'v>(
+        &self,
+        name: &[u8],
+        value: &'v [u8],
+    ) -> Result<Cow<'v, [u8]>, Errno> {
+        if !name.starts_with(ACL_PREFIX) || self.id_map.is_identity() {
+            return Ok(value.into());
+        }
+        let mut value = value.to_vec();
+        self.id_map
+            .acl_to_database(&mut value)
+            .ok_or(Errno::EOVERFLOW)?; // IDMAP-2
+        Ok(value.into())
+    }
+
     /// Makes a node in the directory of the request, for a reply that names it.
     pub(crate) fn make(
         &self,
         request: &Request,
         name: &[u8],
         new: NewNode<'_>,
-        mode: u32,
+        make: Make,
     ) -> Result<Entry, Errno> {
         let parent = request.node;
         let name = name_of(name)?;
-        let owner = self.owner(request)?;
+        let owner = self.owner(request, make)?;
         let attr = self
-            .create_node(request, &name, new, mode, owner)
+            .create_node(request, &name, new, make.mode, owner)
             .map_err(|error| errno(&error, format_args!("make '{name}' in {parent}")))?;
         self.entry(parent, &name, &attr)
     }
@@ -194,7 +230,7 @@ impl Bridge {
     ) -> Result<(Entry, HandleNumber), Errno> {
         let parent = request.node;
         let name = name_of(name)?;
-        let owner = self.owner(request)?;
+        let owner = self.owner(request, make)?;
         let attr = self
             .create_node(request, &name, NewNode::File, make.mode, owner)
             .map_err(|error| {
@@ -212,10 +248,37 @@ impl Bridge {
         Ok((self.entry(parent, &name, &attr)?, handle))
     }
 
+    /// Makes a regular file without a name and opens it.
+    pub(crate) fn create_anonymous(
+        &self,
+        request: &Request,
+        make: Make,
+        open: OpenFlags,
+    ) -> Result<(Entry, HandleNumber), Errno> {
+        let parent = request.node;
+        let owner = self.owner(request, make)?;
+        let (mode, is_linkable) = (make.mode & 0o7777, !open.has(libc::O_EXCL));
+        let (attr, file) = self
+            .database
+            .create_anonymous(node_of(parent), mode, is_linkable, owner)
+            .map_err(|error| {
+                errno(
+                    &error,
+                    format_args!("make a file without a name in {parent}"),
+                )
+            })?;
+        let attr = self.shown(&attr)?;
+        self.known.add_nameless(attr.node);
+        Ok((self.entry_of(attr), self.files.insert(file)))
+    }
+
     /// Writes or appends as `flags` ask; durable before it returns with `O_SYNC` or `O_DSYNC`.
     pub(crate) fn write_file(&self, write: &Write<'_>) -> Result<WriteEnd, Errno> {
         let file = self.files.find(write.handle)?;
         let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
+        if write.kill_suid_sgid {
+            file.drop_set_id().map_err(fail)?;
+        }
         // Pages written back have their place, whatever the file was opened for.
         let at = if write.flags & libc::O_APPEND != 0 && !write.is_from_cache {
             file.append(write.data).map_err(fail)?
@@ -233,34 +296,11 @@ impl Bridge {
         })
     }
 
-    /// Copies inside the server; returns how many bytes, at most [`COPY_BYTES_MAX`].
+    /// Copies inside the server; returns how many bytes.
     pub(crate) fn copy(&self, range: &CopyRange) -> Result<u64, Errno> {
         let (from, to) = (self.files.find(range.from)?, self.files.find(range.to)?);
-        let fail = |error: Error| node_errno(&error, "copy_file_range");
-        let source_bytes = from.attr().map_err(fail)?.size_bytes;
-        let left_bytes = source_bytes.saturating_sub(range.from_offset);
-        let len_bytes = range.len_bytes.min(left_bytes);
-        if range.to_offset == 0 {
-            to.expect_len(len_bytes).map_err(fail)?;
-        }
-        let len_bytes = len_bytes.min(COPY_BYTES_MAX);
-        let mut done = 0;
-        while done < len_bytes {
-            let step = u64::from(REQUEST_BYTES_MAX).min(len_bytes - done);
-            let copied = with_buffer(step as usize, |buffer| {
-                let read = read_full(&from, range.from_offset + done, buffer)?;
-                to.write_at(range.to_offset + done, &buffer[..read])?;
-                Ok(read as u64)
-            });
-            match copied {
-                Ok(0) => break,
-                Ok(copied) => done += copied,
-                // What was copied before counts; the caller meets the error on the next call.
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(fail(error)),
-            }
-        }
-        Ok(done)
+        let (from, to) = ((&**from, range.from_offset), (&**to, range.to_offset));
+        copy_range(from, to, range.len_bytes).map_err(|error| node_errno(&error, "copy_file_range"))
     }
 
     /// Calls `add` for the entries from `offset` on until it answers that the reply is full.
@@ -318,6 +358,9 @@ impl Bridge {
             change.size_bytes,
             handle.map(|handle| self.files.find(handle)),
         ) {
+            if std::mem::take(&mut change.drop_set_id) {
+                file.drop_set_id()?;
+            }
             file.set_len(size_bytes)?;
             change.size_bytes = None;
             if change == SetAttr::default() {
@@ -368,14 +411,4 @@ pub(crate) fn read_full(file: &File, offset: u64, buffer: &mut [u8]) -> Result<u
         }
     }
     Ok(done)
-}
-
-/// Lends this worker's buffer; it grows to the largest request and stays.
-fn with_buffer<T>(len_bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
-    BUFFER.with_borrow_mut(|buffer| {
-        if buffer.len() < len_bytes {
-            buffer.resize(len_bytes, 0);
-        }
-        work(&mut buffer[..len_bytes])
-    })
 }

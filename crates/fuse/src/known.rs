@@ -82,6 +82,11 @@ impl Known {
         state.put(parent, name, node);
     }
 
+    /// The same for a node that is named nowhere.
+    pub(crate) fn add_nameless(&self, node: NodeNumber) {
+        self.lock().nodes.entry(node).or_default().lookup_count += 1;
+    }
+
     /// The kernel gives up `count` lookups of `node`.
     pub(crate) fn forget(&self, node: NodeNumber, count: u64) {
         let mut state = self.lock();

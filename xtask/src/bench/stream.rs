@@ -31,7 +31,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
         .options
         .choose(100_000_000, 200_000_000, 500_000_000);
     let place = setting.directory()?;
-    let fio = Fio::create(place.path(), total as u64)?;
+    let fio = Fio::create(place.path(), total as u64, &fio::ALL_WAYS)?;
     let mut bare = Bare::create(place.path(), total as u64)?;
     let mut buffer = content::noise(4, 100_000_000);
     let mut back = AlignedBuf::zeroed(100_000_001);
@@ -40,7 +40,7 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     grow(&*api, 3 * total as u64)?;
     let mut ours: Rates = Default::default();
     let mut limits: Rates = Default::default();
-    let mut fio_rates: [fio::Rates; 2] = Default::default();
+    let mut fio_rates = fio.no_rates();
     alternate(rounds, 2 * COUNT + 1, |round, turn| {
         if turn == 2 * COUNT {
             fio.measure(true, &mut fio_rates[0])?;

@@ -107,9 +107,10 @@ impl Tracers {
     /// Tells an operation to those who want it. Never waits (`TRACE-1`).
     pub(crate) fn tell(&self, event: TraceEvent) {
         let tracers = self.tracers.read().unwrap_or_else(PoisonError::into_inner);
+        let (operation, duration_ns) = (event.operation, event.duration_ns);
         let mut wanting = tracers
             .iter()
-            .filter(|tracer| tracer.filter.takes(event.operation, event.duration_ns))
+            .filter(|tracer| tracer.filter.takes(operation, duration_ns))
             .peekable();
         if wanting.peek().is_none() {
             return;
