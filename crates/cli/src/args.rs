@@ -89,6 +89,7 @@ Options of -o, separated by commas:
   uid=N, gid=N       show all files as belonging to this user, this group
   umask=M            show permissions 777 less the octal mask; fmask=M of files, dmask=M of directories
   map_uid=A:B:COUNT  like --map-uid; map_gid=A:B:COUNT
+  idmap              let idmapped mounts of the kernel lie on top (Linux 6.12)
   threads=COUNT, metrics=ADDR, log=LEVEL
   cache_ttl=TIME     how long the kernel trusts names and attributes [default: 1h]
 Options of fstab(5) such as nofail, noauto, user, noatime and x-* are accepted.

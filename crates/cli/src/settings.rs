@@ -56,6 +56,7 @@ pub(crate) struct Settings {
     pub(crate) suid: bool,
     pub(crate) dev: bool,
     pub(crate) noexec: bool,
+    pub(crate) idmap: bool,
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
     pub(crate) umask: Option<u32>,
@@ -101,6 +102,7 @@ impl Settings {
             ("nodev", None) => self.dev = false,
             ("exec", None) => self.noexec = false,
             ("noexec", None) => self.noexec = true,
+            ("idmap", None) => self.idmap = true,
             ("uid", Some(value)) => self.uid = Some(parse_id(option, value)?),
             ("gid", Some(value)) => self.gid = Some(parse_id(option, value)?),
             ("umask", Some(value)) => self.umask = Some(parse_mask(option, value)?),
@@ -138,6 +140,7 @@ impl Settings {
             (self.suid, "suid"),
             (self.dev, "dev"),
             (self.noexec, "noexec"),
+            (self.idmap, "idmap"),
         ] {
             list.extend(is_set.then(|| name.to_owned()));
         }
@@ -180,6 +183,7 @@ impl Settings {
             suid: self.suid,
             dev: self.dev,
             exec: !self.noexec,
+            allows_idmap: self.idmap,
             has_metrics: self.metrics.is_some(),
             threads: self.threads.map_or(defaults.threads, usize::from),
             cache_ttl: self.cache_ttl_ns.map_or(defaults.cache_ttl, |ns| {
@@ -286,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_it_was_written() {
-        let full = "ro,allow_other,suid,dev,noexec,uid=5,gid=6,umask=22,fmask=133,dmask=22,\
+        let full = "ro,allow_other,suid,dev,noexec,idmap,uid=5,gid=6,umask=22,fmask=133,dmask=22,\
                     map_uid=1:2:3,map_uid=9:9:1,map_gid=0:7:1,threads=4,cache_ttl=1500ms,\
                     metrics=[::1]:9,log=debug";
         let settings = read(full).unwrap();

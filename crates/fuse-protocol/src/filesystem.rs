@@ -34,7 +34,7 @@ pub trait Filesystem: Send + Sync {
     fn begin(&self, request: &Request) -> Self::Span;
 
     /// What the request is about; called right after [`Filesystem::begin`], before the handler.
-    fn describe(&self, _span: &mut Self::Span, _detail: &Detail<'_>) {}
+    fn describe(&self, _span: &mut Self::Span, _request: &Request, _detail: &Detail<'_>) {}
 
     /// A request has ended: its reply is written, if it has one. Called exactly once for every
     /// [`Filesystem::begin`], on the same thread.

@@ -100,7 +100,8 @@ impl<F: Filesystem> Service<F> {
 
         seat.begin(request.unique);
         let mut span = self.filesystem.begin(&request);
-        self.filesystem.describe(&mut span, &operation.detail());
+        let detail = operation.detail();
+        self.filesystem.describe(&mut span, &request, &detail);
         let mut call = Call::new(request, span, seat);
         let written_bytes = match &operation {
             Operation::Write(write) => write.data.len(),

@@ -6,6 +6,7 @@ use crate::handles::{DIRECTORY_PAGE_COUNT, Line, Listing, OpenDirectory, Table};
 use crate::idmap::{IdMap, Ids, NewOwner};
 use crate::known::{Known, Ticket};
 use crate::notify::Changes;
+use crate::options::MountOptions;
 use crate::watch::{Watch, Watched};
 use larder::{
     Attr, Caller, Database, DirEntry, Error, ErrorKind, Name, NewNode, SetAttr, SpaceReport,
@@ -14,6 +15,7 @@ use larder::{
 use larder_fuse_protocol::{
     CopyRange, Entry, Errno, HandleNumber, Make, NodeNumber, OpenFlags, Request, Write,
 };
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,9 @@ const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// An open regular file.
 pub(crate) type File = Box<dyn larder::FileHandle>;
+
+/// Attributes whose values are ACLs begin so.
+const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
 /// Inode numbers are never reused, so no generation tells two nodes apart.
 pub(crate) const GENERATION: u64 = 0;
@@ -50,10 +55,12 @@ pub(crate) struct Bridge {
     pub(crate) known: Arc<Known>,
     pub(crate) changes: Arc<Changes>,
     pub(crate) cache_ttl: Duration,
-    /// Access control lists are stored, and the kernel enforces them.
-    pub(crate) has_acls: bool,
     pub(crate) id_map: IdMap,
+    /// Idmapped mounts may lie on top.
+    pub(crate) allows_idmap: bool,
     pub(crate) watch: Arc<Watch>,
+    /// The kernel enforces access control lists.
+    pub(crate) has_acls: bool,
     pub(crate) files: Table<File>,
     pub(crate) directories: Table<OpenDirectory>,
     space: Mutex<Option<(Instant, SpaceReport)>>,
@@ -64,18 +71,18 @@ impl Bridge {
         database: Database,
         known: Arc<Known>,
         changes: Arc<Changes>,
-        cache_ttl: Duration,
-        id_map: IdMap,
         watch: Arc<Watch>,
+        options: &MountOptions,
     ) -> Bridge {
         Bridge {
             database,
             known,
             changes,
-            cache_ttl,
-            has_acls: false,
-            id_map,
+            cache_ttl: options.cache_ttl,
+            id_map: options.id_map.clone(),
+            allows_idmap: options.allows_idmap,
             watch,
+            has_acls: false,
             files: Table::default(),
             directories: Table::default(),
             space: Mutex::default(),
@@ -111,7 +118,7 @@ impl Bridge {
     }
 
     /// To whom what the caller makes in the directory of the request belongs, in the database.
-    pub(crate) fn owner(&self, request: &Request, make: Make) -> Result<Caller, Errno> {
+    fn owner(&self, request: &Request, make: Make) -> Result<Caller, Errno> {
         let directory = if self.id_map.is_squashed() {
             let node = request.node;
             let attr = (self.database.attr(node_of(node)))
@@ -148,6 +155,30 @@ impl Bridge {
         };
         let IdMap { users, groups, .. } = &self.id_map;
         Ok((stored(users, uid)?, stored(groups, gid)?))
+    }
+
+    /// The value of an attribute from the database as programs see it: ids in an ACL are translated.
+    pub(crate) fn shown_xattr(&self, name: &[u8], mut value: Vec<u8>) -> Vec<u8> {
+        if name.starts_with(ACL_PREFIX) {
+            self.id_map.acl_to_host(&mut value);
+        }
+        value
+    }
+
+    /// The other way.
+    pub(crate) fn stored_xattr<'v>(
+        &self,
+        name: &[u8],
+        value: &'v [u8],
+    ) -> Result<Cow<'v, [u8]>, Errno> {
+        if !name.starts_with(ACL_PREFIX) || self.id_map.is_identity() {
+            return Ok(value.into());
+        }
+        let mut value = value.to_vec();
+        self.id_map
+            .acl_to_database(&mut value)
+            .ok_or(Errno::EOVERFLOW)?; // IDMAP-2
+        Ok(value.into())
     }
 
     /// Makes a node in the directory of the request, for a reply that names it.
@@ -226,8 +257,8 @@ impl Bridge {
         open: OpenFlags,
     ) -> Result<(Entry, HandleNumber), Errno> {
         let parent = request.node;
-        let (mode, is_linkable) = (make.mode & 0o7777, !open.has(libc::O_EXCL));
         let owner = self.owner(request, make)?;
+        let (mode, is_linkable) = (make.mode & 0o7777, !open.has(libc::O_EXCL));
         let (attr, file) = self
             .database
             .create_anonymous(node_of(parent), mode, is_linkable, owner)

@@ -17,7 +17,6 @@ use larder_fuse_protocol::{
     NodeNumber, Opcode, OpenFlags, Opened, Outcome, Read, Release, Rename, Request, SetAttr,
     SetXattr, Statfs, StatxReply, Write, Written,
 };
-use std::borrow::Cow;
 
 /// Nothing is dropped from the page cache at open, since changes by others are told; and close has
 /// nothing to ask for.
@@ -27,18 +26,15 @@ impl Filesystem for Bridge {
     type Span = Span;
 
     fn init(&mut self, offers: InitFlags) -> InitFlags {
-        self.has_acls = offers.contains(InitFlags::POSIX_ACL) && self.id_map.has_acls();
-        let acls = if self.has_acls {
-            InitFlags::POSIX_ACL
-        } else {
-            InitFlags::NONE
-        };
-        let rules = acls
-            | InitFlags::DONT_MASK
-            | InitFlags::SETXATTR_EXT
-            | InitFlags::HANDLE_KILLPRIV_V2
-            // Lets `mount --bind -o X-mount.idmap=…` map users on top of this mount.
-            | InitFlags::ALLOW_IDMAP;
+        self.has_acls = self.id_map.has_acls() && offers.contains(InitFlags::POSIX_ACL);
+        let mut rules =
+            InitFlags::DONT_MASK | InitFlags::SETXATTR_EXT | InitFlags::HANDLE_KILLPRIV_V2;
+        if self.has_acls {
+            rules = rules | InitFlags::POSIX_ACL;
+        }
+        if self.allows_idmap {
+            rules = rules | InitFlags::ALLOW_IDMAP;
+        }
         // All others only save time.
         rules
             | InitFlags::ASYNC_READ
@@ -71,13 +67,13 @@ impl Filesystem for Bridge {
         }
     }
 
-    fn describe(&self, span: &mut Span, detail: &Detail<'_>) {
-        span.watched = self.watch.begin(detail);
+    fn describe(&self, span: &mut Span, request: &Request, detail: &Detail<'_>) {
+        span.watched = self.watch.begin(request, detail, &self.known);
     }
 
     fn end(&self, call: Call<'_>, outcome: &Outcome) {
         if let Some(watched) = call.span.watched {
-            self.watch.end(watched, &call.request, outcome, &self.known);
+            self.watch.end(watched, &call.request, outcome);
         }
         if let Some(ticket) = call.span.ticket {
             self.known.give_back(ticket);
@@ -213,23 +209,16 @@ impl Filesystem for Bridge {
         let node = call.request.node;
         let name = self.xattr_name(set.name)?;
         let mode = xattr_mode(set.flags, set.acl_kill_sgid)?;
-        let mut value = Cow::Borrowed(set.value);
-        if is_acl(name) {
-            let stored = self.id_map.acl_to_database(value.to_mut());
-            stored.ok_or(Errno::EOVERFLOW)?; // IDMAP-2
-        }
+        let value = self.stored_xattr(name, set.value)?;
         (self.database.set_xattr(node_of(node), name, &value, mode))
             .map_err(|error| node_errno(&error, format_args!("set an attribute of {node}")))
     }
 
     fn getxattr(&self, call: &mut Call<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let node = call.request.node;
-        let mut value = (self.database.xattr(node_of(node), self.xattr_name(name)?))
+        let value = (self.database.xattr(node_of(node), self.xattr_name(name)?))
             .map_err(|error| node_errno(&error, format_args!("attribute of {node}")))?;
-        if is_acl(name) {
-            self.id_map.acl_to_host(&mut value);
-        }
-        Ok(value)
+        Ok(self.shown_xattr(name, value))
     }
 
     fn listxattr(&self, call: &mut Call<'_>) -> Result<Vec<u8>, Errno> {
@@ -433,11 +422,6 @@ impl Filesystem for Bridge {
     fn syncfs(&self, _: &mut Call<'_>) -> Result<(), Errno> {
         (self.database.sync()).map_err(|error| errno(&error, "syncfs")) // FUSE-3
     }
-}
-
-/// Whether the value of this attribute holds ids of users and groups.
-fn is_acl(name: &[u8]) -> bool {
-    name.starts_with(b"system.posix_acl_")
 }
 
 /// Whether nothing is to change but the change time. That is how `chown` without a new owner arrives, and

@@ -78,9 +78,8 @@ pub fn mount(
         database.clone(),
         known.clone(),
         changes.clone(),
-        options.cache_ttl,
-        options.id_map.clone(),
         watch.clone(),
+        options,
     );
     let threads = match options.threads {
         0 => THREAD_COUNT_DEFAULT,

@@ -28,6 +28,10 @@ pub struct MountOptions {
     pub cache_ttl: Duration,
     /// Whose files the mount shows. Default: as they are stored.
     pub id_map: IdMap,
+    /// Lets idmapped mounts of the kernel lie on top (Linux 6.12). Default: no, since the kernel then names
+    /// the caller's user only where files are made: `trusted.` attributes are not listed to anybody, and
+    /// traces lack the user.
+    pub allows_idmap: bool,
     /// Counts operations for [`crate::Monitor::metrics`]. Default: no; it costs a clock and a few atomics
     /// per operation.
     pub has_metrics: bool,
@@ -45,6 +49,7 @@ impl Default for MountOptions {
             threads: 0,
             cache_ttl: Duration::from_secs(3600),
             id_map: IdMap::default(),
+            allows_idmap: false,
             has_metrics: false,
         }
     }

@@ -31,19 +31,9 @@ pub(crate) struct Watch {
 #[derive(Debug)]
 pub(crate) struct Watched {
     began: Instant,
-    /// Only while somebody traces.
-    about: Option<Box<About>>,
-}
-
-/// What an event tells of the arguments.
-#[derive(Debug)]
-struct About {
-    name: Vec<u8>,
-    /// Directory and name of a second path.
-    other: Option<(NodeNumber, Vec<u8>)>,
-    attribute: Vec<u8>,
-    offset: u64,
-    size: u64,
+    /// Only while somebody traces it. What the caller does next may rename what it is about, so this is
+    /// made before the handler.
+    event: Option<Box<TraceEvent>>,
 }
 
 impl Watch {
@@ -57,59 +47,49 @@ impl Watch {
     }
 
     /// A request begins; `None`: nobody wants to know.
-    pub(crate) fn begin(&self, detail: &Detail<'_>) -> Option<Watched> {
-        let is_traced = self.tracers.is_any();
+    pub(crate) fn begin(
+        &self,
+        request: &Request,
+        detail: &Detail<'_>,
+        known: &Known,
+    ) -> Option<Watched> {
+        let is_traced = self.tracers.wants(request.opcode as u32);
         if let Some(metrics) = &self.metrics {
             metrics.begin();
         } else if !is_traced {
             return None;
         }
-        let about = || {
-            Box::new(About {
-                name: detail.name.to_vec(),
-                other: detail.other.map(|(node, name)| (node, name.to_vec())),
-                attribute: detail.attribute.to_vec(),
-                offset: detail.offset,
-                size: detail.size_bytes,
-            })
-        };
         Some(Watched {
             began: Instant::now(),
-            about: is_traced.then(about),
+            event: is_traced.then(|| Box::new(event(request, detail, known))),
         })
     }
 
     /// It has ended.
-    pub(crate) fn end(
-        &self,
-        watched: Watched,
-        request: &Request,
-        outcome: &Outcome,
-        known: &Known,
-    ) {
+    pub(crate) fn end(&self, watched: Watched, request: &Request, outcome: &Outcome) {
         let elapsed = watched.began.elapsed();
         let duration_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
-        let number = request.opcode as u32;
         let error = outcome.error.map(|error| error.code().unsigned_abs());
+        let read_bytes = match request.opcode {
+            Opcode::Read => outcome.reply_bytes as u64,
+            _ => 0,
+        };
         if let Some(metrics) = &self.metrics {
-            metrics.end(number, duration_ns, error);
-            let read = if request.opcode == Opcode::Read {
-                outcome.reply_bytes as u64
-            } else {
-                0
+            metrics.end(request.opcode as u32, duration_ns, error);
+            let written_bytes = match error {
+                None => outcome.written_bytes as u64,
+                Some(_) => 0,
             };
-            let written = if error.is_none() {
-                outcome.written_bytes as u64
-            } else {
-                0
-            };
-            metrics.count_bytes(read, written);
+            metrics.count_bytes(read_bytes, written_bytes);
             self.count_handles(request.opcode, outcome);
         }
-        if let Some(about) = watched.about {
-            self.tracers.tell(number, duration_ns, || {
-                event(*about, request, outcome, elapsed, known)
-            });
+        if let Some(mut event) = watched.event {
+            event.duration_ns = duration_ns;
+            event.error = error.unwrap_or(0);
+            if request.opcode == Opcode::Read && error.is_none() {
+                event.size = read_bytes;
+            }
+            self.tracers.tell(*event);
         }
     }
 
@@ -127,49 +107,32 @@ impl Watch {
     }
 }
 
-fn event(
-    about: About,
-    request: &Request,
-    outcome: &Outcome,
-    elapsed: Duration,
-    known: &Known,
-) -> TraceEvent {
-    let began = SystemTime::now() - elapsed;
-    let at_ns = began
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_nanos();
+/// All of it that is known before the handler.
+fn event(request: &Request, detail: &Detail<'_>, known: &Known) -> TraceEvent {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let path = |node: NodeNumber, name: &[u8]| {
+        // Of an unknown directory the name is all there is to tell.
         let mut path = known.path(node).unwrap_or_default();
-        if !name.is_empty() {
-            // Of an unknown directory the name is all there is to tell.
+        if !name.is_empty() || node == NodeNumber::ROOT {
             path.push(b'/');
             path.extend(name);
-        } else if node == NodeNumber::ROOT {
-            path.push(b'/');
         }
         path
     };
-    let size = match request.opcode {
-        Opcode::Read => outcome.reply_bytes as u64,
-        _ => about.size,
-    };
+    let other = detail.other.map(|(node, name)| path(node, name));
     TraceEvent {
-        at_ns: i64::try_from(at_ns).unwrap_or(i64::MAX),
-        duration_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+        at_ns: i64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX),
+        duration_ns: 0,
         operation: request.opcode as u32,
-        error: outcome.error.map_or(0, |error| error.code().unsigned_abs()),
+        error: 0,
         node: request.node.0,
-        offset: about.offset,
-        size,
+        offset: detail.offset,
+        size: detail.size_bytes,
         uid: request.uid,
         pid: request.pid,
-        path: path(request.node, &about.name),
-        other_path: about
-            .other
-            .map(|(node, name)| path(node, &name))
-            .unwrap_or_default(),
-        attribute: about.attribute,
+        path: path(request.node, detail.name),
+        other_path: other.unwrap_or_default(),
+        attribute: detail.attribute.to_vec(),
     }
 }
 

@@ -14,11 +14,13 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const DIRECTORY: &str = "trace";
 /// What the pipe holds, if the system lets this user have so much; else its default of 64 KiB.
 const PIPE_BYTES: usize = 1 << 20;
+/// How long a tracer sleeps while its pipe is empty; the pipe holds more than comes in that time.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Which events a tracer wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +69,8 @@ pub(crate) struct Tracers {
     directory: PathBuf,
     greeting: TraceMessage,
     server_pid: u32,
-    /// Whether there are any (`TRACE-4`).
-    is_any: AtomicBool,
+    /// Operations that any of them wants, as bits (`TRACE-4`).
+    wanted: AtomicU64,
     tracers: RwLock<Vec<Arc<Tracer>>>,
 }
 
@@ -92,25 +94,20 @@ impl Tracers {
                 mountpoint: mountpoint.as_os_str().as_bytes().to_vec(),
             },
             server_pid,
-            is_any: AtomicBool::new(false),
+            wanted: AtomicU64::new(0),
             tracers: RwLock::default(),
         }
     }
 
-    /// Whether anybody traces.
-    pub(crate) fn is_any(&self) -> bool {
-        self.is_any.load(Ordering::Relaxed)
+    /// Whether anybody may want to hear of an operation.
+    pub(crate) fn wants(&self, operation: u32) -> bool {
+        self.wanted.load(Ordering::Relaxed) >> (operation % 64) & 1 == 1
     }
 
-    /// Tells an operation to those who want it; `event` makes it when the first one does. Never waits
-    /// (`TRACE-1`).
-    pub(crate) fn tell(
-        &self,
-        operation: u32,
-        duration_ns: u64,
-        event: impl FnOnce() -> TraceEvent,
-    ) {
+    /// Tells an operation to those who want it. Never waits (`TRACE-1`).
+    pub(crate) fn tell(&self, event: TraceEvent) {
         let tracers = self.tracers.read().unwrap_or_else(PoisonError::into_inner);
+        let (operation, duration_ns) = (event.operation, event.duration_ns);
         let mut wanting = tracers
             .iter()
             .filter(|tracer| tracer.filter.takes(operation, duration_ns))
@@ -118,7 +115,7 @@ impl Tracers {
         if wanting.peek().is_none() {
             return;
         }
-        let bytes = TraceMessage::Event(event()).encode(self.server_pid);
+        let bytes = TraceMessage::Event(event).encode(self.server_pid);
         for tracer in wanting {
             tracer.tell_lost(self.server_pid);
             if !tracer.write(&bytes) {
@@ -166,9 +163,10 @@ impl Tracers {
         }
         now.iter()
             .for_each(|tracer| tracer.tell_lost(self.server_pid));
-        let is_any = !now.is_empty();
+        let all = |wanted: u64, tracer: &Arc<Tracer>| wanted | tracer.filter.operations;
+        let wanted = now.iter().fold(0, all);
         *self.tracers.write().unwrap_or_else(PoisonError::into_inner) = now;
-        self.is_any.store(is_any, Ordering::Relaxed);
+        self.wanted.store(wanted, Ordering::Relaxed);
     }
 }
 
@@ -315,12 +313,13 @@ impl TraceListener {
         })
     }
 
-    /// The next message; `None` when none comes within `patience`, or a signal does.
+    /// The next message; `None` when none comes within `patience`.
     /// [`ErrorKind::Corrupt`] when something else than a mount writes into the pipe.
     pub fn next(&mut self, patience: Duration) -> Result<Option<TraceMessage>, Error> {
         let fail = |error: io::Error| {
             Error::with_source(ErrorKind::Io, "cannot read the pipe".to_owned(), error)
         };
+        let deadline = Instant::now() + patience;
         loop {
             let decoded = TraceMessage::decode(&self.bytes[self.done..]);
             match decoded {
@@ -345,25 +344,16 @@ impl TraceListener {
             match self.pipe.read(&mut more) {
                 Ok(count) => self.bytes.extend(&more[..count]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !self.wait(patience).map_err(fail)? {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
                         return Ok(None);
                     }
+                    // Asleep and not waiting for the pipe: else every event would have to wake us.
+                    std::thread::sleep(left.min(PAUSE));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
                 Err(error) => return Err(fail(error)),
             }
-        }
-    }
-
-    /// Whether something comes.
-    fn wait(&self, patience: Duration) -> io::Result<bool> {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
-        let mut pipe = [PollFd::new(&self.pipe, PollFlags::IN)];
-        match poll(&mut pipe, Some(&timeout)) {
-            Ok(count) => Ok(count > 0),
-            Err(Errno::INTR) => Ok(false),
-            Err(error) => Err(error.into()),
         }
     }
 }

@@ -10,9 +10,10 @@ fn database() -> tempfile::TempDir {
     dir
 }
 
-fn event(operation: u32) -> TraceEvent {
+fn event(operation: u32, duration_ns: u64) -> TraceEvent {
     TraceEvent {
         operation,
+        duration_ns,
         path: vec![b'x'; 500],
         ..TraceEvent::default()
     }
@@ -35,7 +36,7 @@ fn a_tracer_hears_what_it_asked_for() {
     let dir = database();
     let tracers = Tracers::new(dir.path(), Path::new("/mnt"));
     tracers.look();
-    assert!(!tracers.is_any(), "TRACE-4");
+    assert!(!tracers.wants(5), "TRACE-4");
     let filter = TraceFilter {
         slower_than_ns: 100,
         operations: 1 << 5 | 1 << 6,
@@ -43,20 +44,20 @@ fn a_tracer_hears_what_it_asked_for() {
     let mut picky = TraceListener::open(dir.path(), filter).unwrap();
     let mut all = TraceListener::open(dir.path(), TraceFilter::default()).unwrap();
     tracers.look();
-    assert!(tracers.is_any());
+    assert!(tracers.wants(5) && tracers.wants(7));
     for (operation, duration_ns) in [(5, 99), (5, 100), (6, 1000), (7, 1000)] {
-        tracers.tell(operation, duration_ns, || event(operation));
+        tracers.tell(event(operation, duration_ns));
     }
     assert_eq!(operations(&mut picky), (vec![5, 6], 0));
     assert_eq!(operations(&mut all), (vec![5, 5, 6, 7], 0));
     drop(all);
     tracers.look();
-    tracers.tell(6, 1000, || event(6));
+    assert!(tracers.wants(6) && !tracers.wants(7), "TRACE-4");
+    tracers.tell(event(6, 1000));
     assert_eq!(operations(&mut picky), (vec![6], 0));
     drop(picky);
     tracers.look();
-    assert!(!tracers.is_any(), "TRACE-4");
-    tracers.tell(6, 1000, || unreachable!("nobody wants it"));
+    assert!(!tracers.wants(5), "TRACE-4");
     assert_eq!(names_in(&dir.path().join(DIRECTORY)).unwrap(), [""; 0]);
 }
 
@@ -68,7 +69,7 @@ fn a_slow_tracer_loses_events_and_hears_how_many() {
     tracers.look();
     let sent = 10_000;
     for _ in 0..sent {
-        tracers.tell(1, 0, || event(1));
+        tracers.tell(event(1, 0));
     }
     let (first, lost_before) = operations(&mut listener);
     assert!(
@@ -92,7 +93,7 @@ fn what_dead_tracers_left_is_removed() {
     fs::write(directory.join("1.1.0.ff"), "no pipe").unwrap();
     fs::write(directory.join("note"), "not ours").unwrap();
     tracers.look();
-    assert!(!dead.exists() && !tracers.is_any());
+    assert!(!dead.exists() && !tracers.wants(1));
     let mut left = names_in(&directory).unwrap();
     left.sort();
     assert_eq!(left, ["1.1.0.ff", "note"], "what is no pipe is left alone");

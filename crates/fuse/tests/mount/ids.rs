@@ -185,7 +185,7 @@ fn set_idmap(tree: &impl AsRawFd, user_namespace: &impl AsRawFd) -> std::io::Res
 fn the_kernel_may_map_ids_on_top() {
     use rustix::mount::{OpenTreeFlags, open_tree};
     let mut mount = foreign_files();
-    mount.mount(|_| {});
+    mount.mount(|options| options.allows_idmap = true);
     // A user namespace in which 501 is the outside's 1000.
     let holder = std::process::Command::new("unshare")
         .args(["--user", "sleep", "600"])
@@ -239,4 +239,34 @@ impl Drop for KilledOnDrop {
         self.0.kill().expect("it is a child of ours");
         self.0.wait().expect("it is a child of ours");
     }
+}
+
+#[test]
+fn acls_are_mapped_and_not_squashed() {
+    let mut mount = foreign_files();
+    mount.mount(|options| {
+        options.id_map = IdMap {
+            users: ranges(&[(0, 0, 1), (1000, 501, 2)]),
+            ..IdMap::default()
+        };
+    });
+    let acl = |path: &Path| shell("getfacl -cnp \"$1\"", &[path]);
+    shell("setfacl -m u:1001:r \"$1\"", &[&mount.path("theirs/f")]);
+    assert!(acl(&mount.path("theirs/f")).contains("user:1001:r--"));
+    shell(
+        "setpriv --reuid=1001 --regid=7 --clear-groups cat \"$1\" > /dev/null",
+        &[&mount.path("theirs/f")],
+    );
+    mount.end();
+    mount.mount(|_| {});
+    let stored = acl(&mount.path("theirs/f"));
+    assert!(stored.contains("user:502:r--"), "IDMAP-1: {stored}");
+    mount.end();
+    mount.mount(|options| options.id_map.users = Ids::Squash(0));
+    let refused = shell(
+        "setfacl -m u:5:r \"$1\" 2>&1 || true",
+        &[&mount.path("theirs/f")],
+    );
+    assert!(refused.contains("not supported"), "{refused}");
+    mount.end();
 }
