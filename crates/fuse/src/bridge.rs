@@ -5,9 +5,11 @@ use crate::errno::{errno, node_errno};
 use crate::handles::{DIRECTORY_PAGE_COUNT, Listing, OpenDirectory, Table};
 use crate::known::{Known, Ticket};
 use crate::notify::Changes;
+use crate::streams::{Streams, Way};
 use larder::{Attr, Caller, Database, DirEntry, Error, Name, NewNode, SetAttr, SpaceReport};
 use larder_fuse_protocol::{
-    CopyRange, Entry, Errno, HandleNumber, Make, NodeNumber, OpenFlags, Request, Write,
+    CopyRange, Entry, Errno, FopenFlags, HandleNumber, Make, NodeNumber, Notifier, OpenFlags,
+    Opened, Request, Write,
 };
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,8 +29,27 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An open regular file.
+/// Nothing is dropped from the page cache at open, since changes by others are told; and close has
+/// nothing to ask for.
+const OPEN_FLAGS: FopenFlags = FopenFlags::KEEP_CACHE.union(FopenFlags::NOFLUSH);
+
+/// A regular file behind the Content API.
 pub(crate) type File = Box<dyn larder::FileHandle>;
+
+/// An open regular file.
+pub(crate) struct OpenFile {
+    file: File,
+    /// Given back to [`Streams::close`].
+    pub(crate) way: Way,
+}
+
+impl std::ops::Deref for OpenFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
 
 /// Inode numbers are never reused, so no generation tells two nodes apart.
 pub(crate) const GENERATION: u64 = 0;
@@ -51,7 +72,9 @@ pub(crate) struct Bridge {
     pub(crate) known: Arc<Known>,
     pub(crate) changes: Arc<Changes>,
     pub(crate) cache_ttl: Duration,
-    pub(crate) files: Table<File>,
+    pub(crate) files: Table<OpenFile>,
+    pub(crate) streams: Streams,
+    notifier: Notifier,
     pub(crate) directories: Table<OpenDirectory>,
     space: Mutex<Option<(Instant, SpaceReport)>>,
 }
@@ -61,6 +84,7 @@ impl Bridge {
         database: Database,
         known: Arc<Known>,
         changes: Arc<Changes>,
+        notifier: Notifier,
         cache_ttl: Duration,
     ) -> Bridge {
         Bridge {
@@ -69,6 +93,8 @@ impl Bridge {
             changes,
             cache_ttl,
             files: Table::default(),
+            streams: Streams::default(),
+            notifier,
             directories: Table::default(),
             space: Mutex::default(),
         }
@@ -124,13 +150,22 @@ impl Bridge {
     }
 
     /// Opens a regular file as `flags` ask.
-    pub(crate) fn open_file(
-        &self,
-        node: NodeNumber,
-        flags: OpenFlags,
-    ) -> Result<HandleNumber, Error> {
+    pub(crate) fn open_file(&self, node: NodeNumber, flags: OpenFlags) -> Result<Opened, Error> {
         let file = self.database.open_file(node_of(node), flags.is_write())?;
-        Ok(self.files.insert(file))
+        Ok(self.opened(node, file, flags))
+    }
+
+    fn opened(&self, node: NodeNumber, file: File, flags: OpenFlags) -> Opened {
+        let way = self.streams.open(node, flags);
+        let flags = OPEN_FLAGS | way.flags();
+        Opened::new(self.files.insert(OpenFile { file, way }), flags)
+    }
+
+    /// Closes a regular file.
+    pub(crate) fn close_file(&self, handle: HandleNumber) {
+        if let Some(open) = self.files.remove(handle) {
+            self.streams.close(&open.way);
+        }
     }
 
     /// Makes a regular file and opens it.
@@ -140,7 +175,7 @@ impl Bridge {
         name: &[u8],
         make: Make,
         open: OpenFlags,
-    ) -> Result<(Entry, HandleNumber), Errno> {
+    ) -> Result<(Entry, Opened), Errno> {
         let parent = request.node;
         let name = name_of(name)?;
         let attr = self
@@ -154,31 +189,21 @@ impl Bridge {
                 }
             })?;
         let number = node_number(attr.node)?;
-        let handle = self
+        let opened = self
             .open_file(number, open)
             .map_err(|error| node_errno(&error, format_args!("open the new {number}")))?;
-        Ok((self.entry(parent, &name, &attr)?, handle))
+        Ok((self.entry(parent, &name, &attr)?, opened))
     }
 
     /// Writes or appends as `flags` ask; durable before it returns with `O_SYNC` or `O_DSYNC`.
     pub(crate) fn write_file(&self, write: &Write<'_>) -> Result<WriteEnd, Errno> {
         let file = self.files.find(write.handle)?;
-        let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
-        // Pages written back have their place, whatever the file was opened for.
-        let at = if write.flags & libc::O_APPEND != 0 && !write.is_from_cache {
-            file.append(write.data).map_err(fail)?
-        } else {
-            file.write_at(write.offset, write.data).map_err(fail)?;
-            write.offset
-        };
-        if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
-            file.sync().map_err(fail)?; // FUSE-3
+        // Pages written back go to any open file, and were dropped by whoever waits for them.
+        if write.is_from_cache {
+            return apply(&file, write);
         }
-        Ok(if at == write.offset {
-            WriteEnd::WhereAsked
-        } else {
-            WriteEnd::Elsewhere
-        })
+        let range = (write.offset, write.data.len());
+        (self.streams).direct_write(&file.way, range, &self.notifier, || apply(&file, write))
     }
 
     /// Copies inside the server; returns how many bytes, at most [`COPY_BYTES_MAX`].
@@ -287,6 +312,26 @@ impl Bridge {
             }
         }
     }
+}
+
+/// Writes or appends as the flags ask.
+fn apply(file: &File, write: &Write<'_>) -> Result<WriteEnd, Errno> {
+    let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
+    // Pages written back have their place, whatever the file was opened for.
+    let at = if write.flags & libc::O_APPEND != 0 && !write.is_from_cache {
+        file.append(write.data).map_err(fail)?
+    } else {
+        file.write_at(write.offset, write.data).map_err(fail)?;
+        write.offset
+    };
+    if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
+        file.sync().map_err(fail)?; // FUSE-3
+    }
+    Ok(if at == write.offset {
+        WriteEnd::WhereAsked
+    } else {
+        WriteEnd::Elsewhere
+    })
 }
 
 /// Where the data of a write went.

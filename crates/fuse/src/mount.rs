@@ -75,6 +75,7 @@ pub fn mount(
         database.clone(),
         known.clone(),
         changes.clone(),
+        notifier.clone(),
         options.cache_ttl,
     );
     let threads = match options.threads {

@@ -2,4 +2,5 @@
 
 mod common;
 mod life;
+mod pages;
 mod posix;
