@@ -17,8 +17,9 @@ pub const SERVE_MEMORY: &str = "serve-memory";
 /// The hidden verb for one that passes on: `serve-passthrough DIRECTORY MOUNTPOINT`.
 pub const SERVE_PASSTHROUGH: &str = "serve-passthrough";
 
-/// As a mount of Larder has it, KiB.
+/// As a mount of Larder has them: what the kernel reads ahead, and threads.
 const READAHEAD_KIB: u32 = 1024;
+const WORKERS: usize = 16;
 
 /// Serves an empty filesystem in memory.
 pub fn serve_memory(mountpoint: &str) -> Outcome {
@@ -48,7 +49,11 @@ fn mounted(mountpoint: &str, source: &str) -> Result<(Device, PathBuf), String> 
 
 fn serve<F: Filesystem>(filesystem: F, device: Device, mountpoint: &Path) -> Outcome {
     let explain = |error: std::io::Error| format!("{}: {error}", mountpoint.display());
-    let session = Session::start(filesystem, device, SessionOptions::default()).map_err(explain)?;
+    let options = SessionOptions {
+        workers: WORKERS,
+        ..SessionOptions::default()
+    };
+    let session = Session::start(filesystem, device, options).map_err(explain)?;
     thread::scope(|scope| {
         // Asks the filesystem itself, so it must be served.
         scope.spawn(|| {

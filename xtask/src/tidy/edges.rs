@@ -16,7 +16,7 @@ const EDGES: [(&str, &[&str]); 10] = [
     ("larder-segment", &["larder-format"]),
     ("larder-space", &["larder-format"]),
     ("larder-format", &[]),
-    ("xtask", &["larder", TESTKIT]),
+    ("xtask", &["larder", "larder-fuse-protocol", TESTKIT]),
 ];
 
 const TESTKIT: &str = "larder-testkit";
