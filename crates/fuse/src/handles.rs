@@ -39,14 +39,10 @@ impl<T> Table<T> {
         open.get(&number.0).cloned().ok_or(Errno::EBADF)
     }
 
-    /// Closes, once the last request on it is done.
-    pub(crate) fn remove(&self, number: HandleNumber) {
-        let closed = {
-            let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-            open.remove(&number.0)
-        };
-        // Closing may take its time; the table is free meanwhile.
-        drop(closed);
+    /// Closes, once the last request on it is done and the caller has dropped it.
+    pub(crate) fn remove(&self, number: HandleNumber) -> Option<Arc<T>> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        open.remove(&number.0)
     }
 }
 
@@ -191,7 +187,7 @@ mod tests {
         let (one, other) = (table.insert('a'), table.insert('b'));
         assert_ne!(one, other);
         assert_eq!(table.find(one).as_deref(), Ok(&'a'));
-        table.remove(one);
+        assert_eq!(table.remove(one).as_deref(), Some(&'a'));
         assert_eq!(table.find(one), Err(Errno::EBADF));
         assert_eq!(table.find(other).as_deref(), Ok(&'b'));
     }
