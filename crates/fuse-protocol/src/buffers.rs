@@ -61,19 +61,19 @@ impl Buffers {
 }
 
 #[derive(Debug)]
-struct Aligned {
+pub(crate) struct Aligned {
     raw: Vec<u8>,
     skip: usize,
 }
 
 impl Aligned {
-    fn new(len_bytes: usize) -> Aligned {
+    pub(crate) fn new(len_bytes: usize) -> Aligned {
         let raw = vec![0; len_bytes + ALIGN_BYTES];
         let skip = raw.as_ptr().align_offset(ALIGN_BYTES);
         Aligned { raw, skip }
     }
 
-    fn bytes(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
         let end = self.raw.len() - ALIGN_BYTES + self.skip;
         &mut self.raw[self.skip..end]
     }
