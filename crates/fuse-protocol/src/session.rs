@@ -38,8 +38,8 @@ impl Default for SessionOptions {
             workers_max: 256,
             content_bytes_max: 1 << 20,
             background_max: 64,
-            ring_kept: std::env::var("RING_KEPT").map_or(0, |kept| kept.parse().unwrap_or(0)),
-            ring_most: std::env::var("RING_MOST").map_or(8, |kept| kept.parse().unwrap_or(8)),
+            ring_kept: 0,
+            ring_most: 8,
         }
     }
 }

@@ -86,7 +86,6 @@ pub fn mount(
         workers_max: threads * THREAD_GROWTH_MAX,
         content_bytes_max: REQUEST_BYTES_MAX,
         background_max: BACKGROUND_COUNT_MAX,
-        ..SessionOptions::default()
     };
     let session = Session::start(bridge, device, limits).map_err(failed)?;
     let server = Server {
