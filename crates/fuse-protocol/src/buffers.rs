@@ -61,19 +61,19 @@ impl Buffers {
 }
 
 #[derive(Debug)]
-pub(crate) struct Aligned {
+struct Aligned {
     raw: Vec<u8>,
     skip: usize,
 }
 
 impl Aligned {
-    pub(crate) fn new(len_bytes: usize) -> Aligned {
+    fn new(len_bytes: usize) -> Aligned {
         let raw = vec![0; len_bytes + ALIGN_BYTES];
         let skip = raw.as_ptr().align_offset(ALIGN_BYTES);
         Aligned { raw, skip }
     }
 
-    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+    fn bytes(&mut self) -> &mut [u8] {
         let end = self.raw.len() - ALIGN_BYTES + self.skip;
         &mut self.raw[self.skip..end]
     }

@@ -41,10 +41,6 @@ impl Device {
         Ok(Device::new(fd))
     }
 
-    pub(crate) fn raw(&self) -> i32 {
-        self.fd.as_raw_fd()
-    }
-
     /// One request. Blocks until there is one.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         Ok(rustix::io::read(&self.fd, buffer)?)

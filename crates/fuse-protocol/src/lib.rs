@@ -42,8 +42,6 @@ mod notify;
 mod opcode;
 mod reply;
 mod request;
-mod ring;
-mod ring_workers;
 mod seats;
 mod service;
 mod session;

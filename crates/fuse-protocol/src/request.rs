@@ -204,15 +204,6 @@ impl<'r> Incoming<'r> {
         })
     }
 
-    /// A request in parts.
-    pub(crate) fn parts(header: wire::InHeader, fixed: &'r [u8], rest: &'r [u8]) -> Incoming<'r> {
-        Incoming {
-            header,
-            fixed,
-            apart: Some(rest),
-        }
-    }
-
     /// The request itself, and who makes it.
     pub(crate) fn request(&self, opcode: Opcode) -> Result<(Request, Body<'r>), Malformed> {
         let header = &self.header;

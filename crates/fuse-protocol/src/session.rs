@@ -7,7 +7,6 @@ use crate::filesystem::Filesystem;
 use crate::flags::InitFlags;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Incoming, decode_init};
-use crate::ring_workers::RingWorkers;
 use crate::seats::Seats;
 use crate::service::Service;
 use crate::wire;
@@ -25,10 +24,6 @@ pub struct SessionOptions {
     pub content_bytes_max: u32,
     /// Reads ahead and other requests without a waiter that the kernel keeps in flight.
     pub background_max: u16,
-    /// Ring threads per queue that are kept; 0: `/dev/fuse`.
-    pub ring_kept: usize,
-    /// Most.
-    pub ring_most: usize,
 }
 
 impl Default for SessionOptions {
@@ -38,8 +33,6 @@ impl Default for SessionOptions {
             workers_max: 256,
             content_bytes_max: 1 << 20,
             background_max: 64,
-            ring_kept: 0,
-            ring_most: 8,
         }
     }
 }
@@ -78,7 +71,7 @@ impl<F: Filesystem> Session<F> {
         // As many as are always there serve on while all the others wait for locks.
         let lock_wait_max = workers_max.saturating_sub(options.workers.max(1));
         Ok(Session {
-            service: Service::new(filesystem, dialect, Seats::new(workers_max + 2 * options.ring_most), lock_wait_max),
+            service: Service::new(filesystem, dialect, Seats::new(workers_max), lock_wait_max),
             device,
             negotiated,
             options,
@@ -95,26 +88,7 @@ impl<F: Filesystem> Session<F> {
     pub fn run(self) -> io::Result<()> {
         let content_bytes_max = self.options.content_bytes_max;
         let kept = self.options.workers.max(1);
-        let rings = self
-            .negotiated
-            .flags
-            .contains(InitFlags::OVER_IO_URING)
-            .then(|| {
-                RingWorkers::new(
-                    &self.service,
-                    &self.device,
-                    content_bytes_max,
-                    crate::ring::queue_count().unwrap_or(1),
-                    (self.options.ring_kept, self.options.ring_most),
-                )
-            });
-        let workers = Workers::new(&self.service, &self.device, content_bytes_max, kept);
-        std::thread::scope(|scope| {
-            if let Some(rings) = &rings {
-                rings.start(scope);
-            }
-            workers.run()
-        })?;
+        Workers::new(&self.service, &self.device, content_bytes_max, kept).run()?;
         if self.service.is_broken() {
             return Err(io::Error::other("a handler has panicked; see the log"));
         }
@@ -191,11 +165,7 @@ fn agree<F: Filesystem>(
         low
     };
     let always = InitFlags::BIG_WRITES | InitFlags::MAX_PAGES | InitFlags::INIT_EXT;
-    let ring = match options.ring_kept {
-        0 => InitFlags::NONE,
-        _ => InitFlags::OVER_IO_URING,
-    };
-    let flags = (filesystem.init(offers) | always | ring) & offers;
+    let flags = (filesystem.init(offers) | always) & offers;
     let page_bytes = rustix::param::page_size() as u32;
     let content_bytes = options.content_bytes_max.max(page_bytes);
     let out = wire::InitOut {
