@@ -1,13 +1,20 @@
 //! What the tests need beside cargo, and how it gets here: by the ordinary package clients.
 
+use std::path::PathBuf;
+
 use crate::Outcome;
 use crate::process;
+use crate::workspace::Workspace;
 
 /// A program the tests call.
-struct Tool {
-    program: &'static str,
-    package: &'static str,
-    why: &'static str,
+#[derive(Debug, Clone, Copy)]
+pub struct Tool {
+    /// Its name, or its path where it is not on every search path.
+    pub program: &'static str,
+    /// The Debian package that holds it.
+    pub package: &'static str,
+    /// What it is for.
+    pub why: &'static str,
 }
 
 const TOOLS: [Tool; 5] = [
@@ -49,7 +56,7 @@ pub fn run() -> Outcome {
             process::run("rustup", &["component", "add", component])?;
         }
     }
-    install_packages()?;
+    packages(&TOOLS)?;
     match std::fs::metadata("/dev/fuse") {
         Ok(_) => Ok(()),
         Err(error) => Err(format!(
@@ -58,16 +65,17 @@ pub fn run() -> Outcome {
     }
 }
 
-fn install_packages() -> Outcome {
-    let missing: Vec<&Tool> = TOOLS
+/// Installs those that are missing, and says what and why.
+pub fn packages(tools: &[Tool]) -> Outcome {
+    let missing: Vec<&Tool> = tools
         .iter()
         .filter(|tool| !process::is_installed(tool.program))
         .collect();
     if missing.is_empty() {
-        println!(
-            "all tools are here: {}",
-            TOOLS.map(|tool| tool.program).join(", ")
-        );
+        let here: Vec<&str> = tools.iter().map(|tool| tool.program).collect();
+        if !here.is_empty() {
+            println!("all tools are here: {}", here.join(", "));
+        }
         return Ok(());
     }
     for tool in &missing {
@@ -90,4 +98,64 @@ fn install_packages() -> Outcome {
         "--no-install-recommends",
     ];
     process::run("env", &[&install[..], &packages].concat())
+}
+
+/// A program of this name and version from crates.io: the one on the search path, or one that is
+/// installed below the workspace's target directory. Returns its path.
+pub fn crate_program(name: &str, version: &str, why: &str) -> Result<PathBuf, String> {
+    let root = Workspace::load()?.target.join("tools");
+    let own = root.join("bin").join(name);
+    let wanted = format!("{name} {version}");
+    let is_wanted = |program: &str| {
+        process::output(program, &["--version"]).is_ok_and(|text| text.trim() == wanted)
+    };
+    if is_wanted(&own.to_string_lossy()) {
+        return Ok(own);
+    }
+    if is_wanted(name) {
+        return Ok(PathBuf::from(name));
+    }
+    println!(
+        "installing {wanted} from crates.io into {}: {why}",
+        root.display()
+    );
+    let root = root.to_string_lossy();
+    let install = [
+        "install",
+        name,
+        "--version",
+        version,
+        "--locked",
+        "--quiet",
+        "--root",
+        &root,
+    ];
+    process::run("cargo", &install)?;
+    Ok(own)
+}
+
+/// The directory of PostgreSQL's programs, the newest version's. Debian keeps them by major version, outside
+/// of the search path. Installs them where they are missing.
+pub fn find_postgres() -> Result<PathBuf, String> {
+    if let Some(found) = postgres_directory() {
+        return Ok(found);
+    }
+    packages(&[Tool {
+        program: "initdb",
+        package: "postgresql",
+        why: "a database server",
+    }])?;
+    postgres_directory().ok_or("apt-get installed no initdb".to_owned())
+}
+
+fn postgres_directory() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten();
+    let debian = versions
+        .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
+        .filter(|directory| directory.join("initdb").is_file())
+        .max();
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    debian.or_else(|| std::env::split_paths(&paths).find(|path| path.join("initdb").is_file()))
 }

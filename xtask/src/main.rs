@@ -9,6 +9,7 @@ mod demo_import;
 mod install;
 mod kill9;
 mod mounts;
+mod posix;
 mod process;
 mod suites;
 mod tidy;
@@ -43,6 +44,7 @@ usage: cargo xtask VERB
   test       install what the tests need, and run all of them (the README's test command)
   crash SEED [--points N] [--total T] replay crashes of other recorded runs, N per run and mode
   kill9 [--rounds N] [--seed S]      kill -9 a mount at random moments (100 rounds)
+  posix [SUITE…] [--quick]           programs that know nothing of Larder judge the mount
   demo-import DIR                    copy a tree in, compare, remount, compare, ask SQL
   bench [VERB] [--quick] [--write docs/performance.md]
                                      measure beside other systems (`bench help` lists the verbs)";
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         ["crash", ref rest @ ..] => crash::parse_and_run(rest),
         ["kill9", ref rest @ ..] => kill9::parse_and_run(rest),
         ["demo-import", directory] => demo_import::run(directory),
+        ["posix", ref rest @ ..] => posix::parse_and_run(rest),
         ["bench", ref rest @ ..] => bench::run(rest),
         [bench::SERVE_MEMORY, mountpoint] => bench::serve_memory(mountpoint),
         [bench::SERVE_PASSTHROUGH, directory, mountpoint] => {

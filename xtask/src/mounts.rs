@@ -14,6 +14,9 @@ use crate::workspace::Workspace;
 /// How long a mount may take to serve or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long others may keep a mount busy.
+const BUSY: Duration = Duration::from_secs(5);
+
 /// The built `larder` command.
 #[derive(Debug, Clone)]
 pub struct Larder {
@@ -47,6 +50,11 @@ impl Larder {
         })
     }
 
+    /// Where it was built.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Runs a verb and returns what it prints; an exit code other than 0 is an error.
     pub fn run(&self, arguments: &[&str]) -> Result<String, String> {
         process::output(&self.path.to_string_lossy(), arguments)
@@ -74,10 +82,17 @@ impl Mount {
         self.served.process()
     }
 
-    /// Unmounts in the ordinary way and waits for the server to end.
+    /// Unmounts in the ordinary way and waits for the server to end. Whoever looks at the mount just now,
+    /// the server itself when it has just begun to serve, keeps it busy for an instant.
     pub fn unmount(mut self) -> Result<(), String> {
-        self.larder
-            .run(&["umount", &self.served.directory.to_string_lossy()])?;
+        let directory = self.served.directory.to_string_lossy().into_owned();
+        let started = Instant::now();
+        while let Err(line) = self.larder.run(&["umount", &directory]) {
+            if !line.contains("in use") || started.elapsed() > BUSY {
+                return Err(line);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
         self.served.wait()
     }
 

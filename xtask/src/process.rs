@@ -50,7 +50,7 @@ pub fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
     }
 }
 
-/// Whether `program` is on the search path.
+/// Whether `program` is on the search path; a path stands for itself.
 pub fn is_installed(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&paths).any(|directory| directory.join(program).is_file())

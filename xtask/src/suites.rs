@@ -5,10 +5,16 @@
 use std::time::Instant;
 
 use crate::process;
-use crate::{Outcome, Tally, install, kill9, tidy};
+use crate::{Outcome, Tally, install, kill9, posix, tidy};
 
 /// Kills in the test run; `cargo xtask kill9` does more.
 const KILLS: u64 = 12;
+
+/// Suites of `cargo xtask posix` that take part, quickly.
+const POSIX_SUITES: [&str; 3] = [PJDFSTEST, "fsx", "durability"];
+
+/// The one that only root can run: it acts as several users.
+const PJDFSTEST: &str = "pjdfstest";
 
 /// Runs all suites; an error if anything failed.
 pub fn run() -> Outcome {
@@ -33,6 +39,13 @@ pub fn run() -> Outcome {
         cargo_test(&["test", "--workspace", "--no-fail-fast"])
     }));
     sum.add(suite("kill -9", || kill9::count(KILLS)));
+    for name in POSIX_SUITES {
+        if name == PJDFSTEST && !rustix::process::geteuid().is_root() {
+            println!("\n== {name}: not run, because it needs root");
+            continue;
+        }
+        sum.add(suite(name, || posix::count(name, posix::Length::Quick)));
+    }
     println!("\nall suites, {:.0} s:", started.elapsed().as_secs_f64());
     println!("{} passed, {} failed", sum.passed, sum.failed);
     match sum.failed {

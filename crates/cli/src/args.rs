@@ -58,6 +58,7 @@ pub(crate) enum Verb {
     Defrag(DefragArgs),
     Shrink(ShrinkArgs),
     Stats(StatsArgs),
+    Trace(TraceArgs),
     Check(CheckArgs),
     Completions(CompletionsArgs),
 }
@@ -79,7 +80,23 @@ pub(crate) struct InitArgs {
 
 /// Serve a database as a directory, until Ctrl-C or 'larder umount'
 #[derive(Debug, Args)]
-#[command(after_help = "Example: larder mount --create photos.larder ./photos")]
+#[command(after_help = "\
+Options of -o, separated by commas:
+  ro, rw             refuse every change, or not
+  allow_other        let other users in [default: for root]
+  suid, dev          obey set-id bits, open device nodes (root only) [default: nosuid,nodev]
+  noexec             run no programs
+  uid=N, gid=N       show all files as belonging to this user, this group
+  umask=M            show permissions 777 less the octal mask; fmask=M of files, dmask=M of directories
+  map_uid=A:B:COUNT  like --map-uid; map_gid=A:B:COUNT
+  threads=COUNT, metrics=ADDR, log=LEVEL
+  cache_ttl=TIME     how long the kernel trusts names and attributes [default: 1h]
+Options of fstab(5) such as nofail, noauto, user, noatime and x-* are accepted.
+
+Signals: Ctrl-C or SIGTERM unmounts; while programs use the mount, it serves on until they are gone. A second
+one detaches it, SIGTERM alone does so after 10 s. What was done until then is durable.
+
+Example: larder mount --create photos.larder ./photos")]
 pub(crate) struct MountArgs {
     /// Database to serve
     #[arg(value_hint = ValueHint::DirPath)]
@@ -91,7 +108,7 @@ pub(crate) struct MountArgs {
     #[arg(long)]
     pub(crate) create: bool,
     /// Return once the mount serves, and serve in the background; messages go to DB/mount.log
-    #[arg(long)]
+    #[arg(long, visible_alias = "background")]
     pub(crate) daemon: bool,
     /// Refuse every change through the mount
     #[arg(long)]
@@ -99,6 +116,21 @@ pub(crate) struct MountArgs {
     /// Let other users in, within the permissions of the files [default: for root]
     #[arg(long)]
     pub(crate) allow_other: bool,
+    /// Options in the manner of mount(8); see below
+    #[arg(short, value_name = "LIST")]
+    pub(crate) options: Vec<String>,
+    /// Show user DB of the database as user HOST here, and COUNT users from there on; all others as nobody
+    #[arg(long, value_name = "HOST:DB[:COUNT]")]
+    pub(crate) map_uid: Vec<String>,
+    /// The same for groups
+    #[arg(long, value_name = "HOST:DB[:COUNT]")]
+    pub(crate) map_gid: Vec<String>,
+    /// Answer Prometheus at http://ADDR/metrics; ADDR like 127.0.0.1:9190
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<String>,
+    /// What goes to the log: error, warn, info, debug or trace [default: warn; info in the background]
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) log: Option<String>,
     /// Requests served at once, at most [default: 16]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
@@ -114,6 +146,9 @@ pub(crate) struct UmountArgs {
     /// Directory at which a database is mounted
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
+    /// Also while programs use it: make durable what was done, let nobody new in, and do not wait for them
+    #[arg(short, long)]
+    pub(crate) lazy: bool,
     /// How long to wait for the serving process to end
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time)]
     pub(crate) timeout: i64,
@@ -476,6 +511,31 @@ pub(crate) struct StatsArgs {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
     pub(crate) interval: i64,
     /// Lines at most [default: until Ctrl-C]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+/// Show what a mount does as it happens: operations with their time, until Ctrl-C
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A line: when it began (UTC), how long it took, the operation, path or inode, bytes and offset,
+the error, the caller. The mount does not wait for this command; what it misses is counted.
+Example: larder trace photos.larder --slower-than 10ms"
+)]
+pub(crate) struct TraceArgs {
+    /// Database whose mounts on this machine to trace
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) db: PathBuf,
+    /// Only these operations, like lookup,write
+    #[arg(long, value_name = "NAMES")]
+    pub(crate) op: Vec<String>,
+    /// Only what took at least so long
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) slower_than: Option<i64>,
+    /// At the end one line per operation: how many, errors, median, 99th percentile and largest time
+    #[arg(long)]
+    pub(crate) summary: bool,
+    /// End after so many operations
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
 }

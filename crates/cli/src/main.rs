@@ -5,38 +5,50 @@
 //! (`DB:/path`). A *failure* ends a command with one line and an exit code.
 //!
 //! # Invariants
-//! error.rs, units.rs, address.rs, output.rs, copy.rs and rows.rs state their own. Those of all verbs:
+//! error.rs, units.rs, address.rs, output.rs, copy.rs, rows.rs, log.rs, settings.rs, ending.rs and helper.rs
+//! state their own. Those of all verbs:
 //!
 //! * `CLI-7` Every database that a verb opens is closed before the command ends, and what closing
 //!   says decides about success (databases.rs).
 //! * `CLI-8` What was copied into a database is durable before success is told; what was moved is
 //!   durable before the original is removed (copy.rs, transfer.rs).
 //! * `CLI-9` The server of a mount holds its lock from before it is ready until its process ends;
-//!   `umount` waits for it (serving.rs).
+//!   `umount` waits for it (serving_lock.rs).
 //!
 //! Each command is a session of its own in the database, beside mounts and other commands.
 
 mod address;
 mod args;
+mod background;
 mod change;
 mod copy;
 mod databases;
+mod ending;
 mod error;
+mod exposition;
 mod glob;
+mod helper;
 mod inside;
 mod list;
 mod local;
+mod log;
 mod map;
+mod metrics;
 mod mount;
 mod output;
+mod quantiles;
 mod report;
 mod rows;
-mod serving;
+mod serve;
+mod service;
+mod serving_lock;
+mod settings;
 mod side;
 mod sql;
 mod stat;
 mod stats;
 mod store;
+mod trace;
 mod transfer;
 mod units;
 mod upkeep;
@@ -45,18 +57,24 @@ mod walk;
 use args::{Cli, CompletionsArgs, Verb};
 use clap::{CommandFactory, Parser};
 use error::{Failure, Result};
+use helper::Helper;
 use output::Output;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    if let Some(helper) = arguments.next().and_then(|program| Helper::named(&program)) {
+        return helper.run(arguments.collect());
+    }
     let Cli { json, verb } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
     let mut out = Output::new(json);
-    let result = start_log().and_then(|()| run(verb, &mut out));
+    let result = start_log(&verb).and_then(|()| run(verb, &mut out));
     // What came before a failure is still printed.
     let flushed = out.flush();
+    log::finish();
     match result.and(flushed) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -90,6 +108,7 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Defrag(args) => upkeep::defrag(&args, out),
         Verb::Shrink(args) => upkeep::shrink(&args, out),
         Verb::Stats(args) => stats::stats(&args, out),
+        Verb::Trace(args) => trace::trace(&args, out),
         Verb::Check(args) => report::check(&args, out),
         Verb::Completions(args) => completions(&args, out),
     }
@@ -102,17 +121,12 @@ fn completions(args: &CompletionsArgs, out: &mut Output) -> Result<()> {
     out.raw(&script)
 }
 
-/// Warnings and errors of the layers below, with their time, for people.
-fn start_log() -> Result<()> {
-    tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::WARN)
-        .with_target(false)
-        .with_ansi(false)
-        // A log that cannot be written (a full disk) must not end the mount by a panic.
-        .log_internal_errors(false)
-        .with_writer(std::io::stderr)
-        .try_init()
-        .map_err(|error| Failure::Other(format!("cannot start the log: {error}")))
+/// Warnings and errors of the layers below, for people; of a mount more, if asked for.
+fn start_log(verb: &Verb) -> Result<()> {
+    log::start(match verb {
+        Verb::Mount(args) => mount::log_level(args)?,
+        _ => tracing::Level::WARN,
+    })
 }
 
 /// Help goes out as it is; a mistake becomes one line (`CLI-1`).

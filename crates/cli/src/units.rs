@@ -31,6 +31,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 pub(crate) fn parse_time(text: &str) -> Result<i64, String> {
     let factor = |unit: &str| {
         let seconds: u128 = match unit {
+            "us" => return Some(1_000),
             "ms" => return Some(1_000_000),
             "s" => 1,
             "m" | "min" => 60,

@@ -99,7 +99,11 @@ fn open(
         ..OpenOptions::default()
     };
     let db = Database::open(&path, options)?;
-    let owner = Caller { uid: 0, gid: 0 };
+    let owner = Caller {
+        uid: 0,
+        gid: 0,
+        umask: 0,
+    };
     let node = db
         .create_node(NodeId::ROOT, &Name::new(b"f")?, NewNode::File, 0o644, owner)?
         .node;

@@ -9,8 +9,8 @@ use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
 use larder_object::format::{Extent, FileKind, Ino, Name, NameError, StoreId};
 use larder_object::{
     AlignedBuf, CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Engine,
-    EngineOptions, Error, ErrorKind, FragReport, InitOptions, Result, SegmentMap, ShrinkReport,
-    SpaceReport, SqlSession, StatsReport, StoreRow,
+    EngineOptions, Error, ErrorKind, FragReport, Gauges, InitOptions, Result, SegmentMap,
+    ShrinkReport, SpaceReport, SqlSession, StatsReport, StoreRow,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -414,6 +414,20 @@ impl Database {
             .create_node(parent.ino, name, new, mode, caller)
     }
 
+    /// Makes a regular file without a name, as it would be made in directory `parent`, and opens it
+    /// for writing (`O_TMPFILE`). It goes with its last handle or in a crash, unless
+    /// [`Database::link`] gives it a name first, which `is_linkable` allows.
+    pub fn create_anonymous(
+        &self,
+        parent: NodeId,
+        mode: u32,
+        is_linkable: bool,
+        caller: Caller,
+    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+        self.shared_provider(parent.store)?
+            .create_anonymous(parent.ino, mode, is_linkable, caller)
+    }
+
     /// Gives a node that is not a directory another name.
     pub fn link(&self, node: NodeId, parent: NodeId, name: &Name) -> Result<Attr> {
         if node.store != parent.store {
@@ -526,6 +540,11 @@ impl Database {
     /// Counters of this moment, for all sessions. Cost: a scan of the extent rows.
     pub fn stats(&self) -> Result<StatsReport> {
         self.shared.engine.stats()
+    }
+
+    /// What this session has in memory, and what it knows without asking the catalog. Cheap.
+    pub fn gauges(&self) -> Result<Gauges> {
+        self.shared.engine.gauges()
     }
 
     /// What is in use of every `cell_blocks` (≥ 1) blocks of 4 KiB, segment by segment.

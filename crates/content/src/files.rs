@@ -5,29 +5,31 @@
 
 use crate::handle::Handle;
 use crate::provider::{FileHandle, ProviderContext, StoreProvider};
+use crate::set_id::{SETGID, set_id_bits};
 use crate::types::{
     Attr, Caller, DirEntry, NewNode, NodeId, RenameMode, SetAttr, SetTime, XattrMode,
 };
-use larder_object::format::limits::{LINK_COUNT_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use crate::xattr::{Inherited, Xattrs};
+use larder_object::format::limits::LINK_COUNT_MAX;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{
-    AlignedBuf, AttrMask, Change, Engine, Error, ErrorKind, InodeRow, Node, Result,
+    AlignedBuf, AttrMask, CAPABILITY_XATTR, Change, Engine, Error, ErrorKind, InodeRow, Node,
+    Result,
 };
 use std::sync::Arc;
 
-/// User columns show under this prefix.
-const COLUMN_PREFIX: &[u8] = b"user.column.";
-const SETGID: u32 = 0o2000;
 /// Serves one store's table.
 pub(crate) struct FilesProvider {
     engine: Arc<Engine>,
     store: StoreId,
     table: StoreId,
+    xattrs: Xattrs,
 }
 
 impl FilesProvider {
     pub(crate) fn new(context: ProviderContext) -> FilesProvider {
         FilesProvider {
+            xattrs: Xattrs::new(context.engine.clone(), context.table_store),
             engine: context.engine,
             store: context.store,
             table: context.table_store,
@@ -64,38 +66,41 @@ impl FilesProvider {
         }
     }
 
-    /// Makes a node with a name that is free.
-    fn insert(
+    /// The row of a new node in directory `dir`, and the access lists that it inherits.
+    fn new_row(
         &self,
         change: &Change<'_>,
         dir: &Arc<Node>,
-        name: &Name,
         new: NewNode<'_>,
         mode: u32,
         caller: Caller,
-    ) -> Result<Arc<Node>> {
+    ) -> Result<(InodeRow, Inherited)> {
         let dir_row = change.row(dir)?;
         require_linked(&dir_row)?;
         let kind = new.kind();
         let is_directory = kind == FileKind::Directory;
-        if is_directory && dir_row.nlink >= LINK_COUNT_MAX {
-            return Err(too_many_links(name));
-        }
-        let inherits = dir_row.mode & SETGID != 0;
+        let takes_group = dir_row.mode & SETGID != 0;
         let target = match new {
             NewNode::Symlink(target) => Some(target),
             _ => None,
         };
+        let (mode, lists) = match kind {
+            FileKind::Symlink => (0o777, Inherited::default()),
+            _ => self
+                .xattrs
+                .inherit(change, dir, is_directory, mode & 0o7777, caller.umask)?,
+        };
         let row = InodeRow {
             ino: Ino(0),
             kind,
-            mode: match kind {
-                FileKind::Symlink => 0o777,
-                FileKind::Directory if inherits => (mode & 0o7777) | SETGID,
-                _ => mode & 0o7777,
-            },
+            mode: mode
+                | if is_directory {
+                    dir_row.mode & SETGID
+                } else {
+                    0
+                },
             uid: caller.uid,
-            gid: if inherits { dir_row.gid } else { caller.gid },
+            gid: if takes_group { dir_row.gid } else { caller.gid },
             nlink: if is_directory { 2 } else { 1 },
             size_bytes: target.map_or(0, |target| target.len() as u64),
             block_count: 0,
@@ -108,28 +113,32 @@ impl FilesProvider {
                 _ => 0,
             },
         };
+        Ok((row, lists))
+    }
+
+    /// Makes a node with a name that is free.
+    fn insert(
+        &self,
+        change: &Change<'_>,
+        dir: &Arc<Node>,
+        name: &Name,
+        new: NewNode<'_>,
+        mode: u32,
+        caller: Caller,
+    ) -> Result<Arc<Node>> {
+        let (row, lists) = self.new_row(change, dir, new, mode, caller)?;
+        let target = match new {
+            NewNode::Symlink(target) => Some(target),
+            _ => None,
+        };
+        let kind = row.kind;
         let node = change.insert(self.table, row, target)?;
+        lists.give(change, &node)?;
         change.set_entry(dir, name, Some((node.ino(), kind)))?;
-        if is_directory {
+        if kind == FileKind::Directory {
             add_links(change, dir, 1)?;
         }
         Ok(node)
-    }
-
-    fn column_of<'n>(&self, name: &'n [u8]) -> Result<Option<&'n str>> {
-        let Some(column) = name.strip_prefix(COLUMN_PREFIX) else {
-            return Ok(None);
-        };
-        let column = std::str::from_utf8(column).map_err(|_| no_attribute(name))?;
-        if !self
-            .engine
-            .user_columns(self.table)?
-            .iter()
-            .any(|known| known.eq_ignore_ascii_case(column))
-        {
-            return Err(no_attribute(name));
-        }
-        Ok(Some(column))
     }
 
     fn rename_one(
@@ -217,16 +226,25 @@ impl StoreProvider for FilesProvider {
             SetTime::Now => now_ns,
             SetTime::At(ns) => ns,
         };
+        let has_owner = set.uid.is_some() || set.gid.is_some();
+        let drops = (has_owner || set.drop_set_id) && node.kind() != FileKind::Directory;
+        if has_owner && drops && change.find_xattr(&node, CAPABILITY_XATTR)?.is_some() {
+            change.set_xattr(&node, CAPABILITY_XATTR, None)?;
+        }
         let mask = AttrMask {
-            mode: set.mode.is_some(),
-            owner: set.uid.is_some() || set.gid.is_some(),
+            mode: set.mode.is_some() || drops,
+            owner: has_owner,
             atime: set.atime.is_some(),
             mtime: set.mtime.is_some(),
             ctime: true,
             ..AttrMask::default()
         };
         let row = change.update(&node, mask, |row| {
-            row.mode = set.mode.map_or(row.mode, |mode| mode & 0o7777);
+            row.mode = match set.mode {
+                Some(mode) => mode & 0o7777,
+                None if drops => row.mode & !set_id_bits(row.mode),
+                None => row.mode,
+            };
             row.uid = set.uid.unwrap_or(row.uid);
             row.gid = set.gid.unwrap_or(row.gid);
             row.atime_ns = set.atime.map_or(row.atime_ns, at);
@@ -273,6 +291,25 @@ impl StoreProvider for FilesProvider {
         Ok(self.attr_of(change.row(&node)?))
     }
 
+    fn create_anonymous(
+        &self,
+        parent: Ino,
+        mode: u32,
+        is_linkable: bool,
+        caller: Caller,
+    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+        let change = self.engine.change()?;
+        let dir = change.node(self.table, parent)?;
+        require_directory(&dir)?;
+        let (row, lists) = self.new_row(&change, &dir, NewNode::File, mode, caller)?;
+        let node = change.insert_anonymous(self.table, row, is_linkable)?;
+        // From here on the handle ends what does not come to its end.
+        let handle = Handle::new(self.engine.clone(), self.store, node.clone(), true);
+        lists.give(&change, &node)?;
+        let attr = self.attr_of(change.row(&node)?);
+        Ok((attr, Box::new(handle)))
+    }
+
     fn link(&self, ino: Ino, parent: Ino, name: &Name) -> Result<Attr> {
         let change = self.engine.change()?;
         let dir = change.node(self.table, parent)?;
@@ -288,23 +325,11 @@ impl StoreProvider for FilesProvider {
             return Err(exists(name));
         }
         require_linked(&change.row(&dir)?)?;
-        if row.nlink == 0 {
-            return Err(absent(name));
-        }
         if row.nlink >= LINK_COUNT_MAX {
             return Err(too_many_links(name));
         }
+        let row = change.add_name(&node)?;
         change.set_entry(&dir, name, Some((ino, row.kind)))?;
-        let mask = AttrMask {
-            nlink: true,
-            ctime: true,
-            ..AttrMask::default()
-        };
-        let now_ns = change.now_ns;
-        let row = change.update(&node, mask, |row| {
-            row.nlink += 1;
-            row.ctime_ns = now_ns;
-        })?;
         Ok(self.attr_of(row))
     }
 
@@ -359,7 +384,6 @@ impl StoreProvider for FilesProvider {
         if is_directory && self.is_below(&change, new_parent, moved.1.ino)? {
             return Err(into_itself());
         }
-        let crosses = parent != new_parent;
         match (mode, there) {
             (RenameMode::NoReplace, Some(_)) => Err(exists(new_name)),
             (RenameMode::Exchange, None) => Err(absent(new_name)),
@@ -397,9 +421,6 @@ impl StoreProvider for FilesProvider {
                 self.rename_one(&change, (&from, name), (&to, new_name), &moved, Some(&old))
             }
             (RenameMode::Replace | RenameMode::NoReplace, None) => {
-                if is_directory && crosses && change.row(&to)?.nlink >= LINK_COUNT_MAX {
-                    return Err(too_many_links(new_name));
-                }
                 self.rename_one(&change, (&from, name), (&to, new_name), &moved, None)
             }
         }
@@ -472,81 +493,19 @@ impl StoreProvider for FilesProvider {
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        let mut names: Vec<Vec<u8>> = {
-            let view = self.engine.view();
-            let node = view.node(self.table, ino)?;
-            view.xattrs(&node)?
-                .into_iter()
-                .map(|(name, _)| name)
-                .collect()
-        };
-        for column in self.engine.user_columns(self.table)? {
-            if self.engine.user_column(self.table, ino, &column)?.is_some() {
-                names.push([COLUMN_PREFIX, column.as_bytes()].concat());
-            }
-        }
-        Ok(names)
+        self.xattrs.names(ino)
     }
 
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        let value = match self.column_of(name)? {
-            Some(column) => self.engine.user_column(self.table, ino, column)?,
-            None => {
-                let view = self.engine.view();
-                view.find_xattr(&*view.node(self.table, ino)?, name)?
-            }
-        };
-        value.ok_or_else(|| no_attribute(name))
+        self.xattrs.value(ino, name)
     }
 
     fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "the name of an extended attribute has 1 to 255 bytes",
-            ));
-        }
-        if value.len() > XATTR_VALUE_BYTES_MAX {
-            return Err(Error::new(
-                ErrorKind::TooBig,
-                "the value of an extended attribute has at most 65536 bytes",
-            ));
-        }
-        let has_it = match self.xattr(ino, name) {
-            Ok(_) => true,
-            // A column that does not exist is made by ALTER TABLE, not here.
-            Err(error) if error.kind() == ErrorKind::NoAttribute => {
-                self.column_of(name)?;
-                false
-            }
-            Err(error) => return Err(error),
-        };
-        match (mode, has_it) {
-            (XattrMode::Create, true) => {
-                return Err(Error::new(
-                    ErrorKind::Exists,
-                    format!("'{}' exists already", String::from_utf8_lossy(name)),
-                ));
-            }
-            (XattrMode::Replace, false) => return Err(no_attribute(name)),
-            _ => {}
-        }
-        if let Some(column) = self.column_of(name)? {
-            return self
-                .engine
-                .set_user_column(self.table, ino, column, Some(value));
-        }
-        let change = self.engine.change()?;
-        change.set_xattr(&change.node(self.table, ino)?, name, Some(value))
+        self.xattrs.set(ino, name, value, mode)
     }
 
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.xattr(ino, name)?;
-        if let Some(column) = self.column_of(name)? {
-            return self.engine.set_user_column(self.table, ino, column, None);
-        }
-        let change = self.engine.change()?;
-        change.set_xattr(&change.node(self.table, ino)?, name, None)
+        self.xattrs.remove(ino, name)
     }
 }
 
@@ -594,6 +553,13 @@ fn require_kind(kind: FileKind) -> Result<()> {
     }
 }
 
+fn require_directory(node: &Node) -> Result<()> {
+    match node.kind() {
+        FileKind::Directory => Ok(()),
+        _ => Err(Error::new(ErrorKind::NotADirectory, "not a directory")),
+    }
+}
+
 /// A directory that was removed takes no new entries.
 fn require_linked(row: &InodeRow) -> Result<()> {
     if row.nlink > 0 {
@@ -635,12 +601,5 @@ fn too_many_links(name: &Name) -> Error {
     Error::new(
         ErrorKind::TooManyLinks,
         format!("'{name}': at most {LINK_COUNT_MAX} links are possible"),
-    )
-}
-
-fn no_attribute(name: &[u8]) -> Error {
-    Error::new(
-        ErrorKind::NoAttribute,
-        format!("there is no attribute '{}'", String::from_utf8_lossy(name)),
     )
 }

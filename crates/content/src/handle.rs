@@ -1,9 +1,11 @@
 //! An open regular file of the `files` provider, with its prefetching.
 
 use crate::provider::FileHandle;
+use crate::set_id::set_id_bits;
 use crate::types::{AllocateMode, Attr, SeekTarget};
 use larder_object::format::StoreId;
-use larder_object::{Engine, Error, ErrorKind, Node, Result};
+use larder_object::format::limits::FILE_BYTES_MAX;
+use larder_object::{AttrMask, Engine, Error, ErrorKind, Node, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -119,6 +121,25 @@ impl FileHandle for Handle {
         self.engine.move_range(&self.node, from, len_bytes, to)
     }
 
+    fn drop_set_id(&self) -> Result<()> {
+        self.require_write()?;
+        if set_id_bits(self.engine.row(&self.node)?.mode) == 0 {
+            return Ok(());
+        }
+        let change = self.engine.change()?;
+        let mask = AttrMask {
+            mode: true,
+            ctime: true,
+            ..AttrMask::default()
+        };
+        let now_ns = change.now_ns;
+        change.update(&self.node, mask, |row| {
+            row.mode &= !set_id_bits(row.mode);
+            row.ctime_ns = now_ns;
+        })?;
+        Ok(())
+    }
+
     fn set_len(&self, size_bytes: u64) -> Result<()> {
         self.require_write()?;
         self.engine.truncate(&self.node, size_bytes)
@@ -138,6 +159,12 @@ impl FileHandle for Handle {
                 "a range of no bytes cannot be allocated",
             ));
         }
+        if offset.saturating_add(len_bytes) > FILE_BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::FileTooLarge,
+                format!("a file has at most {FILE_BYTES_MAX} bytes"),
+            ));
+        }
         match mode {
             AllocateMode::Allocate { keep_size } => self
                 .engine
@@ -146,6 +173,10 @@ impl FileHandle for Handle {
             AllocateMode::ZeroRange { keep_size } => self
                 .engine
                 .zero_range(&self.node, offset, len_bytes, keep_size),
+            AllocateMode::InsertRange => self.engine.insert_blocks(&self.node, offset, len_bytes),
+            AllocateMode::CollapseRange => {
+                self.engine.collapse_blocks(&self.node, offset, len_bytes)
+            }
         }
     }
 

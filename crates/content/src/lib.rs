@@ -20,21 +20,26 @@
 //! Every type is `Send + Sync`; calls block. Access checks are the caller's business (the mount
 //! lets the kernel do them); the API acts as the owner of the database.
 
+mod acl;
+mod copy;
 mod database;
 mod files;
 mod handle;
 mod path;
 mod provider;
 mod readonly;
+mod set_id;
 mod stores;
 mod types;
+mod xattr;
 
+pub use copy::{COPY_BYTES_MAX, copy_range};
 pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Error,
-    ErrorKind, FragReport, MapCell, Result, SegmentMap, ShrinkReport, SizeClass, SpaceReport,
-    SqlRow, SqlSession, SqlValue, StatsReport,
+    ErrorKind, FragReport, Gauges, MapCell, Result, SegmentMap, ShrinkReport, SizeClass,
+    SpaceReport, SqlRow, SqlSession, SqlValue, StatsReport,
 };
 pub use path::split_path;
 pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};

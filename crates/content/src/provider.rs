@@ -42,8 +42,9 @@ pub trait StoreProvider: Send + Sync {
     fn read_dir(&self, ino: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>>;
     /// The parent of a directory; the root is its own.
     fn parent(&self, ino: Ino) -> Result<Ino>;
-    /// Makes a node named `name` in `parent`; `mode` has the umask applied already. A setgid
-    /// parent hands down its group, and to directories the bit too.
+    /// Makes a node named `name` in `parent`. A default access control list of the parent bounds `mode`
+    /// and is inherited; without one the caller's umask does. A setgid parent hands down its group, and
+    /// to directories the bit too.
     fn create_node(
         &self,
         parent: Ino,
@@ -52,6 +53,16 @@ pub trait StoreProvider: Send + Sync {
         mode: u32,
         caller: Caller,
     ) -> Result<Attr>;
+    /// Makes a regular file without a name, as [`StoreProvider::create_node`] would make it in
+    /// `parent`, and opens it for writing (`O_TMPFILE`). It goes with its last handle or in a crash,
+    /// unless [`StoreProvider::link`] gives it a name first, which `is_linkable` allows.
+    fn create_anonymous(
+        &self,
+        parent: Ino,
+        mode: u32,
+        is_linkable: bool,
+        caller: Caller,
+    ) -> Result<(Attr, Box<dyn FileHandle>)>;
     /// Another name for an inode that is not a directory.
     fn link(&self, ino: Ino, parent: Ino, name: &Name) -> Result<Attr>;
     /// Removes a name of something that is not a directory.
@@ -109,14 +120,16 @@ pub trait StoreProvider: Send + Sync {
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
     /// The value of an extended attribute; [`crate::ErrorKind::NoAttribute`] if it has none.
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
-    /// Sets an extended attribute.
+    /// Sets an extended attribute. An access control list is checked, and an access list sets the mode.
+    /// [`crate::ErrorKind::Unsupported`] outside the namespaces `user.`, `trusted.` and `security.`.
     fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
     /// Removes an extended attribute; for a user column: sets it to NULL.
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
 }
 
 /// An open regular file. Dropping it closes it; what was written is not lost by that, but only
-/// [`FileHandle::sync`] says that it is durable.
+/// [`FileHandle::sync`] says that it is durable. Every change of content also removes the attribute
+/// `security.capability`.
 pub trait FileHandle: Send + Sync {
     /// Reads up to `buffer.len()` bytes at `offset`; 0 at or after the end. Holes read as zero.
     /// [`crate::ErrorKind::Corrupt`] when a checksum does not match.
@@ -139,6 +152,9 @@ pub trait FileHandle: Send + Sync {
     /// Moves `from..from + len_bytes` so that it begins at `to` afterwards; what lies between makes
     /// room. No content is copied but a few blocks.
     fn move_range(&self, from: u64, len_bytes: u64, to: u64) -> Result<()>;
+    /// Drops setuid, and setgid where the group may execute: before a change of content by somebody
+    /// without the privilege to keep them. Cost: nothing if there is neither bit.
+    fn drop_set_id(&self) -> Result<()>;
     /// Sets the logical length.
     fn set_len(&self, size_bytes: u64) -> Result<()>;
     /// Announces the final length, bytes, so that space is allocated once, in one piece.

@@ -53,6 +53,16 @@ impl StoreProvider for ReadonlyProvider {
         refuse()
     }
 
+    fn create_anonymous(
+        &self,
+        _: Ino,
+        _: u32,
+        _: bool,
+        _: Caller,
+    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+        refuse()
+    }
+
     fn link(&self, _: Ino, _: Ino, _: &Name) -> Result<Attr> {
         refuse()
     }

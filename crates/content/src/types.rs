@@ -83,13 +83,15 @@ pub struct Caller {
     pub uid: u32,
     /// Group id.
     pub gid: u32,
+    /// Permission bits that new nodes do not get, unless their directory has a default ACL.
+    pub umask: u32,
 }
 
 impl Caller {
-    /// The user that runs this process.
+    /// The user that runs this process; new nodes get the mode that is asked for.
     pub fn current() -> Caller {
         let (uid, gid) = larder_object::process_owner();
-        Caller { uid, gid }
+        Caller { uid, gid, umask: 0 }
     }
 }
 
@@ -102,7 +104,9 @@ pub enum SetTime {
     At(i64),
 }
 
-/// Attributes to change; `None` keeps. A change of `size_bytes` truncates or extends with a hole.
+/// Attributes to change; `None` keeps. A change of `size_bytes` truncates or extends with a hole. A
+/// change of owner or group takes the set-id bits and the capability of anything but a directory, as
+/// Linux does for everybody, unless `mode` is given too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits, `0..=0o7777`.
@@ -119,6 +123,8 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Change time; normally the present. Only restores set it.
     pub ctime: Option<SetTime>,
+    /// Drops the set-id bits as [`crate::FileHandle::drop_set_id`] does.
+    pub drop_set_id: bool,
 }
 
 /// What [`crate::Database::create_node`] makes.
@@ -201,6 +207,12 @@ pub enum AllocateMode {
         /// Keeps the logical length.
         keep_size: bool,
     },
+    /// Inserts a hole; what was there and behind moves on. Offset and length are multiples of the
+    /// block, 4 KiB, and the offset lies before the end.
+    InsertRange,
+    /// Takes the range out; what is behind closes up. Offset and length are multiples of the block,
+    /// and the range ends before the end.
+    CollapseRange,
 }
 
 /// What setting an extended attribute may do (`setxattr(2)`).
@@ -208,6 +220,9 @@ pub enum AllocateMode {
 pub enum XattrMode {
     /// Creates or replaces.
     Set,
+    /// The same; an access ACL also takes the setgid bit, because it is set by somebody who is
+    /// neither in the group nor privileged.
+    SetDroppingSetgid,
     /// Fails with [`crate::ErrorKind::Exists`] when it exists.
     Create,
     /// Fails with [`crate::ErrorKind::NoAttribute`] when it does not.

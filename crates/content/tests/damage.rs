@@ -11,7 +11,11 @@ use std::fs::{File, OpenOptions as FileOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-const OWNER: Caller = Caller { uid: 0, gid: 0 };
+const OWNER: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 /// Where the blocks of a segment begin.
 const DATA_OFFSET_BYTES: u64 = 1 << 20;
 

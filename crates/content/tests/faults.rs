@@ -8,7 +8,11 @@ use larder_testkit::SimStorage;
 use std::path::Path;
 use std::sync::Arc;
 
-const OWNER: Caller = Caller { uid: 0, gid: 0 };
+const OWNER: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 
 fn put(db: &Database, name: &str, len: usize) -> larder::Result<()> {
     let name = Name::new(name.as_bytes()).unwrap();

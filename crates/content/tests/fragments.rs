@@ -41,7 +41,11 @@ fn open(path: &Path) -> Database {
 
 fn new_file(database: &Database) -> NodeId {
     let name = Name::new(&NAME[1..]).unwrap();
-    let caller = Caller { uid: 1, gid: 1 };
+    let caller = Caller {
+        uid: 1,
+        gid: 1,
+        umask: 0,
+    };
     database
         .create_node(NodeId::ROOT, &name, NewNode::File, 0o644, caller)
         .unwrap()

@@ -27,6 +27,8 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 pub const LINK_COUNT_MAX: u32 = 65_000;
 /// Longest extended attribute name, bytes (Linux `XATTR_NAME_MAX`).
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Names of an inode's extended attributes, each with a NUL, bytes at most (Linux `XATTR_LIST_MAX`).
+pub const XATTR_LIST_BYTES_MAX: usize = 65_536;
 /// Largest extended attribute value, bytes (Linux `XATTR_SIZE_MAX`).
 pub const XATTR_VALUE_BYTES_MAX: usize = 65_536;
 /// Longest store name, bytes; letters, digits and `_`, starting with a letter (it names tables).

@@ -5,6 +5,7 @@ use crate::arguments::{
     Rename, SetAttr, SetXattr, Write,
 };
 use crate::call::{Call, Outcome};
+use crate::detail::Detail;
 use crate::errno::Errno;
 use crate::flags::InitFlags;
 use crate::reply::{DirectoryPlusReply, DirectoryReply};
@@ -31,6 +32,9 @@ pub trait Filesystem: Send + Sync {
     /// A request begins. Called for every request that is well formed, before its handler and on
     /// the same thread.
     fn begin(&self, request: &Request) -> Self::Span;
+
+    /// What the request is about; called right after [`Filesystem::begin`], before the handler.
+    fn describe(&self, _span: &mut Self::Span, _detail: &Detail<'_>) {}
 
     /// A request has ended: its reply is written, if it has one. Called exactly once for every
     /// [`Filesystem::begin`], on the same thread.

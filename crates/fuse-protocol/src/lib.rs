@@ -31,6 +31,7 @@
 mod arguments;
 mod buffers;
 mod call;
+mod detail;
 mod device;
 mod dispatch;
 mod errno;
@@ -54,6 +55,7 @@ pub use arguments::{
     Rename, SetAttr, SetXattr, Write,
 };
 pub use call::{Call, Outcome};
+pub use detail::Detail;
 pub use device::{Backing, Device};
 pub use errno::Errno;
 pub use filesystem::Filesystem;

@@ -37,6 +37,8 @@ pub struct MountSettings {
     pub suid: bool,
     /// Device nodes work. Only root may ask for it.
     pub dev: bool,
+    /// Programs can be run.
+    pub exec: bool,
     /// The kernel checks permissions, by the attributes.
     pub default_permissions: bool,
     /// Most bytes of a READ; 0: as many as content at all.
@@ -53,6 +55,7 @@ impl Default for MountSettings {
             read_only: false,
             suid: false,
             dev: false,
+            exec: true,
             default_permissions: true,
             read_bytes_max: 0,
         }
@@ -157,6 +160,7 @@ fn direct_flags(settings: &MountSettings) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::NOSUID, !settings.suid);
     flags.set(MountFlags::NODEV, !settings.dev);
+    flags.set(MountFlags::NOEXEC, !settings.exec);
     flags.set(MountFlags::RDONLY, settings.read_only);
     flags
 }
@@ -185,11 +189,25 @@ fn mount_by_helper(mountpoint: &Path, settings: &MountSettings) -> Result<OwnedF
     let output = child.wait_with_output().map_err(failed)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(MountError::NotPermitted(said));
+        let remedy = helper_remedy(&said);
+        return Err(MountError::NotPermitted(format!("{said}{remedy}")));
     }
     device
         .map_err(failed)?
         .ok_or_else(|| failed(io::Error::other("it succeeded but sent no descriptor")))
+}
+
+/// What to do about a refusal of the helper; empty when its own words say it.
+fn helper_remedy(said: &str) -> &'static str {
+    if said.contains("user_allow_other") {
+        "; put the line 'user_allow_other' in there, as root, or mount without allow_other"
+    } else if said.contains(DEVICE_PATH) {
+        "; let users open it, as root: 'chmod 666 /dev/fuse'"
+    } else if said.contains("no write access") {
+        "; mount at a directory of your own"
+    } else {
+        ""
+    }
 }
 
 /// The options of `fusermount3`; commas and backslashes in the source are escaped for it.
@@ -208,6 +226,9 @@ fn helper_options(settings: &MountSettings) -> OsString {
     } else {
         b",nodev"
     });
+    if !settings.exec {
+        out.extend(b",noexec");
+    }
     if settings.allow_other {
         out.extend(b",allow_other");
     }
@@ -296,10 +317,19 @@ mod tests {
         let trusted = MountSettings {
             suid: true,
             dev: true,
+            exec: false,
             read_only: true,
             ..settings("/a")
         };
-        assert_eq!(direct_flags(&trusted), MountFlags::RDONLY);
+        assert_eq!(
+            direct_flags(&trusted),
+            MountFlags::RDONLY | MountFlags::NOEXEC
+        );
+        let asked = helper_options(&trusted);
+        assert_eq!(
+            asked,
+            "subtype=larder,default_permissions,suid,dev,noexec,ro,fsname=/a"
+        );
     }
 
     #[test]

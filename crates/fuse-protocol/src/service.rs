@@ -99,7 +99,8 @@ impl<F: Filesystem> Service<F> {
         };
 
         seat.begin(request.unique);
-        let span = self.filesystem.begin(&request);
+        let mut span = self.filesystem.begin(&request);
+        self.filesystem.describe(&mut span, &operation.detail());
         let mut call = Call::new(request, span, seat);
         let written_bytes = match &operation {
             Operation::Write(write) => write.data.len(),

@@ -3,9 +3,6 @@
 use larder::{AllocateMode, RenameMode, SeekTarget, XattrMode};
 use larder_fuse_protocol::Errno;
 
-/// ACLs live under this prefix. The kernel would not enforce what was stored there.
-const SYSTEM_PREFIX: &[u8] = b"system.";
-
 /// `renameat2(2)`; `EINVAL` for combinations and for `RENAME_WHITEOUT`.
 pub(crate) fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
     match flags {
@@ -16,13 +13,17 @@ pub(crate) fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
     }
 }
 
-/// `fallocate(2)`; `EOPNOTSUPP` for the modes that insert and collapse ranges.
+/// `fallocate(2)`; `EOPNOTSUPP` for other combinations. Nothing here is shared, so that to unshare is to
+/// allocate.
 pub(crate) fn allocate_mode(mode: i32) -> Result<AllocateMode, Errno> {
     let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     match mode & !libc::FALLOC_FL_KEEP_SIZE {
         0 => Ok(AllocateMode::Allocate { keep_size }),
         libc::FALLOC_FL_PUNCH_HOLE if keep_size => Ok(AllocateMode::PunchHole),
         libc::FALLOC_FL_ZERO_RANGE => Ok(AllocateMode::ZeroRange { keep_size }),
+        libc::FALLOC_FL_UNSHARE_RANGE => Ok(AllocateMode::Allocate { keep_size }),
+        libc::FALLOC_FL_INSERT_RANGE if !keep_size => Ok(AllocateMode::InsertRange),
+        libc::FALLOC_FL_COLLAPSE_RANGE if !keep_size => Ok(AllocateMode::CollapseRange),
         _ => Err(Errno::EOPNOTSUPP),
     }
 }
@@ -36,22 +37,14 @@ pub(crate) fn seek_target(whence: i32) -> Result<SeekTarget, Errno> {
     }
 }
 
-/// `setxattr(2)`; `EINVAL` for unknown flags.
-pub(crate) fn xattr_mode(flags: i32) -> Result<XattrMode, Errno> {
+/// `setxattr(2)`; `EINVAL` for unknown flags. Access control lists come without flags.
+pub(crate) fn xattr_mode(flags: i32, drops_setgid: bool) -> Result<XattrMode, Errno> {
     match flags {
+        0 if drops_setgid => Ok(XattrMode::SetDroppingSetgid),
         0 => Ok(XattrMode::Set),
         libc::XATTR_CREATE => Ok(XattrMode::Create),
         libc::XATTR_REPLACE => Ok(XattrMode::Replace),
         _ => Err(Errno::EINVAL),
-    }
-}
-
-/// A name that may be stored; `EOPNOTSUPP` for the rest.
-pub(crate) fn xattr_name(name: &[u8]) -> Result<&[u8], Errno> {
-    if name.starts_with(SYSTEM_PREFIX) {
-        Err(Errno::EOPNOTSUPP)
-    } else {
-        Ok(name)
     }
 }
 
@@ -63,11 +56,12 @@ mod tests {
     fn flags_are_translated_or_refused() {
         assert_eq!(seek_target(libc::SEEK_HOLE), Ok(SeekTarget::Hole));
         assert_eq!(seek_target(libc::SEEK_SET), Err(Errno::EINVAL));
-        assert_eq!(xattr_mode(libc::XATTR_CREATE), Ok(XattrMode::Create));
+        assert_eq!(xattr_mode(libc::XATTR_CREATE, false), Ok(XattrMode::Create));
         assert_eq!(
-            xattr_mode(libc::XATTR_CREATE | libc::XATTR_REPLACE),
+            xattr_mode(libc::XATTR_CREATE | libc::XATTR_REPLACE, false),
             Err(Errno::EINVAL)
         );
+        assert_eq!(xattr_mode(0, true), Ok(XattrMode::SetDroppingSetgid));
         assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
         assert_eq!(
             rename_mode(libc::RENAME_NOREPLACE),
@@ -98,21 +92,20 @@ mod tests {
             allocate_mode(libc::FALLOC_FL_ZERO_RANGE),
             Ok(AllocateMode::ZeroRange { keep_size: false })
         );
+        assert_eq!(
+            allocate_mode(libc::FALLOC_FL_COLLAPSE_RANGE),
+            Ok(AllocateMode::CollapseRange)
+        );
+        assert_eq!(
+            allocate_mode(libc::FALLOC_FL_INSERT_RANGE),
+            Ok(AllocateMode::InsertRange)
+        );
         for mode in [
             libc::FALLOC_FL_PUNCH_HOLE,
-            libc::FALLOC_FL_COLLAPSE_RANGE,
-            libc::FALLOC_FL_INSERT_RANGE,
+            libc::FALLOC_FL_COLLAPSE_RANGE | keep,
+            libc::FALLOC_FL_INSERT_RANGE | libc::FALLOC_FL_ZERO_RANGE,
         ] {
             assert_eq!(allocate_mode(mode), Err(Errno::EOPNOTSUPP));
         }
-    }
-
-    #[test]
-    fn acls_are_refused_rather_than_stored_and_ignored() {
-        assert_eq!(
-            xattr_name(b"system.posix_acl_access"),
-            Err(Errno::EOPNOTSUPP)
-        );
-        assert_eq!(xattr_name(b"user.system.x"), Ok(&b"user.system.x"[..]));
     }
 }

@@ -3,13 +3,16 @@
 use crate::convert::{name_of, node_attr, node_number, node_of};
 use crate::errno::{errno, node_errno};
 use crate::handles::{DIRECTORY_PAGE_COUNT, Listing, OpenDirectory, Table};
+use crate::idmap::{IdMap, Ids, NewOwner};
 use crate::known::{Known, Ticket};
 use crate::notify::Changes;
-use larder::{Attr, Caller, Database, DirEntry, Error, Name, NewNode, SetAttr, SpaceReport};
+use crate::watch::{Watch, Watched};
+use larder::{
+    Attr, Caller, Database, DirEntry, Error, Name, NewNode, SetAttr, SpaceReport, copy_range,
+};
 use larder_fuse_protocol::{
     CopyRange, Entry, Errno, HandleNumber, Make, NodeNumber, OpenFlags, Request, Write,
 };
-use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,15 +20,8 @@ use std::time::{Duration, Instant};
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Reads ahead and other requests without a waiter that the kernel keeps in flight.
 pub(crate) const BACKGROUND_COUNT_MAX: u16 = 64;
-/// Most bytes that one `copy_file_range` request copies; callers go on from there.
-const COPY_BYTES_MAX: u64 = 64 << 20;
 /// How old an answer of `statfs` may be.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
-
-thread_local! {
-    /// The one buffer of each worker, for what is copied.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// An open regular file.
 pub(crate) type File = Box<dyn larder::FileHandle>;
@@ -40,6 +36,8 @@ pub(crate) struct Span {
     pub(crate) ticket: Option<Ticket>,
     /// Something of this node went where the kernel does not know: it is told after the reply.
     pub(crate) stale: Option<NodeNumber>,
+    /// Somebody wants to know of it.
+    pub(crate) watched: Option<Watched>,
 }
 
 /// A request on its way through a handler.
@@ -51,6 +49,10 @@ pub(crate) struct Bridge {
     pub(crate) known: Arc<Known>,
     pub(crate) changes: Arc<Changes>,
     pub(crate) cache_ttl: Duration,
+    /// Access control lists are stored, and the kernel enforces them.
+    pub(crate) has_acls: bool,
+    pub(crate) id_map: IdMap,
+    pub(crate) watch: Arc<Watch>,
     pub(crate) files: Table<File>,
     pub(crate) directories: Table<OpenDirectory>,
     space: Mutex<Option<(Instant, SpaceReport)>>,
@@ -62,12 +64,17 @@ impl Bridge {
         known: Arc<Known>,
         changes: Arc<Changes>,
         cache_ttl: Duration,
+        id_map: IdMap,
+        watch: Arc<Watch>,
     ) -> Bridge {
         Bridge {
             database,
             known,
             changes,
             cache_ttl,
+            has_acls: false,
+            id_map,
+            watch,
             files: Table::default(),
             directories: Table::default(),
             space: Mutex::default(),
@@ -81,14 +88,65 @@ impl Bridge {
         name: &Name,
         attr: &Attr,
     ) -> Result<Entry, Errno> {
-        let attr = node_attr(attr)?;
+        let attr = self.shown(attr)?;
         self.known.add(parent, name, attr.node);
-        Ok(Entry {
+        Ok(self.entry_of(attr))
+    }
+
+    fn entry_of(&self, attr: larder_fuse_protocol::Attr) -> Entry {
+        Entry {
             attr: Some(attr),
             generation: GENERATION,
             entry_ttl: self.cache_ttl,
             attr_ttl: self.cache_ttl,
-        })
+        }
+    }
+
+    /// Attributes from the database as the kernel gets them.
+    pub(crate) fn shown(&self, attr: &Attr) -> Result<larder_fuse_protocol::Attr, Errno> {
+        let mut shown = attr.clone();
+        self.id_map.show(&mut shown);
+        node_attr(&shown)
+    }
+
+    /// To whom what the caller makes in the directory of the request belongs, in the database.
+    pub(crate) fn owner(&self, request: &Request, make: Make) -> Result<Caller, Errno> {
+        let directory = if self.id_map.is_squashed() {
+            let node = request.node;
+            let attr = (self.database.attr(node_of(node)))
+                .map_err(|error| node_errno(&error, format_args!("attributes of {node}")))?;
+            (attr.uid, attr.gid)
+        } else {
+            (request.uid, request.gid)
+        };
+        let IdMap { users, groups, .. } = &self.id_map;
+        match (
+            users.owner_of_new(request.uid, directory.0),
+            groups.owner_of_new(request.gid, directory.1),
+        ) {
+            (Some(uid), Some(gid)) => Ok(Caller {
+                uid,
+                gid,
+                umask: make.umask,
+            }),
+            _ => Err(Errno::EOVERFLOW), // IDMAP-2
+        }
+    }
+
+    /// New owner and group in the database's numbers, of what a program asks for.
+    pub(crate) fn stored_owner(
+        &self,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<(Option<u32>, Option<u32>), Errno> {
+        let stored = |ids: &Ids, wanted: Option<u32>| match wanted.map(|id| ids.new_owner(id)) {
+            None | Some(NewOwner::Keep) => Ok(None),
+            Some(NewOwner::Store(id)) => Ok(Some(id)),
+            Some(NewOwner::Unmapped) => Err(Errno::EOVERFLOW),
+            Some(NewOwner::Refused) => Err(Errno::EPERM),
+        };
+        let IdMap { users, groups, .. } = &self.id_map;
+        Ok((stored(users, uid)?, stored(groups, gid)?))
     }
 
     /// Makes a node in the directory of the request, for a reply that names it.
@@ -97,30 +155,28 @@ impl Bridge {
         request: &Request,
         name: &[u8],
         new: NewNode<'_>,
-        mode: u32,
+        make: Make,
     ) -> Result<Entry, Errno> {
         let parent = request.node;
         let name = name_of(name)?;
+        let owner = self.owner(request, make)?;
         let attr = self
-            .create_node(request, &name, new, mode)
+            .create_node(request, &name, new, make.mode, owner)
             .map_err(|error| errno(&error, format_args!("make '{name}' in {parent}")))?;
         self.entry(parent, &name, &attr)
     }
 
-    /// Makes a node that belongs to the caller.
+    /// Makes a node that belongs to `owner`.
     fn create_node(
         &self,
         request: &Request,
         name: &Name,
         new: NewNode<'_>,
         mode: u32,
+        owner: Caller,
     ) -> Result<Attr, Error> {
-        let caller = Caller {
-            uid: request.uid,
-            gid: request.gid,
-        };
         self.database
-            .create_node(node_of(request.node), name, new, mode & 0o7777, caller)
+            .create_node(node_of(request.node), name, new, mode & 0o7777, owner)
     }
 
     /// Opens a regular file as `flags` ask.
@@ -143,8 +199,9 @@ impl Bridge {
     ) -> Result<(Entry, HandleNumber), Errno> {
         let parent = request.node;
         let name = name_of(name)?;
+        let owner = self.owner(request, make)?;
         let attr = self
-            .create_node(request, &name, NewNode::File, make.mode)
+            .create_node(request, &name, NewNode::File, make.mode, owner)
             .map_err(|error| {
                 match errno(&error, format_args!("create '{name}' in {parent}")) {
                     // Somebody else made it after the kernel looked. The kernel shall look again and
@@ -160,10 +217,37 @@ impl Bridge {
         Ok((self.entry(parent, &name, &attr)?, handle))
     }
 
+    /// Makes a regular file without a name and opens it.
+    pub(crate) fn create_anonymous(
+        &self,
+        request: &Request,
+        make: Make,
+        open: OpenFlags,
+    ) -> Result<(Entry, HandleNumber), Errno> {
+        let parent = request.node;
+        let (mode, is_linkable) = (make.mode & 0o7777, !open.has(libc::O_EXCL));
+        let owner = self.owner(request, make)?;
+        let (attr, file) = self
+            .database
+            .create_anonymous(node_of(parent), mode, is_linkable, owner)
+            .map_err(|error| {
+                errno(
+                    &error,
+                    format_args!("make a file without a name in {parent}"),
+                )
+            })?;
+        let attr = self.shown(&attr)?;
+        self.known.add_nameless(attr.node);
+        Ok((self.entry_of(attr), self.files.insert(file)))
+    }
+
     /// Writes or appends as `flags` ask; durable before it returns with `O_SYNC` or `O_DSYNC`.
     pub(crate) fn write_file(&self, write: &Write<'_>) -> Result<WriteEnd, Errno> {
         let file = self.files.find(write.handle)?;
         let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
+        if write.kill_suid_sgid {
+            file.drop_set_id().map_err(fail)?;
+        }
         // Pages written back have their place, whatever the file was opened for.
         let at = if write.flags & libc::O_APPEND != 0 && !write.is_from_cache {
             file.append(write.data).map_err(fail)?
@@ -181,34 +265,11 @@ impl Bridge {
         })
     }
 
-    /// Copies inside the server; returns how many bytes, at most [`COPY_BYTES_MAX`].
+    /// Copies inside the server; returns how many bytes.
     pub(crate) fn copy(&self, range: &CopyRange) -> Result<u64, Errno> {
         let (from, to) = (self.files.find(range.from)?, self.files.find(range.to)?);
-        let fail = |error: Error| node_errno(&error, "copy_file_range");
-        let source_bytes = from.attr().map_err(fail)?.size_bytes;
-        let left_bytes = source_bytes.saturating_sub(range.from_offset);
-        let len_bytes = range.len_bytes.min(left_bytes);
-        if range.to_offset == 0 {
-            to.expect_len(len_bytes).map_err(fail)?;
-        }
-        let len_bytes = len_bytes.min(COPY_BYTES_MAX);
-        let mut done = 0;
-        while done < len_bytes {
-            let step = u64::from(REQUEST_BYTES_MAX).min(len_bytes - done);
-            let copied = with_buffer(step as usize, |buffer| {
-                let read = read_full(&from, range.from_offset + done, buffer)?;
-                to.write_at(range.to_offset + done, &buffer[..read])?;
-                Ok(read as u64)
-            });
-            match copied {
-                Ok(0) => break,
-                Ok(copied) => done += copied,
-                // What was copied before counts; the caller meets the error on the next call.
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(fail(error)),
-            }
-        }
-        Ok(done)
+        let (from, to) = ((&**from, range.from_offset), (&**to, range.to_offset));
+        copy_range(from, to, range.len_bytes).map_err(|error| node_errno(&error, "copy_file_range"))
     }
 
     /// Calls `add` for the entries from `offset` on until it answers that the reply is full.
@@ -266,6 +327,9 @@ impl Bridge {
             change.size_bytes,
             handle.map(|handle| self.files.find(handle)),
         ) {
+            if std::mem::take(&mut change.drop_set_id) {
+                file.drop_set_id()?;
+            }
             file.set_len(size_bytes)?;
             change.size_bytes = None;
             if change == SetAttr::default() {
@@ -316,14 +380,4 @@ pub(crate) fn read_full(file: &File, offset: u64, buffer: &mut [u8]) -> Result<u
         }
     }
     Ok(done)
-}
-
-/// Lends this worker's buffer; it grows to the largest request and stays.
-fn with_buffer<T>(len_bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
-    BUFFER.with_borrow_mut(|buffer| {
-        if buffer.len() < len_bytes {
-            buffer.resize(len_bytes, 0);
-        }
-        work(&mut buffer[..len_bytes])
-    })
 }

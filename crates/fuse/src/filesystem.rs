@@ -1,23 +1,23 @@
 //! The requests of the kernel, one handler each: arguments → a call → the value of the reply.
 //!
-//! What is *not* implemented is left to the kernel on purpose: permissions (`default_permissions`),
-//! POSIX and flock locks (local to the mount), clearing of set-id bits (it sends a `setattr` for
-//! that, since we do not claim `HANDLE_KILLPRIV`), `O_TRUNC` (a `setattr` before the open), umask.
+//! What is *not* implemented is left to the kernel on purpose: permissions (`default_permissions`, access
+//! control lists), who may change which attribute, POSIX and flock locks (local to the mount), `O_TRUNC` (a
+//! `setattr` before the open). Set-id bits are cleared here when a request says so, and the umask is
+//! applied where there is no default access control list (`HANDLE_KILLPRIV_V2`, `DONT_MASK`).
 
-use crate::arguments::{allocate_mode, rename_mode, seek_target, xattr_mode, xattr_name};
+use crate::arguments::{allocate_mode, rename_mode, seek_target, xattr_mode};
 use crate::bridge::{Bridge, Call, GENERATION, Listed, Span, WriteEnd, read_full};
-use crate::convert::{
-    BLOCK_BYTES, INO_BITS, file_type, name_of, node_attr, node_number, node_of, set_time,
-};
+use crate::convert::{BLOCK_BYTES, INO_BITS, file_type, name_of, node_number, node_of, set_time};
 use crate::errno::{errno, node_errno};
 use crate::handles::OpenDirectory;
 use larder::{Attr, Error, NewNode, RenameMode, SetTime};
 use larder_fuse_protocol::{
-    AttrReply, CopyRange, DirectoryPlusReply, DirectoryReply, Entry, Errno, Fallocate, FileType,
-    Filesystem, FopenFlags, GetAttr, GetStatx, HandleNumber, InitFlags, LockOwner, Make,
+    AttrReply, CopyRange, Detail, DirectoryPlusReply, DirectoryReply, Entry, Errno, Fallocate,
+    FileType, Filesystem, FopenFlags, GetAttr, GetStatx, HandleNumber, InitFlags, LockOwner, Make,
     NodeNumber, Opcode, OpenFlags, Opened, Outcome, Read, Release, Rename, Request, SetAttr,
     SetXattr, Statfs, StatxReply, Write, Written,
 };
+use std::borrow::Cow;
 
 /// Nothing is dropped from the page cache at open, since changes by others are told; and close has
 /// nothing to ask for.
@@ -26,14 +26,29 @@ const OPEN_FLAGS: FopenFlags = FopenFlags::KEEP_CACHE.union(FopenFlags::NOFLUSH)
 impl Filesystem for Bridge {
     type Span = Span;
 
-    fn init(&mut self, _: InitFlags) -> InitFlags {
-        // All of these only save time.
-        InitFlags::ASYNC_READ
+    fn init(&mut self, offers: InitFlags) -> InitFlags {
+        self.has_acls = offers.contains(InitFlags::POSIX_ACL) && self.id_map.has_acls();
+        let acls = if self.has_acls {
+            InitFlags::POSIX_ACL
+        } else {
+            InitFlags::NONE
+        };
+        let rules = acls
+            | InitFlags::DONT_MASK
+            | InitFlags::SETXATTR_EXT
+            | InitFlags::HANDLE_KILLPRIV_V2
+            // Lets `mount --bind -o X-mount.idmap=…` map users on top of this mount.
+            | InitFlags::ALLOW_IDMAP;
+        // All others only save time.
+        rules
+            | InitFlags::ASYNC_READ
             | InitFlags::PARALLEL_DIROPS
             | InitFlags::DO_READDIRPLUS
             | InitFlags::READDIRPLUS_AUTO
             | InitFlags::ASYNC_DIO
             | InitFlags::CACHE_SYMLINKS
+            // Lets `mount --bind -o X-mount.idmap=…` map users on top of this mount.
+            | InitFlags::ALLOW_IDMAP
     }
 
     fn begin(&self, request: &Request) -> Span {
@@ -45,6 +60,7 @@ impl Filesystem for Bridge {
                 | Opcode::Symlink
                 | Opcode::Link
                 | Opcode::Create
+                | Opcode::Tmpfile
                 | Opcode::Getattr
                 | Opcode::Statx
                 | Opcode::Setattr
@@ -53,10 +69,18 @@ impl Filesystem for Bridge {
         Span {
             ticket: fills_a_cache.then(|| self.known.ticket()),
             stale: None,
+            watched: None,
         }
     }
 
-    fn end(&self, call: Call<'_>, _: &Outcome) {
+    fn describe(&self, span: &mut Span, detail: &Detail<'_>) {
+        span.watched = self.watch.begin(detail);
+    }
+
+    fn end(&self, call: Call<'_>, outcome: &Outcome) {
+        if let Some(watched) = call.span.watched {
+            self.watch.end(watched, &call.request, outcome, &self.known);
+        }
         if let Some(ticket) = call.span.ticket {
             self.known.give_back(ticket);
         }
@@ -88,15 +112,20 @@ impl Filesystem for Bridge {
             libc::S_IFBLK => NewNode::BlockDevice(make.rdev.into()),
             _ => return Err(Errno::EINVAL),
         };
-        self.make(&call.request, name, new, make.mode)
+        self.make(&call.request, name, new, make)
     }
 
     fn mkdir(&self, call: &mut Call<'_>, name: &[u8], make: Make) -> Result<Entry, Errno> {
-        self.make(&call.request, name, NewNode::Directory, make.mode)
+        self.make(&call.request, name, NewNode::Directory, make)
     }
 
     fn symlink(&self, call: &mut Call<'_>, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
-        self.make(&call.request, name, NewNode::Symlink(target), 0o777)
+        let make = Make {
+            mode: 0o777,
+            umask: 0,
+            rdev: 0,
+        };
+        self.make(&call.request, name, NewNode::Symlink(target), make)
     }
 
     fn link(&self, call: &mut Call<'_>, node: NodeNumber, name: &[u8]) -> Result<Entry, Errno> {
@@ -167,14 +196,16 @@ impl Filesystem for Bridge {
 
     fn setattr(&self, call: &mut Call<'_>, change: SetAttr) -> Result<AttrReply, Errno> {
         let node = call.request.node;
+        let (uid, gid) = self.stored_owner(change.uid, change.gid)?;
         let wanted = larder::SetAttr {
             mode: change.mode.map(|mode| mode & 0o7777),
-            uid: change.uid,
-            gid: change.gid,
+            uid,
+            gid,
             size_bytes: change.size_bytes,
             atime: change.atime.map(set_time),
             mtime: change.mtime.map(set_time),
             ctime: change.ctime_ns.map(SetTime::At),
+            drop_set_id: change.kill_suid_sgid || is_empty(&change),
         };
         let attr = self.set_attr(node, change.handle, wanted);
         self.attr_reply(attr, "set attributes of", node)
@@ -182,31 +213,46 @@ impl Filesystem for Bridge {
 
     fn setxattr(&self, call: &mut Call<'_>, set: SetXattr<'_>) -> Result<(), Errno> {
         let node = call.request.node;
-        let (name, mode) = (xattr_name(set.name)?, xattr_mode(set.flags)?);
-        (self
-            .database
-            .set_xattr(node_of(node), name, set.value, mode))
-        .map_err(|error| node_errno(&error, format_args!("set an attribute of {node}")))
+        let name = self.xattr_name(set.name)?;
+        let mode = xattr_mode(set.flags, set.acl_kill_sgid)?;
+        let mut value = Cow::Borrowed(set.value);
+        if is_acl(name) {
+            let stored = self.id_map.acl_to_database(value.to_mut());
+            stored.ok_or(Errno::EOVERFLOW)?; // IDMAP-2
+        }
+        (self.database.set_xattr(node_of(node), name, &value, mode))
+            .map_err(|error| node_errno(&error, format_args!("set an attribute of {node}")))
     }
 
     fn getxattr(&self, call: &mut Call<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let node = call.request.node;
-        (self.database.xattr(node_of(node), xattr_name(name)?))
-            .map_err(|error| node_errno(&error, format_args!("attribute of {node}")))
+        let mut value = (self.database.xattr(node_of(node), self.xattr_name(name)?))
+            .map_err(|error| node_errno(&error, format_args!("attribute of {node}")))?;
+        if is_acl(name) {
+            self.id_map.acl_to_host(&mut value);
+        }
+        Ok(value)
     }
 
     fn listxattr(&self, call: &mut Call<'_>) -> Result<Vec<u8>, Errno> {
         let node = call.request.node;
         let names = (self.database.xattrs(node_of(node)))
             .map_err(|error| node_errno(&error, format_args!("attributes of {node}")))?;
-        let with_ends = names.into_iter().map(|name| name.into_iter().chain([0]));
+        // What is trusted is shown to who may read it.
+        let is_shown = |name: &Vec<u8>| call.request.uid == 0 || !name.starts_with(b"trusted.");
+        let with_ends = names
+            .into_iter()
+            .filter(is_shown)
+            .map(|name| name.into_iter().chain([0]));
         Ok(with_ends.flatten().collect())
     }
 
     fn removexattr(&self, call: &mut Call<'_>, name: &[u8]) -> Result<(), Errno> {
         let node = call.request.node;
-        (self.database.remove_xattr(node_of(node), xattr_name(name)?))
-            .map_err(|error| node_errno(&error, format_args!("remove an attribute of {node}")))
+        (self
+            .database
+            .remove_xattr(node_of(node), self.xattr_name(name)?))
+        .map_err(|error| node_errno(&error, format_args!("remove an attribute of {node}")))
     }
 
     fn statfs(&self, _: &mut Call<'_>) -> Result<Statfs, Errno> {
@@ -241,6 +287,16 @@ impl Filesystem for Bridge {
         open: OpenFlags,
     ) -> Result<(Entry, Opened), Errno> {
         let (entry, handle) = self.create_file(&call.request, name, make, open)?;
+        Ok((entry, Opened::new(handle, OPEN_FLAGS)))
+    }
+
+    fn tmpfile(
+        &self,
+        call: &mut Call<'_>,
+        make: Make,
+        open: OpenFlags,
+    ) -> Result<(Entry, Opened), Errno> {
+        let (entry, handle) = self.create_anonymous(&call.request, make, open)?;
         Ok((entry, Opened::new(handle, OPEN_FLAGS)))
     }
 
@@ -347,7 +403,7 @@ impl Filesystem for Bridge {
             }
             Listed::Entry(entry) => match self.database.attr(entry.node) {
                 Ok(attr) => {
-                    let attr = node_attr(&attr)?;
+                    let attr = self.shown(&attr)?;
                     let name = entry.name.as_bytes();
                     let has_room = listing.add(name, &attr, GENERATION, self.cache_ttl, next);
                     if has_room {
@@ -381,7 +437,32 @@ impl Filesystem for Bridge {
     }
 }
 
+/// Whether the value of this attribute holds ids of users and groups.
+fn is_acl(name: &[u8]) -> bool {
+    name.starts_with(b"system.posix_acl_")
+}
+
+/// Whether nothing is to change but the change time. That is how `chown` without a new owner arrives, and
+/// what the kernel sends before a write that takes set-id bits.
+fn is_empty(change: &SetAttr) -> bool {
+    let rest = SetAttr {
+        handle: None,
+        lock_owner: None,
+        ctime_ns: None,
+        ..*change
+    };
+    rest == SetAttr::default()
+}
+
 impl Bridge {
+    /// A name that may be stored: without a kernel that enforces them, no access control lists.
+    fn xattr_name<'n>(&self, name: &'n [u8]) -> Result<&'n [u8], Errno> {
+        if name.starts_with(b"system.") && !self.has_acls {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        Ok(name)
+    }
+
     /// The attributes of an open file through its handle, which may be the last that holds it.
     fn attr_of(&self, node: NodeNumber, handle: Option<HandleNumber>) -> Result<AttrReply, Errno> {
         let attr = match handle.map(|handle| self.files.find(handle)) {
@@ -399,7 +480,7 @@ impl Bridge {
     ) -> Result<AttrReply, Errno> {
         let attr = attr.map_err(|error| node_errno(&error, format_args!("{what} {node}")))?;
         Ok(AttrReply {
-            attr: node_attr(&attr)?,
+            attr: self.shown(&attr)?,
             ttl: self.cache_ttl,
         })
     }

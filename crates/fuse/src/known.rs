@@ -13,6 +13,9 @@ use larder_fuse_protocol::NodeNumber;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+/// Names in a path at most: one byte each, and a slash.
+const PATH_DEPTH_MAX: usize = 2048;
+
 /// A directory and a name in it.
 pub(crate) type Entry = Arc<(NodeNumber, Name)>;
 
@@ -79,6 +82,11 @@ impl Known {
         state.put(parent, name, node);
     }
 
+    /// The same for a node that is named nowhere.
+    pub(crate) fn add_nameless(&self, node: NodeNumber) {
+        self.lock().nodes.entry(node).or_default().lookup_count += 1;
+    }
+
     /// The kernel gives up `count` lookups of `node`.
     pub(crate) fn forget(&self, node: NodeNumber, count: u64) {
         let mut state = self.lock();
@@ -120,6 +128,28 @@ impl Known {
         if let Some(node) = second {
             state.put(one.0, one.1, node);
         }
+    }
+
+    /// A path by which `node` is known, from the root of the mount; empty for the root itself, `None` when it
+    /// has no name that is known. Cost: its depth.
+    pub(crate) fn path(&self, node: NodeNumber) -> Option<Vec<u8>> {
+        let state = self.lock();
+        let mut names: Vec<&Name> = Vec::new();
+        let mut at = node;
+        while at != NodeNumber::ROOT {
+            // Renames on their way can close a circle for a moment.
+            if names.len() > PATH_DEPTH_MAX {
+                return None;
+            }
+            let entry = state.nodes.get(&at)?.entries.first()?;
+            names.push(&entry.1);
+            at = entry.0;
+        }
+        let path = names.iter().rev();
+        Some(
+            path.flat_map(|name| [b"/", name.as_bytes()].concat())
+                .collect(),
+        )
     }
 
     /// Waits until every ticket that is out now is back, and returns what is known then. For one
@@ -193,6 +223,29 @@ mod tests {
         nodes.sort_unstable();
         entries.sort_unstable();
         (nodes, entries)
+    }
+
+    #[test]
+    fn paths_follow_renames_and_end_with_what_is_forgotten() {
+        let known = Known::default();
+        let (dir, file) = (NodeNumber(2), NodeNumber(3));
+        known.add(ROOT, &name("d"), dir);
+        known.add(dir, &name("f"), file);
+        let path = |node| {
+            known
+                .path(node)
+                .map(|path| String::from_utf8(path).unwrap())
+        };
+        assert_eq!(path(ROOT).as_deref(), Some(""));
+        assert_eq!(path(file).as_deref(), Some("/d/f"));
+        known.rename((ROOT, &name("d")), (ROOT, &name("e")));
+        assert_eq!(path(file).as_deref(), Some("/e/f"));
+        known.remove(dir, &name("f"));
+        assert_eq!(path(file), None);
+        // A circle cannot last, but it must not hang anybody.
+        known.add(dir, &name("f"), file);
+        known.rename((ROOT, &name("e")), (file, &name("e")));
+        assert_eq!(path(file), None);
     }
 
     #[test]

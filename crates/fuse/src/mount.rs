@@ -7,6 +7,7 @@ use crate::notify::Changes;
 use crate::notify::NOTIFY_THREAD;
 use crate::options::MountOptions;
 use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};
+use crate::watch::{Lookout, Monitor, Watch};
 use larder::{Database, Error, ErrorKind};
 use larder_fuse_protocol::{Device, MountError, MountSettings, Notifier, Session, SessionOptions};
 use std::fs::File;
@@ -54,9 +55,11 @@ pub fn mount(
             ),
         ));
     };
+    let watch = Arc::new(Watch::new(&source, &place, options.has_metrics));
     // From here on, leaving with an error detaches the mount.
     let mut mounted = Mounted {
         unmounter: Unmounter::new(&info),
+        monitor: Monitor::new(watch.clone()),
         server: None,
     };
 
@@ -70,12 +73,14 @@ pub fn mount(
     let notifier = Notifier::new(&device);
     let known = Arc::new(Known::default());
     let changes = Arc::new(Changes::default());
-    watch(&database, &changes);
+    tell_of_changes(&database, &changes);
     let bridge = Bridge::new(
         database.clone(),
         known.clone(),
         changes.clone(),
         options.cache_ttl,
+        options.id_map.clone(),
+        watch.clone(),
     );
     let threads = match options.threads {
         0 => THREAD_COUNT_DEFAULT,
@@ -95,6 +100,7 @@ pub fn mount(
         notifier,
         database,
         unmounter: mounted.unmounter(),
+        lookout: Lookout::start(watch)?,
         lock,
     };
     let server = std::thread::Builder::new()
@@ -111,6 +117,7 @@ pub fn mount(
 #[derive(Debug)]
 pub struct Mounted {
     unmounter: Unmounter,
+    monitor: Monitor,
     server: Option<JoinHandle<Result<(), Error>>>,
 }
 
@@ -118,6 +125,11 @@ impl Mounted {
     /// What ends this mount from another thread.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
+    }
+
+    /// What may be asked of this mount from another thread.
+    pub fn monitor(&self) -> Monitor {
+        self.monitor.clone()
     }
 
     /// Unmounts; [`ErrorKind::Busy`] while a program uses it. [`Mounted::wait`] then returns.
@@ -153,6 +165,7 @@ struct Server {
     notifier: Notifier,
     database: Database,
     unmounter: Unmounter,
+    lookout: Lookout,
     lock: File,
 }
 
@@ -166,6 +179,7 @@ impl Server {
             notifier,
             database,
             unmounter,
+            lookout,
             lock,
         } = self;
         let served = std::thread::scope(|scope| {
@@ -190,6 +204,7 @@ impl Server {
             Ok(())
         };
         unmounter.set_over();
+        drop(lookout);
         // A drop would not do: the session's own threads may hold on to it a little longer.
         let closed = database.close();
         drop(lock);
@@ -198,7 +213,7 @@ impl Server {
 }
 
 /// The observer outlives the mount, so it holds on to nothing of it.
-fn watch(database: &Database, changes: &Arc<Changes>) {
+fn tell_of_changes(database: &Database, changes: &Arc<Changes>) {
     let changes: Weak<Changes> = Arc::downgrade(changes);
     database.on_foreign_change(Box::new(move || {
         if let Some(changes) = changes.upgrade() {
@@ -214,9 +229,9 @@ fn mount_device(source: &Path, place: &Path, options: &MountOptions) -> Result<D
         fsname: source.to_owned(),
         allow_other: options.allow_other,
         read_only: options.read_only,
-        // Whoever may write the catalog could make a set-uid file or a device node with it.
-        suid: false,
-        dev: false,
+        suid: options.suid,
+        dev: options.dev,
+        exec: options.exec,
         default_permissions: true,
         read_bytes_max: 0,
     };

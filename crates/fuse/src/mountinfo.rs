@@ -17,6 +17,8 @@ const TABLE_PATH: &str = "/proc/self/mountinfo";
 /// A Larder mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountInfo {
+    /// Its id in this mount namespace.
+    pub id: u32,
     /// The absolute path of the database directory.
     pub source: PathBuf,
     /// Where it is mounted, without symbolic links.
@@ -60,11 +62,27 @@ pub(crate) fn find_any_mount(mountpoint: &Path) -> Result<Option<AnyMount>, Erro
         .find(|mount| mount.info.mountpoint == mountpoint))
 }
 
-/// `dir` without symbolic links, also when a dead mount is there.
+/// The Larder mounts that `path` lies on or below, the deepest mountpoint first.
+/// `path` is absolute; symbolic links in it are not followed.
+pub(crate) fn mounts_above(path: &Path) -> Result<Vec<MountInfo>, Error> {
+    let mut found = Vec::new();
+    for place in path.ancestors() {
+        let mount = find_any_mount(place)?;
+        found.extend(
+            mount
+                .filter(|mount| mount.filesystem_type == LARDER_TYPE)
+                .map(|mount| mount.info),
+        );
+    }
+    Ok(found)
+}
+
+/// `dir` without symbolic links, also when a dead mount or one that keeps this user out is there.
 pub(crate) fn resolve(dir: &Path) -> Result<PathBuf, Error> {
     let resolved = match dir.canonicalize() {
-        // The last component cannot be examined, but the way to it can.
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+        // The last component cannot be examined, but the way to it can: a dead mount, or another user's,
+        // which keeps even root out.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::EACCES)) => {
             match (dir.parent(), dir.file_name()) {
                 (Some(parent), Some(name)) => {
                     let parent = if parent.as_os_str().is_empty() {
@@ -96,7 +114,8 @@ pub(crate) fn resolve(dir: &Path) -> Result<PathBuf, Error> {
 /// (proc_pid_mountinfo(5)). `None` for what is not such a line.
 fn parse(line: &[u8]) -> Option<AnyMount> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = std::str::from_utf8(fields.nth(1)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let mountpoint = fields.nth(1)?;
     let mut tail = fields.skip_while(|&field| field != b"-").skip(1);
@@ -104,6 +123,7 @@ fn parse(line: &[u8]) -> Option<AnyMount> {
     let source = tail.next()?;
     Some(AnyMount {
         info: MountInfo {
+            id,
             source: unescape(source),
             mountpoint: unescape(mountpoint),
             device: (major.parse().ok()?, minor.parse().ok()?),
@@ -147,7 +167,7 @@ mod tests {
         assert_eq!(mount.filesystem_type, LARDER_TYPE);
         assert_eq!(mount.info.source, Path::new("/data/a\\b.larder"));
         assert_eq!(mount.info.mountpoint, Path::new("/srv/my photos"));
-        assert_eq!(mount.info.device, (0, 57));
+        assert_eq!((mount.info.id, mount.info.device), (36, (0, 57)));
         let plain = b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw";
         assert_eq!(parse(plain).unwrap().filesystem_type, "ext4");
         assert_eq!(parse(b""), None);

@@ -1,6 +1,7 @@
 //! Ending a mount: by its owner, by another process, and after the owner was killed.
 
-use crate::mountinfo::{LARDER_TYPE, MountInfo, find_any_mount, find_mount, resolve};
+use crate::holders::find_holders;
+use crate::mountinfo::{LARDER_TYPE, MountInfo, find_any_mount, find_mount, mounts_above, resolve};
 use larder::{Error, ErrorKind};
 use rustix::mount::UnmountFlags;
 use std::fs::{File, TryLockError};
@@ -12,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const HELPER: &str = "fusermount3";
+/// Processes that a message names, at most.
+const HOLDERS_NAMED_MAX: usize = 5;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How long a new mount waits for the one before it at the same place to finish.
 const PREDECESSOR_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -68,6 +71,29 @@ impl Unmounter {
 /// [`ErrorKind::Busy`] while it is in use, [`ErrorKind::Io`] when it cannot be made durable; then
 /// it stays mounted.
 pub fn unmount(mountpoint: &Path) -> Result<(), Error> {
+    let ending = prepare_end(mountpoint)?;
+    if !ending.is_served {
+        return ending.unmounter.detach();
+    }
+    ending.unmounter.unmount()?;
+    wait_for_server(&ending.place)
+}
+
+/// Makes durable what was done through the Larder mount at `mountpoint` and takes the mount out of the
+/// tree at once; it ends when the last program lets go of it, and nobody waits for that. Errors as
+/// [`unmount`], but for [`ErrorKind::Busy`].
+pub fn detach(mountpoint: &Path) -> Result<(), Error> {
+    prepare_end(mountpoint)?.unmounter.detach()
+}
+
+/// A mount that is about to be ended. Everything done through it is durable, unless its server is dead.
+struct Ending {
+    place: PathBuf,
+    unmounter: Unmounter,
+    is_served: bool,
+}
+
+fn prepare_end(mountpoint: &Path) -> Result<Ending, Error> {
     let place = resolve(mountpoint)?;
     let Some(mount) = find_any_mount(&place)? else {
         return Err(Error::new(
@@ -85,29 +111,54 @@ pub fn unmount(mountpoint: &Path) -> Result<(), Error> {
             ),
         ));
     }
-    let unmounter = Unmounter::new(&mount.info);
-    if is_dead(&place) {
-        return unmounter.detach();
+    let is_served = !is_dead(&place);
+    if is_served {
+        match sync_root(&place) {
+            // Another user's mount keeps even root out. Its server makes everything durable at its end,
+            // which is waited for.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            synced => synced.map_err(|error| not_durable(&place, error))?,
+        }
     }
-    File::open(&place)
-        .and_then(|root| root.sync_all())
-        .map_err(|error| {
-            let context = format!(
-                "'{}' stays mounted: what was written cannot be made durable",
-                place.display()
-            );
-            Error::with_source(ErrorKind::Io, context, error)
-        })?;
-    unmounter.unmount()?;
-    wait_for_server(&place)
+    Ok(Ending {
+        place,
+        unmounter: Unmounter::new(&mount.info),
+        is_served,
+    })
 }
 
-/// Detaches what a killed server left at `mountpoint` ("Transport endpoint is not connected").
-/// `Ok` when there is no such thing. [`ErrorKind::Busy`] when it is not a Larder mount.
+/// Makes durable what was done through the mount at `mountpoint`. [`ErrorKind::Io`].
+pub fn make_durable(mountpoint: &Path) -> Result<(), Error> {
+    sync_root(mountpoint).map_err(|error| not_durable(mountpoint, error))
+}
+
+fn sync_root(mountpoint: &Path) -> io::Result<()> {
+    File::open(mountpoint)?.sync_all()
+}
+
+fn not_durable(mountpoint: &Path, error: io::Error) -> Error {
+    let context = format!(
+        "'{}' stays mounted: what was written cannot be made durable",
+        mountpoint.display()
+    );
+    Error::with_source(ErrorKind::Io, context, error)
+}
+
+/// Detaches what a killed server left at `mountpoint` or above it ("Transport endpoint is not
+/// connected"). `Ok` when there is no such thing. [`ErrorKind::Busy`] when it is not a Larder mount.
 pub fn clean_stale(mountpoint: &Path) -> Result<(), Error> {
     while is_dead(mountpoint) {
-        let place = resolve(mountpoint)?;
-        let Some(mount) = find_mount(&place)? else {
+        // Nothing below a dead mount can be examined, and links on the way there are rare.
+        let place = resolve(mountpoint)
+            .or_else(|_| std::path::absolute(mountpoint))
+            .map_err(|error| {
+                let context = format!("cannot examine '{}'", mountpoint.display());
+                Error::with_source(ErrorKind::Io, context, error)
+            })?;
+        let dead = mounts_above(&place)?
+            .into_iter()
+            .find(|mount| is_dead(&mount.mountpoint));
+        let Some(mount) = dead else {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
@@ -119,7 +170,7 @@ pub fn clean_stale(mountpoint: &Path) -> Result<(), Error> {
         tracing::warn!(
             "detaching the dead mount of '{}' at '{}'",
             mount.source.display(),
-            place.display()
+            mount.mountpoint.display()
         );
         Unmounter::new(&mount).detach()?;
     }
@@ -230,14 +281,30 @@ fn end_by_helper(mountpoint: &Path, detach: bool) -> Result<(), Error> {
     ))
 }
 
+/// Says who uses the mount.
 fn busy(mountpoint: &Path) -> Error {
-    Error::new(
-        ErrorKind::Busy,
+    let holders = match find_mount(mountpoint) {
+        Ok(Some(mount)) => find_holders(&mount),
+        // It has gone meanwhile, or the table of mounts cannot be read: then nobody can be named.
+        Ok(None) | Err(_) => Vec::new(),
+    };
+    let named: Vec<String> = (holders.iter().take(HOLDERS_NAMED_MAX))
+        .map(ToString::to_string)
+        .collect();
+    let more = match holders.len().saturating_sub(HOLDERS_NAMED_MAX) {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    let place = mountpoint.display();
+    let text = if named.is_empty() {
+        format!("'{place}' is in use by somebody unseen; 'fuser -vm {place}' as root names them")
+    } else {
+        let named = named.join(", ");
         format!(
-            "'{0}' is in use; 'fuser -vm {0}' names the programs to end",
-            mountpoint.display()
-        ),
-    )
+            "'{place}' is in use by {named}{more}; end them, or detach it with 'larder umount --lazy {place}'"
+        )
+    };
+    Error::new(ErrorKind::Busy, text)
 }
 
 #[cfg(test)]

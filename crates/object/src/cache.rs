@@ -91,6 +91,12 @@ impl NodeCache {
             .clone()
     }
 
+    /// How many nodes there are, and what they keep, bytes.
+    pub fn size(&self) -> (u64, u64) {
+        let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+        (nodes.len() as u64, self.bytes.load(Ordering::Relaxed))
+    }
+
     /// Takes a node out.
     pub fn remove(&self, store: StoreId, ino: Ino) {
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);

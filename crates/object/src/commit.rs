@@ -20,6 +20,7 @@
 //!   the catalog, and only reopening finds out how far.
 
 use crate::engine::{Edit, Engine, lock};
+use crate::group::Group;
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
 use crate::overlay::ending;
@@ -32,9 +33,7 @@ use larder_catalog::{
     InodeRow,
 };
 use larder_space::format::limits::{BLOCK_BYTES, INLINE_BYTES_MAX};
-use larder_space::format::{
-    CommitSeq, Extent, FileKind, Ino, Name, SegmentIndex, SessionId, StoreId,
-};
+use larder_space::format::{CommitSeq, Extent, FileKind, Ino, Name};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -53,66 +52,6 @@ const COMMIT_ROWS: u64 = 16;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How long to leave reclaim alone after it found everything pinned.
 const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
-
-/// The open group: what is not in a node.
-#[derive(Default)]
-pub(crate) struct Group {
-    dirty: Vec<Arc<Node>>,
-    started: Option<Instant>,
-    pub retired: Vec<Extent>,
-    /// Written already, to be flushed: what moved in this group.
-    pub allocated: Vec<(Extent, StoreId, Ino)>,
-    pub retired_bytes: u64,
-    pub segments: Vec<(SegmentIndex, u64)>,
-    pub orphans_added: Vec<(StoreId, Ino)>,
-    pub orphans_removed: Vec<(StoreId, Ino)>,
-    pub holders_added: Vec<(StoreId, Ino, SessionId)>,
-    pub holders_removed: Vec<(StoreId, Ino, SessionId)>,
-    /// A change of names or attributes is in it.
-    pub has_names: bool,
-    /// Other sessions live (`SESSION-4`). Kept from group to group.
-    pub has_others: bool,
-    /// Reclaim found everything pinned: not before this moment again.
-    reclaim_after: Option<Instant>,
-}
-
-impl Group {
-    /// Adds a node with changes.
-    pub fn push(&mut self, node: Arc<Node>) {
-        self.started.get_or_insert_with(Instant::now);
-        self.dirty.push(node);
-    }
-
-    /// Whether there is nothing to commit.
-    pub fn is_empty(&self) -> bool {
-        self.dirty.is_empty()
-            && self.retired.is_empty()
-            && self.segments.is_empty()
-            && self.orphans_added.is_empty()
-            && self.orphans_removed.is_empty()
-            && self.holders_added.is_empty()
-            && self.holders_removed.is_empty()
-    }
-
-    /// Nodes with changes.
-    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
-        self.dirty.iter()
-    }
-
-    /// How many there are.
-    pub fn node_count(&self) -> usize {
-        self.dirty.len()
-    }
-
-    fn take(&mut self) -> Group {
-        let next = Group {
-            has_others: self.has_others,
-            reclaim_after: self.reclaim_after,
-            ..Group::default()
-        };
-        std::mem::replace(self, next)
-    }
-}
 
 /// Lets users of the turn in again, whatever happens.
 struct OpenAgain<'e>(&'e Turn);

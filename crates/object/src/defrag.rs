@@ -575,6 +575,11 @@ impl Engine {
 }
 
 impl Compactor {
+    /// Objects that wait to be gathered.
+    pub(crate) fn candidate_count(&self) -> u64 {
+        self.candidates.len() as u64
+    }
+
     /// The next candidate that the credit covers and that has rested.
     fn find_due(&self, is_idle: bool) -> Option<((StoreId, Ino), Candidate)> {
         let now = Instant::now();

@@ -4,6 +4,8 @@
 //! * `EDIT-1` Every dirty block is covered by a promise of space, taken before the change: a write
 //!   that was accepted never meets a full device later.
 //! * `EDIT-2` Extents that an edit drops are quarantined and retired by the group of that edit.
+//! * `EDIT-3` A change of content takes the file's capability (`security.capability`) with it: nobody
+//!   has vouched for the new content.
 
 use crate::engine::{Edit, Engine, lock};
 use crate::gather::Gather;
@@ -16,6 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
+/// The rights that a program file gives to who runs it (`capabilities(7)`).
+pub const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
 /// A promise that gives itself back.
 pub(crate) struct Promise<'e> {
@@ -84,7 +88,7 @@ impl Engine {
         )?;
         let gate = self.enter_gate();
         let mut state = self.lock_node(node)?;
-        require_alive(&state)?;
+        self.begin_content(node, &mut state)?;
         let offset = asked.unwrap_or(state.row.size_bytes);
         let end = offset
             .checked_add(data.len() as u64)
@@ -176,7 +180,7 @@ impl Engine {
         let mut promise = self.promise(&edit, tail_blocks, Purpose::Privileged)?;
         let gate = self.enter_gate();
         let mut state = self.lock_thawed(node)?;
-        require_alive(&state)?;
+        self.begin_content(node, &mut state)?;
         self.load_content(node, &mut state)?;
         if state.content.pieces.is_some() {
             drop((state, gate, promise, edit));
@@ -270,7 +274,7 @@ impl Engine {
         let mut promise = self.promise(&edit, 3, Purpose::Privileged)?;
         let gate = self.enter_gate();
         let mut state = self.lock_thawed(node)?;
-        require_alive(&state)?;
+        self.begin_content(node, &mut state)?;
         self.load_content(node, &mut state)?;
         if state.content.pieces.is_some() {
             drop((state, gate, promise, edit));
@@ -335,7 +339,7 @@ impl Engine {
         let promise = self.promise(&edit, len_bytes.div_ceil(BLOCK_BYTES), Purpose::Ordinary)?;
         let _gate = self.enter_gate();
         let mut state = self.lock_node(node)?;
-        require_alive(&state)?;
+        self.begin_content(node, &mut state)?;
         state.content.expected_bytes = state.content.expected_bytes.max(end);
         if !keep_size && end > state.row.size_bytes {
             self.grow_pieces(node, &mut state, end)?;
@@ -446,9 +450,18 @@ impl Engine {
         }
     }
 
+    /// What precedes every change of content: the object is there, and what goes with its old content
+    /// (`EDIT-3`) is known.
+    pub(crate) fn begin_content(&self, node: &Node, state: &mut NodeState) -> Result<()> {
+        require_alive(state)?;
+        self.load_xattrs(node, state)
+    }
+
     /// Notes a change of content: length, times, the dirty list.
     pub(crate) fn touch_content(&self, node: &Arc<Node>, state: &mut NodeState) {
         let now_ns = self.now_ns();
+        debug_assert!(state.xattrs.is_some(), "EDIT-3");
+        state.drop_xattr(CAPABILITY_XATTR);
         state.row.mtime_ns = now_ns;
         state.row.ctime_ns = now_ns;
         state.mask.size = true;

@@ -1,8 +1,8 @@
 //! An open database: its parts, its locks, and how operations begin and end.
 
 use crate::cache::NodeCache;
-use crate::commit::Group;
 use crate::defrag::Compactor;
+use crate::group::Group;
 use crate::node::Node;
 use crate::overlay::PatchBook;
 use crate::pins::Pins;

@@ -20,7 +20,7 @@
 //! # Invariants
 //! See `pieces`. All of an operation is in one group (`COMMIT-1`).
 
-use crate::edit::{Promise, require_alive, too_large};
+use crate::edit::{Promise, too_large};
 use crate::engine::Engine;
 use crate::node::{Node, NodeState};
 use crate::pieces::{Piece, Pieces};
@@ -62,22 +62,47 @@ impl Filling<'_> {
     }
 }
 
+/// How far the range may reach.
+#[derive(Clone, Copy)]
+enum Reach {
+    /// To the end of the object.
+    End,
+    /// Something must follow it.
+    BeforeEnd,
+}
+
 impl Engine {
+    /// `FALLOC_FL_INSERT_RANGE`: [`Engine::insert_hole`] of whole blocks before the end.
+    /// [`ErrorKind::InvalidInput`] for others.
+    pub fn insert_blocks(&self, node: &Arc<Node>, offset: u64, len_bytes: u64) -> Result<()> {
+        require_blocks(offset, len_bytes)?;
+        let filling = Filling::Hole(len_bytes);
+        self.splice(node, (offset, 0), filling, Reach::BeforeEnd)
+    }
+
+    /// `FALLOC_FL_COLLAPSE_RANGE`: [`Engine::delete_range`] of whole blocks that do not reach the end.
+    /// [`ErrorKind::InvalidInput`] for others.
+    pub fn collapse_blocks(&self, node: &Arc<Node>, offset: u64, len_bytes: u64) -> Result<()> {
+        require_blocks(offset, len_bytes)?;
+        let range = (offset, len_bytes);
+        self.splice(node, range, Filling::Hole(0), Reach::BeforeEnd)
+    }
+
     /// Inserts `data` at `offset` ≤ the size; what was there and behind moves on by its length.
     /// [`ErrorKind::InvalidInput`] beyond the end. Cost: the data, a few blocks, O(log pieces) pages.
     pub fn insert_range(&self, node: &Arc<Node>, offset: u64, data: &[u8]) -> Result<()> {
-        self.splice(node, offset, 0, Filling::Data(data))
+        self.splice(node, (offset, 0), Filling::Data(data), Reach::End)
     }
 
     /// Inserts `len_bytes` zeros, which are not stored.
     pub fn insert_hole(&self, node: &Arc<Node>, offset: u64, len_bytes: u64) -> Result<()> {
-        self.splice(node, offset, 0, Filling::Hole(len_bytes))
+        self.splice(node, (offset, 0), Filling::Hole(len_bytes), Reach::End)
     }
 
     /// Removes `offset..offset + len_bytes`, which lies inside the object; what follows closes up.
     /// Cost: a few blocks, and the pages of pieces and map of what goes.
     pub fn delete_range(&self, node: &Arc<Node>, offset: u64, len_bytes: u64) -> Result<()> {
-        self.splice(node, offset, len_bytes, Filling::Hole(0))
+        self.splice(node, (offset, len_bytes), Filling::Hole(0), Reach::End)
     }
 
     /// Puts `data`, of any length, in the place of `offset..offset + len_bytes`, in one step.
@@ -88,7 +113,7 @@ impl Engine {
         len_bytes: u64,
         data: &[u8],
     ) -> Result<()> {
-        self.splice(node, offset, len_bytes, Filling::Data(data))
+        self.splice(node, (offset, len_bytes), Filling::Data(data), Reach::End)
     }
 
     /// Moves `from..from + len_bytes` so that it begins at `to` afterwards; what lies between makes
@@ -102,7 +127,7 @@ impl Engine {
         let _gate = self.enter_gate();
         let mut guard = self.lock_thawed(node)?;
         let state = &mut *guard;
-        require_alive(state)?;
+        self.begin_content(node, state)?;
         let size = state.row.size_bytes;
         let ends = [from, to].map(|at| at.checked_add(len_bytes));
         if ends.iter().any(|end| end.is_none_or(|end| end > size)) {
@@ -131,9 +156,9 @@ impl Engine {
     fn splice(
         &self,
         node: &Arc<Node>,
-        offset: u64,
-        len_bytes: u64,
+        (offset, len_bytes): (u64, u64),
         filling: Filling<'_>,
+        reach: Reach,
     ) -> Result<()> {
         self.wait_for_memory()?;
         let edit = self.edit()?;
@@ -147,11 +172,17 @@ impl Engine {
         let _gate = self.enter_gate();
         let mut guard = self.lock_thawed(node)?;
         let state = &mut *guard;
-        require_alive(state)?;
+        self.begin_content(node, state)?;
         self.load_content(node, state)?;
         let size = state.row.size_bytes;
-        let end = offset.checked_add(len_bytes).filter(|&end| end <= size);
-        let end = end.ok_or_else(|| outside(size))?;
+        let last = match reach {
+            Reach::End => Some(size),
+            Reach::BeforeEnd => size.checked_sub(1),
+        };
+        let end = offset
+            .checked_add(len_bytes)
+            .filter(|&end| last.is_some_and(|last| end <= last))
+            .ok_or_else(|| outside(size))?;
         let new_size = (size - len_bytes)
             .checked_add(filling.len_bytes())
             .filter(|&size| size <= FILE_BYTES_MAX)
@@ -556,6 +587,16 @@ fn list(state: &mut NodeState) -> &mut Pieces {
         .pieces
         .as_mut()
         .unwrap_or_else(|| panic!("a fragment operation needs a list of pieces"))
+}
+
+fn require_blocks(offset: u64, len_bytes: u64) -> Result<()> {
+    if offset.is_multiple_of(BLOCK_BYTES) && len_bytes.is_multiple_of(BLOCK_BYTES) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        format!("offset and length must be multiples of {BLOCK_BYTES} bytes"),
+    ))
 }
 
 fn outside(size_bytes: u64) -> Error {

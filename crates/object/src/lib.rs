@@ -35,6 +35,7 @@ mod engine;
 mod error;
 mod fragments;
 mod gather;
+mod group;
 mod map;
 mod namespace;
 mod node;
@@ -57,6 +58,7 @@ mod whole;
 mod write_path;
 
 pub use defrag::CompactStep;
+pub use edit::CAPABILITY_XATTR;
 pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
 pub use error::{Error, ErrorKind, Result};
 pub use larder_catalog::SCHEMA_VERSION;
@@ -67,7 +69,7 @@ pub use namespace::{Change, View};
 pub use node::Node;
 pub use put::NewContent;
 pub use report::{
-    CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, MapCell, SegmentMap,
-    ShrinkReport, SizeClass, SpaceReport, StatsReport,
+    CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, Gauges, MapCell,
+    SegmentMap, ShrinkReport, SizeClass, SpaceReport, StatsReport,
 };
 pub use sql::SqlSession;

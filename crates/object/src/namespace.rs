@@ -171,7 +171,7 @@ impl Engine {
         Ok(state.target.clone().unwrap_or_default())
     }
 
-    fn load_xattrs(&self, node: &Node, state: &mut NodeState) -> Result<()> {
+    pub(crate) fn load_xattrs(&self, node: &Node, state: &mut NodeState) -> Result<()> {
         if state.xattrs.is_none() {
             state.xattrs = Some(
                 self.catalog
@@ -338,6 +338,47 @@ impl<'e> Change<'e> {
         Ok(node)
     }
 
+    /// A new regular file without a name, open for writing once ([`Engine::close_node`] must follow).
+    /// It goes when nobody has it open any more, or in a crash, unless [`Change::add_name`] gave it a
+    /// name, which `is_linkable` allows.
+    pub fn insert_anonymous(
+        &self,
+        store: StoreId,
+        row: InodeRow,
+        is_linkable: bool,
+    ) -> Result<Arc<Node>> {
+        let node = self.insert(store, InodeRow { nlink: 0, ..row }, None)?;
+        let mut state = node.lock();
+        (state.is_anonymous, state.is_linkable) = (true, is_linkable);
+        (state.open_count, state.writer_count) = (1, 1);
+        drop(state);
+        let holder = Some(self.engine.session.id);
+        lock(&self.engine.group).add_orphan((store, node.ino), holder);
+        self.engine.may_have_orphans.store(true, Ordering::SeqCst);
+        Ok(node)
+    }
+
+    /// Counts one more name of an inode; [`ErrorKind::NotFound`] if it had lost its last one, or was
+    /// made never to have one.
+    pub fn add_name(&self, node: &Arc<Node>) -> Result<InodeRow> {
+        let mut state = self.engine.lock_node(node)?;
+        if state.row.nlink == 0 {
+            if !std::mem::take(&mut state.is_linkable) || state.is_deleted {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    "the file has no name, and can get none",
+                ));
+            }
+            lock(&self.engine.group).adopt_orphan((node.store, node.ino));
+        }
+        state.row.nlink += 1;
+        state.row.ctime_ns = self.now_ns;
+        state.mask.nlink = true;
+        state.mask.ctime = true;
+        self.mark_dirty(node, &mut state);
+        Ok(state.row.clone())
+    }
+
     /// Sets or removes an entry of a directory, and notes the directory's change of times.
     pub fn set_entry(
         &self,
@@ -410,11 +451,9 @@ impl<'e> Change<'e> {
         let is_open = state.open_count > 0;
         if is_open || (group.has_others && !is_directory) {
             self.engine.may_have_orphans.store(true, Ordering::SeqCst);
-            group.orphans_added.push((node.store, node.ino));
-            if is_open {
-                group
-                    .holders_added
-                    .push((node.store, node.ino, self.engine.session.id));
+            let (id, session) = ((node.store, node.ino), self.engine.session.id);
+            if !(state.is_anonymous && group.orphan_again(id, is_open, session)) {
+                group.add_orphan(id, is_open.then_some(session));
             }
         } else {
             drop(group);
@@ -433,9 +472,7 @@ impl<'e> Change<'e> {
                 None => drop(all.remove(name)),
             }
         }
-        if !state.xattrs_dirty.iter().any(|dirty| dirty == name) {
-            state.xattrs_dirty.push(name.to_vec());
-        }
+        state.note_xattr(name);
         state.row.ctime_ns = self.now_ns;
         state.mask.ctime = true;
         self.mark_dirty(node, &mut state);

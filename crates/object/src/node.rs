@@ -84,6 +84,10 @@ pub(crate) struct NodeState {
     pub open_count: u32,
     /// Those of them that may write.
     pub writer_count: u32,
+    /// It was made without a name.
+    pub is_anonymous: bool,
+    /// It may still get its first name.
+    pub is_linkable: bool,
     /// Who waits for the frozen state to end.
     pub thaw_waiter_count: u32,
     /// Directories: entries that differ from the catalog's.
@@ -193,6 +197,8 @@ impl Node {
             is_stale: false,
             open_count: 0,
             writer_count: 0,
+            is_anonymous: false,
+            is_linkable: false,
             thaw_waiter_count: 0,
             entries: BTreeMap::new(),
             parent: None,
@@ -257,6 +263,21 @@ impl Node {
 }
 
 impl NodeState {
+    /// Removes an extended attribute, if it is known to be there. The caller marks the node dirty.
+    pub(crate) fn drop_xattr(&mut self, name: &[u8]) {
+        let known = self.xattrs.as_mut();
+        if known.is_some_and(|known| known.remove(name).is_some()) {
+            self.note_xattr(name);
+        }
+    }
+
+    /// The value of an extended attribute differs from the catalog's.
+    pub(crate) fn note_xattr(&mut self, name: &[u8]) {
+        if !self.xattrs_dirty.iter().any(|dirty| dirty == name) {
+            self.xattrs_dirty.push(name.to_vec());
+        }
+    }
+
     /// Whether the node can be forgotten: the catalog has everything and nobody needs it.
     pub(crate) fn is_idle(&self) -> bool {
         !self.in_group

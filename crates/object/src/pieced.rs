@@ -130,7 +130,7 @@ impl Engine {
             let gate = self.enter_gate();
             let mut guard = self.lock_node(node)?;
             let state = &mut *guard;
-            require_alive(state)?;
+            self.begin_content(node, state)?;
             let size = state.row.size_bytes;
             let offset = asked.unwrap_or(size);
             let end = offset
@@ -218,7 +218,7 @@ impl Engine {
         let gate = self.enter_gate();
         let mut guard = self.lock_thawed(node)?;
         let state = &mut *guard;
-        require_alive(state)?;
+        self.begin_content(node, state)?;
         self.load_content(node, state)?;
         if state.content.pieces.is_none() {
             drop((guard, gate, promise, edit));
@@ -249,7 +249,7 @@ impl Engine {
             let gate = self.enter_gate();
             let mut guard = self.lock_thawed(node)?;
             let state = &mut *guard;
-            require_alive(state)?;
+            self.begin_content(node, state)?;
             let size = state.row.size_bytes;
             let stop = end.min(size);
             self.require_pieces(node, state, offset, stop)?;

@@ -1,7 +1,7 @@
 //! The whole content of an object at once: replaced in one step, at its known length.
 
 use crate::Result;
-use crate::edit::{Promise, require_alive, too_large};
+use crate::edit::{Promise, too_large};
 use crate::engine::Engine;
 use crate::gather::Gather;
 use crate::namespace::Change;
@@ -67,7 +67,7 @@ impl Change<'_> {
         if is_shorter || state.content.pieces.is_some() {
             drop(state);
             state = engine.lock_thawed(node)?;
-            require_alive(&state)?;
+            engine.begin_content(node, &mut state)?;
             engine.load_content(node, &mut state)?;
             // Pieces may have come or gone meanwhile. With them the base may be longer than the object.
             let kept_blocks = match state.content.pieces {
@@ -79,7 +79,7 @@ impl Change<'_> {
             engine.retire(&mut state, removed);
             state.content.drop_pieces();
         }
-        require_alive(&state)?;
+        engine.begin_content(node, &mut state)?;
         engine.load_content(node, &mut state)?;
         engine.discard(&mut state, 0, u64::MAX);
         let content = &mut state.content;

@@ -102,6 +102,35 @@ pub struct StatsReport {
     pub wal_bytes: u64,
 }
 
+/// What one session has in memory, and what it knows of the database without asking the catalog.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// The newest commit that this session has seen.
+    pub commit_seq: u64,
+    /// Groups that this session has committed.
+    pub group_count: u64,
+    /// Content that waits to be written, bytes.
+    pub dirty_bytes: u64,
+    /// Beyond that, writers wait.
+    pub dirty_bytes_max: u64,
+    /// Clean content kept in memory, bytes.
+    pub kept_bytes: u64,
+    /// Inodes in memory.
+    pub cached_inode_count: u64,
+    /// What they keep of the catalog, bytes.
+    pub cached_inode_bytes: u64,
+    /// Small overwrites in the catalog that wait for being written in place, bytes.
+    pub patch_bytes: u64,
+    /// Promised to writes, bytes.
+    pub reserved_bytes: u64,
+    /// Objects that wait to be gathered into one piece.
+    pub candidate_count: u64,
+    /// Bytes that the background may move.
+    pub compact_credit_bytes: u64,
+    /// The catalog's write-ahead log, bytes.
+    pub wal_bytes: u64,
+}
+
 /// One segment, cut into cells.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SegmentMap {

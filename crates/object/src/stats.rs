@@ -2,11 +2,12 @@
 //! catalog, so any session sees what all of them do.
 
 use crate::Result;
-use crate::engine::Engine;
-use crate::report::{MapCell, SegmentMap, StatsReport};
+use crate::engine::{Engine, lock};
+use crate::report::{Gauges, MapCell, SegmentMap, StatsReport};
 use larder_space::format::SegmentIndex;
 use larder_space::format::limits::BLOCK_BYTES;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 impl Engine {
     /// Counters as of now. Cost: a scan of the extent rows and of an index of the inodes.
@@ -24,6 +25,28 @@ impl Engine {
             segment_bytes: space.segment_bytes,
             retired_bytes_total: info.retired_bytes_total,
             storage_age: storage_age(info.retired_bytes_total, space.live_bytes),
+            wal_bytes: self.catalog.wal_bytes()?,
+        })
+    }
+
+    /// What this session has in memory. Cost: a few locks, each for an instant, and a look at one file.
+    pub fn gauges(&self) -> Result<Gauges> {
+        let (cached_inode_count, cached_inode_bytes) = self.cache.size();
+        // One lock at a time.
+        let reserved_blocks = self.lock_room().space.reserved_blocks();
+        let candidate_count = lock(&self.compactor).candidate_count();
+        Ok(Gauges {
+            commit_seq: self.known_seq().0,
+            group_count: self.committed_generation.load(Ordering::Relaxed),
+            dirty_bytes: self.dirty_bytes.load(Ordering::Relaxed),
+            dirty_bytes_max: self.dirty_bytes_max,
+            kept_bytes: self.kept_bytes.load(Ordering::Relaxed),
+            cached_inode_count,
+            cached_inode_bytes,
+            patch_bytes: self.patch_bytes(),
+            reserved_bytes: reserved_blocks * BLOCK_BYTES,
+            candidate_count,
+            compact_credit_bytes: self.compact_credit_bytes(),
             wal_bytes: self.catalog.wal_bytes()?,
         })
     }

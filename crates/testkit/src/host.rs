@@ -2,10 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FallocateFlags, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, RenameFlags, XattrFlags};
 
 use crate::tree::{Entry, EntryKind, Op, Tree, fill};
 
@@ -31,6 +32,22 @@ impl HostTree {
                 .mode(*mode)
                 .open(self.at(path))
                 .map(drop),
+            Op::Anonymous {
+                path,
+                mode,
+                len,
+                seed,
+            } => {
+                let place = self.at(path);
+                let parent = place.parent().unwrap_or(Path::new("/"));
+                let mode = rustix::fs::Mode::from_raw_mode(*mode);
+                let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+                let file = File::from(rustix::fs::open(parent, flags, mode)?);
+                file.write_all_at(&fill(*seed, *len), 0)?;
+                let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+                let follow = AtFlags::SYMLINK_FOLLOW;
+                Ok(rustix::fs::linkat(CWD, unnamed, CWD, place, follow)?)
+            }
             Op::Mkdir { path, mode } => Ok(rustix::fs::mkdir(
                 self.at(path),
                 rustix::fs::Mode::from_raw_mode(*mode),
@@ -183,7 +200,7 @@ fn read_xattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::script::{Mix, Script};
-    use crate::tree::explain_difference;
+    use crate::tree::{Model, digest, explain_difference};
 
     /// `TESTKIT-4`.
     #[test]
@@ -212,6 +229,17 @@ mod tests {
                     explain_difference(&script.tree(index + 1), &tree)
                 );
             }
+            let op = Op::Anonymous {
+                path: "/named".into(),
+                mode: 0o640,
+                len: 5000,
+                seed,
+            };
+            host.apply(&op).unwrap();
+            let mut model = Model::new();
+            script.ops.iter().for_each(|op| model.apply(op));
+            model.apply(&op);
+            assert_eq!(digest(&host.walk().unwrap()), digest(&model.tree()));
         }
     }
 }

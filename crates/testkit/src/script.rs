@@ -19,7 +19,8 @@ pub struct Mix {
     /// Small overwrites of a file that was just synced, as databases make them, in percent of the
     /// operations; each follows a sync of the file, and another one follows it.
     pub overwrite_percent: u64,
-    /// Fragment operations in percent of the others. Only for the Content API.
+    /// Fragment operations, and files that are made without a name, in percent of the others. Only for
+    /// the Content API.
     pub fragment_percent: u64,
 }
 
@@ -102,6 +103,7 @@ fn paths_of(op: &Op) -> Vec<&str> {
         }
         | Op::Move { len: 0, .. } => vec![],
         Op::Create { path, .. }
+        | Op::Anonymous { path, .. }
         | Op::Mkdir { path, .. }
         | Op::Rmdir { path }
         | Op::Symlink { path, .. }
@@ -267,6 +269,14 @@ impl Generator {
     }
 
     fn fragment_op(&mut self) -> Option<Op> {
+        if self.rng.chance(10) && self.model.paths().count() < self.mix.entries_max {
+            return Some(Op::Anonymous {
+                path: self.new_path()?,
+                mode: *self.rng.pick(&[0o644, 0o600]),
+                len: self.write_len(),
+                seed: self.rng.bits(),
+            });
+        }
         let path = self.file()?;
         let size = self.len_of(&path);
         let offset = self.offset(size + 1);
@@ -405,9 +415,11 @@ mod tests {
             fragment_percent: 50,
             ..MIX
         };
-        let fragments = Script::generate(3, 200, mix).ops.into_iter();
+        let fragments = Script::generate(3, 400, mix).ops.into_iter();
         let count = fragments.filter(|op| matches!(op, Op::Replace { .. } | Op::Move { .. }));
-        assert!(count.count() > 60);
+        assert!(count.count() > 100);
+        let mut all = Script::generate(3, 200, mix).ops.into_iter();
+        assert!(all.any(|op| matches!(op, Op::Anonymous { .. })));
     }
 
     #[test]

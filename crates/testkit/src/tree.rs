@@ -17,6 +17,13 @@ pub enum Op {
     Rmdir { path: String },
     /// A symbolic link.
     Symlink { path: String, target: String },
+    /// Makes a file without a name, writes [`fill`]`(seed, len)`, and names it: seen in one step.
+    Anonymous {
+        path: String,
+        mode: u32,
+        len: u64,
+        seed: u64,
+    },
     /// Another name for a file.
     Link { from: String, to: String },
     /// Removes a name of a file or symbolic link.
@@ -224,6 +231,20 @@ impl Model {
                 let kind = NodeKind::File {
                     bytes: Vec::new(),
                     content: Tree::hash_content(&[]),
+                    nlink: 1,
+                };
+                self.add(path, *mode, kind);
+            }
+            Op::Anonymous {
+                path,
+                mode,
+                len,
+                seed,
+            } => {
+                let bytes = fill(*seed, *len);
+                let kind = NodeKind::File {
+                    content: Tree::hash_content(&bytes),
+                    bytes,
                     nlink: 1,
                 };
                 self.add(path, *mode, kind);

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod files;
+mod life;
 mod mount;
 mod rows;
 mod support;
 mod upkeep;
+mod watch;

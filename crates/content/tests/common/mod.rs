@@ -7,7 +7,11 @@ use larder::{
 };
 use std::path::Path;
 
-pub const OWNER: Caller = Caller { uid: 1, gid: 2 };
+pub const OWNER: Caller = Caller {
+    uid: 1,
+    gid: 2,
+    umask: 0,
+};
 
 pub fn create(dir: &Path, capacity_bytes: Option<u64>) -> Database {
     let path = dir.join("t.larder");

@@ -58,6 +58,22 @@ impl ContentTree {
                 let (parent, name) = place(database, path)?;
                 database.unlink(parent, &name)
             }
+            Op::Anonymous {
+                path,
+                mode,
+                len,
+                seed,
+            } => {
+                let (parent, name) = place(database, path)?;
+                let caller = Caller {
+                    uid: 7,
+                    gid: 8,
+                    umask: 0,
+                };
+                let (attr, file) = database.create_anonymous(parent, *mode, true, caller)?;
+                file.write_at(0, &fill(*seed, *len))?;
+                database.link(attr.node, parent, &name).map(drop)
+            }
             Op::Link { from, to } => {
                 let (parent, name) = place(database, to)?;
                 database.link(self.node(from)?, parent, &name).map(drop)
@@ -153,7 +169,17 @@ impl ContentTree {
     fn create(&self, path: &str, new: NewNode<'_>, mode: u32) -> Result<()> {
         let (parent, name) = place(&self.database, path)?;
         self.database
-            .create_node(parent, &name, new, mode, Caller { uid: 7, gid: 8 })
+            .create_node(
+                parent,
+                &name,
+                new,
+                mode,
+                Caller {
+                    uid: 7,
+                    gid: 8,
+                    umask: 0,
+                },
+            )
             .map(drop)
     }
 

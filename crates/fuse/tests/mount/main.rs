@@ -1,5 +1,9 @@
 //! Real mounts of real databases. Needs `/dev/fuse`, and root or `fusermount3`.
 
+mod alike;
+mod arena;
 mod common;
+mod ids;
 mod life;
+mod model;
 mod posix;

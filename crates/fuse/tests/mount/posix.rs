@@ -235,16 +235,6 @@ fn extended_attributes() {
         rustix::fs::removexattr(&path, "user.note"),
         Err(Errno::NODATA)
     );
-    let acl = rustix::fs::setxattr(
-        &path,
-        "system.posix_acl_access",
-        &[2, 0, 0, 0],
-        XattrFlags::empty(),
-    );
-    assert!(
-        acl.is_err(),
-        "an ACL that is not enforced must not be taken"
-    );
 }
 
 #[test]

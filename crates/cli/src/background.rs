@@ -1,0 +1,132 @@
+//! A mount that is served in the background.
+//!
+//! This program starts itself again as `larder mount --report-ready`: that process serves, says `ready` or
+//! why not on its stdout, which is a pipe, and then has no terminal left; its stderr is DB/mount.log.
+
+use crate::databases::with_database;
+use crate::error::{At, Failure, Result};
+use crate::output::Output;
+use crate::serve::{Request, serve};
+use larder_fuse::MountInfo;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What a background process says once it serves.
+const READY: &str = "ready";
+/// A longer log is put aside when the next mount begins; one old one is kept.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+
+/// Starts a process that serves; returns the mount and the process id once it does.
+pub(crate) fn start(request: &Request) -> Result<(MountInfo, u32)> {
+    // Told here and now when it cannot be opened; and only a database gets a log.
+    with_database(&request.db, "mount", |_| Ok(()))?;
+    let log_path = request.db.join("mount.log");
+    let log = open_log(&log_path).at(|| format!("cannot write '{}'", log_path.display()))?;
+    let mut child = Command::new(std::env::current_exe().at(|| "cannot find this program".into())?)
+        .args(arguments(request)?)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .at(|| "cannot start the serving process".into())?;
+    let Some(stdout) = child.stdout.take() else {
+        unreachable!("stdout was asked to be a pipe")
+    };
+    let mut answer = String::new();
+    BufReader::new(stdout)
+        .read_line(&mut answer)
+        .at(|| "cannot hear the serving process".into())?;
+    if answer.trim_end() == READY {
+        let mount = larder_fuse::find_mount(&request.dir)?.ok_or_else(|| {
+            Failure::Other(format!(
+                "'{}' was unmounted at once; see '{}'",
+                request.dir.display(),
+                log_path.display()
+            ))
+        })?;
+        return Ok((mount, child.id()));
+    }
+    let status = child
+        .wait()
+        .at(|| "cannot wait for the serving process".into())?;
+    Err(Failure::Other(match answer.trim_end() {
+        "" => format!(
+            "the serving process ended without a word ({status}); see '{}'",
+            log_path.display()
+        ),
+        line => line.to_owned(),
+    }))
+}
+
+fn open_log(path: &Path) -> io::Result<File> {
+    let is_long = path
+        .metadata()
+        .is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX);
+    if is_long {
+        std::fs::rename(path, path.with_extension("log.old"))?;
+    }
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+fn arguments(request: &Request) -> Result<Vec<OsString>> {
+    // Absolute: the other process leaves this directory, so that it can be unmounted or removed.
+    Ok(vec![
+        "mount".into(),
+        "--report-ready".into(),
+        "-o".into(),
+        request.settings.to_list().into(),
+        "--".into(),
+        absolute(&request.db)?.into(),
+        absolute(&request.dir)?.into(),
+    ])
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).at(|| format!("cannot examine '{}'", path.display()))
+}
+
+/// The background process itself.
+pub(crate) fn serve_and_report(request: &Request, out: &mut Output) -> Result<()> {
+    rustix::process::setsid().at(|| "cannot leave the terminal".into())?;
+    rustix::process::chdir("/").at(|| "cannot leave the directory".into())?;
+    let mut is_ready = false;
+    let served = serve(request, |_| {
+        out.line(READY)?;
+        out.flush()?;
+        is_ready = true;
+        let null = OpenOptions::new()
+            .write(true)
+            .open("/dev/null")
+            .at(|| "cannot open /dev/null".into())?;
+        rustix::stdio::dup2_stdout(null).at(|| "cannot leave stdout".into())
+    });
+    if !is_ready
+        && let Err(failure) = &served
+        && let Some(line) = failure.line()
+    {
+        out.line(&line)?;
+    }
+    served
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_log_is_put_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mount.log");
+        std::fs::write(&path, vec![b'x'; LOG_BYTES_MAX as usize]).unwrap();
+        drop(open_log(&path).unwrap());
+        assert_eq!(path.metadata().unwrap().len(), LOG_BYTES_MAX, "not yet");
+        std::fs::write(&path, vec![b'x'; LOG_BYTES_MAX as usize + 1]).unwrap();
+        drop(open_log(&path).unwrap());
+        assert_eq!(path.metadata().unwrap().len(), 0);
+        let old = dir.path().join("mount.log.old").metadata().unwrap();
+        assert_eq!(old.len(), LOG_BYTES_MAX + 1);
+    }
+}

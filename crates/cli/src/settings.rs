@@ -1,0 +1,377 @@
+//! How a mount is set up: what the flags of `larder mount` and the option lists of mount(8) say, in one
+//! form, and back into an option list for the background process.
+//!
+//! # Words
+//! An *option list* is what follows `-o`: options separated by commas, the last one of a kind counts.
+//!
+//! # Invariants
+//! * `CLI-16` Settings written as an option list and read again are the same settings, so that the
+//!   background process is set up exactly as was asked for.
+//! * `CLI-17` An option is obeyed, or known to be somebody else's business, or refused with its name.
+
+use crate::units::{parse_mode, parse_time};
+use larder_fuse::{IdMap, IdRange, Ids, MountOptions};
+use std::path::Path;
+use std::time::Duration;
+use tracing::Level;
+
+/// Options that mount(8), fstab(5) or systemd obey, and a mount helper passes over.
+const PASSED_OVER: [&str; 24] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "user",
+    "users",
+    "nouser",
+    "owner",
+    "noowner",
+    "group",
+    "nogroup",
+    "async",
+    // Reading never updates atime, whatever is asked.
+    "atime",
+    "noatime",
+    "diratime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nolazytime",
+    // Always on.
+    "default_permissions",
+    "nosub",
+    "silent",
+];
+
+/// The same, with a value or as prefix.
+const PASSED_OVER_PREFIXES: [&str; 6] = ["x-", "X-", "comment=", "user=", "helper=", "uhelper="];
+
+/// How a mount is set up. `None`: as the default says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) read_only: bool,
+    pub(crate) allow_other: bool,
+    pub(crate) suid: bool,
+    pub(crate) dev: bool,
+    pub(crate) noexec: bool,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) umask: Option<u32>,
+    pub(crate) file_mask: Option<u32>,
+    pub(crate) directory_mask: Option<u32>,
+    pub(crate) user_ranges: Vec<Range>,
+    pub(crate) group_ranges: Vec<Range>,
+    pub(crate) threads: Option<u16>,
+    pub(crate) cache_ttl_ns: Option<i64>,
+    pub(crate) metrics: Option<String>,
+    pub(crate) log: Option<Level>,
+}
+
+/// `HOST:DB:COUNT` of a map of ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) host: u32,
+    pub(crate) database: u32,
+    pub(crate) count: u32,
+}
+
+impl Settings {
+    /// Adds what an option list says. The error names the option and says what to write.
+    pub(crate) fn add_list(&mut self, list: &str) -> Result<(), String> {
+        list.split(',')
+            .map(str::trim)
+            .filter(|option| !option.is_empty())
+            .try_for_each(|option| self.add(option))
+    }
+
+    fn add(&mut self, option: &str) -> Result<(), String> {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        match (name, value) {
+            ("ro", None) => self.read_only = true,
+            ("rw", None) => self.read_only = false,
+            ("allow_other", None) => self.allow_other = true,
+            ("suid", None) => self.suid = true,
+            ("nosuid", None) => self.suid = false,
+            ("dev", None) => self.dev = true,
+            ("nodev", None) => self.dev = false,
+            ("exec", None) => self.noexec = false,
+            ("noexec", None) => self.noexec = true,
+            ("uid", Some(value)) => self.uid = Some(parse_id(option, value)?),
+            ("gid", Some(value)) => self.gid = Some(parse_id(option, value)?),
+            ("umask", Some(value)) => self.umask = Some(parse_mask(option, value)?),
+            ("fmask", Some(value)) => self.file_mask = Some(parse_mask(option, value)?),
+            ("dmask", Some(value)) => self.directory_mask = Some(parse_mask(option, value)?),
+            ("map_uid", Some(value)) => self.user_ranges.push(parse_range(value)?),
+            ("map_gid", Some(value)) => self.group_ranges.push(parse_range(value)?),
+            ("threads", Some(value)) => self.threads = Some(parse_threads(value)?),
+            ("cache_ttl", Some(value)) => self.cache_ttl_ns = Some(parse_time(value)?),
+            ("metrics", Some(value)) => self.metrics = Some(value.to_owned()),
+            ("log", Some(value)) => self.log = Some(parse_level(value)?),
+            _ if PASSED_OVER.contains(&option)
+                || PASSED_OVER_PREFIXES
+                    .iter()
+                    .any(|prefix| option.starts_with(prefix)) => {}
+            ("sync" | "dirsync" | "mand" | "lazytime" | "remount" | "bind" | "move", None) => {
+                return Err(format!(
+                    "the option '{name}' is not supported; leave it out (fsync and O_SYNC always work)"
+                ));
+            }
+            _ => {
+                return Err(format!(
+                    "unknown mount option '{option}'; 'larder mount --help' lists the options"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The option list that says the same (`CLI-16`).
+    pub(crate) fn to_list(&self) -> String {
+        let mut list = vec![if self.read_only { "ro" } else { "rw" }.to_owned()];
+        for (is_set, name) in [
+            (self.allow_other, "allow_other"),
+            (self.suid, "suid"),
+            (self.dev, "dev"),
+            (self.noexec, "noexec"),
+        ] {
+            list.extend(is_set.then(|| name.to_owned()));
+        }
+        for (name, id) in [("uid", self.uid), ("gid", self.gid)] {
+            list.extend(id.map(|id| format!("{name}={id}")));
+        }
+        for (name, mask) in [
+            ("umask", self.umask),
+            ("fmask", self.file_mask),
+            ("dmask", self.directory_mask),
+        ] {
+            list.extend(mask.map(|mask| format!("{name}={mask:o}")));
+        }
+        for (name, ranges) in [
+            ("map_uid", &self.user_ranges),
+            ("map_gid", &self.group_ranges),
+        ] {
+            let show =
+                |range: &Range| format!("{name}={}:{}:{}", range.host, range.database, range.count);
+            list.extend(ranges.iter().map(show));
+        }
+        list.extend(self.threads.map(|threads| format!("threads={threads}")));
+        list.extend(
+            self.cache_ttl_ns
+                .map(|ns| format!("cache_ttl={}ms", ns / 1_000_000)),
+        );
+        list.extend(self.metrics.as_ref().map(|at| format!("metrics={at}")));
+        list.extend(self.log.map(|level| format!("log={level}").to_lowercase()));
+        list.join(",")
+    }
+
+    /// The options of the mount of `database`. [`larder::ErrorKind::InvalidInput`] when the maps of ids
+    /// contradict one another.
+    pub(crate) fn mount_options(&self, database: &Path) -> larder::Result<MountOptions> {
+        let defaults = MountOptions::default();
+        Ok(MountOptions {
+            database_path: database.to_owned(),
+            read_only: self.read_only,
+            allow_other: self.allow_other || defaults.allow_other,
+            suid: self.suid,
+            dev: self.dev,
+            exec: !self.noexec,
+            has_metrics: self.metrics.is_some(),
+            threads: self.threads.map_or(defaults.threads, usize::from),
+            cache_ttl: self.cache_ttl_ns.map_or(defaults.cache_ttl, |ns| {
+                Duration::from_nanos(ns.unsigned_abs())
+            }),
+            id_map: IdMap {
+                users: ids("uid", self.uid, &self.user_ranges)?,
+                groups: ids("gid", self.gid, &self.group_ranges)?,
+                file_mask: self.file_mask.or(self.umask),
+                directory_mask: self.directory_mask.or(self.umask),
+            },
+        })
+    }
+}
+
+fn ids(name: &str, squash: Option<u32>, ranges: &[Range]) -> larder::Result<Ids> {
+    match (squash, ranges) {
+        (None, []) => Ok(Ids::Same),
+        (Some(id), []) => Ok(Ids::Squash(id)),
+        (Some(_), [_, ..]) => Err(larder::Error::new(
+            larder::ErrorKind::InvalidInput,
+            format!("'{name}' and 'map_{name}' exclude one another; give one of them"),
+        )),
+        (None, ranges) => Ids::ranges(
+            ranges
+                .iter()
+                .map(|range| IdRange {
+                    host: range.host,
+                    database: range.database,
+                    count: range.count,
+                })
+                .collect(),
+        ),
+    }
+}
+
+fn parse_id(option: &str, value: &str) -> Result<u32, String> {
+    value
+        .parse()
+        .ok()
+        .filter(|id| *id != u32::MAX)
+        .ok_or_else(|| format!("'{option}' is no id; write a number, as 'id -u' shows it"))
+}
+
+fn parse_mask(option: &str, value: &str) -> Result<u32, String> {
+    parse_mode(value)
+        .ok()
+        .filter(|mask| *mask <= 0o777)
+        .ok_or_else(|| format!("'{option}' is no mask; write it in octal, like 022"))
+}
+
+/// `HOST:DB` or `HOST:DB:COUNT`.
+pub(crate) fn parse_range(value: &str) -> Result<Range, String> {
+    let parts: Option<Vec<u32>> = value.split(':').map(|part| part.parse().ok()).collect();
+    match parts.as_deref() {
+        Some(&[host, database]) => Ok(Range {
+            host,
+            database,
+            count: 1,
+        }),
+        Some(&[host, database, count]) => Ok(Range {
+            host,
+            database,
+            count,
+        }),
+        _ => Err(format!(
+            "'{value}' is no map of ids; write HOST:DB or HOST:DB:COUNT, like 1000:501"
+        )),
+    }
+}
+
+fn parse_threads(value: &str) -> Result<u16, String> {
+    value
+        .parse()
+        .ok()
+        .filter(|count| (1..=1024).contains(count))
+        .ok_or_else(|| format!("'threads={value}' is no count; write 1 to 1024"))
+}
+
+/// `error`, `warn`, `info`, `debug` or `trace`.
+pub(crate) fn parse_level(value: &str) -> Result<Level, String> {
+    match value {
+        "error" => Ok(Level::ERROR),
+        "warn" => Ok(Level::WARN),
+        "info" => Ok(Level::INFO),
+        "debug" => Ok(Level::DEBUG),
+        "trace" => Ok(Level::TRACE),
+        _ => Err(format!(
+            "'{value}' is no level of the log; write error, warn, info, debug or trace"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_fuse::NewOwner;
+
+    fn read(list: &str) -> Result<Settings, String> {
+        let mut settings = Settings::default();
+        settings.add_list(list)?;
+        Ok(settings)
+    }
+
+    #[test]
+    fn a_list_is_read_as_it_was_written() {
+        let full = "ro,allow_other,suid,dev,noexec,uid=5,gid=6,umask=22,fmask=133,dmask=22,\
+                    map_uid=1:2:3,map_uid=9:9:1,map_gid=0:7:1,threads=4,cache_ttl=1500ms,\
+                    metrics=[::1]:9,log=debug";
+        let settings = read(full).unwrap();
+        assert_eq!(settings.to_list(), full, "CLI-16");
+        // Every setting alone, so that none leans on another.
+        for option in full
+            .split(',')
+            .chain(["rw", "", "cache_ttl=0s", "log=error"])
+        {
+            let settings = read(option).unwrap();
+            assert_eq!(
+                read(&settings.to_list()).unwrap(),
+                settings,
+                "CLI-16: {option}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_mount_passes_on_is_understood() {
+        let passed = "rw,nosuid,nodev,noexec,relatime,_netdev,nofail,noauto,user=joe,x-systemd.automount,\
+                      x-gvfs-show,comment=mine,defaults";
+        let settings = read(passed).unwrap();
+        assert_eq!(
+            settings,
+            Settings {
+                noexec: true,
+                ..Settings::default()
+            }
+        );
+        assert!(
+            read("ro,rw").is_ok_and(|settings| !settings.read_only),
+            "the last one counts"
+        );
+    }
+
+    #[test]
+    fn nothing_unknown_is_taken() {
+        for bad in [
+            "noatim",
+            "ro=1",
+            "uid",
+            "uid=joe",
+            "uid=4294967295",
+            "umask=9",
+            "umask=1777",
+            "threads=0",
+            "cache_ttl=soon",
+            "map_uid=1",
+            "map_uid=1:2:3:4",
+            "log=loud",
+            "sync",
+            "allow_root",
+            "xattr",
+        ] {
+            let error = read(&format!("rw,{bad}")).unwrap_err();
+            assert!(
+                error.contains(bad.split('=').next_back().unwrap()),
+                "CLI-17: {error}"
+            );
+            assert!(error.contains("; "), "CLI-1: no remedy: {error}");
+        }
+    }
+
+    #[test]
+    fn ids_are_squashed_or_mapped() {
+        let options = |list: &str| read(list).unwrap().mount_options(Path::new("/db"));
+        let made = options("uid=7,map_gid=1000:501,umask=077,dmask=022,ro,threads=3").unwrap();
+        assert_eq!(made.id_map.users, Ids::Squash(7));
+        assert_eq!(made.id_map.groups.new_owner(1000), NewOwner::Store(501));
+        assert_eq!(
+            (made.id_map.file_mask, made.id_map.directory_mask),
+            (Some(0o77), Some(0o22))
+        );
+        assert!(made.read_only && !made.suid && !made.dev && made.exec && made.threads == 3);
+        for bad in [
+            "uid=7,map_uid=1:2",
+            "map_uid=1:2,map_uid=1:3",
+            "map_gid=1:2:0",
+        ] {
+            let error = options(bad).unwrap_err();
+            assert_eq!(error.kind(), larder::ErrorKind::InvalidInput, "{bad}");
+        }
+        let defaults = options("rw").unwrap();
+        assert!(defaults.id_map.is_identity());
+        assert_eq!(defaults.cache_ttl, MountOptions::default().cache_ttl);
+    }
+}

@@ -1,0 +1,393 @@
+//! Whose files the mount shows: users, groups and permissions, translated between host and database.
+//!
+//! # Words
+//! *Host ids* are the user and group numbers that programs see and the kernel checks. *Database ids*
+//! stand in the rows. A *range* names equally many of both. *Squashed* ids are all shown as one. An id
+//! that no range names is *unmapped*.
+//!
+//! # Invariants
+//! * `IDMAP-1` Ranges are one-to-one: what is stored for a host id is shown as that id again, and no two
+//!   database ids are shown as one, except as [`UNMAPPED`].
+//! * `IDMAP-2` An unmapped database id is shown as [`UNMAPPED`], which is nobody's: the kernel then grants
+//!   its file no rights but those of others, and refuses all changes, as with an idmapped mount. An
+//!   unmapped host id is never stored (`EOVERFLOW`).
+//! * `IDMAP-3` Squashing changes no owner in the database: what is made gets the owner of its directory,
+//!   and a change of owner is refused unless it asks for what is shown.
+//!
+//! Pure: no I/O.
+
+use larder::{Attr, Error, ErrorKind, FileKind};
+
+/// What the kernel takes for "no such id"; `stat` then shows 65534 (nobody).
+pub const UNMAPPED: u32 = u32::MAX;
+
+/// Equally many host ids and database ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdRange {
+    /// The first host id.
+    pub host: u32,
+    /// The database id that is shown as that.
+    pub database: u32,
+    /// How many, ≥ 1.
+    pub count: u32,
+}
+
+/// How ids of one sort, users or groups, are translated.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Ids {
+    /// Not at all.
+    #[default]
+    Same,
+    /// Everything is shown as belonging to this host id.
+    Squash(u32),
+    /// One-to-one; made by [`Ids::ranges`].
+    Ranges(Vec<IdRange>),
+}
+
+/// What a change of owner comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NewOwner {
+    /// Store this database id.
+    Store(u32),
+    /// It is shown as that already.
+    Keep,
+    /// The id has no place in the database (`EOVERFLOW`).
+    Unmapped,
+    /// The ids are squashed (`EPERM`).
+    Refused,
+}
+
+impl Ids {
+    /// Translation by ranges. [`ErrorKind::InvalidInput`] when one is empty or leaves the numbers, or two
+    /// overlap on either side.
+    pub fn ranges(ranges: Vec<IdRange>) -> Result<Ids, Error> {
+        let bad = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        // The last number is nobody's.
+        let fits = |first: u32, count: u32| first.checked_add(count).is_some();
+        for (index, range) in ranges.iter().enumerate() {
+            let IdRange {
+                host,
+                database,
+                count,
+            } = *range;
+            if count == 0 || !fits(host, count) || !fits(database, count) {
+                return Err(bad(format!(
+                    "{host}:{database}:{count} is no range of ids; write HOST:DB:COUNT, below 4294967295"
+                )));
+            }
+            let meets =
+                |a: u32, b: u32, b_count: u32| a < b.saturating_add(b_count) && b < a + count;
+            for other in &ranges[..index] {
+                if meets(host, other.host, other.count)
+                    || meets(database, other.database, other.count)
+                {
+                    return Err(bad(format!(
+                        "{host}:{database}:{count} overlaps {}:{}:{}; give every id one translation",
+                        other.host, other.database, other.count
+                    )));
+                }
+            }
+        }
+        Ok(Ids::Ranges(ranges))
+    }
+
+    /// The host id that `database` is shown as.
+    pub fn to_host(&self, database: u32) -> u32 {
+        match self {
+            Ids::Same => database,
+            Ids::Squash(host) => *host,
+            Ids::Ranges(ranges) => ranges
+                .iter()
+                .find_map(|range| shift(database, range.database, range.host, range.count))
+                .unwrap_or(UNMAPPED), // IDMAP-2
+        }
+    }
+
+    /// The database id of what the host id `caller` makes, in a directory that `directory` owns;
+    /// `None`: it is unmapped.
+    pub fn owner_of_new(&self, caller: u32, directory: u32) -> Option<u32> {
+        match self {
+            Ids::Same => Some(caller),
+            Ids::Squash(_) => Some(directory), // IDMAP-3
+            Ids::Ranges(_) => self.stored(caller),
+        }
+    }
+
+    /// What a change of owner to the host id `wanted` comes to.
+    pub fn new_owner(&self, wanted: u32) -> NewOwner {
+        match self {
+            Ids::Squash(shown) if *shown == wanted => NewOwner::Keep,
+            Ids::Squash(_) => NewOwner::Refused, // IDMAP-3
+            Ids::Same | Ids::Ranges(_) => match self.stored(wanted) {
+                Some(id) => NewOwner::Store(id),
+                None => NewOwner::Unmapped,
+            },
+        }
+    }
+
+    /// The database id that is shown as `host`; `None`: none is, or any.
+    fn stored(&self, host: u32) -> Option<u32> {
+        match self {
+            Ids::Same => Some(host),
+            Ids::Squash(_) => None,
+            Ids::Ranges(ranges) => ranges
+                .iter()
+                .find_map(|range| shift(host, range.host, range.database, range.count)),
+        }
+    }
+}
+
+/// `id` moved from the range at `from` to the one at `to`.
+fn shift(id: u32, from: u32, to: u32, count: u32) -> Option<u32> {
+    let offset = id.checked_sub(from)?;
+    (offset < count).then(|| to + offset)
+}
+
+/// All translations of a mount.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IdMap {
+    /// Of users.
+    pub users: Ids,
+    /// Of groups.
+    pub groups: Ids,
+    /// Files show the permissions `0777` less this mask, whatever is stored; as fuse(8) has `umask`.
+    pub file_mask: Option<u32>,
+    /// The same of directories.
+    pub directory_mask: Option<u32>,
+}
+
+impl IdMap {
+    /// Whether everything is shown as it is stored.
+    pub fn is_identity(&self) -> bool {
+        *self == IdMap::default()
+    }
+
+    /// Whether owners of new nodes come from their directory.
+    pub fn is_squashed(&self) -> bool {
+        matches!(self.users, Ids::Squash(_)) || matches!(self.groups, Ids::Squash(_))
+    }
+
+    /// Attributes from the database as the mount shows them.
+    pub fn show(&self, attr: &mut Attr) {
+        attr.uid = self.users.to_host(attr.uid);
+        attr.gid = self.groups.to_host(attr.gid);
+        let mask = match attr.kind {
+            FileKind::Directory => self.directory_mask,
+            // The kernel looks at no permissions of a symbolic link.
+            FileKind::Symlink => None,
+            _ => self.file_mask,
+        };
+        if let Some(mask) = mask {
+            attr.mode = attr.mode & 0o7000 | 0o777 & !mask;
+        }
+    }
+}
+
+// ---- ACLs -----------------------------------------------------------------------------------------
+
+/// Length of the version in front of an ACL in its attribute, and of each entry: a tag and permissions of
+/// two bytes each, and an id (linux/posix_acl_xattr.h). Little-endian.
+const ACL_HEADER_BYTES: usize = 4;
+const ACL_ENTRY_BYTES: usize = 8;
+/// Tags of the entries whose id counts.
+const ACL_USER: u16 = 0x02;
+const ACL_GROUP: u16 = 0x08;
+
+impl IdMap {
+    /// Whether ACLs make sense: not where one user is shown for many, or masks replace permissions.
+    pub fn has_acls(&self) -> bool {
+        !self.is_squashed() && self.file_mask.is_none() && self.directory_mask.is_none()
+    }
+
+    /// The value of an attribute with an ACL, from the database, as the mount shows it.
+    pub fn acl_to_host(&self, acl: &mut [u8]) {
+        // All ids can be shown.
+        let _all = self.translate_acl(acl, |ids, id| Some(ids.to_host(id)));
+    }
+
+    /// Such a value from a program, as it is stored; `None`: an id in it is unmapped.
+    pub fn acl_to_database(&self, acl: &mut [u8]) -> Option<()> {
+        self.translate_acl(acl, Ids::stored)
+    }
+
+    /// What is no ACL is left as it is, for others to refuse.
+    fn translate_acl(
+        &self,
+        acl: &mut [u8],
+        translate: impl Fn(&Ids, u32) -> Option<u32>,
+    ) -> Option<()> {
+        let entries = acl.get_mut(ACL_HEADER_BYTES..).unwrap_or_default();
+        for entry in entries.as_chunks_mut::<ACL_ENTRY_BYTES>().0 {
+            let [tag0, tag1, _, _, id @ ..] = entry;
+            let ids = match u16::from_le_bytes([*tag0, *tag1]) {
+                ACL_USER => &self.users,
+                ACL_GROUP => &self.groups,
+                _ => continue,
+            };
+            *id = translate(ids, u32::from_le_bytes(*id))?.to_le_bytes();
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn range(host: u32, database: u32, count: u32) -> IdRange {
+        IdRange {
+            host,
+            database,
+            count,
+        }
+    }
+
+    /// Ids near the borders of small ranges, and the largest ones.
+    fn id() -> impl Strategy<Value = u32> {
+        prop_oneof![0_u32..40, u32::MAX - 3..=u32::MAX]
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_are_one_to_one_or_refused(
+            list in proptest::collection::vec((0_u32..30, 0_u32..30, 0_u32..8), 1..4),
+            ids in proptest::collection::vec(id(), 2..20),
+        ) {
+            // The model: a list of pairs.
+            let pairs: Vec<(u32, u32)> = list
+                .iter()
+                .flat_map(|&(host, database, count)| (0..count).map(move |n| (host + n, database + n)))
+                .collect();
+            let unique = |side: fn(&(u32, u32)) -> u32| {
+                let set: std::collections::HashSet<u32> = pairs.iter().map(side).collect();
+                set.len() == pairs.len()
+            };
+            let is_sound = unique(|p| p.0) && unique(|p| p.1) && list.iter().all(|r| r.2 > 0);
+            let made = Ids::ranges(list.iter().map(|&(h, d, c)| range(h, d, c)).collect());
+            prop_assert_eq!(made.is_ok(), is_sound, "IDMAP-1");
+            let Ok(made) = made else { return Ok(()) };
+            for id in ids {
+                let shown = pairs.iter().find(|p| p.1 == id).map_or(UNMAPPED, |p| p.0);
+                prop_assert_eq!(made.to_host(id), shown, "IDMAP-2");
+                let stored = pairs.iter().find(|p| p.0 == id).map(|p| p.1);
+                prop_assert_eq!(made.owner_of_new(id, 7), stored, "IDMAP-2");
+                let owner = stored.map_or(NewOwner::Unmapped, NewOwner::Store);
+                prop_assert_eq!(made.new_owner(id), owner);
+                if let Some(stored) = stored {
+                    prop_assert_eq!(made.to_host(stored), id, "IDMAP-1");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_stay_within_the_numbers() {
+        let ids = |r: IdRange| Ids::ranges(vec![r]);
+        assert!(ids(range(0, 0, u32::MAX)).is_ok());
+        for bad in [
+            range(0, 0, 0),
+            range(1, 0, u32::MAX),
+            range(0, 1, u32::MAX),
+            range(UNMAPPED, 5, 1),
+        ] {
+            assert_eq!(ids(bad).unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+        let all = ids(range(0, 0, u32::MAX)).unwrap();
+        assert_eq!(all.to_host(u32::MAX - 1), u32::MAX - 1);
+        assert_eq!(all.owner_of_new(UNMAPPED, 0), None, "IDMAP-2");
+    }
+
+    #[test]
+    fn squashing_keeps_the_owners_in_the_database() {
+        let ids = Ids::Squash(1000);
+        assert_eq!((ids.to_host(501), ids.to_host(0)), (1000, 1000));
+        assert_eq!(ids.owner_of_new(1000, 501), Some(501), "IDMAP-3");
+        assert_eq!(ids.new_owner(1000), NewOwner::Keep, "IDMAP-3");
+        assert_eq!(ids.new_owner(0), NewOwner::Refused, "IDMAP-3");
+        assert_eq!(Ids::Same.owner_of_new(5, 501), Some(5));
+        assert_eq!(Ids::Same.new_owner(5), NewOwner::Store(5));
+    }
+
+    #[test]
+    fn masks_replace_permissions_and_nothing_else() {
+        let map = IdMap {
+            file_mask: Some(0o137),
+            directory_mask: Some(0o027),
+            ..IdMap::default()
+        };
+        assert!(!map.is_identity() && !map.is_squashed());
+        let shown = |kind, mode| {
+            let mut attr = attr(kind, mode);
+            map.show(&mut attr);
+            (attr.uid, attr.mode)
+        };
+        assert_eq!(shown(FileKind::File, 0o4600), (7, 0o4640));
+        assert_eq!(shown(FileKind::Directory, 0o1000), (7, 0o1750));
+        assert_eq!(shown(FileKind::Symlink, 0o777), (7, 0o777));
+        assert!(IdMap::default().is_identity());
+    }
+
+    #[test]
+    fn ids_in_acls_are_translated() {
+        let map = IdMap {
+            users: Ids::ranges(vec![range(1000, 501, 2)]).unwrap(),
+            groups: Ids::ranges(vec![range(7, 8, 1)]).unwrap(),
+            ..IdMap::default()
+        };
+        assert!(map.has_acls());
+        let acl = |user: u32, group: u32| {
+            let mut bytes = vec![2, 0, 0, 0];
+            // The owner's entry has no id; its field stays.
+            for (tag, id) in [
+                (1_u16, u32::MAX),
+                (2, user),
+                (4, u32::MAX),
+                (8, group),
+                (0x20, u32::MAX),
+            ] {
+                bytes.extend(tag.to_le_bytes());
+                bytes.extend(6_u16.to_le_bytes());
+                bytes.extend(id.to_le_bytes());
+            }
+            bytes
+        };
+        let mut value = acl(1001, 7);
+        assert_eq!(map.acl_to_database(&mut value), Some(()));
+        assert_eq!(value, acl(502, 8));
+        map.acl_to_host(&mut value);
+        assert_eq!(value, acl(1001, 7), "IDMAP-1");
+        assert_eq!(map.acl_to_database(&mut acl(5, 7)), None, "IDMAP-2");
+        let mut foreign = acl(9, 8);
+        map.acl_to_host(&mut foreign);
+        assert_eq!(foreign, acl(UNMAPPED, 7), "IDMAP-2");
+        for odd in [&[][..], &[2, 0], &[2, 0, 0, 0, 2, 0, 6]] {
+            let mut bytes = odd.to_vec();
+            assert_eq!(map.acl_to_database(&mut bytes), Some(()));
+            assert_eq!(bytes, odd);
+        }
+        let masked = IdMap {
+            file_mask: Some(0o22),
+            ..IdMap::default()
+        };
+        assert!(!masked.has_acls());
+    }
+
+    fn attr(kind: FileKind, mode: u32) -> Attr {
+        Attr {
+            node: larder::NodeId::ROOT,
+            kind,
+            mode,
+            uid: 7,
+            gid: 7,
+            nlink: 1,
+            size_bytes: 0,
+            allocated_bytes: 0,
+            atime_ns: 0,
+            mtime_ns: 0,
+            ctime_ns: 0,
+            btime_ns: 0,
+            rdev: 0,
+        }
+    }
+}

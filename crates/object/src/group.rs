@@ -1,0 +1,113 @@
+//! The open group: what the next commit holds beside what is in the nodes.
+
+use crate::node::Node;
+use larder_space::format::{Extent, Ino, SegmentIndex, SessionId, StoreId};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The open group: what is not in a node.
+#[derive(Default)]
+pub(crate) struct Group {
+    pub dirty: Vec<Arc<Node>>,
+    /// When the first change came.
+    pub started: Option<Instant>,
+    pub retired: Vec<Extent>,
+    /// Written already, to be flushed: what moved in this group.
+    pub allocated: Vec<(Extent, StoreId, Ino)>,
+    pub retired_bytes: u64,
+    pub segments: Vec<(SegmentIndex, u64)>,
+    pub orphans_added: Vec<(StoreId, Ino)>,
+    pub orphans_removed: Vec<(StoreId, Ino)>,
+    pub holders_added: Vec<(StoreId, Ino, SessionId)>,
+    pub holders_removed: Vec<(StoreId, Ino, SessionId)>,
+    /// A change of names or attributes is in it.
+    pub has_names: bool,
+    /// Other sessions live (`SESSION-4`). Kept from group to group.
+    pub has_others: bool,
+    /// Reclaim found everything pinned: not before this moment again.
+    pub reclaim_after: Option<Instant>,
+}
+
+impl Group {
+    /// Adds a node with changes.
+    pub fn push(&mut self, node: Arc<Node>) {
+        self.started.get_or_insert_with(Instant::now);
+        self.dirty.push(node);
+    }
+
+    /// Whether there is nothing to commit.
+    pub fn is_empty(&self) -> bool {
+        self.dirty.is_empty()
+            && self.retired.is_empty()
+            && self.segments.is_empty()
+            && self.orphans_added.is_empty()
+            && self.orphans_removed.is_empty()
+            && self.holders_added.is_empty()
+            && self.holders_removed.is_empty()
+    }
+
+    /// An inode lost its last name, or never had one; `holder` has it open.
+    pub fn add_orphan(&mut self, (store, ino): (StoreId, Ino), holder: Option<SessionId>) {
+        self.orphans_added.push((store, ino));
+        self.holders_added
+            .extend(holder.map(|session| (store, ino, session)));
+    }
+
+    /// An inode without a name gets one. What this group adds, the catalog never hears of.
+    pub fn adopt_orphan(&mut self, (store, ino): (StoreId, Ino)) {
+        match self
+            .orphans_added
+            .iter()
+            .rposition(|&id| id == (store, ino))
+        {
+            Some(index) => {
+                self.orphans_added.remove(index);
+                self.holders_added
+                    .retain(|&(s, i, _)| (s, i) != (store, ino));
+            }
+            None => self.orphans_removed.push((store, ino)),
+        }
+    }
+
+    /// The same inode loses that name again. `true`: in the group that gave it, so that the catalog
+    /// knows it as an orphan still.
+    pub fn orphan_again(
+        &mut self,
+        (store, ino): (StoreId, Ino),
+        is_open: bool,
+        session: SessionId,
+    ) -> bool {
+        let Some(index) = self
+            .orphans_removed
+            .iter()
+            .rposition(|&id| id == (store, ino))
+        else {
+            return false;
+        };
+        self.orphans_removed.remove(index);
+        if !is_open {
+            self.holders_removed.push((store, ino, session));
+        }
+        true
+    }
+
+    /// Nodes with changes.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.dirty.iter()
+    }
+
+    /// How many there are.
+    pub fn node_count(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Closes the group; the next one is open.
+    pub fn take(&mut self) -> Group {
+        let next = Group {
+            has_others: self.has_others,
+            reclaim_after: self.reclaim_after,
+            ..Group::default()
+        };
+        std::mem::replace(self, next)
+    }
+}
