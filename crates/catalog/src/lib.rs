@@ -58,6 +58,7 @@ mod constraints;
 mod error;
 mod extents;
 mod guards;
+mod log_vfs;
 mod meta;
 mod open;
 mod patches;

@@ -3,7 +3,7 @@
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::guards::Guards;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
-use crate::{Catalog, Writer, codec, meta, stores};
+use crate::{Catalog, Writer, codec, log_vfs, meta, stores};
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
@@ -105,7 +105,12 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
         )));
     }
     let path = dir.join(CATALOG_FILE);
-    let connection = connect(&path, options, OpenFlags::empty(), timeout)?;
+    // LOG-1: this connection is ours alone, and `configure` has it sync every commit.
+    let with_log = CatalogOptions {
+        vfs: Some(log_vfs::register(options.vfs.as_deref())?),
+    };
+    let connection = connect(&path, &with_log, OpenFlags::empty(), timeout)?;
+    sync_commits(&connection)?;
     identify(&connection, &path)?;
     schema::upgrade(&connection, STEPS)?;
     configure(&connection)?;
@@ -181,9 +186,7 @@ pub(crate) fn configure(connection: &Connection) -> Result<()> {
     if journal_mode != "wal" {
         use_wal(connection)?; // Somebody's shell changed it.
     }
-    connection
-        .pragma_update(None, "synchronous", "FULL")
-        .at("synchronous")?;
+    sync_commits(connection)?;
     // Else a statement with a range over a parameter is compiled anew whenever the value changes.
     connection
         .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
@@ -195,6 +198,13 @@ pub(crate) fn configure(connection: &Connection) -> Result<()> {
     connection
         .pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))
         .at("wal_autocheckpoint")
+}
+
+/// Every commit is durable when it returns (`CATALOG-7`).
+fn sync_commits(connection: &Connection) -> Result<()> {
+    connection
+        .pragma_update(None, "synchronous", "FULL")
+        .at("synchronous")
 }
 
 fn use_wal(connection: &Connection) -> Result<()> {

@@ -4,7 +4,7 @@
 //! Each workload makes the calls that the kernel's requests lead to: `create1`, `create4`, `create32` (by
 //! that many threads: look up a name that is absent, create, open, write 10 KB, close), `fsync1`, `fsync32`
 //! (the same with 1 KB and fsync), `over` and `append` (4 KiB and fsync), `list` (entries with attributes,
-//! after opening anew), `find` (entries), `remove` (look up, unlink). `--plain` does the same to plain files in the
+//! after opening anew), `find` (entries), `remove` (look up, unlink), `stream` (1 MiB writes to files of 64 MiB). `--plain` does the same to plain files in the
 //! same directory. Printed: wall µs per operation; CPU µs per operation of the whole process,
 //! and of them those of the calling threads.
 
@@ -28,9 +28,9 @@ const OWNER: Caller = Caller {
 const LISTING: usize = 1000;
 const LARGE_BYTES: u64 = 256 << 20;
 
-const WORKLOADS: [&str; 10] = [
+const WORKLOADS: [&str; 11] = [
     "create1", "create4", "create32", "fsync1", "fsync32", "over", "append", "list", "find",
-    "remove",
+    "remove", "stream",
 ];
 
 fn main() -> Outcome {
@@ -91,6 +91,9 @@ fn measure(dir: &Path, files: usize, has_plain: bool, is_wanted: &dyn Fn(&str) -
         sides.overwrite("append", files / 10, &mut |index| {
             LARGE_BYTES + index * 4096
         })?;
+    }
+    if is_wanted("stream") {
+        sides.stream("stream")?;
     }
     if is_wanted("list") || is_wanted("find") || is_wanted("remove") {
         sides.make_files("many", 1, files, &[7; 1000], false)?;
@@ -211,6 +214,34 @@ impl Sides {
         meter.stop(name, "plain", files)?;
         File::open(&plain)?.sync_all()?;
         Ok(())
+    }
+
+    /// An operation is a write of 1 MiB.
+    fn stream(&self, name: &str) -> Outcome {
+        let directory = self.make_directory(name)?;
+        let database = self.database()?;
+        let part = vec![3; 1 << 20];
+        let (files, parts) = (8, 64);
+        let mut meter = Meter::start()?;
+        for file in 0..files {
+            let name = Name::new(format!("file-{}", file % 2).as_bytes())?;
+            if database.lookup(directory, &name).is_ok() {
+                database.unlink(directory, &name)?;
+            }
+            let (_, handle) = database.create_file(directory, &name, 0o644, OWNER, true)?;
+            // By another thread each, as a mount's workers do.
+            for first in 0..2 {
+                let write = || {
+                    (first * parts / 2..(first + 1) * parts / 2)
+                        .try_for_each(|at| handle.write_at(at << 20, &part))
+                };
+                std::thread::scope(|scope| scope.spawn(write).join())
+                    .map_err(|_| "a thread panicked")??;
+            }
+        }
+        meter.stop(name, "larder", files * parts as usize)?;
+        database.sync()?;
+        meter.stop(name, "  … durable", files * parts as usize)
     }
 
     fn overwrite(&self, name: &str, count: usize, at: &mut dyn FnMut(u64) -> u64) -> Outcome {

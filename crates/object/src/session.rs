@@ -182,6 +182,7 @@ impl Engine {
         self.grow_ahead();
         self.compact_if_due();
         self.shrink_cache();
+        crate::chunk_pool::rest();
         Ok(())
     }
 
