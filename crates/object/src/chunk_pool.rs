@@ -9,9 +9,8 @@
 //! * `POOL-1` A buffer that is taken is empty, and has the room that was asked for.
 //! * `POOL-2` Free buffers have at most [`FREE_BYTES_MAX`].
 
-use crate::engine::lock;
 use larder_segment::AlignedBuf;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Room of buffers, bytes: of a lone block, of a small file, of a whole chunk.
@@ -27,6 +26,10 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
     take_count: 0,
     seen: None,
 });
+
+fn pool() -> MutexGuard<'static, Pool> {
+    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 struct Pool {
     /// By index of [`SIZES`].
@@ -44,7 +47,7 @@ pub(crate) fn take(len_bytes: usize) -> AlignedBuf {
         return AlignedBuf::with_capacity(len_bytes);
     };
     let found = {
-        let mut pool = lock(&POOL);
+        let mut pool = self::pool();
         pool.take_count += 1;
         let found = pool.free[class].pop();
         pool.bytes -= found.as_ref().map_or(0, |_| SIZES[class]);
@@ -63,7 +66,7 @@ pub(crate) fn give(mut buffer: AlignedBuf) {
     let Some(class) = SIZES.iter().rposition(|&size| size <= buffer.room_bytes()) else {
         return;
     };
-    let mut pool = lock(&POOL);
+    let mut pool = self::pool();
     if pool.bytes + SIZES[class] <= FREE_BYTES_MAX {
         pool.bytes += SIZES[class];
         buffer.resize(0, 0);
@@ -75,7 +78,7 @@ pub(crate) fn give(mut buffer: AlignedBuf) {
 /// Returns what is free to the system when nobody has taken any for [`IDLE`]. The background calls it at
 /// every tick.
 pub(crate) fn rest() {
-    let mut pool = lock(&POOL);
+    let mut pool = self::pool();
     if pool.bytes == 0 {
         return;
     }
@@ -116,7 +119,7 @@ mod tests {
             .map(|_| AlignedBuf::with_capacity(SIZES[2]))
             .collect();
         many.into_iter().for_each(give);
-        let bytes = lock(&POOL).bytes;
+        let bytes = pool().bytes;
         assert!(bytes <= FREE_BYTES_MAX, "POOL-2");
         assert!(bytes > FREE_BYTES_MAX / 2, "others take few");
     }

@@ -1,5 +1,7 @@
 //! Whose files a mount shows: squashed, mapped, and by an idmapped mount of the kernel on top. As root.
 
+#![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
+
 use crate::common::{TestMount, shell};
 use larder_fuse::{IdMap, IdRange, Ids};
 use std::fs;
