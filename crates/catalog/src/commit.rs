@@ -152,11 +152,17 @@ pub(crate) fn insert_inode(
     statement.raw_execute()
 }
 
-/// `CATALOG-4`: no later inode gets this number or a lower one.
+/// Inode numbers that the counter is raised by at a time: its page is written once for so many.
+const INO_STRIDE: i64 = 64;
+
+/// `CATALOG-4`: no later inode gets this number or a lower one. What is left of a stride when a session
+/// ends is never used.
 pub(crate) fn raise_next_ino(txn: &Connection, store: StoreId, ino_max: u64) -> Result<()> {
-    txn.prepare_cached("UPDATE larder_store SET next_ino = max(next_ino, ?2) WHERE id = ?1")
-        .and_then(|mut raise| raise.execute(params![store.0, signed(ino_max) + 1]))
-        .at("larder_store")?;
+    txn.prepare_cached(
+        "UPDATE larder_store SET next_ino = ?2 + ?3 WHERE id = ?1 AND next_ino <= ?2",
+    )
+    .and_then(|mut raise| raise.execute(params![store.0, signed(ino_max), INO_STRIDE]))
+    .at("larder_store")?;
     Ok(())
 }
 

@@ -58,6 +58,7 @@ mod constraints;
 mod error;
 mod extents;
 mod guards;
+mod log_vfs;
 mod meta;
 mod open;
 mod patches;
@@ -101,6 +102,8 @@ const READERS_MAX: usize = 8;
 pub struct Catalog {
     path: PathBuf,
     options: CatalogOptions,
+    /// What a catalog has is decided when it is created.
+    page_bytes: u32,
     writer: Mutex<Writer>,
     checkpointer: Mutex<Connection>,
     readers: Mutex<Vec<Connection>>,
@@ -172,7 +175,7 @@ impl Catalog {
                 Ok((row.get(1)?, row.get(2)?))
             })
             .at("the length of the log")?;
-        Ok((log - copied).max(0) as u64 * u64::from(crate::open::PAGE_BYTES))
+        Ok((log - copied).max(0) as u64 * u64::from(self.page_bytes))
     }
 
     /// Bytes of the log file on disk; 0 when there is none.

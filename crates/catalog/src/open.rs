@@ -3,7 +3,7 @@
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::guards::Guards;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
-use crate::{Catalog, Writer, codec, meta, stores};
+use crate::{Catalog, Writer, codec, log_vfs, meta, stores};
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
@@ -14,8 +14,9 @@ use std::time::Duration;
 
 /// The catalog's file in the database directory.
 pub const CATALOG_FILE: &str = "catalog.db";
-/// Bytes of a catalog page (EVIDENCE: 8–16 KiB are best for group commits of small rows).
-pub(crate) const PAGE_BYTES: u32 = 8192;
+/// Bytes of a page of a new catalog: a commit of one file writes a few whole pages, and group commits
+/// fill theirs whatever the size (docs/decisions/0019-commit-speed.md).
+const PAGE_BYTES: u32 = 4096;
 /// Compiled statements that each connection keeps.
 const STATEMENTS_MAX: usize = 256;
 /// The first SQLite without the WAL-reset corruption.
@@ -104,16 +105,25 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
         )));
     }
     let path = dir.join(CATALOG_FILE);
-    let connection = connect(&path, options, OpenFlags::empty(), timeout)?;
+    // LOG-1: this connection is ours alone, and `configure` has it sync every commit.
+    let with_log = CatalogOptions {
+        vfs: Some(log_vfs::register(options.vfs.as_deref())?),
+    };
+    let connection = connect(&path, &with_log, OpenFlags::empty(), timeout)?;
+    sync_commits(&connection)?;
     identify(&connection, &path)?;
     schema::upgrade(&connection, STEPS)?;
     configure(&connection)?;
     let data_version = crate::data_version(&connection)?;
+    let page_bytes = connection
+        .pragma_query_value(None, "page_size", |row| row.get(0))
+        .at("page_size")?;
     let checkpointer = connect(&path, options, OpenFlags::empty(), CHECKPOINT_TIMEOUT)?;
     configure(&checkpointer)?;
     Ok(Catalog {
         path,
         options: options.clone(),
+        page_bytes,
         writer: Mutex::new(Writer {
             connection,
             data_version,
@@ -176,9 +186,7 @@ pub(crate) fn configure(connection: &Connection) -> Result<()> {
     if journal_mode != "wal" {
         use_wal(connection)?; // Somebody's shell changed it.
     }
-    connection
-        .pragma_update(None, "synchronous", "FULL")
-        .at("synchronous")?;
+    sync_commits(connection)?;
     // Else a statement with a range over a parameter is compiled anew whenever the value changes.
     connection
         .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
@@ -190,6 +198,13 @@ pub(crate) fn configure(connection: &Connection) -> Result<()> {
     connection
         .pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))
         .at("wal_autocheckpoint")
+}
+
+/// Every commit is durable when it returns (`CATALOG-7`).
+fn sync_commits(connection: &Connection) -> Result<()> {
+    connection
+        .pragma_update(None, "synchronous", "FULL")
+        .at("synchronous")
 }
 
 fn use_wal(connection: &Connection) -> Result<()> {

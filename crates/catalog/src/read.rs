@@ -5,6 +5,7 @@ use crate::codec::{self, TextOrBlob, signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::meta::find_meta;
 use crate::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
+use crate::statements::StoreSql;
 use crate::{Catalog, schema};
 use larder_format::{CommitSeq, Ino, Name, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -69,23 +70,58 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<DirentRow>> {
         let sql = self.store_sql(store)?;
+        self.dirent_page(&sql, &sql.dirents, (parent, after, limit), |row| {
+            Ok(DirentRow {
+                name: codec::name(row, 0)?,
+                ino: Ino(unsigned(row, 1)?),
+                kind: codec::kind(row, 2)?,
+            })
+        })
+    }
+
+    /// The same with the attributes of what the entries name.
+    pub fn dirents_with_rows(
+        &self,
+        store: StoreId,
+        parent: Ino,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, InodeRow)>> {
+        let sql = self.store_sql(store)?;
+        self.dirent_page(
+            &sql,
+            &sql.dirents_with_rows,
+            (parent, after, limit),
+            |row| Ok((codec::name(row, 0)?, inode_row_at(row, 1)?)),
+        )
+    }
+
+    /// Rows of entries: name, number and kind in the first three columns.
+    fn dirent_page<T>(
+        &self,
+        sql: &StoreSql,
+        text: &str,
+        (parent, after, limit): (Ino, Option<&Name>, usize),
+        decode: impl Fn(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>> {
         // No name is empty, and the empty text sorts before every name.
         let after = TextOrBlob(after.map_or(&[], Name::as_bytes));
         self.read(|reader| {
-            let mut page = reader.prepare_cached(&sql.dirents).at(&sql.table_dirent)?;
-            let mut rows =
-                page.query(params![signed(parent.0), after, row_limit(limit)]).at(&sql.table_dirent)?;
+            let mut page = reader.prepare_cached(text).at(&sql.table_dirent)?;
+            let mut rows = page
+                .query(params![signed(parent.0), after, row_limit(limit)])
+                .at(&sql.table_dirent)?;
             let mut found = Vec::new();
             while let Some(row) = rows.next().at(&sql.table_dirent)? {
-                let name = codec::name(row, 0).at(&sql.table_dirent)?;
-                let ino = Ino(unsigned(row, 1).at(&sql.table_dirent)?);
                 if row.get_ref(2).at(&sql.table)? == rusqlite::types::ValueRef::Null {
+                    let name = codec::name(row, 0).at(&sql.table_dirent)?;
+                    let ino = unsigned(row, 1).at(&sql.table_dirent)?;
                     return Err(CatalogError::corrupt(format!(
                         "{}: '{name}' in directory {parent} names inode {ino}, which does not exist",
                         sql.table_dirent
                     )));
                 }
-                found.push(DirentRow { name, ino, kind: codec::kind(row, 2).at(&sql.table)? });
+                found.push(decode(row).at(&sql.table)?);
             }
             Ok(found)
         })
@@ -187,20 +223,25 @@ pub(crate) fn row_limit(limit: usize) -> i64 {
 }
 
 pub(crate) fn inode_row(row: &Row<'_>) -> rusqlite::Result<InodeRow> {
+    inode_row_at(row, 0)
+}
+
+/// The same from column `at` on.
+fn inode_row_at(row: &Row<'_>, at: usize) -> rusqlite::Result<InodeRow> {
     Ok(InodeRow {
-        ino: Ino(unsigned(row, 0)?),
-        kind: codec::kind(row, 1)?,
-        mode: row.get(2)?,
-        uid: row.get(3)?,
-        gid: row.get(4)?,
-        nlink: row.get(5)?,
-        size_bytes: unsigned(row, 6)?,
-        block_count: unsigned(row, 7)?,
-        atime_ns: row.get(8)?,
-        mtime_ns: row.get(9)?,
-        ctime_ns: row.get(10)?,
-        btime_ns: row.get(11)?,
-        rdev: unsigned(row, 12)?,
+        ino: Ino(unsigned(row, at)?),
+        kind: codec::kind(row, at + 1)?,
+        mode: row.get(at + 2)?,
+        uid: row.get(at + 3)?,
+        gid: row.get(at + 4)?,
+        nlink: row.get(at + 5)?,
+        size_bytes: unsigned(row, at + 6)?,
+        block_count: unsigned(row, at + 7)?,
+        atime_ns: row.get(at + 8)?,
+        mtime_ns: row.get(at + 9)?,
+        ctime_ns: row.get(at + 10)?,
+        btime_ns: row.get(at + 11)?,
+        rdev: unsigned(row, at + 12)?,
     })
 }
 

@@ -28,6 +28,7 @@ pub(crate) struct StoreSql {
 
     pub(crate) dirent: String,
     pub(crate) dirents: String,
+    pub(crate) dirents_with_rows: String,
     pub(crate) dirent_any: String,
     pub(crate) parents: String,
     pub(crate) dirent_set: String,
@@ -87,6 +88,12 @@ impl StoreSql {
             // LEFT JOIN: an entry whose inode is missing must be reported, not hidden.
             dirents: text(
                 "SELECT d.name, d.ino, i.kind FROM \"{t}_dirent\" AS d \
+                 LEFT JOIN \"{t}\" AS i ON i.ino = d.ino \
+                 WHERE d.parent = ?1 AND d.name > ?2 ORDER BY d.name LIMIT ?3",
+            ),
+            dirents_with_rows: text(
+                "SELECT d.name, d.ino, i.kind, i.mode, i.uid, i.gid, i.nlink, i.size, i.blocks, \
+                 i.atime_ns, i.mtime_ns, i.ctime_ns, i.btime_ns, i.rdev FROM \"{t}_dirent\" AS d \
                  LEFT JOIN \"{t}\" AS i ON i.ino = d.ino \
                  WHERE d.parent = ?1 AND d.name > ?2 ORDER BY d.name LIMIT ?3",
             ),

@@ -279,9 +279,10 @@ fn blocks_of(extents: &[Extent]) -> Vec<Extent> {
 /// Reads everything back through the interface, in small pages.
 fn compare(catalog: &Catalog, model: &Model) -> Result<(), TestCaseError> {
     prop_assert_eq!(catalog.commit_seq().unwrap(), CommitSeq(model.seq));
-    prop_assert_eq!(
-        catalog.next_ino(MAIN).unwrap(),
-        Ino(model.next_ino),
+    // Raised in strides, in the commit that needs it.
+    let next_ino = catalog.next_ino(MAIN).unwrap().0;
+    prop_assert!(
+        (model.next_ino..model.next_ino + 64).contains(&next_ino),
         "CATALOG-4"
     );
     for ino in 2..model.next_ino {

@@ -118,9 +118,9 @@ fn damage_is_told_by_check_or_refused() {
     drop(catalog);
     let file = dir.path().join("catalog.db");
     let mut bytes = std::fs::read(&file).unwrap();
-    let page_count = bytes.len() / 8192;
+    let page_count = bytes.len() / 4096;
     for page in 2..page_count {
-        bytes[page * 8192..page * 8192 + 64].fill(0x5a);
+        bytes[page * 4096..page * 4096 + 64].fill(0x5a);
     }
     std::fs::write(&file, bytes).unwrap();
     match Catalog::open(dir.path(), &CatalogOptions::default()).and_then(|catalog| catalog.check())

@@ -4,7 +4,7 @@ use crate::files::FilesProvider;
 use crate::path::split_path;
 use crate::provider::{FileHandle, ProviderFactory, StoreProvider};
 use crate::readonly::ReadonlyProvider;
-use crate::types::{Attr, Caller, DirEntry, NewNode, NodeId, RenameMode, SetAttr, XattrMode};
+use crate::types::{Attr, Caller, NewNode, NodeId, RenameMode, SetAttr, XattrMode};
 use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
 use larder_object::format::{Extent, FileKind, Ino, Name, NameError, StoreId};
 use larder_object::{
@@ -319,48 +319,6 @@ impl Database {
         self.shared_provider(node.store)?.set_attr(node.ino, change)
     }
 
-    /// At most `limit` entries after `after` (`None`: from the start). Fewer than `limit` only at
-    /// the end. Stores mounted here come last.
-    pub fn read_dir(
-        &self,
-        node: NodeId,
-        after: Option<&Name>,
-        limit: usize,
-    ) -> Result<Vec<DirEntry>> {
-        let mounts: Vec<(Name, StoreId)> = if node.ino == Ino::ROOT {
-            let stores = self.read_stores();
-            let here = |s: &MountedStore| match &s.place {
-                Some((host, name)) if *host == node.store => Some((name.clone(), s.row.store)),
-                _ => None,
-            };
-            stores.iter().filter_map(here).collect()
-        } else {
-            Vec::new()
-        };
-        let past_entries =
-            after.and_then(|name| mounts.iter().position(|(mount, _)| mount == name));
-        let mut entries = match past_entries {
-            Some(_) => Vec::new(),
-            None => self
-                .shared_provider(node.store)?
-                .read_dir(node.ino, after, limit)?,
-        };
-        for (name, store) in mounts.into_iter().skip(past_entries.map_or(0, |at| at + 1)) {
-            if entries.len() < limit {
-                let node = NodeId {
-                    store,
-                    ino: Ino::ROOT,
-                };
-                entries.push(DirEntry {
-                    name,
-                    node,
-                    kind: FileKind::Directory,
-                });
-            }
-        }
-        Ok(entries)
-    }
-
     /// The parent of a directory; the root of the database is its own.
     pub fn parent(&self, node: NodeId) -> Result<NodeId> {
         if node.ino == Ino::ROOT {
@@ -426,6 +384,26 @@ impl Database {
     ) -> Result<(Attr, Box<dyn FileHandle>)> {
         self.shared_provider(parent.store)?
             .create_anonymous(parent.ino, mode, is_linkable, caller)
+    }
+
+    /// Makes a regular file and opens it, in one step; [`ErrorKind::Exists`] if the name is taken.
+    /// `write` asks for a handle that can change it.
+    pub fn create_file(
+        &self,
+        parent: NodeId,
+        name: &Name,
+        mode: u32,
+        caller: Caller,
+        write: bool,
+    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+        if self.find_mount(parent, name).is_some() {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("'{name}' exists: a store is mounted there"),
+            ));
+        }
+        self.shared_provider(parent.store)?
+            .create_file(parent.ino, name, mode, caller, write)
     }
 
     /// Gives a node that is not a directory another name.

@@ -269,6 +269,27 @@ impl StoreProvider for FilesProvider {
         Ok(rows.into_iter().map(entry).collect())
     }
 
+    fn read_dir_plus(
+        &self,
+        ino: Ino,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(DirEntry, Attr)>> {
+        let view = self.engine.view();
+        let dir = view.node(self.table, ino)?;
+        let rows = view.list_with_rows(&dir, after, limit)?;
+        let entry = |(name, row): (Name, InodeRow)| {
+            let attr = self.attr_of(row);
+            let entry = DirEntry {
+                name,
+                node: attr.node,
+                kind: attr.kind,
+            };
+            (entry, attr)
+        };
+        Ok(rows.into_iter().map(entry).collect())
+    }
+
     fn parent(&self, ino: Ino) -> Result<Ino> {
         let view = self.engine.view();
         view.parent(&*view.node(self.table, ino)?)
@@ -308,6 +329,25 @@ impl StoreProvider for FilesProvider {
         lists.give(&change, &node)?;
         let attr = self.attr_of(change.row(&node)?);
         Ok((attr, Box::new(handle)))
+    }
+
+    fn create_file(
+        &self,
+        parent: Ino,
+        name: &Name,
+        mode: u32,
+        caller: Caller,
+        write: bool,
+    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+        let change = self.engine.change()?;
+        let dir = change.node(self.table, parent)?;
+        if change.find_entry(&dir, name)?.is_some() {
+            return Err(exists(name));
+        }
+        let node = self.insert(&change, &dir, name, NewNode::File, mode, caller)?;
+        self.engine.open_node(&node, write)?;
+        let handle = Handle::new(self.engine.clone(), self.store, node.clone(), write);
+        Ok((self.attr_of(change.row(&node)?), Box::new(handle)))
     }
 
     fn link(&self, ino: Ino, parent: Ino, name: &Name) -> Result<Attr> {

@@ -25,6 +25,7 @@ mod copy;
 mod database;
 mod files;
 mod handle;
+mod listing;
 mod path;
 mod provider;
 mod readonly;

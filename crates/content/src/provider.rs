@@ -40,6 +40,32 @@ pub trait StoreProvider: Send + Sync {
     /// At most `limit` entries after `after` (from the start: `None`), in a fixed order; fewer
     /// than `limit` only at the end.
     fn read_dir(&self, ino: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>>;
+    /// The same with the attributes of what the entries name. Providers that have both at hand do
+    /// better than the default, which asks one by one; an entry that goes meanwhile is left out.
+    fn read_dir_plus(
+        &self,
+        ino: Ino,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(DirEntry, Attr)>> {
+        let (mut found, mut after) = (Vec::new(), after.cloned());
+        loop {
+            let want = limit - found.len();
+            let page = self.read_dir(ino, after.as_ref(), want)?;
+            let is_last = page.len() < want;
+            after = page.last().map(|entry| entry.name.clone());
+            for entry in page {
+                match self.attr(entry.node.ino) {
+                    Ok(attr) => found.push((entry, attr)),
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if is_last || found.len() == limit {
+                return Ok(found);
+            }
+        }
+    }
     /// The parent of a directory; the root is its own.
     fn parent(&self, ino: Ino) -> Result<Ino>;
     /// Makes a node named `name` in `parent`. A default access control list of the parent bounds `mode`
@@ -63,6 +89,20 @@ pub trait StoreProvider: Send + Sync {
         is_linkable: bool,
         caller: Caller,
     ) -> Result<(Attr, Box<dyn FileHandle>)>;
+    /// Makes a regular file as [`StoreProvider::create_node`] does, and opens it, in one step.
+    /// `write` asks for a handle that can change it.
+    fn create_file(
+        &self,
+        parent: Ino,
+        name: &Name,
+        mode: u32,
+        caller: Caller,
+        write: bool,
+    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+        let attr = self.create_node(parent, name, NewNode::File, mode, caller)?;
+        let handle = self.open(attr.node.ino, write)?;
+        Ok((attr, handle))
+    }
     /// Another name for an inode that is not a directory.
     fn link(&self, ino: Ino, parent: Ino, name: &Name) -> Result<Attr>;
     /// Removes a name of something that is not a directory.

@@ -45,6 +45,15 @@ impl StoreProvider for ReadonlyProvider {
         self.inner.read_dir(ino, after, limit)
     }
 
+    fn read_dir_plus(
+        &self,
+        ino: Ino,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(DirEntry, Attr)>> {
+        self.inner.read_dir_plus(ino, after, limit)
+    }
+
     fn parent(&self, ino: Ino) -> Result<Ino> {
         self.inner.parent(ino)
     }

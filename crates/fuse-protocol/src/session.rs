@@ -18,7 +18,7 @@ use std::io;
 pub struct SessionOptions {
     /// Workers that are always there, at least 1.
     pub workers: usize,
-    /// Workers at most: more come when all are busy, and go when they are not needed.
+    /// Workers at most: more come when all are busy, a few of them stay, and the others go.
     pub workers_max: usize,
     /// Most content of a WRITE, and of a READ, bytes: at most 1 MiB unless the system allows more.
     pub content_bytes_max: u32,

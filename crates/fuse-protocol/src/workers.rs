@@ -2,7 +2,8 @@
 //!
 //! Each worker has a clone of the device, with a queue of its own for the requests in work, where the
 //! system permits it. Some workers are kept. When the last idle one gets a request, another is hired,
-//! up to the number of seats (`PROTOCOL-4`); a worker goes when enough others are idle.
+//! up to the number of seats (`PROTOCOL-4`); a worker goes when enough others are idle, which are some
+//! more than are kept: one that is hired for each request costs a hundred times what a request costs.
 
 use crate::buffers::Buffers;
 use crate::device::Device;
@@ -16,6 +17,9 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, Scope};
+
+/// Idle workers beyond the kept ones that stay, for the next time that all are busy.
+const SPARE_COUNT: usize = 8;
 
 /// All workers of a session.
 pub(crate) struct Workers<'s, F> {
@@ -100,7 +104,7 @@ impl<'s, F: Filesystem> Workers<'s, F> {
                 self.hire(scope);
             }
             self.serve(seat, &device, &mut buffers, len_bytes);
-            if self.idle.fetch_add(1, Ordering::SeqCst) >= self.kept {
+            if self.idle.fetch_add(1, Ordering::SeqCst) >= self.kept + SPARE_COUNT {
                 break;
             }
         }

@@ -8,14 +8,15 @@ use larder_fuse_protocol::{
     Request, Session, SessionOptions, mount,
 };
 use rustix::mount::UnmountFlags;
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -26,6 +27,10 @@ struct Mounted {
 }
 
 fn mounted<F: Filesystem + 'static>(filesystem: F) -> Mounted {
+    mounted_with(filesystem, 2)
+}
+
+fn mounted_with<F: Filesystem + 'static>(filesystem: F, workers: usize) -> Mounted {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().canonicalize().unwrap();
     let settings = MountSettings {
@@ -34,7 +39,7 @@ fn mounted<F: Filesystem + 'static>(filesystem: F) -> Mounted {
     };
     let device = mount(&place, &settings).unwrap();
     let options = SessionOptions {
-        workers: 2,
+        workers,
         workers_max: 8,
         ..SessionOptions::default()
     };
@@ -149,9 +154,12 @@ fn large_directories_are_listed_whole() {
 }
 
 /// A root, a file in it, and locks on that which nobody ever gets.
+#[derive(Default)]
 struct Locked {
     waits: Arc<AtomicU32>,
     interrupts: Arc<AtomicU32>,
+    /// The threads that have looked up names.
+    threads: Arc<Mutex<HashSet<ThreadId>>>,
 }
 
 const FILE: NodeNumber = NodeNumber(2);
@@ -191,6 +199,8 @@ impl Filesystem for Locked {
     fn end(&self, _: Call<'_, ()>, _: &Outcome) {}
 
     fn lookup(&self, _: &mut Call<'_, ()>, name: &[u8]) -> Result<Entry, Errno> {
+        let thread = std::thread::current().id();
+        self.threads.lock().unwrap().insert(thread);
         if name != b"file" {
             return Err(Errno::ENOENT);
         }
@@ -229,6 +239,18 @@ impl Filesystem for Locked {
 }
 
 #[test]
+fn requests_one_after_the_other_do_not_need_a_thread_each() {
+    let filesystem = Locked::default();
+    let threads = filesystem.threads.clone();
+    let mounted = mounted_with(filesystem, 1);
+    for _ in 0..200 {
+        fs::metadata(mounted.path("file")).unwrap();
+    }
+    let count = threads.lock().unwrap().len();
+    assert!(count <= 8, "{count} threads: workers come and go");
+}
+
+#[test]
 fn waits_for_locks_end_with_a_signal_and_hold_up_nobody() {
     const WAITERS: u32 = 6;
     let waits = Arc::new(AtomicU32::new(0));
@@ -236,6 +258,7 @@ fn waits_for_locks_end_with_a_signal_and_hold_up_nobody() {
     let mounted = mounted(Locked {
         waits: waits.clone(),
         interrupts: interrupts.clone(),
+        ..Locked::default()
     });
     let path = mounted.path("file");
     let until = |what: &str, counter: &AtomicU32, count| {

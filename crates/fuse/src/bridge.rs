@@ -2,17 +2,20 @@
 
 use crate::convert::{name_of, node_attr, node_number, node_of};
 use crate::errno::{errno, node_errno};
-use crate::handles::{DIRECTORY_PAGE_COUNT, Listing, OpenDirectory, Table};
+use crate::handles::{DIRECTORY_PAGE_COUNT, Line, Listing, OpenDirectory, Table};
 use crate::idmap::{IdMap, Ids, NewOwner};
 use crate::known::{Known, Ticket};
 use crate::notify::Changes;
 use crate::options::MountOptions;
+use crate::streams::{Streams, Way};
 use crate::watch::{Watch, Watched};
 use larder::{
-    Attr, Caller, Database, DirEntry, Error, Name, NewNode, SetAttr, SpaceReport, copy_range,
+    Attr, Caller, Database, DirEntry, Error, ErrorKind, Name, NewNode, SetAttr, SpaceReport,
+    copy_range,
 };
 use larder_fuse_protocol::{
-    CopyRange, Entry, Errno, HandleNumber, Make, NodeNumber, OpenFlags, Request, Write,
+    CopyRange, Entry, Errno, FopenFlags, HandleNumber, Make, NodeNumber, Notifier, OpenFlags,
+    Opened, Request, Write,
 };
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,11 +28,30 @@ pub(crate) const BACKGROUND_COUNT_MAX: u16 = 64;
 /// How old an answer of `statfs` may be.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// An open regular file.
+/// Nothing is dropped from the page cache at open, since changes by others are told; and close has
+/// nothing to ask for.
+const OPEN_FLAGS: FopenFlags = FopenFlags::KEEP_CACHE.union(FopenFlags::NOFLUSH);
+
+/// A regular file behind the Content API.
 pub(crate) type File = Box<dyn larder::FileHandle>;
 
 /// Attributes whose values are ACLs begin so.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
+
+/// An open regular file.
+pub(crate) struct OpenFile {
+    file: File,
+    /// Given back to [`Streams::close`].
+    pub(crate) way: Way,
+}
+
+impl std::ops::Deref for OpenFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
 
 /// Inode numbers are never reused, so no generation tells two nodes apart.
 pub(crate) const GENERATION: u64 = 0;
@@ -60,7 +82,9 @@ pub(crate) struct Bridge {
     pub(crate) watch: Arc<Watch>,
     /// The kernel enforces access control lists.
     pub(crate) has_acls: bool,
-    pub(crate) files: Table<File>,
+    pub(crate) files: Table<OpenFile>,
+    pub(crate) streams: Streams,
+    notifier: Notifier,
     pub(crate) directories: Table<OpenDirectory>,
     space: Mutex<Option<(Instant, SpaceReport)>>,
 }
@@ -70,6 +94,7 @@ impl Bridge {
         database: Database,
         known: Arc<Known>,
         changes: Arc<Changes>,
+        notifier: Notifier,
         watch: Arc<Watch>,
         options: &MountOptions,
     ) -> Bridge {
@@ -83,6 +108,8 @@ impl Bridge {
             watch,
             has_acls: false,
             files: Table::default(),
+            streams: Streams::default(),
+            notifier,
             directories: Table::default(),
             space: Mutex::default(),
         }
@@ -211,13 +238,22 @@ impl Bridge {
     }
 
     /// Opens a regular file as `flags` ask.
-    pub(crate) fn open_file(
-        &self,
-        node: NodeNumber,
-        flags: OpenFlags,
-    ) -> Result<HandleNumber, Error> {
+    pub(crate) fn open_file(&self, node: NodeNumber, flags: OpenFlags) -> Result<Opened, Error> {
         let file = self.database.open_file(node_of(node), flags.is_write())?;
-        Ok(self.files.insert(file))
+        Ok(self.opened(node, file, flags))
+    }
+
+    fn opened(&self, node: NodeNumber, file: File, flags: OpenFlags) -> Opened {
+        let way = self.streams.open(node, flags);
+        let flags = OPEN_FLAGS | way.flags();
+        Opened::new(self.files.insert(OpenFile { file, way }), flags)
+    }
+
+    /// Closes a regular file.
+    pub(crate) fn close_file(&self, handle: HandleNumber) {
+        if let Some(open) = self.files.remove(handle) {
+            self.streams.close(&open.way);
+        }
     }
 
     /// Makes a regular file and opens it.
@@ -227,7 +263,7 @@ impl Bridge {
         name: &[u8],
         make: Make,
         open: OpenFlags,
-    ) -> Result<(Entry, HandleNumber), Errno> {
+    ) -> Result<(Entry, Opened), Errno> {
         let parent = request.node;
         let name = name_of(name)?;
         let owner = self.owner(request, make)?;
@@ -242,10 +278,10 @@ impl Bridge {
                 }
             })?;
         let number = node_number(attr.node)?;
-        let handle = self
+        let opened = self
             .open_file(number, open)
             .map_err(|error| node_errno(&error, format_args!("open the new {number}")))?;
-        Ok((self.entry(parent, &name, &attr)?, handle))
+        Ok((self.entry(parent, &name, &attr)?, opened))
     }
 
     /// Makes a regular file without a name and opens it.
@@ -254,7 +290,7 @@ impl Bridge {
         request: &Request,
         make: Make,
         open: OpenFlags,
-    ) -> Result<(Entry, HandleNumber), Errno> {
+    ) -> Result<(Entry, Opened), Errno> {
         let parent = request.node;
         let owner = self.owner(request, make)?;
         let (mode, is_linkable) = (make.mode & 0o7777, !open.has(libc::O_EXCL));
@@ -269,37 +305,24 @@ impl Bridge {
             })?;
         let attr = self.shown(&attr)?;
         self.known.add_nameless(attr.node);
-        Ok((self.entry_of(attr), self.files.insert(file)))
+        Ok((self.entry_of(attr), self.opened(attr.node, file, open)))
     }
 
     /// Writes or appends as `flags` ask; durable before it returns with `O_SYNC` or `O_DSYNC`.
     pub(crate) fn write_file(&self, write: &Write<'_>) -> Result<WriteEnd, Errno> {
         let file = self.files.find(write.handle)?;
-        let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
-        if write.kill_suid_sgid {
-            file.drop_set_id().map_err(fail)?;
+        // Pages written back go to any open file, and were dropped by whoever waits for them.
+        if write.is_from_cache {
+            return apply(&file, write);
         }
-        // Pages written back have their place, whatever the file was opened for.
-        let at = if write.flags & libc::O_APPEND != 0 && !write.is_from_cache {
-            file.append(write.data).map_err(fail)?
-        } else {
-            file.write_at(write.offset, write.data).map_err(fail)?;
-            write.offset
-        };
-        if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
-            file.sync().map_err(fail)?; // FUSE-3
-        }
-        Ok(if at == write.offset {
-            WriteEnd::WhereAsked
-        } else {
-            WriteEnd::Elsewhere
-        })
+        let range = (write.offset, write.data.len());
+        (self.streams).direct_write(&file.way, range, &self.notifier, || apply(&file, write))
     }
 
     /// Copies inside the server; returns how many bytes.
     pub(crate) fn copy(&self, range: &CopyRange) -> Result<u64, Errno> {
         let (from, to) = (self.files.find(range.from)?, self.files.find(range.to)?);
-        let (from, to) = ((&**from, range.from_offset), (&**to, range.to_offset));
+        let (from, to) = ((&***from, range.from_offset), (&***to, range.to_offset));
         copy_range(from, to, range.len_bytes).map_err(|error| node_errno(&error, "copy_file_range"))
     }
 
@@ -334,9 +357,17 @@ impl Bridge {
                     let load = |after: Option<&Name>| {
                         self.database.read_dir(node, after, DIRECTORY_PAGE_COUNT)
                     };
-                    match listing.entry((position - 2) as usize, load).map_err(fail)? {
-                        Some(entry) => add(Listed::Entry(entry), position + 1)?,
-                        None => break,
+                    match listing.line((position - 2) as usize, load).map_err(fail)? {
+                        Line::Entry(entry) => add(Listed::Entry(entry), position + 1)?,
+                        Line::Name(name) => match self.database.lookup(node, &name) {
+                            Ok(Attr { node, kind, .. }) => {
+                                let entry = DirEntry { name, node, kind };
+                                add(Listed::Entry(&entry), position + 1)?
+                            }
+                            Err(error) if error.kind() == ErrorKind::NotFound => false,
+                            Err(error) => return Err(fail(error)),
+                        },
+                        Line::End => break,
                     }
                 }
             };
@@ -382,6 +413,29 @@ impl Bridge {
             }
         }
     }
+}
+
+/// Writes or appends as the flags ask.
+fn apply(file: &File, write: &Write<'_>) -> Result<WriteEnd, Errno> {
+    let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
+    if write.kill_suid_sgid {
+        file.drop_set_id().map_err(fail)?;
+    }
+    // Pages written back have their place, whatever the file was opened for.
+    let at = if write.flags & libc::O_APPEND != 0 && !write.is_from_cache {
+        file.append(write.data).map_err(fail)?
+    } else {
+        file.write_at(write.offset, write.data).map_err(fail)?;
+        write.offset
+    };
+    if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
+        file.sync().map_err(fail)?; // FUSE-3
+    }
+    Ok(if at == write.offset {
+        WriteEnd::WhereAsked
+    } else {
+        WriteEnd::Elsewhere
+    })
 }
 
 /// Where the data of a write went.

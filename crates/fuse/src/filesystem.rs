@@ -10,7 +10,7 @@ use crate::bridge::{Bridge, Call, GENERATION, Listed, Span, WriteEnd, read_full}
 use crate::convert::{BLOCK_BYTES, INO_BITS, file_type, name_of, node_number, node_of, set_time};
 use crate::errno::{errno, node_errno};
 use crate::handles::OpenDirectory;
-use larder::{Attr, Error, NewNode, RenameMode, SetTime};
+use larder::{Attr, Error, ErrorKind, Name, NewNode, RenameMode, SetTime};
 use larder_fuse_protocol::{
     AttrReply, CopyRange, Detail, DirectoryPlusReply, DirectoryReply, Entry, Errno, Fallocate,
     FileType, Filesystem, FopenFlags, GetAttr, GetStatx, HandleNumber, InitFlags, LockOwner, Make,
@@ -18,9 +18,8 @@ use larder_fuse_protocol::{
     SetXattr, Statfs, StatxReply, Write, Written,
 };
 
-/// Nothing is dropped from the page cache at open, since changes by others are told; and close has
-/// nothing to ask for.
-const OPEN_FLAGS: FopenFlags = FopenFlags::KEEP_CACHE.union(FopenFlags::NOFLUSH);
+/// A listing stays cached until the kernel knows of a change, its own or one that is told.
+const DIRECTORY_FLAGS: FopenFlags = FopenFlags::KEEP_CACHE.union(FopenFlags::CACHE_DIR);
 
 impl Filesystem for Bridge {
     type Span = Span;
@@ -58,6 +57,7 @@ impl Filesystem for Bridge {
                 | Opcode::Getattr
                 | Opcode::Statx
                 | Opcode::Setattr
+                | Opcode::Readdir
                 | Opcode::Readdirplus
         );
         Span {
@@ -88,9 +88,11 @@ impl Filesystem for Bridge {
     fn lookup(&self, call: &mut Call<'_>, name: &[u8]) -> Result<Entry, Errno> {
         let parent = call.request.node;
         let name = name_of(name)?;
-        let attr = (self.database.lookup(node_of(parent), &name))
-            .map_err(|error| errno(&error, format_args!("look up '{name}' in {parent}")))?;
-        self.entry(parent, &name, &attr)
+        match self.database.lookup(node_of(parent), &name) {
+            Ok(attr) => self.entry(parent, &name, &attr),
+            Err(error) if error.kind() == ErrorKind::NotFound => self.absent(call, &name),
+            Err(error) => Err(errno(&error, format_args!("look up '{name}' in {parent}"))),
+        }
     }
 
     fn forget(&self, _: &mut Call<'_>, node: NodeNumber, count: u64) {
@@ -261,9 +263,8 @@ impl Filesystem for Bridge {
 
     fn open(&self, call: &mut Call<'_>, open: OpenFlags) -> Result<Opened, Errno> {
         let node = call.request.node;
-        let handle = (self.open_file(node, open))
-            .map_err(|error| node_errno(&error, format_args!("open {node}")))?;
-        Ok(Opened::new(handle, OPEN_FLAGS))
+        self.open_file(node, open)
+            .map_err(|error| node_errno(&error, format_args!("open {node}")))
     }
 
     fn create(
@@ -273,8 +274,7 @@ impl Filesystem for Bridge {
         make: Make,
         open: OpenFlags,
     ) -> Result<(Entry, Opened), Errno> {
-        let (entry, handle) = self.create_file(&call.request, name, make, open)?;
-        Ok((entry, Opened::new(handle, OPEN_FLAGS)))
+        self.create_file(&call.request, name, make, open)
     }
 
     fn tmpfile(
@@ -283,15 +283,17 @@ impl Filesystem for Bridge {
         make: Make,
         open: OpenFlags,
     ) -> Result<(Entry, Opened), Errno> {
-        let (entry, handle) = self.create_anonymous(&call.request, make, open)?;
-        Ok((entry, Opened::new(handle, OPEN_FLAGS)))
+        self.create_anonymous(&call.request, make, open)
     }
 
     fn read(&self, call: &mut Call<'_>, read: Read, buffer: &mut [u8]) -> Result<usize, Errno> {
         let (node, offset) = (call.request.node, read.offset);
         let file = self.files.find(read.handle)?;
-        read_full(&file, offset, buffer)
-            .map_err(|error| node_errno(&error, format_args!("read {node} at {offset}")))
+        let done = match read.is_direct {
+            true => read_full(&file, offset, buffer),
+            false => file.way.page_read(|| read_full(&file, offset, buffer)),
+        };
+        done.map_err(|error| node_errno(&error, format_args!("read {node} at {offset}")))
     }
 
     fn write(&self, call: &mut Call<'_>, write: Write<'_>) -> Result<Written, Errno> {
@@ -308,7 +310,7 @@ impl Filesystem for Bridge {
     }
 
     fn release(&self, _: &mut Call<'_>, release: Release) -> Result<(), Errno> {
-        self.files.remove(release.handle);
+        self.close_file(release.handle);
         Ok(())
     }
 
@@ -352,7 +354,7 @@ impl Filesystem for Bridge {
 
     fn opendir(&self, _: &mut Call<'_>, _: OpenFlags) -> Result<Opened, Errno> {
         let handle = self.directories.insert(OpenDirectory::default());
-        Ok(Opened::new(handle, FopenFlags::NONE))
+        Ok(Opened::new(handle, DIRECTORY_FLAGS))
     }
 
     fn readdir(
@@ -399,7 +401,7 @@ impl Filesystem for Bridge {
                     Ok(!has_room)
                 }
                 // Removed after it was listed.
-                Err(error) if error.kind() == larder::ErrorKind::NotFound => Ok(false),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
                 Err(error) => {
                     let what = format_args!("list '{}' in {node}", entry.name);
                     Err(node_errno(&error, what))
@@ -443,6 +445,21 @@ impl Bridge {
             return Err(Errno::EOPNOTSUPP);
         }
         Ok(name)
+    }
+
+    /// There is no such name, and the kernel may remember that.
+    fn absent(&self, call: &Call<'_>, name: &Name) -> Result<Entry, Errno> {
+        let ticket = call.span.ticket.as_ref().ok_or(Errno::ENOENT)?;
+        if !self.known.add_absent(ticket, call.request.node, name) {
+            self.changes.absent();
+            return Err(Errno::ENOENT);
+        }
+        Ok(Entry {
+            attr: None,
+            generation: GENERATION,
+            entry_ttl: self.cache_ttl,
+            attr_ttl: self.cache_ttl,
+        })
     }
 
     /// The attributes of an open file through its handle, which may be the last that holds it.

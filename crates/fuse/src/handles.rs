@@ -1,6 +1,6 @@
 //! What is open: files and directories by the number that the kernel was given for them.
 
-use larder::{DirEntry, Error, Name};
+use larder::{DirEntry, Error, ErrorKind, Name};
 use larder_fuse_protocol::{Errno, HandleNumber};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,18 +39,14 @@ impl<T> Table<T> {
         open.get(&number.0).cloned().ok_or(Errno::EBADF)
     }
 
-    /// Closes, once the last request on it is done.
-    pub(crate) fn remove(&self, number: HandleNumber) {
-        let closed = {
-            let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-            open.remove(&number.0)
-        };
-        // Closing may take its time; the table is free meanwhile.
-        drop(closed);
+    /// Closes, once the last request on it is done and the caller has dropped it.
+    pub(crate) fn remove(&self, number: HandleNumber) -> Option<Arc<T>> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        open.remove(&number.0)
     }
 }
 
-/// An open directory: everything that it has listed since it was last rewound (`FUSE-4`).
+/// An open directory: what it has listed since it was last rewound (`FUSE-4`).
 #[derive(Default)]
 pub(crate) struct OpenDirectory {
     listing: Mutex<Listing>,
@@ -63,11 +59,26 @@ impl OpenDirectory {
     }
 }
 
-/// The entries listed so far. Memory: what was listed.
+/// The names listed so far, and the entries of the newest page. Memory: the names, and 8 bytes each.
 #[derive(Default)]
 pub(crate) struct Listing {
-    entries: Vec<DirEntry>,
+    names: Vec<u8>,
+    /// Where in `names` each ends.
+    ends: Vec<usize>,
+    /// The newest entries listed: as many of the last names.
+    page: Vec<DirEntry>,
     is_complete: bool,
+}
+
+/// What is at a place of a listing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Line<'l> {
+    /// An entry of the newest page.
+    Entry(&'l DirEntry),
+    /// A name of an older page: what it leads to now is to be looked up, if it still leads anywhere.
+    Name(Name),
+    /// Nothing: all was listed.
+    End,
 }
 
 impl Listing {
@@ -76,18 +87,38 @@ impl Listing {
         *self = Listing::default();
     }
 
-    /// The entry at `index`, or `None` after the last. `load` reads the page that follows a name.
-    pub(crate) fn entry(
+    /// The line at `index`. `load` reads the page that follows a name.
+    pub(crate) fn line(
         &mut self,
         index: usize,
         mut load: impl FnMut(Option<&Name>) -> Result<Vec<DirEntry>, Error>,
-    ) -> Result<Option<&DirEntry>, Error> {
-        while index >= self.entries.len() && !self.is_complete {
-            let page = load(self.entries.last().map(|entry| &entry.name))?;
+    ) -> Result<Line<'_>, Error> {
+        while index >= self.ends.len() && !self.is_complete {
+            let page = load(self.page.last().map(|entry| &entry.name))?;
             self.is_complete = page.len() < DIRECTORY_PAGE_COUNT;
-            self.entries.extend(page);
+            for entry in &page {
+                self.names.extend(entry.name.as_bytes());
+                self.ends.push(self.names.len());
+            }
+            if !page.is_empty() {
+                self.page = page;
+            }
         }
-        Ok(self.entries.get(index))
+        let Some(&end) = self.ends.get(index) else {
+            return Ok(Line::End);
+        };
+        let older = self.ends.len() - self.page.len();
+        if let Some(in_page) = index.checked_sub(older) {
+            return Ok(Line::Entry(&self.page[in_page]));
+        }
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let name = Name::new(&self.names[start..end]).map_err(|error| {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("a listed name is none: {error}"),
+            )
+        })?;
+        Ok(Line::Name(name))
     }
 }
 
@@ -115,33 +146,39 @@ mod tests {
 
     #[test]
     fn offsets_stay_valid_while_entries_come_and_go() {
-        let mut names: BTreeSet<u64> = (0..2 * DIRECTORY_PAGE_COUNT as u64).collect();
+        let count = 3 * DIRECTORY_PAGE_COUNT as u64;
+        let mut names: BTreeSet<u64> = (0..count).collect();
         let mut listing = Listing::default();
         let mut seen = Vec::new();
         for index in 0.. {
-            let Some(entry) = listing
-                .entry(index, |after| Ok(page(&names, after)))
-                .unwrap()
-            else {
+            let line = listing.line(index, |after| Ok(page(&names, after)));
+            let Line::Entry(entry) = line.unwrap() else {
                 break;
             };
             seen.push(entry.node.ino.0);
             names.remove(&entry.node.ino.0);
+            if entry.node.ino.0 < count {
+                names.insert(count + entry.node.ino.0 % 2 * 1_000_000);
+            }
         }
         assert!(
-            seen.iter().copied().eq(0..2 * DIRECTORY_PAGE_COUNT as u64),
+            seen.iter().copied().take(count as usize).eq(0..count),
             "FUSE-4"
         );
-        assert!(names.is_empty());
-        let again = listing.entry(3, |_| unreachable!("FUSE-4")).unwrap();
-        assert_eq!(again.map(|entry| entry.node.ino), Some(Ino(3)), "FUSE-4");
-        listing.restart();
+        assert!(names.is_empty(), "what came behind was listed too");
+        // Back to any place: the newest page is known, of older ones the names.
+        for index in [0, 3, DIRECTORY_PAGE_COUNT, 2 * DIRECTORY_PAGE_COUNT] {
+            let line = listing.line(index, |_| unreachable!("FUSE-4")).unwrap();
+            let name = Name::new(format!("{index:05}").as_bytes()).unwrap();
+            assert_eq!(line, Line::Name(name), "FUSE-4");
+        }
+        let last = listing.line(seen.len() - 1, |_| unreachable!("FUSE-4"));
         assert!(
-            listing
-                .entry(0, |after| Ok(page(&names, after)))
-                .unwrap()
-                .is_none()
+            matches!(last.unwrap(), Line::Entry(entry) if entry.node.ino.0 == seen[seen.len() - 1])
         );
+        listing.restart();
+        let line = listing.line(0, |after| Ok(page(&names, after))).unwrap();
+        assert_eq!(line, Line::End);
     }
 
     #[test]
@@ -150,7 +187,7 @@ mod tests {
         let (one, other) = (table.insert('a'), table.insert('b'));
         assert_ne!(one, other);
         assert_eq!(table.find(one).as_deref(), Ok(&'a'));
-        table.remove(one);
+        assert_eq!(table.remove(one).as_deref(), Some(&'a'));
         assert_eq!(table.find(one), Err(Errno::EBADF));
         assert_eq!(table.find(other).as_deref(), Ok(&'b'));
     }

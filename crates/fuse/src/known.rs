@@ -5,13 +5,19 @@
 //! when it is removed or renamed here, or when the kernel forgets its node: a kernel entry holds
 //! its node.
 //!
+//! A name that is not there can be known too: it is *absent*. The kernel never says that it has forgotten
+//! one, so there are at most [`ABSENT_COUNT_MAX`]; then all are told to expire, and new ones come.
+//!
 //! Tickets work in two epochs, like RCU: [`Known::advance`] opens a new epoch, into which new
 //! requests go at once, and waits until the older one is empty. It is called by one thread only.
 
 use larder::Name;
 use larder_fuse_protocol::NodeNumber;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Names known to be absent, at most; about 100 bytes each.
+const ABSENT_COUNT_MAX: usize = 1 << 16;
 
 /// Names in a path at most: one byte each, and a slash.
 const PATH_DEPTH_MAX: usize = 2048;
@@ -45,6 +51,8 @@ pub(crate) struct Snapshot {
 struct State {
     nodes: HashMap<NodeNumber, Node>,
     entries: HashMap<Entry, NodeNumber>,
+    /// By the epoch of the ticket that they were looked up with.
+    absent: [HashSet<Entry>; 2],
     /// The epoch that new tickets get: 0 or 1.
     epoch: usize,
     /// Tickets out, by epoch.
@@ -70,7 +78,8 @@ impl Known {
     pub(crate) fn give_back(&self, ticket: Ticket) {
         let mut state = self.lock();
         state.ticket_count[ticket.epoch] -= 1;
-        if state.ticket_count[ticket.epoch] == 0 {
+        // Only the older epoch is waited for.
+        if state.ticket_count[ticket.epoch] == 0 && ticket.epoch != state.epoch {
             self.drained.notify_all();
         }
     }
@@ -85,6 +94,19 @@ impl Known {
     /// The same for a node that is named nowhere.
     pub(crate) fn add_nameless(&self, node: NodeNumber) {
         self.lock().nodes.entry(node).or_default().lookup_count += 1;
+    }
+
+    /// The reply that is about to go out says that there is no such name. `false`: there are too many, so
+    /// it must not be cached; then [`Known::advance_absent`] is due.
+    #[must_use]
+    pub(crate) fn add_absent(&self, ticket: &Ticket, parent: NodeNumber, name: &Name) -> bool {
+        let mut state = self.lock();
+        let absent = &mut state.absent[ticket.epoch];
+        let has_room = absent.len() < ABSENT_COUNT_MAX / 2;
+        if has_room {
+            absent.insert(Arc::new((parent, name.clone())));
+        }
+        has_room
     }
 
     /// The kernel gives up `count` lookups of `node`.
@@ -152,9 +174,31 @@ impl Known {
         )
     }
 
-    /// Waits until every ticket that is out now is back, and returns what is known then. For one
-    /// thread only. Cost: O(known).
+    /// Waits until every ticket that is out now is back, and returns what is known then; what was absent
+    /// is not known any more. For one thread only. Cost: O(known).
     pub(crate) fn advance(&self) -> Snapshot {
+        let (state, absent) = self.drain();
+        // The root is known from the start, without a lookup.
+        let mut nodes: Vec<NodeNumber> = vec![NodeNumber::ROOT];
+        nodes.extend(state.nodes.keys().filter(|&&node| node != NodeNumber::ROOT));
+        let mut entries: Vec<Entry> = state.entries.keys().cloned().collect();
+        // Those of younger tickets stay known, since their replies may not be out yet.
+        entries.extend(absent);
+        entries.extend(state.absent[state.epoch].iter().cloned());
+        Snapshot { nodes, entries }
+    }
+
+    /// The same, for absent names only. For the same thread.
+    pub(crate) fn advance_absent(&self) -> Snapshot {
+        let (_state, absent) = self.drain();
+        Snapshot {
+            nodes: Vec::new(),
+            entries: absent.into_iter().collect(),
+        }
+    }
+
+    /// Begins an epoch and waits until the older one is over; returns what was absent in it.
+    fn drain(&self) -> (MutexGuard<'_, State>, HashSet<Entry>) {
         let mut state = self.lock();
         let old = state.epoch;
         state.epoch = 1 - old;
@@ -164,13 +208,8 @@ impl Known {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        // The root is known from the start, without a lookup.
-        let mut nodes: Vec<NodeNumber> = vec![NodeNumber::ROOT];
-        nodes.extend(state.nodes.keys().filter(|&&node| node != NodeNumber::ROOT));
-        Snapshot {
-            nodes,
-            entries: state.entries.keys().cloned().collect(),
-        }
+        let absent = std::mem::take(&mut state.absent[old]);
+        (state, absent)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -182,6 +221,9 @@ impl State {
     /// Notes that the entry names `node`; a node that the kernel does not hold has no entries.
     fn put(&mut self, parent: NodeNumber, name: &Name, node: NodeNumber) {
         let entry: Entry = Arc::new((parent, name.clone()));
+        for absent in &mut self.absent {
+            absent.remove(&entry);
+        }
         if self.entries.get(&entry) == Some(&node) {
             return;
         }
@@ -298,6 +340,35 @@ mod tests {
     }
 
     #[test]
+    fn absent_names_are_known_until_they_are_made_or_told() {
+        let known = Known::default();
+        let older = known.ticket();
+        assert!(known.add_absent(&older, ROOT, &name("a")));
+        assert!(known.add_absent(&older, ROOT, &name("b")));
+        known.give_back(older);
+        known.add(ROOT, &name("b"), NodeNumber(7));
+        let names = || look(&known).1;
+        assert_eq!(names(), [(1, "a".into()), (1, "b".into())], "FUSE-1");
+        assert_eq!(names(), [(1, "b".into())]);
+    }
+
+    #[test]
+    fn absent_names_are_bounded() {
+        let known = Known::default();
+        let ticket = known.ticket();
+        let add = |index: usize| known.add_absent(&ticket, ROOT, &name(&index.to_string()));
+        assert!((0..ABSENT_COUNT_MAX / 2).all(add));
+        assert!(!add(ABSENT_COUNT_MAX));
+        known.give_back(ticket);
+        let gone = known.advance_absent();
+        let counts = (gone.nodes.len(), gone.entries.len());
+        assert_eq!(counts, (0, ABSENT_COUNT_MAX / 2), "FUSE-1");
+        let ticket = known.ticket();
+        assert!(known.add_absent(&ticket, ROOT, &name("again")));
+        known.give_back(ticket);
+    }
+
+    #[test]
     fn an_advance_waits_for_older_tickets_only() {
         let known = Known::default();
         let older = known.ticket();
@@ -315,11 +386,18 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
             assert!(!advance.is_finished(), "FUSE-1");
             known.add(ROOT, &name("a"), NodeNumber(7));
+            assert!(known.add_absent(&newer, ROOT, &name("b")));
             replied.store(true, Ordering::SeqCst);
             known.give_back(older);
             let snapshot = advance.join().expect("no panic");
             assert_eq!(snapshot.nodes, [ROOT, NodeNumber(7)], "FUSE-1");
             known.give_back(newer);
+            assert_eq!(
+                look(&known).1,
+                [(1, "a".into()), (1, "b".into())],
+                "FUSE-1: the reply of the newer ticket was not out"
+            );
+            assert_eq!(look(&known).1, [(1, "a".into())]);
         });
     }
 }

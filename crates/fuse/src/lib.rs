@@ -14,7 +14,8 @@
 //!   change all of them are invalidated. No reply that was computed before the change reaches the
 //!   kernel after its invalidation: the invalidation waits for the tickets that are older.
 //! * `FUSE-2` Notifications are written by one thread of their own, which then holds no lock that
-//!   a handler takes: the kernel may keep a notification waiting for a handler's reply.
+//!   a handler takes: the kernel may keep a notification waiting for a handler's reply. Only pages are
+//!   dropped by a handler too, that of a direct write, under the same rule.
 //! * `FUSE-3` The replies to fsync, fdatasync, fsyncdir and writes with `O_SYNC` or `O_DSYNC` follow
 //!   the commit.
 //! * `FUSE-4` An offset in a directory stays valid for as long as the directory is open.
@@ -22,6 +23,8 @@
 //! * `FUSE-6` Only the mount that was made here is unmounted, never another one at its place.
 //! * `FUSE-7` The mountpoint's lock is held until everything that was done through the mount is
 //!   durable, every handle is closed and the session has ended; [`unmount`] waits for it.
+//! * `FUSE-8` A page of the kernel's page cache holds nothing that a finished write has replaced, also where
+//!   writes pass the page cache by.
 //!
 //! # Concurrency
 //! Each worker reads requests from its own clone of the device and may block in the Content API.
@@ -46,6 +49,7 @@ mod mount;
 mod mountinfo;
 mod notify;
 mod options;
+mod streams;
 mod trace;
 mod unmount;
 mod watch;

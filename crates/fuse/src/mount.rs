@@ -78,6 +78,7 @@ pub fn mount(
         database.clone(),
         known.clone(),
         changes.clone(),
+        notifier.clone(),
         watch.clone(),
         options,
     );

@@ -21,6 +21,7 @@ pub(crate) struct Changes {
 #[derive(Default)]
 struct Pending {
     everything: bool,
+    absent: bool,
     nodes: Vec<NodeNumber>,
     is_over: bool,
 }
@@ -29,6 +30,12 @@ impl Changes {
     /// Anything may have changed.
     pub(crate) fn everything(&self) {
         self.lock().everything = true;
+        self.woken.notify_one();
+    }
+
+    /// The absent names are to be forgotten.
+    pub(crate) fn absent(&self) {
+        self.lock().absent = true;
         self.woken.notify_one();
     }
 
@@ -58,7 +65,10 @@ impl Changes {
                 );
                 tell(&all, notifier)
             } else {
-                tell_nodes(&pending.nodes, notifier)
+                tell_nodes(&pending.nodes, notifier).and_then(|()| match pending.absent {
+                    true => tell(&known.advance_absent(), notifier),
+                    false => Ok(()),
+                })
             };
             if let Err(error) = told {
                 tracing::error!(
@@ -74,7 +84,7 @@ impl Changes {
             if pending.is_over {
                 return None;
             }
-            if pending.everything || !pending.nodes.is_empty() {
+            if pending.everything || pending.absent || !pending.nodes.is_empty() {
                 return Some(std::mem::take(&mut pending));
             }
             pending = self

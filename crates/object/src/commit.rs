@@ -124,7 +124,7 @@ impl Engine {
             let generation = state.generation;
             // What is frozen already is on its way.
             state.content.is_sync_wanted =
-                state.in_group && self.committed_generation.load(Ordering::SeqCst) < generation;
+                state.in_group && self.commit_lock.committed() < generation;
             generation
         };
         self.sync_generation(generation)?;
@@ -132,13 +132,9 @@ impl Engine {
     }
 
     fn sync_generation(&self, generation: u64) -> Result<()> {
-        if self.committed_generation.load(Ordering::SeqCst) >= generation {
+        let Some(_leading) = self.commit_lock.lead(generation) else {
             return Ok(());
-        }
-        let _one_at_a_time = lock(&self.commit_lock);
-        if self.committed_generation.load(Ordering::SeqCst) >= generation {
-            return Ok(());
-        }
+        };
         self.await_streams();
         let horizon = self.find_reclaimable()?;
         self.commit_group(horizon)
@@ -146,14 +142,14 @@ impl Engine {
 
     /// Commits the open group.
     pub(crate) fn commit_now(&self) -> Result<()> {
-        let _one_at_a_time = lock(&self.commit_lock);
+        let _one_at_a_time = self.commit_lock.lock();
         let horizon = self.find_reclaimable()?;
         self.commit_group(horizon)
     }
 
     /// Commits until nothing more can be reclaimed: once for what the last commit retired.
     pub(crate) fn reclaim_all(&self) -> Result<()> {
-        let _one_at_a_time = lock(&self.commit_lock);
+        let _one_at_a_time = self.commit_lock.lock();
         while let Some(horizon) = self.find_reclaimable()? {
             self.commit_group(Some(horizon))?;
         }
@@ -216,7 +212,7 @@ impl Engine {
             self.commit_now()?;
         } else if is_empty {
             if may_reclaim {
-                let _one_at_a_time = lock(&self.commit_lock);
+                let _one_at_a_time = self.commit_lock.lock();
                 match self.find_reclaimable()? {
                     Some(horizon) => self.commit_group(Some(horizon))?,
                     None => lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE),
@@ -230,7 +226,7 @@ impl Engine {
     /// Gives the turn back if everything is committed (`TURN-1`).
     pub(crate) fn give_turn_back(&self) {
         // A commit that another thread runs must end first.
-        let _no_commit = lock(&self.commit_lock);
+        let _no_commit = self.commit_lock.lock();
         self.turn.release(|| {
             let is_clean =
                 lock(&self.group).is_empty() && self.dirty_bytes.load(Ordering::SeqCst) == 0;
@@ -592,9 +588,7 @@ impl Engine {
         for frozen in nodes {
             let mut state = frozen.node.lock();
             state.is_committing = false;
-            state
-                .entries
-                .retain(|_, delta| delta.generation > generation);
+            state.entries.retain(|delta| delta.generation > generation);
             state.content.map.forget_cut();
             state.content.patches.publish(outcome.seq);
             self.cache.count_map(&frozen.node, &state);
@@ -603,8 +597,7 @@ impl Engine {
                 self.cache.remove(frozen.node.store, frozen.node.ino);
             }
         }
-        self.committed_generation
-            .store(generation, Ordering::SeqCst);
+        self.commit_lock.set_committed(generation);
     }
 
     fn checkpoint(&self, set: &ChangeSet) -> Result<()> {

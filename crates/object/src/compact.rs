@@ -317,7 +317,7 @@ impl Engine {
         let Ok(mut promise) = reserved else {
             return Ok(None);
         };
-        let _no_commit = lock(&self.commit_lock); // ROOM-2
+        let _no_commit = self.commit_lock.lock(); // ROOM-2
         let extents = self.allocate_extents(&mut promise, blocks, Placement::Known);
         let mut room = self.lock_room();
         room.space.forfeit(promise);
@@ -333,7 +333,7 @@ impl Engine {
     fn take_exactly(&self, extent: Extent) -> Result<Option<Taken<'_>>> {
         let blocks = extent.block_count;
         let target = Target::At(extent.segment, extent.start_block);
-        let _no_commit = lock(&self.commit_lock); // ROOM-2
+        let _no_commit = self.commit_lock.lock(); // ROOM-2
         let mut room = self.lock_room();
         while let Some((segment, ag)) = room.space.find_wanted_ag_for(blocks, target) {
             self.load_ag(&mut room.space, segment, ag)?;

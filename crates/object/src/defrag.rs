@@ -526,7 +526,7 @@ impl Engine {
         ag: u64,
     ) -> Result<(Vec<Extent>, Vec<Extent>, Owners)> {
         // No commit: what it reclaims has no rows any more, and is free a moment later (ROOM-2).
-        let _no_commit = lock(&self.commit_lock);
+        let _no_commit = self.commit_lock.lock();
         let holes: Vec<Extent> = {
             let mut room = self.lock_room();
             if !room.space.is_loaded(segment, ag) {

@@ -1,6 +1,7 @@
 //! An open database: its parts, its locks, and how operations begin and end.
 
 use crate::cache::NodeCache;
+use crate::commit_lock::CommitLock;
 use crate::defrag::Compactor;
 use crate::group::Group;
 use crate::node::Node;
@@ -99,12 +100,10 @@ pub struct Engine {
     pub(crate) group: Mutex<Group>,
     /// The group that takes changes now.
     pub(crate) open_generation: AtomicU64,
-    /// The newest group that is durable.
-    pub(crate) committed_generation: AtomicU64,
     /// The newest commit whose effects this process has seen.
     pub(crate) known_seq: AtomicU64,
     /// Held while a group is committed, or a foreign commit is taken in.
-    pub(crate) commit_lock: Mutex<()>,
+    pub(crate) commit_lock: CommitLock,
     pub(crate) room: Mutex<Room>,
     pub(crate) compactor: Mutex<Compactor>,
     pub(crate) grow_lock: Mutex<()>,
@@ -263,9 +262,8 @@ impl Engine {
             cache: NodeCache::default(),
             group: Mutex::default(),
             open_generation: AtomicU64::new(1),
-            committed_generation: AtomicU64::new(0),
             known_seq: AtomicU64::new(pin.0),
-            commit_lock: Mutex::default(),
+            commit_lock: CommitLock::default(),
             room: Mutex::default(),
             compactor: Mutex::default(),
             grow_lock: Mutex::default(),
@@ -310,7 +308,7 @@ impl Engine {
         let outcome = self.close_orderly();
         {
             // Another thread's commit must end before the turn is abandoned.
-            let _no_commit = lock(&self.commit_lock);
+            let _no_commit = self.commit_lock.lock();
             self.stop("the database was closed; open it again".into());
         }
         let ended = self.session.end(&self.catalog);
@@ -557,7 +555,7 @@ impl Engine {
         let _alone = self.alone()?;
         // The store's own uncommitted changes must not meet missing tables.
         self.commit_now()?;
-        let _no_commit = lock(&self.commit_lock);
+        let _no_commit = self.commit_lock.lock();
         let _gate = self.close_gate();
         let _names = self.write_names();
         let seq = self.catalog.destroy_store(store)?;

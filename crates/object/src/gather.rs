@@ -6,6 +6,7 @@
 //! * `GATHER-2` Bytes after the logical end of the object are zero in every present block, so that
 //!   extending the object reveals zeros and nothing else.
 
+use crate::chunk_pool;
 use larder_segment::AlignedBuf;
 use larder_space::format::limits::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -28,6 +29,23 @@ struct Chunk {
     /// Grows to the last present block.
     bytes: AlignedBuf,
     present: u32,
+}
+
+impl Chunk {
+    /// Moves to a buffer in which `len_bytes` have room, if they have none yet.
+    fn make_room(&mut self, len_bytes: usize) {
+        if self.bytes.room_bytes() < len_bytes {
+            let mut roomier = chunk_pool::take(len_bytes);
+            roomier.extend_from_slice(&self.bytes);
+            chunk_pool::give(std::mem::replace(&mut self.bytes, roomier));
+        }
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        chunk_pool::give(std::mem::take(&mut self.bytes));
+    }
 }
 
 impl Gather {
@@ -100,15 +118,15 @@ impl Gather {
         let end = start + data.len();
         let padded = end.next_multiple_of(BLOCK);
         if chunk.bytes.len() == start {
-            chunk.bytes.reserve_exact(if start > 0 {
-                CHUNK_BLOCKS as usize * BLOCK - start
-            } else {
-                padded
+            chunk.make_room(match start {
+                0 => padded,
+                _ => CHUNK_BLOCKS as usize * BLOCK,
             });
             chunk.bytes.extend_from_slice(data);
             chunk.bytes.resize(padded, 0);
         } else {
             if chunk.bytes.len() < padded {
+                chunk.make_room(padded);
                 chunk.bytes.resize(padded, 0);
             }
             chunk.bytes[start..end].copy_from_slice(data);
@@ -176,6 +194,7 @@ impl Gather {
                 Entry::Occupied(mut occupied) => {
                     let mine = occupied.get_mut();
                     if mine.bytes.len() < chunk.bytes.len() {
+                        mine.make_room(chunk.bytes.len());
                         mine.bytes.resize(chunk.bytes.len(), 0);
                     }
                     for at in (0..CHUNK_BLOCKS as usize).filter(|at| chunk.present & (1 << at) != 0)

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
-//! `PIECE-n`, `PATCH-n`, `EDIT-n`, `COMMIT-n`, `ROOM-n`.
+//! `PIECE-n`, `PATCH-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `LEADER-n`, `ROOM-n`.
 //!
 //! # The road
 //! ```text
@@ -27,15 +27,19 @@
 
 mod cache;
 mod check_pieces;
+mod chunk_pool;
 mod commit;
+mod commit_lock;
 mod compact;
 mod defrag;
 mod edit;
 mod engine;
+mod entries;
 mod error;
 mod fragments;
 mod gather;
 mod group;
+mod listing;
 mod map;
 mod namespace;
 mod node;

@@ -4,11 +4,10 @@
 //! is never seen half done. Both work on nodes in memory, in front of the catalog.
 
 use crate::engine::{Edit, Engine, lock};
-use crate::node::{EntryDelta, Node, NodeState};
+use crate::entries::EntryDelta;
+use crate::node::{Node, NodeState};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{
-    AttrMask, CatalogError, ContentRow, DirentRow, InodeChange, InodeRow, dirent_order,
-};
+use larder_catalog::{AttrMask, CatalogError, ContentRow, DirentRow, InodeChange, InodeRow};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{FileKind, Ino, Name, StoreId};
 use std::sync::atomic::Ordering;
@@ -102,53 +101,6 @@ impl Engine {
         Ok(ino)
     }
 
-    /// At most `limit` entries after `after`, in catalog order, the uncommitted ones merged in.
-    fn list(&self, dir: &Node, after: Option<&Name>, limit: usize) -> Result<Vec<DirentRow>> {
-        let mut entries = Vec::new();
-        let mut from = after.cloned();
-        while entries.len() < limit {
-            let want = limit - entries.len();
-            let state = self.lock_node(dir)?;
-            require_directory(&state)?;
-            let is_after = |name: &Name| {
-                from.as_ref()
-                    .is_none_or(|from| dirent_order(name, from).is_gt())
-            };
-            let mut deltas: Vec<(Name, EntryDelta)> = state
-                .entries
-                .iter()
-                .filter(|(name, _)| is_after(name))
-                .map(|(n, d)| (n.clone(), *d))
-                .collect();
-            drop(state);
-            let page = self
-                .catalog
-                .dirents(dir.store, dir.ino, from.as_ref(), want)?;
-            let is_last = page.len() < want;
-            let end = page.last().map(|row| row.name.clone());
-            if !is_last && let Some(end) = &end {
-                deltas.retain(|(name, _)| dirent_order(name, end).is_le());
-            }
-            let mut merged: Vec<DirentRow> = page
-                .into_iter()
-                .filter(|row| !deltas.iter().any(|(name, _)| *name == row.name))
-                .collect();
-            merged.extend(deltas.into_iter().filter_map(|(name, delta)| {
-                delta
-                    .target
-                    .map(|(ino, kind)| DirentRow { name, ino, kind })
-            }));
-            merged.sort_by(|a, b| dirent_order(&a.name, &b.name));
-            entries.extend(merged);
-            if is_last {
-                break;
-            }
-            from = end;
-        }
-        entries.truncate(limit);
-        Ok(entries)
-    }
-
     fn target(&self, node: &Node) -> Result<Vec<u8>> {
         let mut state = self.lock_node(node)?;
         if state.row.kind != FileKind::Symlink {
@@ -239,6 +191,16 @@ macro_rules! shared_queries {
             limit: usize,
         ) -> Result<Vec<DirentRow>> {
             self.engine.list(dir, after, limit)
+        }
+
+        /// The same with the attributes of what the entries name, in one scan of the catalog.
+        pub fn list_with_rows(
+            &self,
+            dir: &Node,
+            after: Option<&Name>,
+            limit: usize,
+        ) -> Result<Vec<(Name, InodeRow)>> {
+            self.engine.list_with_rows(dir, after, limit)
         }
 
         /// The target of a symbolic link.
@@ -541,7 +503,7 @@ impl Engine {
     }
 }
 
-fn require_directory(state: &NodeState) -> Result<()> {
+pub(crate) fn require_directory(state: &NodeState) -> Result<()> {
     if state.row.kind == FileKind::Directory {
         return Ok(());
     }

@@ -22,6 +22,7 @@
 //! Lock order: see the crate's header. At most one node is locked at a time.
 
 use crate::Result;
+use crate::entries::EntryDeltas;
 use crate::gather::Gather;
 use crate::map::{ExtentMap, MapSource};
 use crate::overlay::{Applied, Patches};
@@ -57,13 +58,6 @@ pub(crate) struct Names {
     pub are_all: bool,
 }
 
-/// What a change to a directory's entries leads to: the entry's target, or none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EntryDelta {
-    pub target: Option<(Ino, FileKind)>,
-    pub generation: u64,
-}
-
 /// The changing part of a node.
 pub(crate) struct NodeState {
     pub row: InodeRow,
@@ -91,7 +85,7 @@ pub(crate) struct NodeState {
     /// Who waits for the frozen state to end.
     pub thaw_waiter_count: u32,
     /// Directories: entries that differ from the catalog's.
-    pub entries: BTreeMap<Name, EntryDelta>,
+    pub entries: EntryDeltas,
     /// Directories: where it was put by this process, when the catalog may not know yet.
     pub parent: Option<Ino>,
     /// Symbolic links: the target, once known.
@@ -200,7 +194,7 @@ impl Node {
             is_anonymous: false,
             is_linkable: false,
             thaw_waiter_count: 0,
-            entries: BTreeMap::new(),
+            entries: EntryDeltas::default(),
             parent: None,
             target: None,
             xattrs: is_fresh.then(BTreeMap::new),

@@ -267,7 +267,7 @@ impl Engine {
             }
             Err(error) => {
                 // Another thread's commit must end before the turn is abandoned.
-                let _no_commit = lock(&self.commit_lock);
+                let _no_commit = self.commit_lock.lock();
                 self.stop(format!(
                     "patches could not be written in place ({error}); close and reopen the database"
                 ));

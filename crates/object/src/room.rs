@@ -119,7 +119,7 @@ impl Engine {
         blocks: u64,
         placement: Placement,
     ) -> Result<Vec<Extent>> {
-        debug_assert!(self.commit_lock.try_lock().is_err(), "ROOM-2");
+        debug_assert!(self.commit_lock.is_held(), "ROOM-2");
         let mut room = self.lock_room();
         while let Some((segment, ag)) = room.space.find_wanted_ag(blocks, placement) {
             self.load_ag(&mut room.space, segment, ag)?;
@@ -133,7 +133,7 @@ impl Engine {
         promise: &mut Reservation,
         blocks: u64,
     ) -> Result<Option<Extent>> {
-        debug_assert!(self.commit_lock.try_lock().is_err(), "ROOM-2");
+        debug_assert!(self.commit_lock.is_held(), "ROOM-2");
         if blocks == 0 {
             return Ok(None);
         }
@@ -146,7 +146,7 @@ impl Engine {
 
     /// Reads where an AG is free, unless that is known. The caller is a user of the turn.
     pub(crate) fn require_ag(&self, segment: SegmentIndex, ag: u64) -> Result<()> {
-        let _no_commit = lock(&self.commit_lock); // ROOM-2
+        let _no_commit = self.commit_lock.lock(); // ROOM-2
         let mut room = self.lock_room();
         match room.space.is_loaded(segment, ag) {
             true => Ok(()),

@@ -182,6 +182,7 @@ impl Engine {
         self.grow_ahead();
         self.compact_if_due();
         self.shrink_cache();
+        crate::chunk_pool::rest();
         Ok(())
     }
 
@@ -205,7 +206,7 @@ impl Engine {
     /// has not happened: the next call does it all again.
     pub(crate) fn notice_foreign(&self) -> Result<()> {
         {
-            let _no_commit = lock(&self.commit_lock);
+            let _no_commit = self.commit_lock.lock();
             if self.catalog.foreign_change()? {
                 self.has_foreign_change.store(true, Ordering::SeqCst);
             }
@@ -476,7 +477,7 @@ fn background(weak: &Weak<Engine>) {
             }
         };
         // Another thread's commit must end before the turn is abandoned.
-        let _no_commit = lock(&engine.commit_lock);
+        let _no_commit = engine.commit_lock.lock();
         engine.stop(why);
     }
 }

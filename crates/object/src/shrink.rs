@@ -241,7 +241,7 @@ impl Engine {
         lock(&self.group).segments.extend(counts);
         self.commit_now()?;
         // The background may commit beside this: what its commit has allocated is in no row yet.
-        let _no_commit = lock(&self.commit_lock);
+        let _no_commit = self.commit_lock.lock();
         for cut in cuts {
             self.segment(cut.segment)?.shrink(cut.new_count)?;
         }

@@ -37,7 +37,7 @@ impl Engine {
         let candidate_count = lock(&self.compactor).candidate_count();
         Ok(Gauges {
             commit_seq: self.known_seq().0,
-            group_count: self.committed_generation.load(Ordering::Relaxed),
+            group_count: self.commit_lock.committed(),
             dirty_bytes: self.dirty_bytes.load(Ordering::Relaxed),
             dirty_bytes_max: self.dirty_bytes_max,
             kept_bytes: self.kept_bytes.load(Ordering::Relaxed),

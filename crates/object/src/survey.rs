@@ -234,7 +234,7 @@ impl Engine {
         {
             let _alone = self.alone()?;
             self.commit_now()?;
-            let _no_commit = crate::engine::lock(&self.commit_lock);
+            let _no_commit = self.commit_lock.lock();
             report.findings = self.catalog.check()?;
             for store in self.table_stores()? {
                 report.inode_count += self.catalog.inode_count(store)?;

@@ -322,7 +322,9 @@ impl Engine {
         let began = Instant::now();
         loop {
             let bytes = self.half_written_bytes();
-            if began.elapsed() >= Duration::from_micros(bytes / STREAM_BYTES_PER_US) {
+            // Not for a look that would take longer.
+            let worth = Duration::from_micros(bytes / STREAM_BYTES_PER_US);
+            if began.elapsed() + LOOK >= worth {
                 return;
             }
             std::thread::sleep(LOOK);

@@ -44,9 +44,9 @@ impl AlignedBuf {
         self.raw.resize(self.skip + len_bytes, byte);
     }
 
-    /// Makes room for exactly `more_bytes` more.
-    pub fn reserve_exact(&mut self, more_bytes: usize) {
-        self.reserve_for(more_bytes, self.len() + more_bytes);
+    /// How long it can become without being moved, bytes.
+    pub fn room_bytes(&self) -> usize {
+        self.raw.capacity() - self.skip
     }
 
     /// Sets the length to `len_bytes`. What was there stays only if the room sufficed; what is new is
@@ -118,6 +118,9 @@ mod tests {
         }
         buf.resize(3, 0);
         assert_eq!(&buf[..], &model[..3]);
+        let (room, at) = (buf.room_bytes(), buf.as_ptr());
+        buf.resize(room, 1);
+        assert!(room >= 5000 && std::ptr::eq(at, buf.as_ptr()));
         assert!(!buf.try_resize(usize::MAX) && !buf.try_resize(isize::MAX as usize));
         assert!(buf.is_empty() && buf.try_resize(9000));
         assert!(is_aligned(&buf) && buf.len() == 9000 && buf.iter().all(|&b| b == 0));

@@ -23,9 +23,6 @@ use crate::Outcome;
 use crate::mounts::{Larder, Profile};
 
 const ROUNDS: usize = 5;
-/// What a database has grown by before it is measured, where a part says nothing else, bytes.
-const GROWN_BYTES: u64 = 512 << 20;
-
 type Part = fn(&Bench, &mut Report) -> Outcome;
 
 /// The parts, in this order.
@@ -49,6 +46,11 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn options(&self) -> &Options {
         &self.setting.options
+    }
+
+    /// What a database has grown by before it is measured, where a part says nothing else, bytes.
+    fn grown_bytes(&self) -> u64 {
+        self.options().choose(128 << 20, 256 << 20, 512 << 20)
     }
 
     /// A mounted database and a plain directory; with `--stub` also a filesystem in memory.
@@ -95,18 +97,14 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "mount",
         &format!(
-            "{} {} rounds, in turns. `larder mount` and every other server are processes of their own, with the options \
+            "{} {} rounds, in turns. (An ext4 that is mounted with `discard` and has no journal tells the device of every \
+             file that is removed, before the next one.) `larder mount` and every other server are processes of their own, with the options \
              that users get. CPU time is that of the asking programs and of the serving process, up to the moment when \
              everything is durable; threads of the kernel are not in it.",
             setting.machine()?,
             bench.rounds
         ),
     );
-    if bench.juicefs().is_none() {
-        report.note(
-            "JuiceFS was not measured: `--juicefs PATH` names its command, and docs/performance.md says how it is built.",
-        );
-    }
     let asked = options.part.as_deref().unwrap_or("");
     for (name, part) in PARTS.into_iter().filter(|(name, _)| name.contains(asked)) {
         let started = std::time::Instant::now();

@@ -262,10 +262,11 @@ impl Filesystem for Passthrough {
         data_only: bool,
     ) -> Result<(), Errno> {
         let open = self.handle(handle)?;
-        Ok(match data_only {
-            true => open.file.sync_data()?,
-            false => open.file.sync_all()?,
-        })
+        let synced = match data_only {
+            true => open.file.sync_data(),
+            false => open.file.sync_all(),
+        };
+        synced.map_err(Errno::from)
     }
 
     fn getxattr(&self, _: &mut Call<'_, ()>, name: &[u8]) -> Result<Vec<u8>, Errno> {

@@ -103,7 +103,8 @@ impl Setting {
     /// The machine and the place, in one line.
     pub fn machine(&self) -> Result<String, String> {
         let scratch = self.scratch().to_string_lossy();
-        let filesystem = process::output("findmnt", &["-n", "-o", "FSTYPE", "-T", &scratch])?;
+        let columns = ["-n", "-o", "FSTYPE,OPTIONS", "-T", &scratch];
+        let filesystem = process::output("findmnt", &columns)?;
         let kernel = process::output("uname", &["-sr"])?;
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -122,13 +123,14 @@ impl Setting {
         } else {
             "nothing is cold: dropping caches needs root"
         };
-        let (filesystem, kernel) = (filesystem.trim(), kernel.trim());
+        let (filesystem, options) = filesystem.trim().split_once(' ').unwrap_or_default();
+        let (options, kernel) = (options.trim(), kernel.trim());
         let journal = match has_journal(self.scratch()) {
             Some(false) => " without a journal",
             _ => "",
         };
         Ok(format!(
-            "{kernel}, {cores} cores, {memory_gb:.0} GB, load {load} at the start; disk with {filesystem}{journal}; {cold}."
+            "{kernel}, {cores} cores, {memory_gb:.0} GB, load {load} at the start; disk with {filesystem}{journal} ({options}); {cold}."
         ))
     }
 }

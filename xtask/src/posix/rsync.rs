@@ -87,14 +87,16 @@ echo more >> many/20; rm many/21; mv many/22 deep/moved; ln many/23 deep/linked;
 setfacl -m u:98:rwx deep; setfattr -x user.one a; touch -d '2021-02-02 02:02:02.123456789' many/25
 "#;
 
+/// Times count to the nanosecond: by default rsync takes those of one second for the same.
 fn rsync(from: &Path, to: &Path) -> Result<(), String> {
-    let script = "rsync -aHAXS --checksum --delete --numeric-ids \"$1/\" \"$2/\"";
+    let script =
+        "rsync -aHAXS --modify-window=-1 --checksum --delete --numeric-ids \"$1/\" \"$2/\"";
     shell(script, &[from, to], PATIENCE).map(drop)
 }
 
 /// rsync finds nothing to do, and neither do our own eyes.
 fn compare(original: &Path, copy: &Path) -> Result<(), String> {
-    let script = "rsync -aHAXS --checksum --delete --numeric-ids --dry-run --itemize-changes \"$1/\" \"$2/\"";
+    let script = "rsync -aHAXS --modify-window=-1 --checksum --delete --numeric-ids --dry-run --itemize-changes \"$1/\" \"$2/\"";
     let found = shell(script, &[original, copy], PATIENCE)?;
     if !found.trim().is_empty() {
         return Err(format!("rsync would change:\n{found}"));

@@ -2,6 +2,8 @@
 //! the same results. What differs on purpose is tested elsewhere. Needs root, and the packages `acl` and
 //! `attr`.
 
+#![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
+
 use crate::common::{TestMount, shell};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, XattrFlags};
 use std::fs::{self, File, OpenOptions};
@@ -581,4 +583,50 @@ fn the_time_of_birth_is_told_and_stays() {
     fs::rename(&renamed, &path).unwrap();
     assert_eq!(birth(), first);
     assert!(fs::metadata(&path).unwrap().created().is_ok());
+}
+
+#[test]
+fn places_in_a_directory_can_be_found_again() {
+    let pair = Pair::new();
+    pair.same("places", |directory| {
+        const COUNT: usize = 3000;
+        let name = |index: usize| format!("{index:04}");
+        for index in 0..COUNT {
+            File::create(directory.join(name(index))).unwrap();
+        }
+        let mut listing = rustix::fs::Dir::new(File::open(directory).unwrap()).unwrap();
+        let mut order = Vec::new();
+        let read = |listing: &mut rustix::fs::Dir| {
+            let entry = listing.read()?.unwrap();
+            let bytes = entry.file_name().to_bytes();
+            Some((String::from_utf8_lossy(bytes).into_owned(), entry.offset()))
+        };
+        while let Some(line) = read(&mut listing) {
+            order.push(line);
+        }
+        assert_eq!(order.len(), COUNT + 2);
+        // Behind each of some entries, when some others went: what follows there, without these.
+        let is_gone = |name: &str| name.ends_with('7') || name.starts_with("00");
+        for (name, _) in order.iter().filter(|(name, _)| is_gone(name)) {
+            fs::remove_file(directory.join(name)).unwrap();
+        }
+        for at in (0..order.len()).step_by(97) {
+            listing.seek(order[at].1).unwrap();
+            let expected = order[at + 1..].iter().map(|(name, _)| name);
+            for name in expected.filter(|name| !is_gone(name)).take(40) {
+                // What went may be told or not.
+                let mut found = read(&mut listing).expect("FUSE-4");
+                while is_gone(&found.0) {
+                    found = read(&mut listing).expect("FUSE-4");
+                }
+                assert_eq!(&found.0, name, "FUSE-4: behind {}", order[at].0);
+            }
+        }
+        listing.rewind();
+        let mut left = 0;
+        while read(&mut listing).is_some() {
+            left += 1;
+        }
+        left
+    });
 }

@@ -180,6 +180,32 @@ fn a_change_by_sql_is_seen_though_everything_is_cached() {
 }
 
 #[test]
+fn names_of_others_are_seen_though_listing_and_absence_are_cached() {
+    let mount = TestMount::new();
+    fs::create_dir(mount.path("d")).unwrap();
+    fs::File::open(mount.root()).unwrap().sync_all().unwrap();
+    let is_listed = || fs::read_dir(mount.path("d")).unwrap().count() == 1;
+    for _ in 0..2 {
+        assert!(!is_listed() && !mount.path("d/new").exists());
+    }
+    let other = Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
+    other.put(b"/d/new", b"by another").unwrap();
+    other.sync().unwrap();
+    let began = Instant::now();
+    while !(is_listed() && mount.path("d/new").exists()) {
+        assert!(began.elapsed() < Duration::from_secs(5), "FUSE-1");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // What is made and removed here is seen at once.
+    fs::remove_file(mount.path("d/new")).unwrap();
+    assert!(!is_listed() && !mount.path("d/new").exists());
+    fs::write(mount.path("d/new"), "").unwrap();
+    assert!(is_listed() && mount.path("d/new").exists());
+    fs::rename(mount.path("d/new"), mount.path("d/newer")).unwrap();
+    assert!(!mount.path("d/new").exists() && mount.path("d/newer").exists());
+}
+
+#[test]
 fn a_working_directory_survives_foreign_changes() {
     let mount = TestMount::new();
     fs::create_dir(mount.path("d")).unwrap();

@@ -6,4 +6,5 @@ mod common;
 mod ids;
 mod life;
 mod model;
+mod pages;
 mod posix;

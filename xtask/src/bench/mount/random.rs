@@ -1,6 +1,6 @@
 //! Small writes at random places of one file, each made durable: what `fio` reaches.
 
-use super::{Bench, GROWN_BYTES, figures};
+use super::{Bench, figures};
 use crate::Outcome;
 use crate::bench::figures::Turn;
 use crate::bench::fio;
@@ -13,7 +13,7 @@ const FILE_BYTES: u64 = 256 << 20;
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     fio::check_installed()?;
     let at = bench.setting.directory()?;
-    let mut places = bench.places(at.path(), GROWN_BYTES)?;
+    let mut places = bench.places(at.path(), bench.grown_bytes())?;
     let seconds = bench.options().choose(1, 3, 4);
     report.note(&format!(
         "**4 KiB random writes with fsync**: `fio`, psync, one job, one file of {} MiB that was written before, {seconds} s \

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Bench, GROWN_BYTES, figures};
+use super::{Bench, figures};
 use crate::Outcome;
 use crate::bench::load::{Ending, Load};
 use crate::bench::places::{FLOOR, LARDER, PLAIN, close};
@@ -15,7 +15,7 @@ const PASSES: u64 = 3;
 /// Measures.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let at = bench.setting.directory()?;
-    let mut places = bench.places_and_floor(at.path(), GROWN_BYTES)?;
+    let mut places = bench.places_and_floor(at.path(), bench.grown_bytes())?;
     let files = bench.options().choose(2000, 3000, 4000);
     report.note(&format!(
         "**Open, read 10 KB, close**: {files} files in the order in which they were written. First read: Larder was \

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use super::{Bench, GROWN_BYTES, figures};
+use super::{Bench, figures};
 use crate::Outcome;
 use crate::bench::places::{PLAIN, Place, close};
 use crate::bench::report::{Goal, Report};
@@ -19,7 +19,7 @@ const STAT_PASSES: usize = 5;
 /// Measures.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let at = bench.setting.directory()?;
-    let mut places = bench.places(at.path(), GROWN_BYTES)?;
+    let mut places = bench.places(at.path(), bench.grown_bytes())?;
     let files = bench.options().choose(20_000, 50_000, 100_000);
     report.note(&format!(
         "**A directory of {files} files** of 1 KB: `ls -l` and `find -type f` first with Larder mounted anew and all caches \

@@ -1,0 +1,468 @@
+//! A SQLite VFS that writes what a commit adds to the write-ahead log with one request.
+//!
+//! SQLite writes each page of a commit with two requests, its frame's head and the page: fourteen for one
+//! small file, more CPU time than all statements of the commit. Here the log's file keeps what is written to
+//! it in memory, as long as each write begins where the last one ended, and writes it when SQLite syncs,
+//! reads, or asks anything else of the file. Everything but logs is opened by the VFS below as if this one
+//! were not there.
+//!
+//! # Invariants
+//! * `LOG-1` Only a connection that syncs the log with every commit may use it (`CATALOG-7`): SQLite shows a
+//!   commit to others after that sync, so nobody reads what is still in memory here.
+//! * `LOG-2` What the file below has after a sync, a read or a truncation is what it would have had without
+//!   this VFS.
+//! * `LOG-3` After a write that failed nothing is kept: SQLite has taken the transaction back, or stops.
+//!
+//! # Safety, for the whole file
+//! SQLite calls the functions below with pointers that it got from [`register`] (the VFS) or that [`open`]
+//! filled in (files). Both outlive their use: a registered VFS is never freed, and SQLite frees a file's
+//! memory only after `xClose`. A log's memory is `szOsFile` bytes: first a [`LogFile`], behind it the file of
+//! the VFS below, which alone touches that part. Any other file's memory belongs to the VFS below wholly.
+//! SQLite uses one file from one thread at a time.
+
+use crate::error::{CatalogError, Result};
+use rusqlite::ffi::{
+    self, SQLITE_OK, sqlite3_file, sqlite3_filename, sqlite3_int64, sqlite3_io_methods, sqlite3_vfs,
+};
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::mem::size_of;
+use std::sync::{Mutex, PoisonError};
+
+/// Most bytes that are kept: SQLite's "unix" takes no more than 0x1ffff in one call.
+const KEPT_BYTES_MAX: usize = 31 * 4096;
+const _: () = assert!(KEPT_BYTES_MAX <= 0x1ffff);
+
+/// The head of a log's memory; the file of the VFS below follows it.
+#[repr(C)]
+struct LogFile {
+    base: sqlite3_file,
+    /// What was written and is not in the file below. Owned: freed at close.
+    kept: *mut Kept,
+}
+
+/// Bytes at one place of the log.
+#[derive(Default)]
+struct Kept {
+    offset: i64,
+    bytes: Vec<u8>,
+}
+
+/// The name of the VFS in front of the one named `below` (none: the system's); registered the first time.
+pub(crate) fn register(below: Option<&str>) -> Result<String> {
+    static NAMES: Mutex<Option<HashMap<Option<String>, String>>> = Mutex::new(None);
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let names = names.get_or_insert_default();
+    if let Some(name) = names.get(&below.map(str::to_owned)) {
+        return Ok(name.clone());
+    }
+    let failed = |what: &str| CatalogError::invalid(format!("the log's VFS: {what}"));
+    let below_name = CString::new(below.unwrap_or_default())
+        .map_err(|_| failed("a name contains a NUL byte"))?;
+    let name = format!("larder-log-{}", below.unwrap_or("system"));
+    let c_name = CString::new(name.as_str()).map_err(|_| failed("a name contains a NUL byte"))?;
+    // SAFETY: initialising is always allowed, and is needed before a VFS can be found.
+    if unsafe { ffi::sqlite3_initialize() } != SQLITE_OK {
+        return Err(failed("SQLite does not start"));
+    }
+    let wanted = below.map_or(std::ptr::null(), |_| below_name.as_ptr());
+    // SAFETY: null (the default VFS) or a C string; the result is null or lives until the process ends.
+    let found = unsafe { ffi::sqlite3_vfs_find(wanted) };
+    if found.is_null() {
+        return Err(failed("SQLite does not know the VFS below"));
+    }
+    // SAFETY: not null, and a registered VFS stays as it is.
+    let known = unsafe { &*found };
+    let vfs = Box::new(sqlite3_vfs {
+        iVersion: 2,
+        szOsFile: size_of::<LogFile>() as c_int + known.szOsFile,
+        mxPathname: known.mxPathname,
+        pNext: std::ptr::null_mut(),
+        zName: c_name.into_raw(),
+        pAppData: found.cast(),
+        xOpen: Some(open),
+        xDelete: Some(delete),
+        xAccess: Some(access),
+        xFullPathname: Some(full_pathname),
+        // Extensions are not loaded through this VFS.
+        xDlOpen: None,
+        xDlError: None,
+        xDlSym: None,
+        xDlClose: None,
+        xRandomness: Some(randomness),
+        xSleep: Some(sleep),
+        xCurrentTime: Some(current_time),
+        xGetLastError: Some(last_error),
+        xCurrentTimeInt64: Some(current_time_ms),
+        xSetSystemCall: None,
+        xGetSystemCall: None,
+        xNextSystemCall: None,
+    });
+    // SAFETY: the VFS and its name are leaked here, so they stay valid; all that version 2 demands is set.
+    if unsafe { ffi::sqlite3_vfs_register(Box::into_raw(vfs), 0) } != SQLITE_OK {
+        return Err(failed("SQLite does not take it"));
+    }
+    names.insert(below.map(str::to_owned), name.clone());
+    Ok(name)
+}
+
+/// The VFS that does the work.
+///
+/// # Safety
+/// `vfs` is one of ours.
+unsafe fn worker(vfs: *mut sqlite3_vfs) -> *mut sqlite3_vfs {
+    // SAFETY: `register` put it there, and nobody changes it.
+    unsafe { (*vfs).pAppData.cast() }
+}
+
+unsafe extern "C" fn open(
+    vfs: *mut sqlite3_vfs,
+    path: sqlite3_filename,
+    file: *mut sqlite3_file,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> c_int {
+    let is_log = flags & ffi::SQLITE_OPEN_WAL != 0;
+    // SAFETY: SQLite passes the VFS that was asked, and memory of `szOsFile` bytes, aligned to 8; the flags
+    // and the path (with the parameters SQLite keeps behind it) are handed on as they came. Without methods
+    // SQLite takes a file for closed, and it calls xClose if and only if they are set; the VFS below has set
+    // or cleared its own by the same rule.
+    unsafe {
+        let worker = worker(vfs);
+        let Some(open_below) = (*worker).xOpen else {
+            return ffi::SQLITE_CANTOPEN;
+        };
+        if !is_log {
+            return open_below(worker, path, file, flags, out_flags);
+        }
+        let head = file.cast::<LogFile>();
+        (*head).base.pMethods = std::ptr::null();
+        let code = open_below(worker, path, below(file), flags, out_flags);
+        if !(*below(file)).pMethods.is_null() {
+            (*head).kept = Box::into_raw(Box::default());
+            (*head).base.pMethods = &raw const METHODS;
+        }
+        code
+    }
+}
+
+/// VFS functions that only hand on to the VFS below.
+macro_rules! vfs_delegates {
+    ($($name:ident = $slot:ident($($arg:ident: $type:ty),*);)*) => {$(
+        unsafe extern "C" fn $name(vfs: *mut sqlite3_vfs, $($arg: $type),*) -> c_int {
+            // SAFETY: the VFS is ours; the VFS below gets its own pointer and SQLite's arguments.
+            unsafe {
+                let worker = worker(vfs);
+                match (*worker).$slot {
+                    Some(function) => function(worker, $($arg),*),
+                    None => ffi::SQLITE_ERROR,
+                }
+            }
+        }
+    )*};
+}
+
+vfs_delegates! {
+    delete = xDelete(path: *const c_char, sync_directory: c_int);
+    access = xAccess(path: *const c_char, flags: c_int, out: *mut c_int);
+    full_pathname = xFullPathname(path: *const c_char, len: c_int, out: *mut c_char);
+    randomness = xRandomness(len: c_int, out: *mut c_char);
+    sleep = xSleep(microseconds: c_int);
+    current_time = xCurrentTime(out: *mut f64);
+    last_error = xGetLastError(len: c_int, out: *mut c_char);
+    current_time_ms = xCurrentTimeInt64(out: *mut sqlite3_int64);
+}
+
+/// The file of the VFS below, behind our head.
+///
+/// # Safety
+/// `file` has the `szOsFile` bytes of our VFS.
+unsafe fn below(file: *mut sqlite3_file) -> *mut sqlite3_file {
+    // SAFETY: the head is part of that memory, and so is what follows it.
+    unsafe { file.cast::<u8>().add(size_of::<LogFile>()).cast() }
+}
+
+/// What a log has not written yet.
+///
+/// # Safety
+/// `file` was opened by [`open`] as a log and is not closed; nobody else has this reference now.
+unsafe fn kept<'f>(file: *mut sqlite3_file) -> &'f mut Kept {
+    // SAFETY: `open` put a leaked box there; SQLite uses a file from one thread at a time.
+    unsafe { &mut *(*file.cast::<LogFile>()).kept }
+}
+
+/// Writes what is kept (`LOG-2`).
+///
+/// # Safety
+/// As [`kept`].
+unsafe fn write_kept(file: *mut sqlite3_file) -> c_int {
+    // SAFETY: the caller's promise; the bytes are readable during the call.
+    unsafe {
+        let kept = kept(file);
+        if kept.bytes.is_empty() {
+            return SQLITE_OK;
+        }
+        let (bytes, len) = (kept.bytes.as_ptr().cast(), kept.bytes.len() as c_int);
+        let code = write_below(file, bytes, len, kept.offset);
+        kept.bytes.clear(); // LOG-3
+        code
+    }
+}
+
+unsafe extern "C" fn write(
+    file: *mut sqlite3_file,
+    data: *const c_void,
+    len: c_int,
+    offset: sqlite3_int64,
+) -> c_int {
+    // SAFETY: SQLite passes an open log and `len` readable bytes.
+    unsafe {
+        let data = std::slice::from_raw_parts(data.cast::<u8>(), len as usize);
+        let end = kept(file).offset + kept(file).bytes.len() as i64;
+        if offset != end || kept(file).bytes.len() + data.len() > KEPT_BYTES_MAX {
+            let code = write_kept(file);
+            if code != SQLITE_OK {
+                return code;
+            }
+        }
+        let kept = kept(file);
+        if kept.bytes.is_empty() {
+            kept.offset = offset;
+        }
+        kept.bytes.extend_from_slice(data);
+        SQLITE_OK
+    }
+}
+
+unsafe extern "C" fn close(file: *mut sqlite3_file) -> c_int {
+    // SAFETY: SQLite closes a file once; the box was leaked by `open` and is not used after.
+    unsafe {
+        let written = write_kept(file);
+        drop(Box::from_raw((*file.cast::<LogFile>()).kept));
+        let closed = close_below(file);
+        if written == SQLITE_OK {
+            closed
+        } else {
+            written
+        }
+    }
+}
+
+/// File functions that only hand on to the file below.
+macro_rules! file_delegates {
+    ($($name:ident = $slot:ident($($arg:ident: $type:ty),*);)*) => {$(
+        unsafe extern "C" fn $name(file: *mut sqlite3_file, $($arg: $type),*) -> c_int {
+            // SAFETY: SQLite passes an open log; the file below has methods and gets its own pointer and
+            // SQLite's arguments.
+            unsafe {
+                let below = below(file);
+                match (*(*below).pMethods).$slot {
+                    Some(function) => function(below, $($arg),*),
+                    None => ffi::SQLITE_ERROR,
+                }
+            }
+        }
+    )*};
+}
+
+file_delegates! {
+    close_below = xClose();
+    write_below = xWrite(data: *const c_void, len: c_int, offset: sqlite3_int64);
+    read_below = xRead(data: *mut c_void, len: c_int, offset: sqlite3_int64);
+    truncate_below = xTruncate(size: sqlite3_int64);
+    sync_below = xSync(flags: c_int);
+    file_size_below = xFileSize(out: *mut sqlite3_int64);
+    lock = xLock(level: c_int);
+    unlock = xUnlock(level: c_int);
+    check_reserved_lock = xCheckReservedLock(out: *mut c_int);
+    file_control = xFileControl(op: c_int, arg: *mut c_void);
+    sector_size = xSectorSize();
+    device_characteristics = xDeviceCharacteristics();
+}
+
+/// The same after what is kept was written.
+macro_rules! after_writing {
+    ($($name:ident = $below:ident($($arg:ident: $type:ty),*);)*) => {$(
+        unsafe extern "C" fn $name(file: *mut sqlite3_file, $($arg: $type),*) -> c_int {
+            // SAFETY: SQLite passes an open log, and arguments for the file below.
+            unsafe {
+                match write_kept(file) {
+                    SQLITE_OK => $below(file, $($arg),*),
+                    code => code,
+                }
+            }
+        }
+    )*};
+}
+
+after_writing! {
+    read = read_below(data: *mut c_void, len: c_int, offset: sqlite3_int64);
+    truncate = truncate_below(size: sqlite3_int64);
+    sync = sync_below(flags: c_int);
+    file_size = file_size_below(out: *mut sqlite3_int64);
+}
+
+/// A log needs no shared memory and is not mapped: version 1.
+static METHODS: sqlite3_io_methods = sqlite3_io_methods {
+    iVersion: 1,
+    xClose: Some(close),
+    xRead: Some(read),
+    xWrite: Some(write),
+    xTruncate: Some(truncate),
+    xSync: Some(sync),
+    xFileSize: Some(file_size),
+    xLock: Some(lock),
+    xUnlock: Some(unlock),
+    xCheckReservedLock: Some(check_reserved_lock),
+    xFileControl: Some(file_control),
+    xSectorSize: Some(sector_size),
+    xDeviceCharacteristics: Some(device_characteristics),
+    xShmMap: None,
+    xShmLock: None,
+    xShmBarrier: None,
+    xShmUnmap: None,
+    xFetch: None,
+    xUnfetch: None,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::{Connection, OpenFlags, params};
+    use std::path::Path;
+
+    fn rows(connection: &Connection) -> Vec<(i64, Vec<u8>)> {
+        connection
+            .prepare("SELECT id, bytes FROM t ORDER BY id")
+            .unwrap()
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap()
+            .collect::<rusqlite::Result<_>>()
+            .unwrap()
+    }
+
+    /// What a process that is killed now leaves.
+    fn survivors(from: &Path, to: &Path) -> Vec<(i64, Vec<u8>)> {
+        for suffix in ["", "-wal"] {
+            let name = format!("t.db{suffix}");
+            std::fs::copy(from.join(&name), to.join(&name)).unwrap();
+        }
+        let copy = Connection::open(to.join("t.db")).unwrap();
+        let found: String = copy
+            .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(found, "ok");
+        let found = rows(&copy);
+        drop(copy);
+        for entry in std::fs::read_dir(to).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        found
+    }
+
+    #[test]
+    fn every_commit_is_in_the_files_and_seen_by_others() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = dir.path().join("t.db");
+        let vfs = register(None).unwrap();
+        assert_eq!(register(None).unwrap(), vfs);
+        let writer =
+            Connection::open_with_flags_and_vfs(&path, OpenFlags::default(), vfs.as_str()).unwrap();
+        writer
+            .execute_batch(
+                "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;
+                 CREATE TABLE t (id INTEGER PRIMARY KEY, bytes BLOB)",
+            )
+            .unwrap();
+        let reader = Connection::open(&path).unwrap();
+        let mut model = std::collections::BTreeMap::new();
+        let mut state = 7u64;
+        let mut dice = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for step in 0..300 {
+            let before = model.clone();
+            // Now and then more than the cache holds, so that pages go to the log and come back.
+            let cache = ["PRAGMA cache_size = 4", "PRAGMA cache_size = 1000"][dice(2) as usize];
+            writer.execute_batch(cache).unwrap();
+            writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+            for _ in 0..1 + dice(if step % 10 == 0 { 60 } else { 4 }) {
+                let (id, len) = (dice(40) as i64, dice(9000) as usize);
+                let bytes = vec![step as u8; len];
+                writer
+                    .execute(
+                        "INSERT OR REPLACE INTO t VALUES (?1, ?2)",
+                        params![id, bytes],
+                    )
+                    .unwrap();
+                model.insert(id, bytes);
+            }
+            if dice(8) == 0 {
+                writer.execute_batch("ROLLBACK").unwrap();
+                model = before;
+            } else {
+                writer.execute_batch("COMMIT").unwrap();
+            }
+            if dice(20) == 0 {
+                let connection = if dice(2) == 0 { &writer } else { &reader };
+                let mode = ["PASSIVE", "TRUNCATE"][dice(2) as usize];
+                let checkpoint = format!("PRAGMA wal_checkpoint({mode})");
+                connection.query_row(&checkpoint, [], |_| Ok(())).unwrap();
+            }
+            let expected: Vec<(i64, Vec<u8>)> = model.clone().into_iter().collect();
+            assert!(rows(&reader) == expected, "LOG-1, step {step}");
+            assert!(
+                survivors(dir.path(), other.path()) == expected,
+                "LOG-2, step {step}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_write_that_fails_is_told_and_not_kept() {
+        // A limit on the size of files makes the kernel refuse; in a process of its own, which is this
+        // test run again.
+        const CHILD: &str = "LARDER_LOG_VFS_CHILD";
+        if let Some(dir) = std::env::var_os(CHILD) {
+            let path = Path::new(&dir).join("t.db");
+            let vfs = register(None).unwrap();
+            let writer =
+                Connection::open_with_flags_and_vfs(&path, OpenFlags::default(), vfs.as_str())
+                    .unwrap();
+            writer
+                .execute_batch(
+                    "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0;
+                     CREATE TABLE t (id INTEGER PRIMARY KEY, bytes BLOB)",
+                )
+                .unwrap();
+            let mut refused = 0;
+            for id in 0..200 {
+                let bytes = vec![1u8; 5000];
+                let insert = writer.execute("INSERT INTO t VALUES (?1, ?2)", params![id, bytes]);
+                refused += i64::from(insert.is_err());
+                let reader = Connection::open(&path).unwrap();
+                assert_eq!(rows(&reader).len() as i64, id + 1 - refused, "LOG-3");
+            }
+            assert!(refused > 0, "LOG-3");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        // ulimit counts KiB in sh; SIGXFSZ would kill instead of refusing.
+        let program = std::env::current_exe().unwrap();
+        let status = std::process::Command::new("sh")
+            .arg("-c")
+            .arg("trap '' XFSZ; ulimit -f 400; exec \"$0\" \"$@\"")
+            .arg(program)
+            .args([
+                "--exact",
+                "log_vfs::tests::a_write_that_fails_is_told_and_not_kept",
+            ])
+            .env(CHILD, dir.path())
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+}

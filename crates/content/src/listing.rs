@@ -1,0 +1,74 @@
+//! Listing directories: the entries of a provider, then the stores that are mounted there.
+
+use crate::database::{Database, MountedStore};
+use crate::types::{Attr, DirEntry, NodeId};
+use larder_object::Result;
+use larder_object::format::{FileKind, Ino, Name};
+
+impl Database {
+    /// At most `limit` entries after `after` (`None`: from the start). Fewer than `limit` only at
+    /// the end. Stores mounted here come last.
+    pub fn read_dir(
+        &self,
+        node: NodeId,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<DirEntry>> {
+        let (past_entries, mounts) = self.mounts_after(node, after);
+        let mut entries = match past_entries {
+            true => Vec::new(),
+            false => self
+                .shared_provider(node.store)?
+                .read_dir(node.ino, after, limit)?,
+        };
+        let left = limit - entries.len().min(limit);
+        entries.extend(mounts.into_iter().take(left));
+        Ok(entries)
+    }
+
+    /// The same with the attributes of what the entries name. Cost: one scan for a page, about 1 µs per
+    /// entry.
+    pub fn read_dir_plus(
+        &self,
+        node: NodeId,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(DirEntry, Attr)>> {
+        let (past_entries, mounts) = self.mounts_after(node, after);
+        let mut entries = match past_entries {
+            true => Vec::new(),
+            false => self
+                .shared_provider(node.store)?
+                .read_dir_plus(node.ino, after, limit)?,
+        };
+        let left = limit - entries.len().min(limit);
+        for entry in mounts.into_iter().take(left) {
+            let attr = self.attr(entry.node)?;
+            entries.push((entry, attr));
+        }
+        Ok(entries)
+    }
+
+    /// Whether `after` names a store that is mounted in directory `node`, which come last; and those that
+    /// follow it.
+    fn mounts_after(&self, node: NodeId, after: Option<&Name>) -> (bool, Vec<DirEntry>) {
+        if node.ino != Ino::ROOT {
+            return (false, Vec::new());
+        }
+        let here = |one: &MountedStore| match &one.place {
+            Some((host, name)) if *host == node.store => Some(DirEntry {
+                name: name.clone(),
+                node: NodeId {
+                    store: one.row.store,
+                    ino: Ino::ROOT,
+                },
+                kind: FileKind::Directory,
+            }),
+            _ => None,
+        };
+        let mut mounts: Vec<DirEntry> = self.read_stores().iter().filter_map(here).collect();
+        let past = after.and_then(|after| mounts.iter().position(|mount| mount.name == *after));
+        mounts.drain(..past.map_or(0, |at| at + 1));
+        (past.is_some(), mounts)
+    }
+}

@@ -1,0 +1,123 @@
+//! Memory of the gather that is used again: fresh memory costs a page fault for every 4 KiB, which is more
+//! than copying the bytes into it.
+//!
+//! Whoever writes takes buffers, the commit gives them back, often in another thread, where the allocator
+//! would return them to the kernel. Free buffers are kept up to [`FREE_BYTES_MAX`], and until nobody has
+//! taken any for [`IDLE`].
+//!
+//! # Invariants
+//! * `POOL-1` A buffer that is taken is empty, and has the room that was asked for.
+//! * `POOL-2` Free buffers have at most [`FREE_BYTES_MAX`].
+
+use crate::engine::lock;
+use larder_segment::AlignedBuf;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Room of buffers, bytes: of a lone block, of a small file, of a whole chunk.
+const SIZES: [usize; 3] = [4 << 10, 16 << 10, 32 << 10];
+/// Free buffers of the whole process, bytes; what one large group leaves behind.
+const FREE_BYTES_MAX: usize = 256 << 20;
+/// After so long without use they go back to the system.
+const IDLE: Duration = Duration::from_secs(2);
+
+static POOL: Mutex<Pool> = Mutex::new(Pool {
+    free: [const { Vec::new() }; SIZES.len()],
+    bytes: 0,
+    take_count: 0,
+    seen: None,
+});
+
+struct Pool {
+    /// By index of [`SIZES`].
+    free: [Vec<AlignedBuf>; SIZES.len()],
+    bytes: usize,
+    /// How often one was taken.
+    take_count: u64,
+    /// That, and when it was seen first.
+    seen: Option<(u64, Instant)>,
+}
+
+/// An empty buffer with room for `len_bytes`.
+pub(crate) fn take(len_bytes: usize) -> AlignedBuf {
+    let Some(class) = SIZES.iter().position(|&size| size >= len_bytes) else {
+        return AlignedBuf::with_capacity(len_bytes);
+    };
+    let found = {
+        let mut pool = lock(&POOL);
+        pool.take_count += 1;
+        let found = pool.free[class].pop();
+        pool.bytes -= found.as_ref().map_or(0, |_| SIZES[class]);
+        found
+    };
+    let buffer = found.unwrap_or_else(|| AlignedBuf::with_capacity(SIZES[class]));
+    debug_assert!(
+        buffer.is_empty() && buffer.room_bytes() >= len_bytes,
+        "POOL-1"
+    );
+    buffer
+}
+
+/// Gives a buffer back.
+pub(crate) fn give(mut buffer: AlignedBuf) {
+    let Some(class) = SIZES.iter().rposition(|&size| size <= buffer.room_bytes()) else {
+        return;
+    };
+    let mut pool = lock(&POOL);
+    if pool.bytes + SIZES[class] <= FREE_BYTES_MAX {
+        pool.bytes += SIZES[class];
+        buffer.resize(0, 0);
+        pool.free[class].push(buffer);
+    }
+    debug_assert!(pool.bytes <= FREE_BYTES_MAX, "POOL-2");
+}
+
+/// Returns what is free to the system when nobody has taken any for [`IDLE`]. The background calls it at
+/// every tick.
+pub(crate) fn rest() {
+    let mut pool = lock(&POOL);
+    if pool.bytes == 0 {
+        return;
+    }
+    match pool.seen {
+        Some((count, since)) if count == pool.take_count => {
+            if since.elapsed() >= IDLE {
+                pool.bytes = 0;
+                let free = std::mem::take(&mut pool.free);
+                drop(pool);
+                drop(free);
+            }
+        }
+        _ => pool.seen = Some((pool.take_count, Instant::now())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The pool is the process's: other tests use it meanwhile.
+    #[test]
+    fn a_buffer_comes_back_empty_and_the_free_ones_are_bounded() {
+        for len_bytes in [1, 4096, 4097, 16 << 10, 32 << 10, (32 << 10) + 1] {
+            let mut buffer = take(len_bytes);
+            assert!(buffer.room_bytes() >= len_bytes, "POOL-1");
+            buffer.resize(len_bytes, 7);
+            give(buffer);
+            let again = take(len_bytes);
+            assert!(
+                again.is_empty() && again.room_bytes() >= len_bytes,
+                "POOL-1"
+            );
+            give(again);
+        }
+        give(AlignedBuf::default());
+        let many: Vec<AlignedBuf> = (0..FREE_BYTES_MAX / SIZES[2] + 9)
+            .map(|_| AlignedBuf::with_capacity(SIZES[2]))
+            .collect();
+        many.into_iter().for_each(give);
+        let bytes = lock(&POOL).bytes;
+        assert!(bytes <= FREE_BYTES_MAX, "POOL-2");
+        assert!(bytes > FREE_BYTES_MAX / 2, "others take few");
+    }
+}
