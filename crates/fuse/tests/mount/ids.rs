@@ -11,12 +11,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 fn owner(path: &Path) -> (u32, u32) {
-    let metadata = fs::symlink_metadata(path).unwrap();
+    let metadata = fs::symlink_metadata(path).expect("it can be examined");
     (metadata.uid(), metadata.gid())
 }
 
 fn errno_of(result: std::io::Result<()>) -> Option<i32> {
-    result.unwrap_err().raw_os_error()
+    result.expect_err("it is refused").raw_os_error()
 }
 
 fn ranges(list: &[(u32, u32, u32)]) -> Ids {
@@ -25,20 +25,21 @@ fn ranges(list: &[(u32, u32, u32)]) -> Ids {
         database,
         count,
     };
-    Ids::ranges(list.iter().map(range).collect()).unwrap()
+    Ids::ranges(list.iter().map(range).collect()).expect("they do not overlap")
 }
 
 /// A mount of a database in which `theirs/f` belongs to 501:20, and everybody may write everywhere.
 fn foreign_files() -> TestMount {
     let mut mount = TestMount::new();
-    fs::create_dir(mount.path("theirs")).unwrap();
-    fs::write(mount.path("theirs/f"), "x").unwrap();
+    fs::create_dir(mount.path("theirs")).expect("root may");
+    fs::write(mount.path("theirs/f"), "x").expect("root may");
     for name in ["theirs", "theirs/f"] {
-        chown(mount.path(name), Some(501), Some(20)).unwrap();
+        chown(mount.path(name), Some(501), Some(20)).expect("root may");
     }
-    fs::set_permissions(mount.path("theirs/f"), PermissionsExt::from_mode(0o600)).unwrap();
+    fs::set_permissions(mount.path("theirs/f"), PermissionsExt::from_mode(0o600))
+        .expect("root may");
     for name in ["theirs", ""] {
-        fs::set_permissions(mount.path(name), PermissionsExt::from_mode(0o777)).unwrap();
+        fs::set_permissions(mount.path(name), PermissionsExt::from_mode(0o777)).expect("root may");
     }
     mount.end();
     mount
