@@ -110,8 +110,8 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
         vfs: Some(log_vfs::register(options.vfs.as_deref())?),
     };
     let connection = connect(&path, &with_log, OpenFlags::empty(), timeout)?;
-    sync_commits(&connection)?;
     identify(&connection, &path)?;
+    sync_commits(&connection)?;
     schema::upgrade(&connection, STEPS)?;
     configure(&connection)?;
     let data_version = crate::data_version(&connection)?;
