@@ -89,7 +89,8 @@ setfacl -m u:98:rwx deep; setfattr -x user.one a; touch -d '2021-02-02 02:02:02.
 
 /// Times count to the nanosecond: by default rsync takes those of one second for the same.
 fn rsync(from: &Path, to: &Path) -> Result<(), String> {
-    let script = "rsync -aHAXS --modify-window=-1 --checksum --delete --numeric-ids \"$1/\" \"$2/\"";
+    let script =
+        "rsync -aHAXS --modify-window=-1 --checksum --delete --numeric-ids \"$1/\" \"$2/\"";
     shell(script, &[from, to], PATIENCE).map(drop)
 }
 
