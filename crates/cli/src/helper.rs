@@ -10,6 +10,7 @@ use crate::background;
 use crate::error::{Failure, Result};
 use crate::log;
 use crate::mount::unmount_and_wait;
+use crate::remount;
 use crate::serve::Request;
 use crate::settings::Settings;
 use std::ffi::{OsStr, OsString};
@@ -76,6 +77,9 @@ fn run_mount(arguments: Vec<OsString>) -> Result<()> {
     (settings.suid, settings.dev) = (true, true);
     for (letter, value) in &call.values {
         match (letter, value.to_str()) {
+            ('o', Some(list)) if remount::is_asked(list) => {
+                return remount::remount(dir.as_ref(), list);
+            }
             ('o', Some(list)) => settings.add_list(list).map_err(Failure::Usage)?,
             ('o', None) => {
                 return Err(Failure::Usage(

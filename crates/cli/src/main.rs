@@ -37,6 +37,7 @@ mod metrics;
 mod mount;
 mod output;
 mod quantiles;
+mod remount;
 mod report;
 mod rows;
 mod serve;

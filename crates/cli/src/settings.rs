@@ -118,7 +118,7 @@ impl Settings {
                 || PASSED_OVER_PREFIXES
                     .iter()
                     .any(|prefix| option.starts_with(prefix)) => {}
-            ("sync" | "dirsync" | "mand" | "lazytime" | "remount" | "bind" | "move", None) => {
+            ("sync" | "dirsync" | "mand" | "lazytime" | "bind" | "move", None) => {
                 return Err(format!(
                     "the option '{name}' is not supported; leave it out (fsync and O_SYNC always work)"
                 ));

@@ -74,6 +74,12 @@ fn mount_and_umount_know_the_type() {
         echo "$D/a.larder $D/mnt fuse.larder defaults,allow_other,_netdev 0 0" > fstab
         mount mnt; [ "$(cat mnt/f)" = kept ]
         findmnt -n -o SOURCE,FSTYPE,OPTIONS mnt
+        mount -o remount,ro mnt
+        code=0; echo lost 2> said > mnt/f || code=$?
+        [ $code != 0 ]; grep -q "Read-only" said
+        mount -o remount,rw mnt; echo kept > mnt/f
+        code=0; mount.fuse.larder "$D/a.larder" sbin.now -o remount,ro 2> said || code=$?
+        [ $code = 32 ]; grep -q "nothing of Larder" said
         mount -a
         [ "$(grep -c "$D/mnt fuse.larder" /proc/self/mounts)" = 1 ]
         exec 7< mnt/f
