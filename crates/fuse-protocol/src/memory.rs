@@ -28,6 +28,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const TTL: Duration = Duration::from_secs(3600);
 /// What the kernel shall do with open files.
 const OPEN_FLAGS: FopenFlags = FopenFlags::KEEP_CACHE.union(FopenFlags::NOFLUSH);
+/// And with their listings.
+const DIRECTORY_FLAGS: FopenFlags = FopenFlags::KEEP_CACHE.union(FopenFlags::CACHE_DIR);
 /// Parts of the table of nodes, so that workers seldom meet.
 const SHARD_COUNT: usize = 64;
 const BLOCK_BYTES: u32 = 4096;
@@ -282,6 +284,15 @@ impl State {
     }
 }
 
+/// Writers alone go past the page cache, as on the real mount.
+fn opened(node: NodeNumber, open: OpenFlags) -> Opened {
+    let flags = match open.flags & libc::O_ACCMODE == libc::O_WRONLY {
+        true => OPEN_FLAGS | FopenFlags::DIRECT_IO,
+        false => OPEN_FLAGS,
+    };
+    Opened::new(HandleNumber(node.0), flags)
+}
+
 /// Sets the length of a file; `ENOSPC` when there is no memory for it.
 fn resize(bytes: &mut Vec<u8>, len_bytes: u64) -> Result<(), Errno> {
     let len_bytes = usize::try_from(len_bytes).map_err(|_| Errno::EFBIG)?;
@@ -478,8 +489,8 @@ impl Filesystem for MemoryFilesystem {
         Ok(node.entry())
     }
 
-    fn open(&self, call: &mut Call<'_, ()>, _: OpenFlags) -> Result<Opened, Errno> {
-        Ok(Opened::new(HandleNumber(call.request.node.0), OPEN_FLAGS))
+    fn open(&self, call: &mut Call<'_, ()>, open: OpenFlags) -> Result<Opened, Errno> {
+        Ok(opened(call.request.node, open))
     }
 
     fn create(
@@ -487,12 +498,12 @@ impl Filesystem for MemoryFilesystem {
         call: &mut Call<'_, ()>,
         name: &[u8],
         make: Make,
-        _: OpenFlags,
+        open: OpenFlags,
     ) -> Result<(Entry, Opened), Errno> {
         let content = Content::File(Vec::new());
         let entry = self.make(call, name, (FileType::RegularFile, make.mode, 0), content)?;
-        let number = entry.attr.map_or(0, |attr| attr.node.0);
-        Ok((entry, Opened::new(HandleNumber(number), OPEN_FLAGS)))
+        let node = entry.attr.map_or(call.request.node, |attr| attr.node);
+        Ok((entry, opened(node, open)))
     }
 
     fn read(&self, call: &mut Call<'_, ()>, read: Read, buffer: &mut [u8]) -> Result<usize, Errno> {
@@ -545,7 +556,7 @@ impl Filesystem for MemoryFilesystem {
 
     fn opendir(&self, call: &mut Call<'_, ()>, _: OpenFlags) -> Result<Opened, Errno> {
         let handle = HandleNumber(call.request.node.0);
-        Ok(Opened::new(handle, FopenFlags::NONE))
+        Ok(Opened::new(handle, DIRECTORY_FLAGS))
     }
 
     fn readdir(
