@@ -11,7 +11,9 @@
 //!   commit to others after that sync, so nobody reads what is still in memory here.
 //! * `LOG-2` What the file below has after a sync, a read or a truncation is what it would have had without
 //!   this VFS.
-//! * `LOG-3` After a write that failed nothing is kept: SQLite has taken the transaction back, or stops.
+//! * `LOG-3` Outside of COMMIT nothing is kept: the connection does not spill its cache, so frames are only
+//!   written by a COMMIT, which ends with the sync. What a commit that failed has left is dropped: by then
+//!   others may have written their own commits to that place.
 //!
 //! # Safety, for the whole file
 //! SQLite calls the functions below with pointers that it got from [`register`] (the VFS) or that [`open`]
@@ -237,14 +239,9 @@ unsafe extern "C" fn write(
 unsafe extern "C" fn close(file: *mut sqlite3_file) -> c_int {
     // SAFETY: SQLite closes a file once; the box was leaked by `open` and is not used after.
     unsafe {
-        let written = write_kept(file);
+        // LOG-3: what was not synced was not committed.
         drop(Box::from_raw((*file.cast::<LogFile>()).kept));
-        let closed = close_below(file);
-        if written == SQLITE_OK {
-            closed
-        } else {
-            written
-        }
+        close_below(file)
     }
 }
 

@@ -112,6 +112,10 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
     let connection = connect(&path, &with_log, OpenFlags::empty(), timeout)?;
     identify(&connection, &path)?;
     sync_commits(&connection)?;
+    // LOG-3: a transaction that is rolled back has written nothing to the log.
+    connection
+        .pragma_update(None, "cache_spill", false)
+        .at("cache_spill")?;
     schema::upgrade(&connection, STEPS)?;
     configure(&connection)?;
     let data_version = crate::data_version(&connection)?;

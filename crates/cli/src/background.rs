@@ -8,9 +8,11 @@ use crate::error::{At, Failure, Result};
 use crate::output::Output;
 use crate::serve::{Request, serve};
 use larder_fuse::MountInfo;
+use rustix::fs::OFlags;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -68,7 +70,16 @@ fn open_log(path: &Path) -> io::Result<File> {
     if is_long {
         std::fs::rename(path, path.with_extension("log.old"))?;
     }
-    OpenOptions::new().append(true).create(true).open(path)
+    // Root may start this for a database of somebody who has put something else there.
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file; remove it"));
+    }
+    Ok(file)
 }
 
 fn arguments(request: &Request) -> Result<Vec<OsString>> {

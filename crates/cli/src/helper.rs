@@ -14,6 +14,7 @@ use crate::remount;
 use crate::serve::Request;
 use crate::settings::Settings;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -72,9 +73,11 @@ fn run_mount(arguments: Vec<OsString>) -> Result<()> {
         ));
     };
     let mut settings = Settings::default();
-    // What mount(8) calls the defaults, unless the list says otherwise. Users get neither: then
+    // What mount(8) calls the defaults, unless the list says otherwise; but only for root's databases: whoever
+    // may write a database could make a set-uid file or a device node with it. Users get neither: then
     // fusermount3 mounts.
-    (settings.suid, settings.dev) = (true, true);
+    let is_roots = std::fs::metadata(db).is_ok_and(|metadata| metadata.uid() == 0);
+    (settings.suid, settings.dev) = (is_roots, is_roots);
     for (letter, value) in &call.values {
         match (letter, value.to_str()) {
             ('o', Some(list)) if remount::is_asked(list) => {

@@ -5,9 +5,10 @@
 //! reason. The file of a killed server stays and is removed by the next one.
 
 use crate::error::{At, Failure, Result};
+use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -61,7 +62,12 @@ impl Server {
     /// is no lock to wait for.
     pub(crate) fn find(database: &Path, device: (u32, u32)) -> Result<Server> {
         let path = lock_path(database, device);
-        match File::open(&path) {
+        // Root may look at a database of somebody who has put something else there.
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+            .open(&path);
+        match opened {
             Ok(file) => Ok(Server(Some(file))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Server(None)),
             Err(error) => Err(error).at(|| format!("cannot open '{}'", path.display())),

@@ -60,10 +60,11 @@ fn copy_step(
     len_bytes: u64,
     buffer: &mut Vec<u8>,
 ) -> Result<Step> {
+    // The end of the data is asked for after its beginning: another writer may fill a hole meanwhile.
+    let data = from.seek(SeekTarget::Data, from_offset)?;
     let Some(end) = from.seek(SeekTarget::Hole, from_offset)? else {
         return Ok(Step::End);
     };
-    let data = from.seek(SeekTarget::Data, from_offset)?;
     let hole = data.map_or(len_bytes, |data| (data - from_offset).min(len_bytes));
     if hole > 0 {
         to.allocate(
@@ -73,7 +74,11 @@ fn copy_step(
         )?;
         return Ok(Step::Hole(hole));
     }
-    let step = (end - from_offset).min(len_bytes).min(STEP_BYTES_MAX) as usize;
+    // Data that has become a hole reads as zeros.
+    let step = (end - from_offset)
+        .max(1)
+        .min(len_bytes)
+        .min(STEP_BYTES_MAX) as usize;
     buffer.resize(step, 0);
     match from.read_at(from_offset, buffer)? {
         0 => Ok(Step::End),

@@ -217,6 +217,14 @@ impl StoreProvider for FilesProvider {
         if let Some(size) = set.size_bytes {
             let node = self.engine.view().node(self.table, ino)?;
             require_file(&self.engine.row(&node)?)?;
+            if set.drop_set_id {
+                // Before the content: no crash leaves new content with the bits of the old.
+                let first = SetAttr {
+                    drop_set_id: true,
+                    ..SetAttr::default()
+                };
+                self.set_attr(ino, &first)?;
+            }
             self.engine.truncate(&node, size)?;
         }
         let change = self.engine.change()?;
@@ -326,9 +334,10 @@ impl StoreProvider for FilesProvider {
         let node = change.insert_anonymous(self.table, row, is_linkable)?;
         // From here on the handle ends what does not come to its end.
         let handle = Handle::new(self.engine.clone(), self.store, node.clone(), true);
-        lists.give(&change, &node)?;
-        let attr = self.attr_of(change.row(&node)?);
-        Ok((attr, Box::new(handle)))
+        let row = lists.give(&change, &node).and_then(|()| change.row(&node));
+        // The handle closes in a change of its own.
+        drop(change);
+        Ok((self.attr_of(row?), Box::new(handle)))
     }
 
     fn create_file(

@@ -63,6 +63,8 @@ pub(crate) struct Span {
     pub(crate) ticket: Option<Ticket>,
     /// Something of this node went where the kernel does not know: it is told after the reply.
     pub(crate) stale: Option<NodeNumber>,
+    /// The reply says that there is no such name.
+    pub(crate) is_absent: bool,
     /// Somebody wants to know of it.
     pub(crate) watched: Option<Watched>,
 }
@@ -84,6 +86,8 @@ pub(crate) struct Bridge {
     pub(crate) has_acls: bool,
     pub(crate) files: Table<OpenFile>,
     pub(crate) streams: Streams,
+    /// The kernel does what direct files need.
+    pub(crate) may_be_direct: bool,
     notifier: Notifier,
     pub(crate) directories: Table<OpenDirectory>,
     space: Mutex<Option<(Instant, SpaceReport)>>,
@@ -97,6 +101,7 @@ impl Bridge {
         notifier: Notifier,
         watch: Arc<Watch>,
         options: &MountOptions,
+        workers_max: usize,
     ) -> Bridge {
         Bridge {
             database,
@@ -108,7 +113,8 @@ impl Bridge {
             watch,
             has_acls: false,
             files: Table::default(),
-            streams: Streams::default(),
+            streams: Streams::new(workers_max),
+            may_be_direct: false,
             notifier,
             directories: Table::default(),
             space: Mutex::default(),
@@ -219,9 +225,16 @@ impl Bridge {
         let name = name_of(name)?;
         let owner = self.owner(request, make)?;
         let attr = self
-            .create_node(request, &name, new, make.mode, owner)
+            .create_node(request, &name, new, self.mode_of_new(&new, make), owner)
             .map_err(|error| errno(&error, format_args!("make '{name}' in {parent}")))?;
         self.entry(parent, &name, &attr)
+    }
+
+    fn mode_of_new(&self, new: &NewNode<'_>, make: Make) -> u32 {
+        match new {
+            NewNode::Directory => make.mode,
+            _ => self.id_map.stored_mode(make.mode),
+        }
     }
 
     /// Makes a node that belongs to `owner`.
@@ -240,11 +253,15 @@ impl Bridge {
     /// Opens a regular file as `flags` ask.
     pub(crate) fn open_file(&self, node: NodeNumber, flags: OpenFlags) -> Result<Opened, Error> {
         let file = self.database.open_file(node_of(node), flags.is_write())?;
-        Ok(self.opened(node, file, flags))
+        let mode = file.attr()?.mode;
+        Ok(self.opened(node, file, mode, flags))
     }
 
-    fn opened(&self, node: NodeNumber, file: File, flags: OpenFlags) -> Opened {
-        let way = self.streams.open(node, flags);
+    fn opened(&self, node: NodeNumber, file: File, mode: u32, flags: OpenFlags) -> Opened {
+        // The kernel takes set-id bits before a write by way of the page cache, and would not learn that a
+        // direct one has taken them.
+        let is_plain = self.may_be_direct && mode & (libc::S_ISUID | libc::S_ISGID) == 0;
+        let way = self.streams.open(node, flags, is_plain);
         let flags = OPEN_FLAGS | way.flags();
         Opened::new(self.files.insert(OpenFile { file, way }), flags)
     }
@@ -267,8 +284,10 @@ impl Bridge {
         let parent = request.node;
         let name = name_of(name)?;
         let owner = self.owner(request, make)?;
-        let attr = self
-            .create_node(request, &name, NewNode::File, make.mode, owner)
+        let mode = self.id_map.stored_mode(make.mode);
+        let (attr, file) = self
+            .database
+            .create_file(node_of(parent), &name, mode, owner, open.is_write())
             .map_err(|error| {
                 match errno(&error, format_args!("create '{name}' in {parent}")) {
                     // Somebody else made it after the kernel looked. The kernel shall look again and
@@ -277,10 +296,7 @@ impl Bridge {
                     other => other,
                 }
             })?;
-        let number = node_number(attr.node)?;
-        let opened = self
-            .open_file(number, open)
-            .map_err(|error| node_errno(&error, format_args!("open the new {number}")))?;
+        let opened = self.opened(node_number(attr.node)?, file, attr.mode, open);
         Ok((self.entry(parent, &name, &attr)?, opened))
     }
 
@@ -293,7 +309,8 @@ impl Bridge {
     ) -> Result<(Entry, Opened), Errno> {
         let parent = request.node;
         let owner = self.owner(request, make)?;
-        let (mode, is_linkable) = (make.mode & 0o7777, !open.has(libc::O_EXCL));
+        let mode = self.id_map.stored_mode(make.mode);
+        let is_linkable = !open.has(libc::O_EXCL);
         let (attr, file) = self
             .database
             .create_anonymous(node_of(parent), mode, is_linkable, owner)
@@ -305,12 +322,27 @@ impl Bridge {
             })?;
         let attr = self.shown(&attr)?;
         self.known.add_nameless(attr.node);
-        Ok((self.entry_of(attr), self.opened(attr.node, file, open)))
+        Ok((
+            self.entry_of(attr),
+            self.opened(attr.node, file, mode, open),
+        ))
     }
 
     /// Writes or appends as `flags` ask; durable before it returns with `O_SYNC` or `O_DSYNC`.
-    pub(crate) fn write_file(&self, write: &Write<'_>) -> Result<WriteEnd, Errno> {
+    pub(crate) fn write_file(
+        &self,
+        node: NodeNumber,
+        write: &Write<'_>,
+    ) -> Result<WriteEnd, Errno> {
         let file = self.files.find(write.handle)?;
+        let takes_set_id = write.kill_suid_sgid
+            && file
+                .drop_set_id()
+                .map_err(|error| node_errno(&error, format_args!("write to {node}")))?;
+        if takes_set_id {
+            // Before the reply: who has written it may run it next. Attributes only: nothing is waited for.
+            self.notifier.inval_inode(node, -1, 0)?;
+        }
         // Pages written back go to any open file, and were dropped by whoever waits for them.
         if write.is_from_cache {
             return apply(&file, write);
@@ -418,9 +450,6 @@ impl Bridge {
 /// Writes or appends as the flags ask.
 fn apply(file: &File, write: &Write<'_>) -> Result<WriteEnd, Errno> {
     let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
-    if write.kill_suid_sgid {
-        file.drop_set_id().map_err(fail)?;
-    }
     // Pages written back have their place, whatever the file was opened for.
     let at = if write.flags & libc::O_APPEND != 0 && !write.is_from_cache {
         file.append(write.data).map_err(fail)?

@@ -34,6 +34,8 @@ impl Filesystem for Bridge {
         if self.allows_idmap {
             rules = rules | InitFlags::ALLOW_IDMAP;
         }
+        let direct = InitFlags::DIRECT_IO_ALLOW_MMAP | InitFlags::HANDLE_KILLPRIV_V2;
+        self.may_be_direct = offers.contains(direct);
         // All others only save time.
         rules
             | InitFlags::ASYNC_READ
@@ -63,6 +65,7 @@ impl Filesystem for Bridge {
         Span {
             ticket: fills_a_cache.then(|| self.known.ticket()),
             stale: None,
+            is_absent: false,
             watched: None,
         }
     }
@@ -73,7 +76,12 @@ impl Filesystem for Bridge {
 
     fn end(&self, call: Call<'_>, outcome: &Outcome) {
         if let Some(watched) = call.span.watched {
-            self.watch.end(watched, &call.request, outcome);
+            let absent = call.span.is_absent.then_some(Errno::ENOENT);
+            let outcome = Outcome {
+                error: outcome.error.or(absent),
+                ..*outcome
+            };
+            self.watch.end(watched, &call.request, &outcome);
         }
         if let Some(ticket) = call.span.ticket {
             self.known.give_back(ticket);
@@ -194,7 +202,7 @@ impl Filesystem for Bridge {
         let node = call.request.node;
         let (uid, gid) = self.stored_owner(change.uid, change.gid)?;
         let wanted = larder::SetAttr {
-            mode: change.mode.map(|mode| mode & 0o7777),
+            mode: change.mode.map(|mode| self.id_map.stored_mode(mode)),
             uid,
             gid,
             size_bytes: change.size_bytes,
@@ -297,7 +305,7 @@ impl Filesystem for Bridge {
     }
 
     fn write(&self, call: &mut Call<'_>, write: Write<'_>) -> Result<Written, Errno> {
-        match self.write_file(&write)? {
+        match self.write_file(call.request.node, &write)? {
             WriteEnd::WhereAsked => {}
             WriteEnd::Elsewhere => call.span.stale = Some(call.request.node),
         }
@@ -448,12 +456,13 @@ impl Bridge {
     }
 
     /// There is no such name, and the kernel may remember that.
-    fn absent(&self, call: &Call<'_>, name: &Name) -> Result<Entry, Errno> {
+    fn absent(&self, call: &mut Call<'_>, name: &Name) -> Result<Entry, Errno> {
         let ticket = call.span.ticket.as_ref().ok_or(Errno::ENOENT)?;
         if !self.known.add_absent(ticket, call.request.node, name) {
             self.changes.absent();
             return Err(Errno::ENOENT);
         }
+        call.span.is_absent = true;
         Ok(Entry {
             attr: None,
             generation: GENERATION,

@@ -167,6 +167,13 @@ impl IdMap {
         matches!(self.users, Ids::Squash(_)) || matches!(self.groups, Ids::Squash(_))
     }
 
+    /// The mode that is stored for a file that the caller gives `mode`. Where one user stands for many there
+    /// are no set-id bits: whoever the file belongs to in the database, it is not the caller.
+    pub fn stored_mode(&self, mode: u32) -> u32 {
+        let kept = if self.is_squashed() { 0o1777 } else { 0o7777 };
+        mode & kept
+    }
+
     /// Attributes from the database as the mount shows them.
     pub fn show(&self, attr: &mut Attr) {
         attr.uid = self.users.to_host(attr.uid);
@@ -179,6 +186,9 @@ impl IdMap {
         };
         if let Some(mask) = mask {
             attr.mode = attr.mode & 0o7000 | 0o777 & !mask;
+        }
+        if attr.kind != FileKind::Directory {
+            attr.mode = self.stored_mode(attr.mode);
         }
     }
 }

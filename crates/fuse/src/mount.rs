@@ -74,6 +74,11 @@ pub fn mount(
     let known = Arc::new(Known::default());
     let changes = Arc::new(Changes::default());
     tell_of_changes(&database, &changes);
+    let threads = match options.threads {
+        0 => THREAD_COUNT_DEFAULT,
+        threads => threads,
+    };
+    let workers_max = threads * THREAD_GROWTH_MAX;
     let bridge = Bridge::new(
         database.clone(),
         known.clone(),
@@ -81,14 +86,11 @@ pub fn mount(
         notifier.clone(),
         watch.clone(),
         options,
+        workers_max,
     );
-    let threads = match options.threads {
-        0 => THREAD_COUNT_DEFAULT,
-        threads => threads,
-    };
     let limits = SessionOptions {
         workers: threads,
-        workers_max: threads * THREAD_GROWTH_MAX,
+        workers_max,
         content_bytes_max: REQUEST_BYTES_MAX,
         background_max: BACKGROUND_COUNT_MAX,
     };

@@ -100,14 +100,18 @@ impl Changes {
 }
 
 fn tell(all: &Snapshot, notifier: &Notifier) -> Result<(), Errno> {
-    tell_nodes(&all.nodes, notifier)?;
+    let nodes = tell_nodes(&all.nodes, notifier);
     (all.entries.iter())
-        .try_for_each(|entry| notifier.inval_entry(entry.0, entry.1.as_bytes(), true))
+        .map(|entry| notifier.inval_entry(entry.0, entry.1.as_bytes(), true))
+        .fold(nodes, Result::and)
 }
 
 fn tell_nodes(nodes: &[NodeNumber], notifier: &Notifier) -> Result<(), Errno> {
     debug_assert_eq!(std::thread::current().name(), Some(NOTIFY_THREAD), "FUSE-2");
-    (nodes.iter()).try_for_each(|&node| notifier.inval_inode(node, 0, 0))
+    // One that is refused does not keep the others from being told.
+    (nodes.iter())
+        .map(|&node| notifier.inval_inode(node, 0, 0))
+        .fold(Ok(()), Result::and)
 }
 
 #[cfg(test)]

@@ -22,7 +22,12 @@
 //!
 //! # Waiting
 //! Dropping pages waits for page reads and writebacks under way, which need workers. So only
-//! [`DROPS_MAX`] may wait at once; one more is interrupted (`EINTR`).
+//! a quarter of the workers that there can be may wait at once; one more is interrupted (`EINTR`).
+//!
+//! # Where nothing is direct
+//! The kernel must drop pages before direct writes (Linux 6.6, which offers `DIRECT_IO_ALLOW_MMAP` with it)
+//! and say which writes take set-id bits (`HANDLE_KILLPRIV_V2`). And files with such bits are cached: the
+//! kernel takes the bits before a write by way of the page cache.
 
 use larder_fuse_protocol::{Errno, FopenFlags, NodeNumber, Notifier, OpenFlags};
 use std::collections::HashMap;
@@ -30,14 +35,12 @@ use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Direct writes that may wait for the kernel to drop pages at once; far fewer than there are workers.
-const DROPS_MAX: usize = 32;
-
 /// The open files of one mount, by node.
-#[derive(Default)]
 pub(crate) struct Streams {
     nodes: Mutex<HashMap<NodeNumber, Open>>,
     drops: AtomicUsize,
+    /// Direct writes that may wait for the kernel to drop pages at once.
+    drops_max: usize,
 }
 
 /// Who has a node open.
@@ -88,9 +91,18 @@ impl Way {
 }
 
 impl Streams {
-    /// A file is opened. Every way is given back by [`Streams::close`].
-    pub(crate) fn open(&self, node: NodeNumber, flags: OpenFlags) -> Way {
-        let is_write_only = flags.flags & libc::O_ACCMODE == libc::O_WRONLY;
+    /// For a mount with so many workers at most.
+    pub(crate) fn new(workers_max: usize) -> Streams {
+        Streams {
+            nodes: Mutex::default(),
+            drops: AtomicUsize::new(0),
+            drops_max: workers_max / 4,
+        }
+    }
+
+    /// A file is opened; only if it `may_be_direct` it is. Every way is given back by [`Streams::close`].
+    pub(crate) fn open(&self, node: NodeNumber, flags: OpenFlags, may_be_direct: bool) -> Way {
+        let is_write_only = may_be_direct && flags.flags & libc::O_ACCMODE == libc::O_WRONLY;
         let mut nodes = self.lock();
         let open = nodes.entry(node).or_insert_with(|| Open {
             cached_count: 0,
@@ -168,7 +180,7 @@ impl Streams {
         (offset, len_bytes): (i64, i64),
         notifier: &Notifier,
     ) -> Result<(), Errno> {
-        let is_free = self.drops.fetch_add(1, Ordering::SeqCst) < DROPS_MAX;
+        let is_free = self.drops.fetch_add(1, Ordering::SeqCst) < self.drops_max;
         let dropped = match is_free {
             true => notifier.inval_inode(node, offset, len_bytes),
             false => Err(Errno::EINTR),
@@ -204,12 +216,12 @@ mod tests {
 
     #[test]
     fn a_file_is_direct_while_nobody_reads_it() {
-        let streams = Streams::default();
-        let write = streams.open(NODE, flags(libc::O_WRONLY | libc::O_APPEND));
-        let other = streams.open(NODE, flags(libc::O_WRONLY));
+        let streams = Streams::new(128);
+        let write = streams.open(NODE, flags(libc::O_WRONLY | libc::O_APPEND), true);
+        let other = streams.open(NODE, flags(libc::O_WRONLY), true);
         assert!(write.is_direct && other.is_direct);
-        let read = streams.open(NODE, flags(libc::O_RDONLY));
-        let late = streams.open(NODE, flags(libc::O_WRONLY));
+        let read = streams.open(NODE, flags(libc::O_RDONLY), true);
+        let late = streams.open(NODE, flags(libc::O_WRONLY), true);
         assert!(!read.is_direct && read.meeting.is_some(), "FUSE-8");
         assert!(
             !late.is_direct,
@@ -218,21 +230,21 @@ mod tests {
         for way in [&write, &other, &read] {
             streams.close(way);
         }
-        assert!(!streams.open(NODE, flags(libc::O_WRONLY)).is_direct);
-        let alone = streams.open(NodeNumber(8), flags(libc::O_RDWR));
+        assert!(!streams.open(NODE, flags(libc::O_WRONLY), true).is_direct);
+        let alone = streams.open(NodeNumber(8), flags(libc::O_RDWR), true);
         assert!(!alone.is_direct && alone.meeting.is_none());
         streams.close(&late);
     }
 
     #[test]
     fn pages_are_dropped_again_after_a_page_read_and_before_the_write() {
-        let streams = Streams::default();
+        let streams = Streams::new(128);
         let (told, notifier) = notifier();
-        let write = streams.open(NODE, flags(libc::O_WRONLY));
+        let write = streams.open(NODE, flags(libc::O_WRONLY), true);
         let told_bytes = || told.metadata().unwrap().len();
         let go = || streams.direct_write(&write, (0, 9), &notifier, || Ok(told_bytes()));
         assert_eq!(go(), Ok(0), "nobody reads");
-        let read = streams.open(NODE, flags(libc::O_RDONLY));
+        let read = streams.open(NODE, flags(libc::O_RDONLY), true);
         assert_eq!(go(), Ok(0), "nobody has read yet");
         read.page_read(|| ());
         assert_eq!(go(), Ok(40), "FUSE-8: told before it was applied");
@@ -241,19 +253,19 @@ mod tests {
         streams.close(&read);
         assert_eq!(go(), Ok(120), "the page of the last read");
         assert_eq!(go(), Ok(120), "all pages were dropped");
-        let read = streams.open(NODE, flags(libc::O_RDONLY));
+        let read = streams.open(NODE, flags(libc::O_RDONLY), true);
         read.page_read(|| ());
-        let busy = streams.drops.swap(DROPS_MAX, Ordering::SeqCst);
+        let busy = streams.drops.swap(streams.drops_max, Ordering::SeqCst);
         assert_eq!(go(), Err(Errno::EINTR));
         streams.drops.store(busy, Ordering::SeqCst);
     }
 
     #[test]
     fn page_reads_and_applying_exclude_each_other() {
-        let streams = Streams::default();
+        let streams = Streams::new(128);
         let (_told, notifier) = notifier();
-        let write = streams.open(NODE, flags(libc::O_WRONLY));
-        let read = streams.open(NODE, flags(libc::O_RDONLY));
+        let write = streams.open(NODE, flags(libc::O_WRONLY), true);
+        let read = streams.open(NODE, flags(libc::O_RDONLY), true);
         let inside = AtomicU64::new(0);
         let alone = || {
             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "FUSE-8");

@@ -3,7 +3,7 @@
 //!
 //! Whoever writes takes buffers, the commit gives them back, often in another thread, where the allocator
 //! would return them to the kernel. Free buffers are kept up to [`FREE_BYTES_MAX`], and until nobody has
-//! taken any for [`IDLE`].
+//! taken them for [`IDLE`].
 //!
 //! # Invariants
 //! * `POOL-1` A buffer that is taken is empty, and has the room that was asked for.
@@ -23,7 +23,6 @@ const IDLE: Duration = Duration::from_secs(2);
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     free: [const { Vec::new() }; SIZES.len()],
     bytes: 0,
-    take_count: 0,
     seen: None,
 });
 
@@ -35,10 +34,23 @@ struct Pool {
     /// By index of [`SIZES`].
     free: [Vec<AlignedBuf>; SIZES.len()],
     bytes: usize,
-    /// How often one was taken.
-    take_count: u64,
-    /// That, and when it was seen first.
-    seen: Option<(u64, Instant)>,
+    /// The least that was free since then, bytes: nobody has needed so much.
+    seen: Option<(usize, Instant)>,
+}
+
+impl Pool {
+    /// Takes out free buffers of `bytes`, the largest first.
+    fn shrink(&mut self, bytes: usize) -> Vec<AlignedBuf> {
+        let mut taken = Vec::new();
+        let mut left = bytes;
+        for (free, size) in self.free.iter_mut().zip(SIZES).rev() {
+            let count = (left / size).min(free.len());
+            left -= count * size;
+            self.bytes -= count * size;
+            taken.extend(free.drain(..count));
+        }
+        taken
+    }
 }
 
 /// An empty buffer with room for `len_bytes`.
@@ -48,9 +60,12 @@ pub(crate) fn take(len_bytes: usize) -> AlignedBuf {
     };
     let found = {
         let mut pool = self::pool();
-        pool.take_count += 1;
         let found = pool.free[class].pop();
         pool.bytes -= found.as_ref().map_or(0, |_| SIZES[class]);
+        let free_bytes = pool.bytes;
+        if let Some((least, _)) = &mut pool.seen {
+            *least = free_bytes.min(*least);
+        }
         found
     };
     let buffer = found.unwrap_or_else(|| AlignedBuf::with_capacity(SIZES[class]));
@@ -75,7 +90,7 @@ pub(crate) fn give(mut buffer: AlignedBuf) {
     debug_assert!(pool.bytes <= FREE_BYTES_MAX, "POOL-2");
 }
 
-/// Returns what is free to the system when nobody has taken any for [`IDLE`]. The background calls it at
+/// Returns to the system what nobody has needed for [`IDLE`]. The background calls it at
 /// every tick.
 pub(crate) fn rest() {
     let mut pool = self::pool();
@@ -83,15 +98,14 @@ pub(crate) fn rest() {
         return;
     }
     match pool.seen {
-        Some((count, since)) if count == pool.take_count => {
-            if since.elapsed() >= IDLE {
-                pool.bytes = 0;
-                let free = std::mem::take(&mut pool.free);
-                drop(pool);
-                drop(free);
-            }
+        Some((least, since)) if since.elapsed() >= IDLE => {
+            let given_back = pool.shrink(least);
+            pool.seen = Some((pool.bytes, Instant::now()));
+            drop(pool);
+            drop(given_back);
         }
-        _ => pool.seen = Some((pool.take_count, Instant::now())),
+        Some(_) => {}
+        None => pool.seen = Some((pool.bytes, Instant::now())),
     }
 }
 

@@ -306,7 +306,8 @@ impl Engine {
     /// little is half written, so that little is written twice.
     pub(crate) fn is_worth_writing(&self) -> bool {
         let dirty = self.dirty_bytes.load(Ordering::Relaxed);
-        if dirty < EAGER_BYTES {
+        // What another commit is writing counts as dirty until it is done.
+        if dirty < EAGER_BYTES || self.commit_lock.is_held() {
             return false;
         }
         let half_written = self.half_written_bytes();

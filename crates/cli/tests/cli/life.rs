@@ -231,12 +231,14 @@ fn a_mount_in_use_ends_when_its_users_are_gone() {
         .spawn()
         .unwrap();
     mount.signal(Signal::TERM);
-    std::thread::sleep(Duration::from_millis(700));
+    let mut stderr = std::io::BufReader::new(mount.child.stderr.take().unwrap());
+    let mut said = String::new();
+    std::io::BufRead::read_line(&mut stderr, &mut said).unwrap();
     assert!(is_mounted(&place.path("mnt")), "CLI-19: it is in use");
     fs::write(place.path("mnt/late"), "served on").unwrap();
     user.kill().unwrap();
     user.wait().unwrap();
-    let (code, said) = mount.end();
+    let code = mount.child.wait().unwrap().code();
     assert_eq!(code, Some(0), "CLI-19: {said}");
     assert!(
         said.contains(&format!("in use by sleep ({})", user.id())),
