@@ -1,4 +1,5 @@
-//! Programs that may hang: each ends within its patience, with everything that it started.
+//! Programs that may hang: each ends within its patience, with everything that it started, and no later than
+//! the thread that runs it.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -7,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 
 /// How long a killed program may take to be gone.
 const GRACE: Duration = Duration::from_secs(10);
@@ -73,6 +74,10 @@ impl Started {
         let output = tempfile::NamedTempFile::new().map_err(explain)?;
         let stdout = output.reopen().map_err(explain)?;
         let stderr = stdout.try_clone().map_err(explain)?;
+        let end_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+        // SAFETY: the closure runs between fork and exec, where only one system call is made: no memory is
+        // allocated and no lock is taken.
+        unsafe { command.pre_exec(end_with_us) };
         let child = command
             .stdin(Stdio::null())
             .stdout(stdout)
