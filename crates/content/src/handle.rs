@@ -121,10 +121,10 @@ impl FileHandle for Handle {
         self.engine.move_range(&self.node, from, len_bytes, to)
     }
 
-    fn drop_set_id(&self) -> Result<()> {
+    fn drop_set_id(&self) -> Result<bool> {
         self.require_write()?;
         if set_id_bits(self.engine.row(&self.node)?.mode) == 0 {
-            return Ok(());
+            return Ok(false);
         }
         let change = self.engine.change()?;
         let mask = AttrMask {
@@ -137,7 +137,7 @@ impl FileHandle for Handle {
             row.mode &= !set_id_bits(row.mode);
             row.ctime_ns = now_ns;
         })?;
-        Ok(())
+        Ok(true)
     }
 
     fn set_len(&self, size_bytes: u64) -> Result<()> {

@@ -193,8 +193,8 @@ pub trait FileHandle: Send + Sync {
     /// room. No content is copied but a few blocks.
     fn move_range(&self, from: u64, len_bytes: u64, to: u64) -> Result<()>;
     /// Drops setuid, and setgid where the group may execute: before a change of content by somebody
-    /// without the privilege to keep them. Cost: nothing if there is neither bit.
-    fn drop_set_id(&self) -> Result<()>;
+    /// without the privilege to keep them. Whether there was one; else it costs nothing.
+    fn drop_set_id(&self) -> Result<bool>;
     /// Sets the logical length.
     fn set_len(&self, size_bytes: u64) -> Result<()>;
     /// Announces the final length, bytes, so that space is allocated once, in one piece.

@@ -315,8 +315,23 @@ impl Bridge {
         if write.is_from_cache {
             return apply(&file, write);
         }
+        if write.kill_suid_sgid {
+            self.drop_set_id(&file)?;
+        }
         let range = (write.offset, write.data.len());
         (self.streams).direct_write(&file.way, range, &self.notifier, || apply(&file, write))
+    }
+
+    /// What the kernel clears by itself before it writes to the page cache, it must be told of for a direct
+    /// write: else it would show the old mode.
+    fn drop_set_id(&self, file: &OpenFile) -> Result<(), Errno> {
+        let node = file.way.node();
+        let is_dropped = (file.drop_set_id())
+            .map_err(|error| node_errno(&error, format_args!("clear set-id bits of {node}")))?;
+        if is_dropped {
+            self.notifier.inval_inode(node, -1, 0)?; // FUSE-2: takes no lock
+        }
+        Ok(())
     }
 
     /// Copies inside the server; returns how many bytes.
@@ -418,9 +433,6 @@ impl Bridge {
 /// Writes or appends as the flags ask.
 fn apply(file: &File, write: &Write<'_>) -> Result<WriteEnd, Errno> {
     let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
-    if write.kill_suid_sgid {
-        file.drop_set_id().map_err(fail)?;
-    }
     // Pages written back have their place, whatever the file was opened for.
     let at = if write.flags & libc::O_APPEND != 0 && !write.is_from_cache {
         file.append(write.data).map_err(fail)?
