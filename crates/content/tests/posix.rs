@@ -305,7 +305,7 @@ fn a_new_owner_or_new_content_takes_privileges() {
         assert_eq!(chown(file, dropping), after);
         chmod(&db, file, before);
         let handle = db.open_file(file, true).unwrap();
-        assert!(handle.drop_set_id().unwrap());
+        assert_eq!(handle.drop_set_id().unwrap(), before != after);
         assert!(!handle.drop_set_id().unwrap());
         assert_eq!(mode_of(&db, file), after);
         let reader = db.open_file(file, false).unwrap();

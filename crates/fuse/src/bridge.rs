@@ -329,26 +329,29 @@ impl Bridge {
     }
 
     /// Writes or appends as `flags` ask; durable before it returns with `O_SYNC` or `O_DSYNC`.
-    pub(crate) fn write_file(
-        &self,
-        node: NodeNumber,
-        write: &Write<'_>,
-    ) -> Result<WriteEnd, Errno> {
+    pub(crate) fn write_file(&self, write: &Write<'_>) -> Result<WriteEnd, Errno> {
         let file = self.files.find(write.handle)?;
-        let takes_set_id = write.kill_suid_sgid
-            && file
-                .drop_set_id()
-                .map_err(|error| node_errno(&error, format_args!("write to {node}")))?;
-        if takes_set_id {
-            // Before the reply: who has written it may run it next. Attributes only: nothing is waited for.
-            self.notifier.inval_inode(node, -1, 0)?;
-        }
         // Pages written back go to any open file, and were dropped by whoever waits for them.
         if write.is_from_cache {
             return apply(&file, write);
         }
+        if write.kill_suid_sgid {
+            self.drop_set_id(&file)?;
+        }
         let range = (write.offset, write.data.len());
         (self.streams).direct_write(&file.way, range, &self.notifier, || apply(&file, write))
+    }
+
+    /// What the kernel clears by itself before it writes to the page cache, it must be told of for a direct
+    /// write: else it would show the old mode.
+    fn drop_set_id(&self, file: &OpenFile) -> Result<(), Errno> {
+        let node = file.way.node();
+        let is_dropped = (file.drop_set_id())
+            .map_err(|error| node_errno(&error, format_args!("clear set-id bits of {node}")))?;
+        if is_dropped {
+            self.notifier.inval_inode(node, -1, 0)?; // FUSE-2: takes no lock
+        }
+        Ok(())
     }
 
     /// Copies inside the server; returns how many bytes.

@@ -21,6 +21,9 @@ use larder_fuse_protocol::{
 /// A listing stays cached until the kernel knows of a change, its own or one that is told.
 const DIRECTORY_FLAGS: FopenFlags = FopenFlags::KEEP_CACHE.union(FopenFlags::CACHE_DIR);
 
+/// The label of SELinux, which keeps its own where it is at work.
+const LABEL_XATTR: &[u8] = b"security.selinux";
+
 impl Filesystem for Bridge {
     type Span = Span;
 
@@ -226,9 +229,14 @@ impl Filesystem for Bridge {
 
     fn getxattr(&self, call: &mut Call<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let node = call.request.node;
-        let value = (self.database.xattr(node_of(node), self.xattr_name(name)?))
-            .map_err(|error| node_errno(&error, format_args!("attribute of {node}")))?;
-        Ok(self.shown_xattr(name, value))
+        match self.database.xattr(node_of(node), self.xattr_name(name)?) {
+            Ok(value) => Ok(self.shown_xattr(name, value)),
+            // `ls -l` asks for it file by file, unless it hears once that there are no such labels here.
+            Err(error) if error.kind() == ErrorKind::NoAttribute && name == LABEL_XATTR => {
+                Err(Errno::EOPNOTSUPP)
+            }
+            Err(error) => Err(node_errno(&error, format_args!("attribute of {node}"))),
+        }
     }
 
     fn listxattr(&self, call: &mut Call<'_>) -> Result<Vec<u8>, Errno> {
@@ -305,7 +313,7 @@ impl Filesystem for Bridge {
     }
 
     fn write(&self, call: &mut Call<'_>, write: Write<'_>) -> Result<Written, Errno> {
-        match self.write_file(call.request.node, &write)? {
+        match self.write_file(&write)? {
             WriteEnd::WhereAsked => {}
             WriteEnd::Elsewhere => call.span.stale = Some(call.request.node),
         }

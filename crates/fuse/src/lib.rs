@@ -14,8 +14,8 @@
 //!   change all of them are invalidated. No reply that was computed before the change reaches the
 //!   kernel after its invalidation: the invalidation waits for the tickets that are older.
 //! * `FUSE-2` Notifications are written by one thread of their own, which then holds no lock that
-//!   a handler takes: the kernel may keep a notification waiting for a handler's reply. Only pages are
-//!   dropped by a handler too, that of a direct write, under the same rule.
+//!   a handler takes: the kernel may keep a notification waiting for a handler's reply. Only pages and
+//!   attributes are dropped by a handler too, that of a direct write, under the same rule.
 //! * `FUSE-3` The replies to fsync, fdatasync, fsyncdir and writes with `O_SYNC` or `O_DSYNC` follow
 //!   the commit.
 //! * `FUSE-4` An offset in a directory stays valid for as long as the directory is open.

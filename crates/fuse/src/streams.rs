@@ -71,6 +71,11 @@ pub(crate) struct Way {
 }
 
 impl Way {
+    /// What is open.
+    pub(crate) fn node(&self) -> NodeNumber {
+        self.node
+    }
+
     /// What the kernel is told at OPEN.
     pub(crate) fn flags(&self) -> FopenFlags {
         match self.is_direct {

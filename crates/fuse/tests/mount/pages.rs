@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGE_BYTES: usize = 4096;
-const PAGE_COUNT: usize = 16;
+const PAGE_COUNT: usize = 256;
 const FILE_BYTES: usize = PAGE_BYTES * PAGE_COUNT;
 const HALF: usize = PAGE_BYTES / 2;
 const DURATION: Duration = Duration::from_millis(1500);
@@ -69,70 +69,73 @@ fn writer(mount: &TestMount, name: &str) -> File {
     writer
 }
 
+/// Calls `write` with 1, 2, … for a while; at the end, however it comes, `is_over` is set.
+fn rounds(is_over: &AtomicBool, write: impl Fn(u64)) {
+    struct End<'e>(&'e AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let _end = End(is_over);
+    let began = Instant::now();
+    (1..)
+        .take_while(|_| began.elapsed() < DURATION)
+        .for_each(write);
+}
+
+fn words(word: u64, len_bytes: usize) -> Vec<u8> {
+    word.to_ne_bytes().repeat(len_bytes / 8)
+}
+
+// A write of the whole file takes long, between the kernel's dropping of its pages and the end, so that page
+// reads come in between.
 #[test]
 fn what_a_finished_write_has_replaced_is_never_seen_again() {
     let mount = TestMount::new();
     let writer = writer(&mount, "f");
-    let finished: Vec<AtomicU64> = (0..PAGE_COUNT).map(|_| AtomicU64::new(0)).collect();
+    let finished = AtomicU64::new(0);
     let is_over = AtomicBool::new(false);
-    let check = |page: usize, least: u64, seen: u64, how: &str| {
-        let word = format!("page {page} by {how}: {seen} after {least} was finished");
-        assert!(seen >= least, "FUSE-8: {word}");
-    };
     std::thread::scope(|scope| {
-        let (finished, is_over, check) = (&finished, &is_over, &check);
-        for _ in 0..2 {
-            let file = File::open(mount.path("f")).unwrap();
-            scope.spawn(move || {
-                let mapping = Mapping::new(&file, ProtFlags::READ);
-                while !is_over.load(Ordering::SeqCst) {
-                    for (page, finished) in finished.iter().enumerate() {
-                        let least = finished.load(Ordering::SeqCst);
-                        check(page, least, mapping.word(page * PAGE_BYTES + 64), "mapping");
-                    }
+        let (finished, is_over) = (&finished, &is_over);
+        let file = File::open(mount.path("f")).unwrap();
+        scope.spawn(move || {
+            let mapping = Mapping::new(&file, ProtFlags::READ);
+            while !is_over.load(Ordering::SeqCst) {
+                for page in 0..PAGE_COUNT {
+                    let least = finished.load(Ordering::SeqCst);
+                    let seen = mapping.word(page * PAGE_BYTES + 64);
+                    assert!(seen >= least, "FUSE-8: {page} mapped: {seen} after {least}");
                 }
-            });
-        }
+            }
+        });
         let file = File::open(mount.path("f")).unwrap();
         scope.spawn(move || {
             let mut word = [0; 8];
             while !is_over.load(Ordering::SeqCst) {
-                for (page, finished) in finished.iter().enumerate() {
+                for page in 0..PAGE_COUNT {
                     let least = finished.load(Ordering::SeqCst);
                     let offset = page * PAGE_BYTES + 64;
                     file.read_exact_at(&mut word, offset as u64).unwrap();
-                    check(page, least, u64::from_ne_bytes(word), "read");
+                    let seen = u64::from_ne_bytes(word);
+                    assert!(seen >= least, "FUSE-8: {page} read: {seen} after {least}");
                 }
             }
         });
-        let began = Instant::now();
-        for round in 1.. {
-            let page = round as usize % PAGE_COUNT;
-            let data: Vec<u8> = std::iter::repeat_n(u64::to_ne_bytes(round), PAGE_BYTES / 8)
-                .flatten()
-                .collect();
-            let written = writer.write_all_at(&data, (page * PAGE_BYTES) as u64);
-            if written.is_err() || began.elapsed() > DURATION {
-                is_over.store(true, Ordering::SeqCst);
-                written.unwrap();
-                break;
-            }
-            finished[page].store(round, Ordering::SeqCst);
-        }
+        rounds(is_over, |round| {
+            writer.write_all_at(&words(round, FILE_BYTES), 0).unwrap();
+            finished.store(round, Ordering::SeqCst);
+        });
     });
-    let seen = fs::read(mount.path("f")).unwrap();
-    for (page, finished) in finished.iter().enumerate() {
-        let at = page * PAGE_BYTES + 64;
-        let word = u64::from_ne_bytes(seen[at..at + 8].try_into().unwrap());
-        check(
-            page,
-            finished.load(Ordering::SeqCst),
-            word,
-            "read at the end",
-        );
-    }
+    let last = finished.load(Ordering::SeqCst);
+    assert!(
+        fs::read(mount.path("f")).unwrap() == words(last, FILE_BYTES),
+        "FUSE-8"
+    );
 }
 
+// The first half of the first page and the second half of the last are stored by a mapping, all between
+// is written.
 #[test]
 fn stores_by_a_mapping_and_writes_beside_them_both_last() {
     let mount = TestMount::new();
@@ -140,47 +143,43 @@ fn stores_by_a_mapping_and_writes_beside_them_both_last() {
     let mut both = OpenOptions::new();
     let file = both.read(true).write(true).open(mount.path("f")).unwrap();
     let mapping = Mapping::new(&file, ProtFlags::READ | ProtFlags::WRITE);
+    let (first, last) = (HALF, FILE_BYTES - HALF);
     let is_over = AtomicBool::new(false);
-    let (mut written, mut stored) = ([0; PAGE_COUNT], [0; PAGE_COUNT]);
+    let stored = AtomicU64::new(0);
+    let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        let (is_over, mapping) = (&is_over, &mapping);
-        let stores = scope.spawn(|| {
-            for round in 1.. {
-                let page = round as usize % PAGE_COUNT;
-                mapping.store(page * PAGE_BYTES + HALF, round);
-                stored[page] = round;
-                let other = mapping.word(page * PAGE_BYTES + HALF);
-                assert_eq!(other, round, "FUSE-8: the only one who stores");
+        let (is_over, mapping, stored) = (&is_over, &mapping, &stored);
+        scope.spawn(move || {
+            for word in 1.. {
+                for place in [0, last] {
+                    mapping.store(place, word);
+                    assert_eq!(
+                        mapping.word(place),
+                        word,
+                        "FUSE-8: nobody else stores there"
+                    );
+                }
+                stored.store(word, Ordering::SeqCst);
                 if is_over.load(Ordering::SeqCst) {
                     break;
                 }
             }
         });
-        let began = Instant::now();
-        for round in 1.. {
-            let page = round as usize % PAGE_COUNT;
-            let data: Vec<u8> = std::iter::repeat_n(u64::to_ne_bytes(round), HALF / 8)
-                .flatten()
-                .collect();
-            let done = writer.write_all_at(&data, (page * PAGE_BYTES) as u64);
-            if done.is_err() || stores.is_finished() || began.elapsed() > DURATION {
-                is_over.store(true, Ordering::SeqCst);
-                done.unwrap();
-                written[page] = round;
-                break;
-            }
-            written[page] = round;
-        }
+        rounds(is_over, |round| {
+            let data = words(round, last - first);
+            writer.write_all_at(&data, first as u64).unwrap();
+            let seen = [first, last - 8].map(|place| mapping.word(place));
+            assert_eq!(seen, [round; 2], "FUSE-8: nobody else writes there");
+            written.store(round, Ordering::SeqCst);
+        });
     });
     mapping.sync();
     drop(mapping);
     let seen = fs::read(mount.path("f")).unwrap();
     let word = |at: usize| u64::from_ne_bytes(seen[at..at + 8].try_into().unwrap());
-    for page in 0..PAGE_COUNT {
-        let at = page * PAGE_BYTES;
-        let found = (word(at + HALF - 8), word(at + HALF));
-        assert_eq!(found, (written[page], stored[page]), "FUSE-8: page {page}");
-    }
+    let (stored, written) = (stored.into_inner(), written.into_inner());
+    assert_eq!([word(0), word(last)], [stored; 2], "FUSE-8");
+    assert_eq!([word(first), word(last - 8)], [written; 2], "FUSE-8");
 }
 
 #[test]

@@ -235,6 +235,13 @@ fn extended_attributes() {
         rustix::fs::removexattr(&path, "user.note"),
         Err(Errno::NODATA)
     );
+
+    // `ls -l` asks for it once only when it hears this.
+    let label = "security.selinux";
+    let get_label = || rustix::fs::getxattr_query(&path, label);
+    assert_eq!(get_label(), Err(Errno::OPNOTSUPP));
+    rustix::fs::setxattr(&path, label, b"x", XattrFlags::empty()).unwrap();
+    assert_eq!(get_label(), Ok(1));
 }
 
 #[test]
