@@ -116,6 +116,13 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
     connection
         .pragma_update(None, "cache_spill", false)
         .at("cache_spill")?;
+    debug_assert_eq!(
+        connection
+            .pragma_query_value(None, "cache_spill", |row| row.get::<_, i64>(0))
+            .ok(),
+        Some(0),
+        "LOG-3"
+    );
     schema::upgrade(&connection, STEPS)?;
     configure(&connection)?;
     let data_version = crate::data_version(&connection)?;
