@@ -231,15 +231,22 @@ fn load_and_kill(
 ) -> Result<(), String> {
     let mount: Mount = site.mount()?;
     let is_killed = AtomicBool::new(false);
+    // When the dead mount is taken away, the directory below it takes what comes then.
+    let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let load = scope
-            .spawn(|| (0..).find_map(|number| step(number).err().map(|error| (number, error))));
+        let load = scope.spawn(|| {
+            (0..)
+                .take_while(|_| !is_over.load(Ordering::SeqCst))
+                .find_map(|number| step(number).err().map(|error| (number, error)))
+        });
         let started = Instant::now();
         while started.elapsed() < delay && !load.is_finished() {
             thread::sleep(Duration::from_millis(1));
         }
         is_killed.store(!load.is_finished(), Ordering::SeqCst);
-        mount.kill()?;
+        let killed = mount.kill();
+        is_over.store(true, Ordering::SeqCst);
+        killed?;
         let ended = load.join().map_err(|_| "the load panicked".to_owned())?;
         match (ended, is_killed.load(Ordering::SeqCst)) {
             (Some((number, error)), false) => Err(format!("step {number}: {error}")),
