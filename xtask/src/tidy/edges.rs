@@ -3,8 +3,9 @@
 use crate::workspace::Package;
 
 /// The edges of the house. Dependencies run strictly down.
-const EDGES: [(&str, &[&str]); 10] = [
-    ("larder-cli", &["larder", "larder-fuse"]),
+const EDGES: [(&str, &[&str]); 11] = [
+    ("larder-cli", &["larder", "larder-fuse", "larder-lab"]),
+    ("larder-lab", &["larder"]),
     ("larder-fuse", &["larder", "larder-fuse-protocol"]),
     ("larder-fuse-protocol", &[]),
     ("larder", &["larder-object"]),
