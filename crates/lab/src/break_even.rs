@@ -94,12 +94,12 @@ pub fn find(sizes: &[SizePairs]) -> BreakEven {
         return BreakEven::TooFewSizes;
     };
     let unsure: Vec<Stretch> = (0..=last).filter_map(|i| curve.unsure_stretch(i)).collect();
-    let crossings: Vec<(f64, bool)> = (0..=last).filter_map(|i| curve.crossing(i)).collect();
+    let crossings: Vec<f64> = (0..=last).filter_map(|i| curve.crossing(i)).collect();
     // Noise makes several crossings of one; an odd number is one, an even number none.
     let (first, end) = (curve.knots[0].mean, curve.knots[last + 1].mean);
     let crosses = (first > 0.0) != (end > 0.0);
     match crossings.get(crossings.len() / 2) {
-        Some((log_bytes, _)) if crosses => BreakEven::Crossing {
+        Some(log_bytes) if crosses => BreakEven::Crossing {
             object_bytes: log_bytes.exp(),
             interval: (curve.degrees > 0).then(|| curve.bounds(&unsure)),
             is_this_below: first > 0.0,
@@ -161,17 +161,12 @@ impl Curve {
         }
     }
 
-    /// Where the curve crosses 0 between knot `i` and the next, and whether it falls there.
-    fn crossing(&self, i: usize) -> Option<(f64, bool)> {
+    /// Where the curve crosses 0 between knot `i` and the next, as the logarithm of a size.
+    fn crossing(&self, i: usize) -> Option<f64> {
         let (a, b) = (&self.knots[i], &self.knots[i + 1]);
         let crosses = (a.mean > 0.0) != (b.mean > 0.0);
         let share = a.mean / (a.mean - b.mean);
-        crosses.then(|| {
-            (
-                a.log_bytes + share * (b.log_bytes - a.log_bytes),
-                a.mean > 0.0,
-            )
-        })
+        crosses.then_some(a.log_bytes + share * (b.log_bytes - a.log_bytes))
     }
 
     /// Between knot `i` and the next: where the curve is within reach of 0. There it holds

@@ -79,7 +79,7 @@ pub struct Noise {
 impl Noise {
     /// The noise of groups of repetitions, of positive values; others are left out.
     pub fn of_groups<'a>(groups: impl IntoIterator<Item = &'a [f64]>) -> Noise {
-        let logs = groups.into_iter().map(|group| logarithms(group));
+        let logs = groups.into_iter().map(logarithms);
         Noise::of_logarithms(logs)
     }
 
