@@ -6,4 +6,7 @@
 //! [`results`]: a header and records that are only ever appended. *Storage age* is the bytes of objects
 //! that once existed and are gone, divided by the bytes that live (\[BLOB\]).
 
+pub mod break_even;
+pub mod model;
 pub mod results;
+pub mod statistics;
