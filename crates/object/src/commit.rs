@@ -12,8 +12,8 @@
 //! # Invariants
 //! * `COMMIT-1` A group holds every change that ended before the freeze and none that began after:
 //!   groups are prefixes of the order of operations.
-//! * `COMMIT-2` Every extent that the catalog names was written and flushed before the catalog's
-//!   own commit.
+//! * `COMMIT-2` Every block that the catalog names was written and flushed before the catalog's own
+//!   commit, or that commit patches it (`logged`).
 //! * `COMMIT-3` Extents retired by a commit are reusable only after a later commit has deleted
 //!   their rows, and that one is durable.
 //! * `COMMIT-4` After a failed write, flush or commit nothing more is changed: memory is ahead of
@@ -23,7 +23,6 @@ use crate::engine::{Edit, Engine, lock};
 use crate::group::Group;
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
-use crate::overlay::ending;
 use crate::turn::Turn;
 use crate::whole::PATIENCE_WITH_STREAMS;
 use crate::write_path::ContentFlush;
@@ -96,7 +95,8 @@ pub(crate) struct FrozenNode {
     entries: Vec<(Name, Option<Ino>)>,
     xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     content_row: Option<Option<ContentRow>>,
-    patches_ended: Vec<u64>,
+    /// Blocks whose patches an edit ended.
+    pub patches_ended: Vec<u64>,
     /// The list of pieces goes, before `piece_pages` come.
     drops_pieces: bool,
     piece_pages: Vec<(u64, Option<Vec<u8>>)>,
@@ -137,21 +137,21 @@ impl Engine {
         };
         self.await_streams();
         let horizon = self.find_reclaimable()?;
-        self.commit_group(horizon)
+        self.commit_group(horizon, true)
     }
 
     /// Commits the open group.
     pub(crate) fn commit_now(&self) -> Result<()> {
         let _one_at_a_time = self.commit_lock.lock();
         let horizon = self.find_reclaimable()?;
-        self.commit_group(horizon)
+        self.commit_group(horizon, false)
     }
 
     /// Commits until nothing more can be reclaimed: once for what the last commit retired.
     pub(crate) fn reclaim_all(&self) -> Result<()> {
         let _one_at_a_time = self.commit_lock.lock();
         while let Some(horizon) = self.find_reclaimable()? {
-            self.commit_group(Some(horizon))?;
+            self.commit_group(Some(horizon), false)?;
         }
         Ok(())
     }
@@ -214,7 +214,7 @@ impl Engine {
             if may_reclaim {
                 let _one_at_a_time = self.commit_lock.lock();
                 match self.find_reclaimable()? {
-                    Some(horizon) => self.commit_group(Some(horizon))?,
+                    Some(horizon) => self.commit_group(Some(horizon), false)?,
                     None => lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE),
                 }
             }
@@ -263,8 +263,8 @@ impl Engine {
         Ok(is_worth_it.then_some(horizon))
     }
 
-    /// Freezes and commits the open group. The caller holds `commit_lock`.
-    fn commit_group(&self, horizon: Option<CommitSeq>) -> Result<()> {
+    /// Freezes and commits the open group. The caller holds `commit_lock`. `is_awaited`: a sync waits for it.
+    fn commit_group(&self, horizon: Option<CommitSeq>, is_awaited: bool) -> Result<()> {
         self.check_running()?;
         let mut guard = CommitGuard {
             engine: self,
@@ -289,7 +289,7 @@ impl Engine {
             .filter(is_frozen)
             .map(|frozen| frozen.node.clone())
             .collect();
-        let outcome = self.commit_frozen(generation, group, nodes, horizon);
+        let outcome = self.commit_frozen(generation, group, nodes, horizon, is_awaited);
         match &outcome {
             Ok(()) => guard.is_done = true,
             Err(error) => self.stop(format!(
@@ -416,11 +416,13 @@ impl Engine {
         group: Group,
         mut nodes: Vec<FrozenNode>,
         horizon: Option<CommitSeq>,
+        is_awaited: bool,
     ) -> Result<()> {
         assert!(
             horizon.is_none_or(|horizon| horizon <= self.known_seq()),
             "COMMIT-3"
         );
+        let is_alone = !group.has_others;
         let mut set = ChangeSet {
             allocated: group.allocated,
             retired: group.retired,
@@ -433,14 +435,14 @@ impl Engine {
             reclaim_horizon: horizon,
             ..ChangeSet::default()
         };
-        self.flush_contents(&mut nodes, &mut set)?;
+        self.flush_contents(&mut nodes, &mut set, is_awaited, is_alone)?;
         for frozen in &mut nodes {
             self.collect(frozen, &mut set)?;
         }
         if let Some(horizon) = horizon.filter(|_| self.may_have_orphans.load(Ordering::SeqCst)) {
             self.collect_lost_orphans(horizon, &mut set)?;
         }
-        // COMMIT-2: the extents above were flushed by flush_contents.
+        // COMMIT-2: the extents above were flushed by flush_contents, or are patched by this commit.
         let outcome = self.commit_catalog(&set)?;
         self.publish(generation, &nodes, &set, &outcome);
         if !set.orphans_added.is_empty() {
@@ -490,10 +492,6 @@ impl Engine {
                 .into_iter()
                 .map(|(name, value)| (store, ino, name, value)),
         );
-        let ended = std::mem::take(&mut frozen.patches_ended);
-        if !ended.is_empty() {
-            set.patches.push((store, ino, ending(ended)));
-        }
         if frozen.drops_pieces {
             set.piece_drops.push((store, ino));
         }

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
-//! `PIECE-n`, `PATCH-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `LEADER-n`, `ROOM-n`.
+//! `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `LEADER-n`, `ROOM-n`.
 //!
 //! # The road
 //! ```text
@@ -40,6 +40,7 @@ mod fragments;
 mod gather;
 mod group;
 mod listing;
+mod logged;
 mod map;
 mod namespace;
 mod node;
