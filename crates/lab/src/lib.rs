@@ -7,6 +7,11 @@
 //! that once existed and are gone, divided by the bytes that live (\[BLOB\]).
 
 pub mod break_even;
+pub mod data;
+pub mod figures;
 pub mod model;
+pub mod papers;
+pub mod raster;
+pub mod report;
 pub mod results;
 pub mod statistics;
