@@ -101,7 +101,6 @@ impl Bridge {
         notifier: Notifier,
         watch: Arc<Watch>,
         options: &MountOptions,
-        workers_max: usize,
     ) -> Bridge {
         Bridge {
             database,
@@ -113,7 +112,7 @@ impl Bridge {
             watch,
             has_acls: false,
             files: Table::default(),
-            streams: Streams::new(workers_max),
+            streams: Streams::default(),
             may_be_direct: false,
             notifier,
             directories: Table::default(),
@@ -329,17 +328,44 @@ impl Bridge {
     }
 
     /// Writes or appends as `flags` ask; durable before it returns with `O_SYNC` or `O_DSYNC`.
-    pub(crate) fn write_file(&self, write: &Write<'_>) -> Result<WriteEnd, Errno> {
+    pub(crate) fn write_file(&self, call: &Call<'_>, write: &Write<'_>) -> Result<WriteEnd, Errno> {
         let file = self.files.find(write.handle)?;
-        // Pages written back go to any open file, and were dropped by whoever waits for them.
-        if write.is_from_cache {
-            return apply(&file, write);
+        let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
+        let start = write.offset;
+        let range = start..start + write.data.len() as u64;
+        let at = if write.is_from_cache {
+            // Pages written back go to any open file, and have their place, whatever it was opened for.
+            file.way.write_back(range, |part| {
+                let data = &write.data[(part.start - start) as usize..(part.end - start) as usize];
+                file.write_at(part.start, data).map_err(fail)
+            })?;
+            start
+        } else {
+            if write.kill_suid_sgid {
+                self.drop_set_id(&file)?;
+            }
+            let apply = || match write.flags & libc::O_APPEND {
+                0 => file.write_at(start, write.data).map(|()| start),
+                _ => file.append(write.data),
+            };
+            let node = file.way.node();
+            // Not by the thread of the other notifications (`FUSE-2`): the caller waits, and the kernel holds
+            // nothing for a direct write that dropping pages takes.
+            let drop_pages = |offset, len_bytes| {
+                call.away(|| {
+                    self.notifier
+                        .inval_inode(node, offset as i64, len_bytes as i64)
+                })
+            };
+            (self.streams).write(&file.way, range, || apply().map_err(fail), drop_pages)?
+        };
+        if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
+            file.sync().map_err(fail)?; // FUSE-3
         }
-        if write.kill_suid_sgid {
-            self.drop_set_id(&file)?;
-        }
-        let range = (write.offset, write.data.len());
-        (self.streams).direct_write(&file.way, range, &self.notifier, || apply(&file, write))
+        Ok(match at == start {
+            true => WriteEnd::WhereAsked,
+            false => WriteEnd::Elsewhere,
+        })
     }
 
     /// What the kernel clears by itself before it writes to the page cache, it must be told of for a direct
@@ -448,26 +474,6 @@ impl Bridge {
             }
         }
     }
-}
-
-/// Writes or appends as the flags ask.
-fn apply(file: &File, write: &Write<'_>) -> Result<WriteEnd, Errno> {
-    let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
-    // Pages written back have their place, whatever the file was opened for.
-    let at = if write.flags & libc::O_APPEND != 0 && !write.is_from_cache {
-        file.append(write.data).map_err(fail)?
-    } else {
-        file.write_at(write.offset, write.data).map_err(fail)?;
-        write.offset
-    };
-    if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
-        file.sync().map_err(fail)?; // FUSE-3
-    }
-    Ok(if at == write.offset {
-        WriteEnd::WhereAsked
-    } else {
-        WriteEnd::Elsewhere
-    })
 }
 
 /// Where the data of a write went.

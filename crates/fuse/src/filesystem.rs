@@ -78,6 +78,13 @@ impl Filesystem for Bridge {
     }
 
     fn end(&self, call: Call<'_>, outcome: &Outcome) {
+        // First what others wait for, whatever becomes of those who watch.
+        if let Some(ticket) = call.span.ticket {
+            self.known.give_back(ticket);
+        }
+        if let Some(node) = call.span.stale {
+            self.changes.node(node);
+        }
         if let Some(watched) = call.span.watched {
             let absent = call.span.is_absent.then_some(Errno::ENOENT);
             let outcome = Outcome {
@@ -85,12 +92,6 @@ impl Filesystem for Bridge {
                 ..*outcome
             };
             self.watch.end(watched, &call.request, &outcome);
-        }
-        if let Some(ticket) = call.span.ticket {
-            self.known.give_back(ticket);
-        }
-        if let Some(node) = call.span.stale {
-            self.changes.node(node);
         }
     }
 
@@ -307,13 +308,17 @@ impl Filesystem for Bridge {
         let file = self.files.find(read.handle)?;
         let done = match read.is_direct {
             true => read_full(&file, offset, buffer),
-            false => file.way.page_read(|| read_full(&file, offset, buffer)),
+            false => {
+                let range = offset..offset.saturating_add(buffer.len() as u64);
+                file.way
+                    .page_read(range, || read_full(&file, offset, buffer))
+            }
         };
         done.map_err(|error| node_errno(&error, format_args!("read {node} at {offset}")))
     }
 
     fn write(&self, call: &mut Call<'_>, write: Write<'_>) -> Result<Written, Errno> {
-        match self.write_file(&write)? {
+        match self.write_file(call, &write)? {
             WriteEnd::WhereAsked => {}
             WriteEnd::Elsewhere => call.span.stale = Some(call.request.node),
         }

@@ -1,7 +1,8 @@
 //! The life of a mount: beginning, being seen, ending, being killed.
 
 use crate::common::{
-    TestMount, database_path, mount_in, mountpoint, new_directory, shell, when_free,
+    SERVED_DIRECTORY, SERVED_THREADS, TestMount, database_path, mount_in, mountpoint,
+    new_directory, shell, when_free,
 };
 use larder::{CreateOptions, Database, ErrorKind, OpenOptions};
 use std::fs;
@@ -10,9 +11,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// With this, the test [`serve_until_killed`] is the server of another test.
-const SERVED_DIRECTORY: &str = "LARDER_TEST_SERVED_DIRECTORY";
 
 #[test]
 fn a_mount_is_seen_by_everybody() {
@@ -294,5 +292,7 @@ impl Drop for KilledOnDrop {
 fn serve_until_killed() {
     let directory =
         PathBuf::from(std::env::var_os(SERVED_DIRECTORY).expect("started by another test"));
-    mount_in(&directory, |_| {}).unwrap().wait().unwrap();
+    let threads = std::env::var(SERVED_THREADS).map_or(0, |threads| threads.parse().unwrap());
+    let mounted = mount_in(&directory, |options| options.threads = threads);
+    mounted.unwrap().wait().unwrap();
 }
