@@ -132,6 +132,18 @@ impl Bridge {
         Ok(self.entry_of(attr))
     }
 
+    /// The same for a LOOKUP.
+    pub(crate) fn looked_up(
+        &self,
+        parent: NodeNumber,
+        name: &Name,
+        attr: &Attr,
+    ) -> Result<Entry, Errno> {
+        let attr = self.shown(attr)?;
+        self.known.add_looked_up(parent, name, attr.node);
+        Ok(self.entry_of(attr))
+    }
+
     fn entry_of(&self, attr: larder_fuse_protocol::Attr) -> Entry {
         Entry {
             attr: Some(attr),
@@ -189,27 +201,32 @@ impl Bridge {
     }
 
     /// The value of an attribute from the database as programs see it: ids in an ACL are translated.
-    pub(crate) fn shown_xattr(&self, name: &[u8], mut value: Vec<u8>) -> Vec<u8> {
-        if name.starts_with(ACL_PREFIX) {
-            self.id_map.acl_to_host(&mut value);
+    pub(crate) fn shown_xattr(&self, name: &[u8], value: Vec<u8>) -> Vec<u8> {
+        match name.starts_with(ACL_PREFIX) && !self.id_map.is_identity() {
+            true => self.id_map.acl_to_host(&value),
+            false => value,
         }
-        value
     }
 
-    /// The other way.
+    /// The other way, of an attribute of `node`.
     pub(crate) fn stored_xattr<'v>(
         &self,
+        node: NodeNumber,
         name: &[u8],
         value: &'v [u8],
     ) -> Result<Cow<'v, [u8]>, Errno> {
         if !name.starts_with(ACL_PREFIX) || self.id_map.is_identity() {
             return Ok(value.into());
         }
-        let mut value = value.to_vec();
-        self.id_map
-            .acl_to_database(&mut value)
-            .ok_or(Errno::EOVERFLOW)?; // IDMAP-2
-        Ok(value.into())
+        let old = match self.database.xattr(node_of(node), name) {
+            Ok(old) => old,
+            Err(error) if error.kind() == ErrorKind::NoAttribute => Vec::new(),
+            Err(error) => {
+                return Err(node_errno(&error, format_args!("attribute of {node}")));
+            }
+        };
+        let stored = self.id_map.acl_to_database(value, &old);
+        Ok(stored.ok_or(Errno::EOVERFLOW)?.into()) // IDMAP-2
     }
 
     /// Makes a node in the directory of the request, for a reply that names it.
@@ -396,6 +413,7 @@ impl Bridge {
         offset: u64,
         mut add: impl FnMut(Listed<'_>, u64) -> Result<bool, Errno>,
     ) -> Result<(), Errno> {
+        self.known.note_listed(directory);
         let fail = |error: Error| node_errno(&error, format_args!("list {directory}"));
         let node = node_of(directory);
         let open = self.directories.find(handle)?;

@@ -101,7 +101,7 @@ impl Filesystem for Bridge {
         let parent = call.request.node;
         let name = name_of(name)?;
         match self.database.lookup(node_of(parent), &name) {
-            Ok(attr) => self.entry(parent, &name, &attr),
+            Ok(attr) => self.looked_up(parent, &name, &attr),
             Err(error) if error.kind() == ErrorKind::NotFound => self.absent(call, &name),
             Err(error) => Err(errno(&error, format_args!("look up '{name}' in {parent}"))),
         }
@@ -215,6 +215,7 @@ impl Filesystem for Bridge {
             ctime: change.ctime_ns.map(SetTime::At),
             drop_set_id: change.kill_suid_sgid || is_empty(&change),
         };
+        self.known.note_set(node);
         let attr = self.set_attr(node, change.handle, wanted);
         self.attr_reply(attr, "set attributes of", node)
     }
@@ -223,7 +224,7 @@ impl Filesystem for Bridge {
         let node = call.request.node;
         let name = self.xattr_name(set.name)?;
         let mode = xattr_mode(set.flags, set.acl_kill_sgid)?;
-        let value = self.stored_xattr(name, set.value)?;
+        let value = self.stored_xattr(node, name, set.value)?;
         (self.database.set_xattr(node_of(node), name, &value, mode))
             .map_err(|error| node_errno(&error, format_args!("set an attribute of {node}")))
     }
