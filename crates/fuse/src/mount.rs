@@ -86,7 +86,6 @@ pub fn mount(
         notifier.clone(),
         watch.clone(),
         options,
-        workers_max,
     );
     let limits = SessionOptions {
         workers: threads,
