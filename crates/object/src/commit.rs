@@ -28,8 +28,7 @@ use crate::whole::PATIENCE_WITH_STREAMS;
 use crate::write_path::ContentFlush;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
-    AttrMask, CatalogError, ChangeSet, CheckpointKind, CommitOutcome, ContentRow, InodeChange,
-    InodeRow,
+    AttrMask, CatalogError, ChangeSet, CommitOutcome, ContentRow, InodeChange, InodeRow,
 };
 use larder_space::format::limits::{BLOCK_BYTES, INLINE_BYTES_MAX};
 use larder_space::format::{CommitSeq, Extent, FileKind, Ino, Name};
@@ -37,15 +36,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The write-ahead log is checkpointed when more of it waits for that, bytes. Pages that change often
-/// are copied once in so many.
-const WAL_BYTES_PASSIVE: u64 = 32 << 20;
-/// When it is longer than this in spite of that, a checkpoint waits for readers.
-const WAL_BYTES_MAX: u64 = 256 << 20;
-/// The length of the log is looked at again after so many changed rows, of a few pages each at worst. A
-/// commit counts as some more: the pages that every commit changes.
-const WAL_LOOK_ROWS: u64 = 1024;
-const COMMIT_ROWS: u64 = 16;
 /// How long a commit waits for the catalog's write lock or for space on the host before the engine
 /// gives up.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -596,22 +586,6 @@ impl Engine {
             }
         }
         self.commit_lock.set_committed(generation);
-    }
-
-    fn checkpoint(&self, set: &ChangeSet) -> Result<()> {
-        let rows = set.inodes.len() + set.dirents.len() + set.map_pages.len() + set.retired.len();
-        let rows = COMMIT_ROWS + rows as u64;
-        if self.unlogged_rows.fetch_add(rows, Ordering::Relaxed) < WAL_LOOK_ROWS {
-            return Ok(());
-        }
-        self.unlogged_rows.store(0, Ordering::Relaxed);
-        let wal = self.catalog.wal_pending_bytes()?;
-        if wal > WAL_BYTES_MAX {
-            self.catalog.checkpoint(CheckpointKind::Truncate)?;
-        } else if wal > WAL_BYTES_PASSIVE {
-            self.catalog.checkpoint(CheckpointKind::Passive)?;
-        }
-        Ok(())
     }
 }
 

@@ -129,6 +129,8 @@ pub struct Engine {
     pub(crate) may_have_orphans: AtomicBool,
     /// Rows of changes since the length of the catalog's log was looked at.
     pub(crate) unlogged_rows: AtomicU64,
+    /// The background shall copy the log.
+    pub(crate) is_checkpoint_wanted: AtomicBool,
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
     pub(crate) observers: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     /// Why the engine stopped, once it has.
@@ -280,6 +282,7 @@ impl Engine {
             may_have_orphans: AtomicBool::new(false),
             has_foreign_change: AtomicBool::new(false),
             unlogged_rows: AtomicU64::new(0),
+            is_checkpoint_wanted: AtomicBool::new(false),
             next_inos: Mutex::default(),
             observers: Mutex::default(),
             stopped: OnceLock::new(),

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
-//! `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `LEADER-n`, `ROOM-n`.
+//! `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `CHECKPOINT-n`, `LEADER-n`, `ROOM-n`.
 //!
 //! # The road
 //! ```text
@@ -27,6 +27,7 @@
 
 mod cache;
 mod check_pieces;
+mod checkpoint;
 mod chunk_pool;
 mod commit;
 mod commit_lock;

@@ -179,6 +179,10 @@ impl Engine {
         self.notice_foreign()?;
         self.advance_pin()?;
         self.commit_if_due()?;
+        if let Err(error) = self.checkpoint_if_wanted() {
+            // Nothing is lost: the log is only longer than it should be.
+            tracing::warn!("a checkpoint failed: {error}");
+        }
         self.grow_ahead();
         self.compact_if_due();
         self.shrink_cache();
