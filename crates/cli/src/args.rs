@@ -60,6 +60,9 @@ pub(crate) enum Verb {
     Stats(StatsArgs),
     Trace(TraceArgs),
     Check(CheckArgs),
+    /// Measure how stores of objects age on this machine: files, SQLite, PostgreSQL, Larder
+    #[command(subcommand)]
+    Lab(LabVerb),
     Completions(CompletionsArgs),
 }
 
@@ -562,6 +565,10 @@ pub(crate) struct CompletionsArgs {
     /// The shell
     pub(crate) shell: clap_complete::Shell,
 }
+
+mod lab;
+
+pub(crate) use lab::{LabExperiment, LabRunArgs, LabVerb};
 
 #[cfg(test)]
 mod tests {

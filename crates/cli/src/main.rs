@@ -29,6 +29,7 @@ mod exposition;
 mod glob;
 mod helper;
 mod inside;
+mod lab;
 mod list;
 mod local;
 mod log;
@@ -111,6 +112,7 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Stats(args) => stats::stats(&args, out),
         Verb::Trace(args) => trace::trace(&args, out),
         Verb::Check(args) => report::check(&args, out),
+        Verb::Lab(verb) => lab::lab(&verb, out),
         Verb::Completions(args) => completions(&args, out),
     }
 }
