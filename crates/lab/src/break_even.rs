@@ -218,6 +218,11 @@ impl Curve {
 }
 
 impl Bounds {
+    /// Whether both bounds lie inside the measured range.
+    pub fn is_closed(&self) -> bool {
+        self.low.is_some() && self.high.is_some()
+    }
+
     /// Whether a size lies between the bounds.
     pub fn contains(&self, object_bytes: f64) -> bool {
         self.low.is_none_or(|low| low <= object_bytes)

@@ -208,30 +208,60 @@ const SYSTEMS: [(&str, &str); 17] = [
     ("postgres-lo", "PostgreSQL large objects"),
     ("s3", "S3"),
     ("larder", "Larder"),
-    ("larder-mount", "Larder, mounted"),
+    ("larder-mount", "Larder (mounted)"),
 ];
 
 fn rank(backend: &str) -> usize {
-    let known = SYSTEMS.iter().position(|(name, _)| *name == backend);
+    let known = SYSTEMS.iter().position(|(name, _)| *name == kind(backend));
     known.unwrap_or(SYSTEMS.len())
 }
 
-/// What people call a system.
-pub fn system_name(backend: &str) -> &str {
-    SYSTEMS
-        .iter()
-        .find(|(name, _)| *name == backend)
-        .map_or(backend, |(_, said)| said)
+/// The system without what it lies on and without its options: `sqlite` of `sqlite@xfs+page=64k`.
+pub fn kind(backend: &str) -> &str {
+    backend.split(['@', '+', ':']).next().unwrap_or(backend)
+}
+
+/// What people call a system: `SQLite on XFS, page=64k`.
+pub fn system_name(backend: &str) -> String {
+    let said = |kind: &str| {
+        let known = SYSTEMS.iter().find(|(name, _)| *name == kind);
+        known.map_or(kind.to_owned(), |(_, said)| said.to_string())
+    };
+    let mut parts = backend.split('+');
+    let whole = parts.next().unwrap_or_default();
+    let mut text = match (whole.split_once(':'), whole.split_once('@')) {
+        (Some((kind, path)), _) => format!("{} in {path}", said(kind)),
+        (None, Some((kind, host))) => format!("{} on {}", said(kind), said(host)),
+        (None, None) => said(whole),
+    };
+    parts.for_each(|option| text += &format!(", {option}"));
+    text
 }
 
 /// Whether a system keeps objects in rows of a database of someone else's.
 pub fn is_row_store(backend: &str) -> bool {
-    ["sqlite", "postgres"]
-        .iter()
-        .any(|row| backend.starts_with(row))
+    ["sqlite", "postgres", "postgres-lo"].contains(&kind(backend))
 }
 
 /// Whether a system keeps objects in plain files of a filesystem.
 pub fn is_file_store(backend: &str) -> bool {
-    !is_row_store(backend) && !backend.starts_with("larder") && !backend.starts_with("s3")
+    !is_row_store(backend) && !kind(backend).starts_with("larder") && kind(backend) != "s3"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systems_have_names_for_people() {
+        assert_eq!(system_name("larder-mount"), "Larder (mounted)");
+        assert_eq!(
+            system_name("sqlite@xfs+page=64k"),
+            "SQLite on XFS, page=64k"
+        );
+        assert_eq!(system_name("dir:/srv/a"), "files in /srv/a");
+        assert_eq!(system_name("new"), "new");
+        assert!(is_row_store("sqlite@xfs") && is_file_store("ext4+bare"));
+        assert!(!is_file_store("larder:/x") && !is_row_store("larder"));
+    }
 }

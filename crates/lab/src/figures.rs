@@ -15,6 +15,8 @@ mod beside;
 mod cluster;
 mod dbfs;
 
+pub(crate) use age::crossings;
+
 use crate::data::{Data, Selection, system_name};
 use crate::papers::Paper;
 use crate::statistics::Estimate;
@@ -39,6 +41,9 @@ pub struct Figure {
     /// Those of them that were measured under load above the number of cores.
     pub crowded_count: usize,
 }
+
+/// Width of a chart without neighbours: it leaves room for the sentences beside it.
+const ALONE: f64 = 800.0;
 
 /// All figures, in the order of the report.
 pub fn all(data: &Data) -> Vec<Figure> {
@@ -75,15 +80,21 @@ impl Figure {
 
     /// The element for a page of this width: charts side by side, or below each other where it is narrow.
     pub fn element(&self, width: f64) -> String {
+        let width = if self.charts.len() == 1 {
+            width.min(ALONE)
+        } else {
+            width
+        };
         let (svg, height) = self.draw(width);
         svg.element(width, height, self.paper.title)
     }
 
     /// A document that stands alone, with its title.
     pub fn document(&self) -> String {
-        const WIDTH: f64 = 1060.0;
+        const WIDTH: f64 = 1180.0;
         const MARGIN: f64 = 24.0;
-        let (charts, height) = self.draw(WIDTH);
+        let width = if self.charts.len() == 1 { ALONE } else { WIDTH };
+        let (charts, height) = self.draw(width);
         let mut svg = Svg::default();
         svg.heading((MARGIN, 40.0), self.paper.title, 19.0);
         let source = self.paper.source;
@@ -91,7 +102,7 @@ impl Figure {
         svg.put_at((MARGIN, 84.0), &charts);
         let style = dark_style("@media (prefers-color-scheme: dark)");
         svg.document(
-            WIDTH + 2.0 * MARGIN,
+            width + 2.0 * MARGIN,
             height + 84.0 + MARGIN,
             self.paper.title,
             &style,
@@ -106,7 +117,7 @@ impl Figure {
             (false, count) => count.clamp(1, 3),
         };
         let one = match columns {
-            1 => width.min(760.0),
+            1 => width.min(ALONE),
             columns => (width - GAP * (columns - 1) as f64) / columns as f64,
         };
         let (mut svg, mut top) = (Svg::default(), 0.0);

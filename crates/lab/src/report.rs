@@ -13,7 +13,7 @@
 mod tables;
 
 use crate::data::{Data, system_name};
-use crate::figures::scale::{Unit, say};
+use crate::figures::scale::say_count;
 use crate::figures::svg::escape;
 use crate::figures::{self, Figure};
 use crate::raster;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 const STYLE: &str = include_str!("report/report.css");
 
 /// Widths, in units of the page, of charts beside each other and below each other.
-const WIDE: f64 = 1060.0;
+const WIDE: f64 = 1180.0;
 const NARROW: f64 = 358.0;
 
 /// Why no report was written.
@@ -189,8 +189,8 @@ fn head(data: &Data, figures: &[Figure]) -> String {
         .map(|run| run.header.name.clone())
         .collect();
     let systems = data.all().backends();
-    let systems: Vec<&str> = systems.iter().map(|name| system_name(name)).collect();
-    let records = say(data.all().len() as f64, Unit::Plain);
+    let systems: Vec<String> = systems.iter().map(|name| system_name(name)).collect();
+    let records = say_count(data.all().len());
     let started = data
         .runs
         .iter()
@@ -242,6 +242,11 @@ fn section(figure: &Figure) -> String {
             figure.record_count
         ),
     };
+    let shape = if figure.charts.len() == 1 {
+        "one"
+    } else {
+        "many"
+    };
     let (there, why) = match figure.is_of_paper {
         true => ("What the paper found", "Why they may differ"),
         false => ("What it shows", "What to keep in mind"),
@@ -263,7 +268,7 @@ fn section(figure: &Figure) -> String {
     });
     format!(
         "<section class='figure' id='{}'><h3>{}</h3><p class='source'>{}</p>{badge}\
-         <div class='wide'>{}</div><div class='narrow'>{}</div><div class='three'>{}</div>{shown}{}</section>",
+         <div class='{shape}'><div class='wide'>{}</div><div class='narrow'>{}</div><div class='three'>{}</div></div>{shown}{}</section>",
         paper.id,
         escape(paper.title),
         escape(paper.source),

@@ -6,6 +6,7 @@ use crate::figures::chart::{Axis, Chart, LineChart, Mark, Series, Whose};
 use crate::figures::scale::{Spacing, Unit, say, say_bytes};
 use crate::figures::{Figure, extremes, last_values, line, paper_point, sentence};
 use crate::papers::{self, KB, MB, Paper};
+use crate::results::Record;
 
 pub(super) fn figures(data: &Data) -> Vec<Figure> {
     let aging = data
@@ -21,6 +22,11 @@ pub(super) fn figures(data: &Data) -> Vec<Figure> {
         free_pool(data),
         write_size(data),
     ]
+}
+
+fn joined(sentences: &[String]) -> String {
+    let spaced = sentences.iter().map(|sentence| format!(" {sentence}"));
+    spaced.collect()
 }
 
 fn mb_s(value: f64) -> String {
@@ -97,7 +103,7 @@ fn read_after_load(aging: &Selection<'_>) -> Figure {
         say_bytes(largest),
         extremes(&ends, ("reads fastest", "slowest"), mb_s)
     ));
-    here += &crossings(&used, 0.0);
+    here += &joined(&crossings(&used, 0.0, false));
     let charts = if used.is_empty() {
         vec![]
     } else {
@@ -106,40 +112,77 @@ fn read_after_load(aging: &Selection<'_>) -> Figure {
     Figure::new(papers::READ_AFTER_LOAD, charts, here, (&used, shown))
 }
 
-/// Where files and rows break even, for each pair that was measured.
-fn crossings(used: &Selection<'_>, age: f64) -> String {
-    let mut said = String::new();
+/// Where rows and files break even at an age, one sentence for each system of rows; only what is beyond
+/// noise, if `is_sure`.
+pub(crate) fn crossings(used: &Selection<'_>, age: f64, is_sure: bool) -> Vec<String> {
     let backends = used.backends();
-    for row in backends.iter().filter(|name| is_row_store(name)) {
-        for file in backends.iter().filter(|name| is_file_store(name)) {
-            let sizes = break_even::pairs(used.records(), (row, file), "read_mb_s", age);
-            let (row, file) = (system_name(row), system_name(file));
-            said += &match break_even::find(&sizes) {
-                BreakEven::Crossing {
-                    object_bytes,
-                    is_this_below,
-                    ..
-                } => {
-                    let (below, above) = if is_this_below {
-                        (row, file)
-                    } else {
-                        (file, row)
-                    };
-                    format!(
-                        " {below} reads faster below {}, {above} above.",
-                        say_bytes(object_bytes)
-                    )
-                }
-                BreakEven::Apart { is_this_better } => {
-                    let better = if is_this_better { row } else { file };
-                    let other = if is_this_better { file } else { row };
-                    format!(" {better} reads faster than {other} at every measured size.")
-                }
-                BreakEven::Alike | BreakEven::TooFewSizes => String::new(),
-            };
+    let rows = backends.iter().filter(|name| is_row_store(name));
+    rows.filter_map(|row| crossings_of(row, used, age, is_sure))
+        .collect()
+}
+
+fn crossings_of(row: &str, used: &Selection<'_>, age: f64, is_sure: bool) -> Option<String> {
+    let (mut below, mut above, mut always, mut never) = (vec![], vec![], vec![], vec![]);
+    for file in used.backends().iter().filter(|name| is_file_store(name)) {
+        let sizes = break_even::pairs(used.records(), (row, file), "read_mb_s", age);
+        let name = system_name(file);
+        match break_even::find(&sizes) {
+            BreakEven::Crossing { interval, .. }
+                if is_sure && !interval.is_some_and(|bounds| bounds.is_closed()) => {}
+            BreakEven::Crossing {
+                object_bytes,
+                is_this_below,
+                ..
+            } => {
+                let side = if is_this_below {
+                    &mut below
+                } else {
+                    &mut above
+                };
+                side.push((object_bytes, name));
+            }
+            BreakEven::Apart { is_this_better } => {
+                let side = if is_this_better {
+                    &mut always
+                } else {
+                    &mut never
+                };
+                side.push((0.0, name));
+            }
+            BreakEven::Alike | BreakEven::TooFewSizes => {}
         }
     }
-    said
+    let mut parts = Vec::new();
+    for (word, files) in [("below", &mut below), ("above", &mut above)] {
+        files.sort_by(|a: &(f64, String), b| a.0.total_cmp(&b.0));
+        if let (Some(low), Some(high)) = (files.first(), files.last()) {
+            let (low, high) = (say_bytes(low.0), say_bytes(high.0));
+            let range = if low == high {
+                low
+            } else {
+                format!("{low} to {high}")
+            };
+            parts.push(format!("{word} {range} than files on {}", names(files)));
+        }
+    }
+    for (word, files) in [("at every size", &always), ("at no size", &never)] {
+        if !files.is_empty() {
+            parts.push(format!("{word} than files on {}", names(files)));
+        }
+    }
+    let said = || {
+        format!(
+            "at age {age}, {} reads faster {}",
+            system_name(row),
+            parts.join("; ")
+        )
+    };
+    (!parts.is_empty()).then(|| sentence(&said()))
+}
+
+fn names(files: &[(f64, String)]) -> String {
+    let names: Vec<&str> = files.iter().map(|(_, name)| &**name).collect();
+    names.join(", ")
 }
 
 fn read_aged(aging: &Selection<'_>) -> Figure {
@@ -180,7 +223,7 @@ fn read_aged(aging: &Selection<'_>) -> Figure {
             "at age {oldest}, over all sizes, {} of the speed of the full young store",
             extremes(&kept, ("kept most", "least"), percent)
         ));
-        here += &crossings(&used, oldest);
+        here += &joined(&crossings(&used, oldest, false));
     }
     // One age alone is the figure before.
     let charts = if ages.len() > 1 { charts } else { vec![] };
@@ -261,7 +304,7 @@ fn growth(series: &[Series], size: f64) -> String {
         [.., before, last] => last.y > 1.1 * before.y,
         _ => false,
     };
-    let growing: Vec<&str> = series
+    let growing: Vec<String> = series
         .iter()
         .filter(grows)
         .map(|line| line.whose.label())
@@ -368,8 +411,12 @@ fn size_distribution(aging: &Selection<'_>) -> Figure {
     Figure::new(papers::SIZE_DISTRIBUTION, charts, here, (&used, shown))
 }
 
-/// Free objects of a case: free bytes ÷ size of an object.
-pub(crate) fn free_objects(record: &crate::results::Record) -> Option<f64> {
+/// Free objects of a case, as they were measured at this age, or free bytes ÷ size of an object.
+fn free_objects(record: &Record, measured: &Selection<'_>) -> Option<f64> {
+    let same = |other: &Record| other.backend == record.backend && other.case == record.case;
+    if let Some(median) = measured.filter(same).median() {
+        return Some(median.value.round());
+    }
     let volume = record.number("volume_bytes")?;
     let free = volume * (1.0 - record.number("occupancy")?);
     Some((free / record.number("object_bytes")?).round())
@@ -378,14 +425,19 @@ pub(crate) fn free_objects(record: &crate::results::Record) -> Option<f64> {
 fn free_pool(data: &Data) -> Figure {
     let all = data.all().experiment("volume").measure("fragments_mean");
     let (used, shown) = all.narrow(&["object_bytes", "volume_bytes", "occupancy"]);
-    let used = used.filter(|record| free_objects(record).is_some());
     let oldest = used.ages().last().copied().unwrap_or_default();
-    let used = used.age(oldest);
-    let mut pools: Vec<f64> = used.records().filter_map(free_objects).collect();
+    let measured = data
+        .all()
+        .experiment("volume")
+        .measure("free_pool_objects")
+        .age(oldest);
+    let pool_of = |record: &Record| free_objects(record, &measured).filter(|pool| *pool > 0.0);
+    let used = used.age(oldest).filter(|record| pool_of(record).is_some());
+    let mut pools: Vec<f64> = used.records().filter_map(pool_of).collect();
     pools.sort_by(f64::total_cmp);
     pools.dedup();
     let mut series = all_lines(&used, &pools, |pool| {
-        used.filter(|record| free_objects(record) == Some(pool))
+        used.filter(|record| pool_of(record) == Some(pool))
     });
     let smallest: Vec<(String, f64)> = series
         .iter()
@@ -398,7 +450,9 @@ fn free_pool(data: &Data) -> Figure {
         .collect();
     let here = match (pools.first(), pools.last()) {
         (Some(least), Some(most)) => sentence(&format!(
-            "with {least} free objects instead of {most}, at age {oldest}, fragments per object are multiplied: {}",
+            "with {} free objects instead of {}, at age {oldest}, fragments per object are multiplied: {}",
+            say(*least, Unit::Plain),
+            say(*most, Unit::Plain),
             extremes(&smallest, ("most", "least"), |factor| format!(
                 "× {}",
                 say(factor, Unit::Plain)
@@ -422,10 +476,7 @@ fn free_pool(data: &Data) -> Figure {
         x: axis("free objects on the volume", Unit::Plain, Spacing::Log),
         y: axis("fragments per object, mean", Unit::Plain, Spacing::Log),
         series,
-        marks: vec![
-            mark(40.0, "40: bad in 2006"),
-            mark(400.0, "400: enough in 2006"),
-        ],
+        marks: vec![mark(40.0, "2006: 40 bad"), mark(400.0, "400: enough")],
     };
     let charts = if used.is_empty() {
         vec![]

@@ -4,7 +4,7 @@
 //! and a mark of its own shape. Lines are named where they end. What was measured under load above the number
 //! of cores is hollow; what the papers measured is grey, hollow and dashed.
 
-use crate::data::system_name;
+use crate::data::{kind, system_name};
 use crate::figures::scale::{Scale, Spacing, Unit, say};
 use crate::figures::svg::{AXIS, Anchor, GRID, Ink, PAPER, QUIET, STRONG, Svg, text_width};
 
@@ -123,6 +123,11 @@ pub const PALETTE: [(&str, &str, &str); 8] = [
 
 /// Index into the palette and into the shapes.
 fn style(system: &str) -> (usize, usize) {
+    if kind(system) != system {
+        // The colour of its kind, a shape of its own.
+        let sum: usize = system.bytes().map(usize::from).sum();
+        return (style(kind(system)).0, sum % 6);
+    }
     match system {
         "ext4" => (0, 0),
         "larder" => (1, 1),
@@ -157,10 +162,10 @@ impl Whose {
     }
 
     /// For people.
-    pub fn label(&self) -> &str {
+    pub fn label(&self) -> String {
         match self {
             Whose::System(name) => system_name(name),
-            Whose::Paper(label) => label,
+            Whose::Paper(label) => label.clone(),
         }
     }
 
@@ -194,6 +199,8 @@ impl Whose {
 
 const TEXT: f64 = 12.0;
 const TITLE: f64 = 13.5;
+/// Where the plot begins, below title, label and the names of marks.
+const TOP: f64 = 60.0;
 
 /// Draws a chart of this width, and says how high it became.
 pub fn draw(chart: &Chart, width: f64) -> (Svg, f64) {
@@ -215,7 +222,7 @@ fn draw_lines(chart: &LineChart, width: f64) -> (Svg, f64) {
         .flat_map(|point| [point.low, point.y, point.high])
         .collect();
     let bottom = height - 40.0;
-    let y = Scale::new(&ys, chart.y.spacing, chart.y.unit, (bottom, 56.0));
+    let y = Scale::new(&ys, chart.y.spacing, chart.y.unit, (bottom, TOP));
     let y_ticks = y.ticks(6);
     let left = y_ticks
         .iter()
@@ -225,7 +232,7 @@ fn draw_lines(chart: &LineChart, width: f64) -> (Svg, f64) {
     let labels = chart
         .series
         .iter()
-        .map(|series| text_width(series.whose.label(), TEXT));
+        .map(|series| text_width(&series.whose.label(), TEXT));
     let right = (labels.fold(0.0, f64::max) + 16.0).min(width * 0.42);
     let x = Scale::new(
         &xs,
@@ -239,7 +246,7 @@ fn draw_lines(chart: &LineChart, width: f64) -> (Svg, f64) {
         svg.text((left - 6.0, at + 4.0), said, Anchor::End, TEXT, QUIET);
     }
     svg.line((left, bottom), (width - right + 6.0, bottom), AXIS, 1.0, "");
-    let room = ((width - right - left) / 52.0) as usize;
+    let room = ((width - right - left) / 44.0) as usize;
     for (value, said) in x.ticks(room.max(2)) {
         let at = x.place(value);
         svg.line((at, bottom), (at, bottom + 4.0), AXIS, 1.0, "");
@@ -253,26 +260,17 @@ fn draw_lines(chart: &LineChart, width: f64) -> (Svg, f64) {
         TEXT,
         QUIET,
     );
-    for (index, mark) in chart.marks.iter().enumerate() {
+    for mark in &chart.marks {
         let at = x.place(mark.x);
-        svg.line((at, 52.0), (at, bottom), PAPER, 1.0, "2 3");
+        svg.line((at, TOP - 8.0), (at, bottom), PAPER, 1.0, "2 3");
         let is_left = at + text_width(&mark.label, 11.0) + 6.0 > width;
         let anchor = if is_left { Anchor::End } else { Anchor::Start };
-        let aside = if is_left { -4.0 } else { 4.0 };
-        let line = 50.0 + 13.0 * (index % 2) as f64;
-        svg.text((at + aside, line + 10.0), &mark.label, anchor, 11.0, PAPER);
+        svg.text((at - 3.0, TOP - 12.0), &mark.label, anchor, 11.0, PAPER);
     }
     for series in &chart.series {
         draw_series(&mut svg, chart, series, &|point| (x.place(point.x), &y));
     }
-    name_lines(
-        &mut svg,
-        chart,
-        &x,
-        &y,
-        (56.0, bottom),
-        width - right + 10.0,
-    );
+    name_lines(&mut svg, chart, &x, &y, (TOP, bottom), width - right + 10.0);
     (svg, height)
 }
 
@@ -351,7 +349,7 @@ fn name_lines(
         end.1 = end.1.max(above + STEP);
         above = end.1;
     }
-    let mut below = bottom + STEP / 2.0;
+    let mut below = bottom - 2.0;
     for end in ends.iter_mut().rev() {
         end.1 = end.1.min(below);
         below = end.1 - STEP;
@@ -368,7 +366,7 @@ fn name_lines(
         }
         svg.text(
             (left, at + 4.0),
-            series.whose.label(),
+            &series.whose.label(),
             Anchor::Start,
             TEXT,
             series.whose.ink(),

@@ -158,6 +158,11 @@ pub fn say_bytes(bytes: f64) -> String {
     format!("{} {}", significant(value), units[index])
 }
 
+/// A number of things, all its digits.
+pub fn say_count(count: usize) -> String {
+    grouped(count as f64)
+}
+
 fn significant(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");

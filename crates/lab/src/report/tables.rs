@@ -2,10 +2,10 @@
 
 use crate::break_even::{self, BreakEven};
 use crate::data::{Data, Selection, is_file_store, is_row_store, system_name};
-use crate::figures::Figure;
 use crate::figures::chart::{Chart, DotChart, LineChart, Whose};
-use crate::figures::scale::{Unit, say, say_bytes};
+use crate::figures::scale::{Unit, say, say_bytes, say_count};
 use crate::figures::svg::escape;
+use crate::figures::{self, Figure};
 use crate::statistics;
 
 /// What a reader should take with them, each computed from the records.
@@ -24,8 +24,8 @@ pub(super) fn in_short(data: &Data) -> Vec<String> {
     if all.crowded_count() > 0 {
         points.push(format!(
             "{} of {} records were measured while more was running than the machine has cores. They are hollow in the figures and not to be trusted.",
-            all.crowded_count(),
-            all.len()
+            say_count(all.crowded_count()),
+            say_count(all.len())
         ));
     }
     for run in data.runs.iter().filter(|run| run.torn_bytes > 0) {
@@ -65,37 +65,9 @@ fn most_fragments(data: &Data) -> Option<String> {
 /// Only what is beyond noise.
 fn break_evens(data: &Data) -> Vec<String> {
     let used = reads(data);
-    let Some(oldest) = used.ages().into_iter().next_back() else {
-        return vec![];
-    };
-    let mut points = Vec::new();
-    for (this, that) in pairs(&used.backends()) {
-        let sizes = break_even::pairs(used.records(), (&this, &that), "read_mb_s", oldest);
-        let BreakEven::Crossing {
-            object_bytes,
-            interval: Some(bounds),
-            is_this_below,
-        } = break_even::find(&sizes)
-        else {
-            continue;
-        };
-        if let (Some(low), Some(high)) = (bounds.low, bounds.high) {
-            let (below, above) = if is_this_below {
-                (&this, &that)
-            } else {
-                (&that, &this)
-            };
-            points.push(format!(
-                "At age {oldest}, {} reads faster below {} [{} to {}], {} above.",
-                system_name(below),
-                say_bytes(object_bytes),
-                say_bytes(low),
-                say_bytes(high),
-                system_name(above)
-            ));
-        }
-    }
-    points
+    let oldest = used.ages().into_iter().next_back();
+    let said = oldest.map(|age| figures::crossings(&used, age, true));
+    said.unwrap_or_default()
 }
 
 fn reads(data: &Data) -> Selection<'_> {
@@ -130,9 +102,11 @@ pub(super) fn break_even(data: &Data) -> String {
     for (this, that) in pairs(&used.backends()) {
         let answer = |age: &f64| {
             let sizes = break_even::pairs(used.records(), (&this, &that), "read_mb_s", *age);
-            in_words(&break_even::find(&sizes), (&this, &that))
+            let (first, second) = in_words(&break_even::find(&sizes), (&this, &that));
+            let (first, second) = (escape(&first), escape(&second));
+            format!("<td class='words'>{first}<br/><span class='quiet'>{second}</span></td>")
         };
-        let answers: Vec<String> = ages.iter().map(|age| cell(&answer(age))).collect();
+        let answers: Vec<String> = ages.iter().map(answer).collect();
         let names = format!("{} and {}", system_name(&this), system_name(&that));
         rows += &format!("<tr>{}{}</tr>", cell(&names), answers.concat());
     }
@@ -145,7 +119,6 @@ pub(super) fn break_even(data: &Data) -> String {
         .iter()
         .map(|age| format!("<th class='words'>age {age}</th>"))
         .collect();
-    let rows = rows.replace("<td>", "<td class='words'>");
     format!(
         "{title}<p>In 2006, files and rows were equal at 1 MB on a clean store and at 256 KB after four overwrites. \
          An interval that is open at an end reaches beyond what was measured.</p>\
@@ -153,9 +126,10 @@ pub(super) fn break_even(data: &Data) -> String {
     )
 }
 
-/// An answer of the break-even finder.
-fn in_words(answer: &BreakEven, (this, that): (&str, &str)) -> String {
+/// An answer of the break-even finder: what matters, and a second line.
+fn in_words(answer: &BreakEven, (this, that): (&str, &str)) -> (String, String) {
     let (this, that) = (system_name(this), system_name(that));
+    let noise = || ("not told apart".to_owned(), "within noise".to_owned());
     match answer {
         BreakEven::Crossing {
             object_bytes,
@@ -163,25 +137,27 @@ fn in_words(answer: &BreakEven, (this, that): (&str, &str)) -> String {
             is_this_below,
         } => {
             let below = if *is_this_below { this } else { that };
-            let bounds = match interval {
-                None => "one round: no interval".to_owned(),
-                Some(bounds) => {
-                    let low = bounds.low.map_or("below the range".to_owned(), say_bytes);
-                    let high = bounds.high.map_or("above the range".to_owned(), say_bytes);
-                    format!("[{low} to {high}]")
+            let bounds = match interval.map(|bounds| (bounds.low, bounds.high)) {
+                None => "(one round: no interval)".to_owned(),
+                Some((None, None)) => return noise(),
+                Some((Some(low), Some(high))) => {
+                    format!("[{} to {}]", say_bytes(low), say_bytes(high))
                 }
+                Some((None, Some(high))) => format!("[at most {}]", say_bytes(high)),
+                Some((Some(low), None)) => format!("[at least {}]", say_bytes(low)),
             };
-            format!(
-                "{} {bounds}, {below} faster below",
-                say_bytes(*object_bytes)
-            )
+            let size = say_bytes(*object_bytes);
+            (format!("{size} {bounds}"), format!("{below} faster below"))
         }
         BreakEven::Apart { is_this_better } => {
             let better = if *is_this_better { this } else { that };
-            format!("no crossing in the measured range: {better} faster")
+            (
+                "no crossing".to_owned(),
+                format!("{better} faster throughout"),
+            )
         }
-        BreakEven::Alike => "not told apart by noise".to_owned(),
-        BreakEven::TooFewSizes => "fewer than two sizes".to_owned(),
+        BreakEven::Alike => noise(),
+        BreakEven::TooFewSizes => (String::new(), "fewer than two sizes".to_owned()),
     }
 }
 
@@ -230,7 +206,7 @@ fn of_lines(chart: &LineChart) -> String {
         } else {
             ""
         };
-        rows += &format!("<tr{class}>{}{cells}</tr>", cell(line.whose.label()));
+        rows += &format!("<tr{class}>{}{cells}</tr>", cell(&line.whose.label()));
     }
     let caption = escape(&format!("{}: {}", chart.title, chart.y.label));
     let along = escape(&chart.x.label);

@@ -91,7 +91,10 @@ impl Maker {
                 round,
                 age,
                 measure: measure.to_owned(),
-                value: value * (noise * self.noise.next()).exp(),
+                value: match measure {
+                    "fragments_mean" => (value * (noise * self.noise.next()).exp()).max(1.0),
+                    _ => value * (noise * self.noise.next()).exp(),
+                },
                 load: if backend == "ntfs" && age == 2.0 {
                     3.5
                 } else {
