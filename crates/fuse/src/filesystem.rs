@@ -323,10 +323,15 @@ impl Filesystem for Bridge {
         Ok(Written(write.data.len() as u32))
     }
 
-    fn flush(&self, call: &mut Call<'_>, _: HandleNumber, owner: LockOwner) -> Result<(), Errno> {
+    fn flush(
+        &self,
+        call: &mut Call<'_>,
+        handle: HandleNumber,
+        owner: LockOwner,
+    ) -> Result<(), Errno> {
         // What a write took, it keeps: errors of space came from there.
         if let Some(locks) = &self.locks {
-            locks.flush(call.request.node, owner);
+            locks.flush(call.request.node, handle, owner);
         }
         Ok(())
     }

@@ -48,8 +48,9 @@ use std::time::{Duration, Instant};
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 /// The kernel tells the last close of a file after close(2) has returned: who finds a lock that ends so is
-/// given this time before it is refused.
-const CLOSE_MAX: Duration = Duration::from_millis(2);
+/// given this time before it is refused; and this when it is known that a descriptor was closed just now.
+const CLOSE_MAX: Duration = Duration::from_millis(20);
+const CLOSE_TOLD_MAX: Duration = Duration::from_millis(200);
 
 /// Who has locks, and of what kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,8 +68,10 @@ struct Holder {
     handles: Vec<HandleNumber>,
     /// Of class [`Class::Bytes`] only.
     ranges: Ranges,
-    /// Its end is told after close(2) has returned.
-    ends_late: bool,
+    /// No FLUSH tells that it may end.
+    ends_unannounced: bool,
+    /// When a descriptor was closed of an open file by which it has locks.
+    closed: Option<Instant>,
 }
 
 /// A request that waits.
@@ -204,10 +207,10 @@ impl Locks {
         let Some(wanted) = self.wanted(node, request, is_flushed)? else {
             return Ok(());
         };
-        let deadline = Instant::now() + CLOSE_MAX;
+        let began = Instant::now();
         loop {
             match self.try_set(&wanted, None) {
-                Err(Errno::EAGAIN) if Instant::now() < deadline && self.may_end_soon(&wanted) => {
+                Err(Errno::EAGAIN) if Instant::now() < self.end_of_patience(&wanted, began) => {
                     std::thread::sleep(PAUSE_MIN);
                 }
                 other => return other,
@@ -278,7 +281,8 @@ impl Locks {
                 pid: wanted.pid,
                 handles: Vec::new(),
                 ranges: Ranges::default(),
-                ends_late: false,
+                ends_unannounced: false,
+                closed: None,
             }
         });
         Ok(Some(wanted))
@@ -306,7 +310,7 @@ impl Locks {
                     _ if owner.class == Class::Bytes => holder.ranges.set(range),
                     _ => {}
                 }
-                holder.ends_late |= owner.class == Class::Whole || !wanted.is_flushed;
+                holder.ends_unannounced |= !wanted.is_flushed;
             }
             Err(Errno::EAGAIN) => {
                 if let Some(waiter) = waiter {
@@ -329,32 +333,41 @@ impl Locks {
         set
     }
 
-    /// Whether a lock that is in the way may be one whose end is on its way here.
-    fn may_end_soon(&self, wanted: &Wanted) -> bool {
-        if wanted.owner.class == Class::Whole {
-            return true;
-        }
-        let state = self.state();
-        let Some(holders) = state.nodes.get(&wanted.node) else {
-            return false;
+    /// Until when a lock that is in the way may be one whose end is on its way here, of a request that `began` then.
+    fn end_of_patience(&self, wanted: &Wanted, began: Instant) -> Instant {
+        let mut end = match wanted.owner.class {
+            // That of another mount may be such a one, too.
+            Class::Whole => began + CLOSE_MAX,
+            Class::Bytes => began,
         };
-        holders.iter().any(|(owner, holder)| {
-            *owner != wanted.owner
-                && holder.ends_late
-                && holder.ranges.conflict(&wanted.range).is_some()
-        })
+        let state = self.state();
+        for (owner, holder) in state.nodes.get(&wanted.node).into_iter().flatten() {
+            let is_in_the_way = *owner != wanted.owner
+                && owner.class == wanted.owner.class
+                && (owner.class == Class::Whole || holder.ranges.conflict(&wanted.range).is_some());
+            if is_in_the_way && holder.ends_unannounced {
+                end = end.max(began + CLOSE_MAX);
+            }
+            if let Some(closed) = holder.closed.filter(|_| is_in_the_way) {
+                end = end.max(closed + CLOSE_TOLD_MAX);
+            }
+        }
+        end
     }
 
-    /// FLUSH: the process has closed a descriptor of the node; its byte locks go (`LOCK-4`).
-    pub(crate) fn flush(&self, node: NodeNumber, owner: LockOwner) {
+    /// FLUSH: the process has closed a descriptor of the open file `handle`; its byte locks on the node go
+    /// (`LOCK-4`).
+    pub(crate) fn flush(&self, node: NodeNumber, handle: HandleNumber, owner: LockOwner) {
         if self.holder_count.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let owner = Owner {
-            number: owner,
-            class: Class::Bytes,
-        };
-        self.end_holders(node, |other, _| *other == owner);
+        self.end_holders(node, |other, holder| {
+            // If it was the last descriptor, a RELEASE follows, which ends the locks of the open file.
+            if holder.handles.contains(&handle) {
+                holder.closed = Some(Instant::now());
+            }
+            other.class == Class::Bytes && other.number == owner
+        });
     }
 
     /// RELEASE: an open file is closed for good; its locks go (`LOCK-4`).
@@ -387,6 +400,7 @@ impl Locks {
             holders.retain(|owner, holder| {
                 let ends = is_over(owner, holder);
                 if ends {
+                    holder.file.unlock(); // LOCK-3
                     gone.push(holder.file.clone());
                 }
                 !ends

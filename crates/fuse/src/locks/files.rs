@@ -97,11 +97,9 @@ impl LockFiles {
         Err(Errno::ENOLCK)
     }
 
-    /// Gives all locks of the owner up, and removes the file if nobody else holds it.
+    /// The owner holds the file no longer; removes it if nobody else does.
     pub(crate) fn give_up(&self, node: NodeNumber, file: &LockFile) -> io::Result<()> {
-        // Explicitly: a process that is just being started may have the descriptor too.
-        flock(&file.0, FlockOperation::Unlock)?;
-        set_range(&file.0, 0, BYTES_END - 1, Kind::None)?;
+        file.unlock();
         remove_if_alone(&self.path(node), &file.0)
     }
 
@@ -161,6 +159,16 @@ impl LockFile {
             )
             .map_err(Errno::from),
         }
+    }
+}
+
+impl LockFile {
+    /// Drops all locks. Explicitly, since a process that is just being started may have the descriptor too.
+    pub(crate) fn unlock(&self) {
+        let unlocked = flock(&self.0, FlockOperation::Unlock)
+            .map_err(Errno::from)
+            .and(set_range(&self.0, 0, BYTES_END - 1, Kind::None));
+        debug_assert!(unlocked.is_ok(), "{unlocked:?}");
     }
 }
 

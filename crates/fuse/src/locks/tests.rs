@@ -124,10 +124,10 @@ fn holders_end_with_what_they_came_by_and_leave_no_file() {
     set(one, bytes(1, libc::F_UNLCK, 0, END)).unwrap();
     assert_eq!(mounts.file_count(), 1, "it may lock again soon");
     set(other, bytes(2, libc::F_WRLCK, 0, 4)).unwrap();
-    one.flush(NODE, LockOwner(1));
+    one.flush(NODE, HandleNumber(1), LockOwner(1));
     assert_eq!(mounts.file_count(), 1, "LOCK-2");
     assert_eq!(set(one, bytes(1, libc::F_RDLCK, 0, 0)), Err(Errno::EAGAIN));
-    other.flush(NODE, LockOwner(2));
+    other.flush(NODE, HandleNumber(2), LockOwner(2));
     set(one, bytes(1, libc::F_RDLCK, 0, 0)).unwrap();
     // By two open files; it ends with the last of them.
     let second = LockRequest {
@@ -143,7 +143,7 @@ fn holders_end_with_what_they_came_by_and_leave_no_file() {
     );
     one.release(NODE, HandleNumber(9), None);
     set(other, bytes(2, libc::F_WRLCK, 0, END)).unwrap();
-    other.flush(NODE, LockOwner(2));
+    other.flush(NODE, HandleNumber(2), LockOwner(2));
     assert_eq!(mounts.file_count(), 0, "LOCK-2");
     assert!(
         one.state().nodes.is_empty() && other.state().nodes.is_empty(),
@@ -229,9 +229,9 @@ fn nobody_waits_for_itself() {
         let refused = set_waiting(locks, bytes(3, libc::F_RDLCK, 1, 1));
         assert_eq!(refused, Err(Errno::EDEADLK), "LOCK-5");
         let [first, second] = waiters;
-        locks.flush(NODE, LockOwner(3));
+        locks.flush(NODE, HandleNumber(3), LockOwner(3));
         second.join().unwrap().unwrap();
-        locks.flush(NODE, LockOwner(2));
+        locks.flush(NODE, HandleNumber(2), LockOwner(2));
         first.join().unwrap().unwrap();
     });
 }
@@ -249,7 +249,7 @@ fn files_come_and_go_without_a_gap() {
                     set_waiting(locks, bytes(owner, libc::F_WRLCK, 0, END)).unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "LOCK-1");
                     inside.fetch_sub(1, Ordering::SeqCst);
-                    locks.flush(NODE, LockOwner(owner));
+                    locks.flush(NODE, HandleNumber(owner), LockOwner(owner));
                 }
             });
         }
@@ -271,7 +271,7 @@ proptest! {
             let locks = [&mounts.one, &mounts.other][owner as usize % 2];
             let (start, end) = (one.min(other), one.max(other));
             if action == 3 {
-                locks.flush(NODE, LockOwner(owner));
+                locks.flush(NODE, HandleNumber(owner), LockOwner(owner));
                 model[owner as usize] = [0; 12];
                 continue;
             }
