@@ -65,6 +65,8 @@ pub(crate) struct Settings {
     pub(crate) user_ranges: Vec<Range>,
     pub(crate) group_ranges: Vec<Range>,
     pub(crate) threads: Option<u16>,
+    /// `Some(true)`: locks hold across mounts.
+    pub(crate) shares_locks: Option<bool>,
     pub(crate) cache_ttl_ns: Option<i64>,
     pub(crate) metrics: Option<String>,
     pub(crate) log: Option<Level>,
@@ -111,6 +113,13 @@ impl Settings {
             ("map_uid", Some(value)) => self.user_ranges.push(parse_range(value)?),
             ("map_gid", Some(value)) => self.group_ranges.push(parse_range(value)?),
             ("threads", Some(value)) => self.threads = Some(parse_threads(value)?),
+            ("locks", Some("shared")) => self.shares_locks = Some(true),
+            ("locks", Some("local")) => self.shares_locks = Some(false),
+            ("locks", Some(_)) => {
+                return Err(format!(
+                    "'{option}' says nothing; write locks=shared (across mounts) or locks=local"
+                ));
+            }
             ("cache_ttl", Some(value)) => self.cache_ttl_ns = Some(parse_time(value)?),
             ("metrics", Some(value)) => self.metrics = Some(value.to_owned()),
             ("log", Some(value)) => self.log = Some(parse_level(value)?),
@@ -163,6 +172,10 @@ impl Settings {
             list.extend(ranges.iter().map(show));
         }
         list.extend(self.threads.map(|threads| format!("threads={threads}")));
+        list.extend(self.shares_locks.map(|is_shared| {
+            let how = if is_shared { "shared" } else { "local" };
+            format!("locks={how}")
+        }));
         list.extend(
             self.cache_ttl_ns
                 .map(|ns| format!("cache_ttl={}ms", ns / 1_000_000)),
@@ -185,6 +198,7 @@ impl Settings {
             exec: !self.noexec,
             allows_idmap: self.idmap,
             has_metrics: self.metrics.is_some(),
+            shares_locks: self.shares_locks.unwrap_or(defaults.shares_locks),
             threads: self.threads.map_or(defaults.threads, usize::from),
             cache_ttl: self.cache_ttl_ns.map_or(defaults.cache_ttl, |ns| {
                 Duration::from_nanos(ns.unsigned_abs())
@@ -291,14 +305,14 @@ mod tests {
     #[test]
     fn a_list_is_read_as_it_was_written() {
         let full = "ro,allow_other,suid,dev,noexec,idmap,uid=5,gid=6,umask=22,fmask=133,dmask=22,\
-                    map_uid=1:2:3,map_uid=9:9:1,map_gid=0:7:1,threads=4,cache_ttl=1500ms,\
+                    map_uid=1:2:3,map_uid=9:9:1,map_gid=0:7:1,threads=4,locks=local,cache_ttl=1500ms,\
                     metrics=[::1]:9,log=debug";
         let settings = read(full).unwrap();
         assert_eq!(settings.to_list(), full, "CLI-16");
         // Every setting alone, so that none leans on another.
         for option in full
             .split(',')
-            .chain(["rw", "", "cache_ttl=0s", "log=error"])
+            .chain(["rw", "", "cache_ttl=0s", "log=error", "locks=shared"])
         {
             let settings = read(option).unwrap();
             assert_eq!(
@@ -342,6 +356,7 @@ mod tests {
             "map_uid=1",
             "map_uid=1:2:3:4",
             "log=loud",
+            "locks=none",
             "sync",
             "allow_root",
             "xattr",

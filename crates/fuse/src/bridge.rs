@@ -5,6 +5,7 @@ use crate::errno::{errno, node_errno};
 use crate::handles::{DIRECTORY_PAGE_COUNT, Line, Listing, OpenDirectory, Table};
 use crate::idmap::{IdMap, Ids, NewOwner};
 use crate::known::{Known, Ticket};
+use crate::locks::Locks;
 use crate::notify::Changes;
 use crate::options::MountOptions;
 use crate::streams::{Streams, Way};
@@ -29,7 +30,7 @@ pub(crate) const BACKGROUND_COUNT_MAX: u16 = 64;
 const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Nothing is dropped from the page cache at open, since changes by others are told; and close has
-/// nothing to ask for.
+/// nothing to ask for, unless there may be locks.
 const OPEN_FLAGS: FopenFlags = FopenFlags::KEEP_CACHE.union(FopenFlags::NOFLUSH);
 
 /// A regular file behind the Content API.
@@ -43,6 +44,8 @@ pub(crate) struct OpenFile {
     file: File,
     /// Given back to [`Streams::close`].
     pub(crate) way: Way,
+    /// The kernel tells each close of a descriptor of it.
+    pub(crate) is_flushed: bool,
 }
 
 impl std::ops::Deref for OpenFile {
@@ -88,6 +91,8 @@ pub(crate) struct Bridge {
     pub(crate) streams: Streams,
     /// The kernel does what direct files need.
     pub(crate) may_be_direct: bool,
+    /// Locks of programs, unless they are the kernel's business.
+    pub(crate) locks: Option<Locks>,
     notifier: Notifier,
     pub(crate) directories: Table<OpenDirectory>,
     space: Mutex<Option<(Instant, SpaceReport)>>,
@@ -114,6 +119,7 @@ impl Bridge {
             files: Table::default(),
             streams: Streams::default(),
             may_be_direct: false,
+            locks: None,
             notifier,
             directories: Table::default(),
             space: Mutex::default(),
@@ -278,8 +284,19 @@ impl Bridge {
         // direct one has taken them.
         let is_plain = self.may_be_direct && mode & (libc::S_ISUID | libc::S_ISGID) == 0;
         let way = self.streams.open(node, flags, is_plain);
-        let flags = OPEN_FLAGS | way.flags();
-        Opened::new(self.files.insert(OpenFile { file, way }), flags)
+        // Who locks bytes opens for both, as databases do (see `locks`).
+        let is_flushed = self.locks.is_some() && flags.flags & libc::O_ACCMODE == libc::O_RDWR;
+        let all = OPEN_FLAGS | way.flags();
+        let fopen_flags = match is_flushed {
+            true => all.difference(FopenFlags::NOFLUSH),
+            false => all,
+        };
+        let open = OpenFile {
+            file,
+            way,
+            is_flushed,
+        };
+        Opened::new(self.files.insert(open), fopen_flags)
     }
 
     /// Closes a regular file.

@@ -1,7 +1,7 @@
 //! The requests of the kernel, one handler each: arguments → a call → the value of the reply.
 //!
 //! What is *not* implemented is left to the kernel on purpose: permissions (`default_permissions`, access
-//! control lists), who may change which attribute, POSIX and flock locks (local to the mount), `O_TRUNC` (a
+//! control lists), who may change which attribute, locks if they are to be local to the mount, `O_TRUNC` (a
 //! `setattr` before the open). Set-id bits are cleared here when a request says so, and the umask is
 //! applied where there is no default access control list (`HANDLE_KILLPRIV_V2`, `DONT_MASK`).
 
@@ -13,9 +13,9 @@ use crate::handles::OpenDirectory;
 use larder::{Attr, Error, ErrorKind, Name, NewNode, RenameMode, SetTime};
 use larder_fuse_protocol::{
     AttrReply, CopyRange, Detail, DirectoryPlusReply, DirectoryReply, Entry, Errno, Fallocate,
-    FileType, Filesystem, FopenFlags, GetAttr, GetStatx, HandleNumber, InitFlags, LockOwner, Make,
-    NodeNumber, Opcode, OpenFlags, Opened, Outcome, Read, Release, Rename, Request, SetAttr,
-    SetXattr, Statfs, StatxReply, Write, Written,
+    FileType, Filesystem, FopenFlags, GetAttr, GetStatx, HandleNumber, InitFlags, Lock, LockOwner,
+    LockRequest, Make, NodeNumber, Opcode, OpenFlags, Opened, Outcome, Read, Release, Rename,
+    Request, SetAttr, SetXattr, Statfs, StatxReply, Write, Written,
 };
 
 /// A listing stays cached until the kernel knows of a change, its own or one that is told.
@@ -36,6 +36,9 @@ impl Filesystem for Bridge {
         }
         if self.allows_idmap {
             rules = rules | InitFlags::ALLOW_IDMAP;
+        }
+        if self.locks.is_some() {
+            rules = rules | InitFlags::POSIX_LOCKS | InitFlags::FLOCK_LOCKS;
         }
         let direct = InitFlags::DIRECT_IO_ALLOW_MMAP | InitFlags::HANDLE_KILLPRIV_V2;
         self.may_be_direct = offers.contains(direct);
@@ -326,14 +329,48 @@ impl Filesystem for Bridge {
         Ok(Written(write.data.len() as u32))
     }
 
-    fn flush(&self, _: &mut Call<'_>, _: HandleNumber, _: LockOwner) -> Result<(), Errno> {
+    fn flush(
+        &self,
+        call: &mut Call<'_>,
+        handle: HandleNumber,
+        owner: LockOwner,
+    ) -> Result<(), Errno> {
         // What a write took, it keeps: errors of space came from there.
+        if let Some(locks) = &self.locks {
+            locks.flush(call.request.node, handle, owner);
+        }
         Ok(())
     }
 
-    fn release(&self, _: &mut Call<'_>, release: Release) -> Result<(), Errno> {
+    fn release(&self, call: &mut Call<'_>, release: Release) -> Result<(), Errno> {
+        if let Some(locks) = &self.locks {
+            locks.release(call.request.node, release.handle, release.flock_owner);
+        }
         self.close_file(release.handle);
         Ok(())
+    }
+
+    fn getlk(&self, call: &mut Call<'_>, lock: LockRequest) -> Result<Lock, Errno> {
+        let locks = self.locks.as_ref().ok_or(Errno::ENOSYS)?;
+        locks.find(call.request.node, &lock)
+    }
+
+    fn setlk(&self, call: &mut Call<'_>, lock: LockRequest) -> Result<(), Errno> {
+        let locks = self.locks.as_ref().ok_or(Errno::ENOSYS)?;
+        let is_flushed = self.files.find(lock.handle)?.is_flushed;
+        locks.set(call.request.node, &lock, is_flushed)
+    }
+
+    fn setlkw(&self, call: &mut Call<'_>, lock: LockRequest) -> Result<(), Errno> {
+        let locks = self.locks.as_ref().ok_or(Errno::ENOSYS)?;
+        let is_flushed = self.files.find(lock.handle)?.is_flushed;
+        locks.set_waiting(call.request.node, &lock, is_flushed, |until| {
+            call.park(Some(until));
+            match call.is_interrupted() {
+                true => Err(Errno::EINTR),
+                false => Ok(()),
+            }
+        })
     }
 
     fn fsync(&self, call: &mut Call<'_>, handle: HandleNumber, _: bool) -> Result<(), Errno> {

@@ -44,6 +44,7 @@ mod handles;
 mod holders;
 mod idmap;
 mod known;
+mod locks;
 mod metrics;
 mod mount;
 mod mountinfo;

@@ -2,6 +2,7 @@
 
 use crate::bridge::{BACKGROUND_COUNT_MAX, Bridge, REQUEST_BYTES_MAX};
 use crate::known::Known;
+use crate::locks::Locks;
 use crate::mountinfo::{LARDER_SUBTYPE, find_mount, resolve};
 use crate::notify::Changes;
 use crate::notify::NOTIFY_THREAD;
@@ -44,6 +45,10 @@ pub fn mount(
     let source = resolve(&options.database_path)?;
     check_place(&place, &source)?;
 
+    let locks = match options.shares_locks {
+        true => Some(Locks::open(&source)?),
+        false => None,
+    };
     let lock = lock_mountpoint(&place)?;
     let device = mount_device(&source, &place, options)?;
     let Some(info) = find_mount(&place)? else {
@@ -79,7 +84,7 @@ pub fn mount(
         threads => threads,
     };
     let workers_max = threads * THREAD_GROWTH_MAX;
-    let bridge = Bridge::new(
+    let mut bridge = Bridge::new(
         database.clone(),
         known.clone(),
         changes.clone(),
@@ -87,6 +92,7 @@ pub fn mount(
         watch.clone(),
         options,
     );
+    bridge.locks = locks;
     let limits = SessionOptions {
         workers: threads,
         workers_max,

@@ -32,6 +32,9 @@ pub struct MountOptions {
     /// the caller's user only where files are made: `trusted.` attributes are not listed to anybody, and
     /// traces lack the user.
     pub allows_idmap: bool,
+    /// Locks of programs (fcntl, flock) hold across all mounts of the database. Default: yes; without it they
+    /// hold on this mount only, and cost no request.
+    pub shares_locks: bool,
     /// Counts operations for [`crate::Monitor::metrics`]. Default: no; it costs a clock and a few atomics
     /// per operation.
     pub has_metrics: bool,
@@ -50,6 +53,7 @@ impl Default for MountOptions {
             cache_ttl: Duration::from_secs(3600),
             id_map: IdMap::default(),
             allows_idmap: false,
+            shares_locks: true,
             has_metrics: false,
         }
     }

@@ -5,6 +5,7 @@ mod arena;
 mod common;
 mod ids;
 mod life;
+mod locks;
 mod model;
 mod pages;
 mod posix;
