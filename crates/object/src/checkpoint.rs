@@ -31,8 +31,14 @@ impl Engine {
     /// Looks after the log, after a commit.
     pub(crate) fn checkpoint(&self, set: &ChangeSet) -> Result<()> {
         let rows = set.inodes.len() + set.dirents.len() + set.map_pages.len() + set.retired.len();
-        let rows = COMMIT_ROWS + rows as u64;
-        if self.unlogged_rows.fetch_add(rows, Ordering::Relaxed) < WAL_LOOK_ROWS {
+        self.look_at_log(COMMIT_ROWS + rows as u64)
+    }
+
+    /// `rows` more were changed. In a transaction its end looks.
+    pub(crate) fn look_at_log(&self, rows: u64) -> Result<()> {
+        if self.unlogged_rows.fetch_add(rows, Ordering::Relaxed) < WAL_LOOK_ROWS
+            || self.private.is_some()
+        {
             return Ok(());
         }
         self.unlogged_rows.store(0, Ordering::Relaxed);

@@ -97,6 +97,9 @@ pub(crate) struct FrozenNode {
 impl Engine {
     /// Returns after the commit that holds every operation that ended before.
     pub fn sync(&self) -> Result<()> {
+        if self.private.is_some() {
+            return Ok(()); // Its commit is the transaction's.
+        }
         let target = {
             // The freeze takes the group and its number under this lock.
             let group = lock(&self.group);
@@ -107,8 +110,24 @@ impl Engine {
         self.apply_if_full()
     }
 
+    /// The same, if anything waits for it, without the work that may follow a sync.
+    pub(crate) fn sync_own(&self) -> Result<()> {
+        let target = {
+            let group = lock(&self.group);
+            let open = self.open_generation.load(Ordering::SeqCst);
+            if group.is_empty() { open - 1 } else { open }
+        };
+        match self.commit_lock.committed() >= target {
+            true => Ok(()),
+            false => self.sync_generation(target),
+        }
+    }
+
     /// The same for the operations on one inode.
     pub fn sync_node(&self, node: &Node) -> Result<()> {
+        if self.private.is_some() {
+            return Ok(());
+        }
         let generation = {
             let mut state = node.lock();
             let generation = state.generation;
@@ -173,11 +192,7 @@ impl Engine {
             self.place_unsettled()?;
         }
         if self.turn.is_wanted() {
-            self.turn.close();
-            let _open_again = OpenAgain(&self.turn);
-            let outcome = self.commit_now();
-            self.give_turn_back();
-            return outcome;
+            return self.hand_over();
         }
         let (is_empty, age, is_old, may_reclaim) = {
             let mut group = lock(&self.group);
@@ -213,6 +228,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Commits, and gives the turn back.
+    pub(crate) fn hand_over(&self) -> Result<()> {
+        self.turn.close();
+        let _open_again = OpenAgain(&self.turn);
+        let outcome = self.commit_now();
+        self.give_turn_back();
+        outcome
+    }
+
     /// Gives the turn back if everything is committed (`TURN-1`).
     pub(crate) fn give_turn_back(&self) {
         // A commit that another thread runs must end first.
@@ -232,7 +256,7 @@ impl Engine {
     /// asks: what waits for reclaim is missing where the next objects want to go. Reclaiming is for
     /// who has the turn; it may have gone while the caller waited for `commit_lock` (TURN-1).
     fn find_reclaimable(&self) -> Result<Option<CommitSeq>> {
-        if !self.turn.is_held() {
+        if !self.turn.is_held() || self.private.is_some() {
             return Ok(None);
         }
         let has_others = lock(&self.group).has_others;

@@ -7,7 +7,8 @@
 //!
 //! # Invariants
 //! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
-//! `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `CHECKPOINT-n`, `LEADER-n`, `ROOM-n`.
+//! `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `CHECKPOINT-n`, `LEADER-n`, `ROOM-n`,
+//! `PRIVATE-n`.
 //!
 //! # The road
 //! ```text
@@ -59,6 +60,7 @@ mod shrink;
 mod sql;
 mod stats;
 mod survey;
+mod transaction;
 mod turn;
 mod whole;
 mod write_path;
@@ -79,3 +81,4 @@ pub use report::{
     SegmentMap, ShrinkReport, SizeClass, SpaceReport, StatsReport,
 };
 pub use sql::SqlSession;
+pub use transaction::{Savepoint, SqlResult};
