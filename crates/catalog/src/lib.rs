@@ -71,6 +71,7 @@ mod sql;
 mod statements;
 mod stores;
 mod survey;
+mod workspace;
 
 pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange, XattrChange};
 pub use codec::dirent_order;
@@ -83,6 +84,7 @@ pub use rows::{
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use sql::{SqlRow, SqlSession, SqlValue};
+pub use workspace::{Conflict, GRANTS, Grants, INO_RANGE, InoRange, Merged, TransactionRow};
 
 use error::{At, sort};
 use guards::Guards;
@@ -109,6 +111,9 @@ pub struct Catalog {
     readers: Mutex<Vec<Connection>>,
     stores: RwLock<HashMap<StoreId, Arc<StoreSql>>>,
     is_stopped: AtomicBool,
+    /// The long transaction whose workspace this is.
+    workspace: Option<u64>,
+    grants: RwLock<Arc<Grants>>,
 }
 
 /// The connection that writes.

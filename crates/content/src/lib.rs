@@ -23,9 +23,11 @@
 mod acl;
 mod copy;
 mod database;
+mod environment;
 mod files;
 mod handle;
 mod listing;
+mod long;
 mod path;
 mod provider;
 mod readonly;
@@ -36,12 +38,14 @@ mod xattr;
 
 pub use copy::{COPY_BYTES_MAX, copy_range};
 pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
+pub use environment::TRANSACTION_VARIABLE;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
-    AlignedBuf, CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Error,
-    ErrorKind, FragReport, Gauges, MapCell, Result, SegmentMap, ShrinkReport, SizeClass,
-    SpaceReport, SqlRow, SqlSession, SqlValue, StatsReport,
+    AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
+    Error, ErrorKind, FragReport, Gauges, MapCell, Result, SegmentMap, ShrinkReport, SizeClass,
+    SpaceReport, SqlRow, SqlSession, SqlValue, StatsReport, TransactionInfo, TransactionOutcome,
 };
+pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use path::split_path;
 pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};
 pub use types::{

@@ -10,6 +10,7 @@ use crate::pins::Pins;
 use crate::room::Room;
 use crate::session::Session;
 use crate::turn::Turn;
+use crate::workspace::Workspace;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, StoreRow};
 use larder_segment::{FileStorage, Segment, Storage};
@@ -85,6 +86,8 @@ pub struct InitOptions {
 /// An open database.
 pub struct Engine {
     pub(crate) path: PathBuf,
+    /// `None`: an ordinary database.
+    pub(crate) workspace: Option<Workspace>,
     pub(crate) catalog: Catalog,
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) info: DatabaseInfo,
@@ -137,6 +140,8 @@ pub struct Engine {
     pub(crate) background: Mutex<Option<JoinHandle<()>>>,
     pub(crate) stop_signal: (Mutex<bool>, Condvar),
 }
+
+const NO_STORES: &str = "stores cannot be changed in a long transaction; do that outside of it";
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -231,6 +236,7 @@ impl Engine {
     /// Opens the database in `path`. Recovery is what opening does: free space is computed from
     /// the committed extent rows, sessions that died are forgotten, what they held open is gone.
     pub fn open(path: &Path, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
+        let workspace = Workspace::find(path)?;
         let catalog = Catalog::open(
             path,
             &CatalogOptions {
@@ -238,7 +244,7 @@ impl Engine {
             },
         )?;
         let info = catalog.info()?;
-        let storage = storage_of(path, options);
+        let storage = storage_of(workspace.as_ref().map_or(path, Workspace::parent), options);
         let now_ns = options
             .clock
             .as_ref()
@@ -247,6 +253,7 @@ impl Engine {
         let (session, pin) = Session::begin(path, &turn, &catalog, label, now_ns)?;
         let engine = Arc::new(Engine {
             path: path.to_owned(),
+            workspace,
             turn,
             dirty_bytes_max: match options.dirty_bytes_max {
                 0 => (rustix::param::page_size() as u64 * memory_pages() / 50).max(64 << 20),
@@ -287,12 +294,14 @@ impl Engine {
             background: Mutex::default(),
             stop_signal: (Mutex::new(false), Condvar::new()),
         });
+        engine.check_workspace()?;
         engine.open_segments()?;
         engine.find_constraints()?;
         engine.refresh_patches()?;
         engine.find_pieces()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
+        engine.sweep_transactions()?;
         if options.has_background {
             engine.start_background()?;
         }
@@ -361,6 +370,11 @@ impl Engine {
             None => Ok(()),
             Some(why) => Err(Error::new(ErrorKind::Stopped, why.clone())),
         }
+    }
+
+    /// The directory of the database.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The present, nanoseconds since 1970.
@@ -471,7 +485,8 @@ impl Engine {
                 known
             };
             is_shorter |= found < known;
-            if found < row.block_count {
+            // The parent of a workspace may have cut what nothing refers to.
+            if found < row.block_count && self.workspace.is_none() {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
                     format!(
@@ -526,6 +541,7 @@ impl Engine {
         uid: u32,
         gid: u32,
     ) -> Result<StoreRow> {
+        self.require_parent(NO_STORES)?;
         let _edit = self.edit()?;
         Ok(self.catalog.create_store(
             name,
@@ -546,12 +562,14 @@ impl Engine {
         provider: Option<&str>,
         mount: Option<&str>,
     ) -> Result<()> {
+        self.require_parent(NO_STORES)?;
         let _edit = self.edit()?;
         Ok(self.catalog.set_store(store, provider, mount)?)
     }
 
     /// Destroys a store and retires its extents. Handles in it answer [`ErrorKind::NotFound`].
     pub fn destroy_store(&self, store: StoreId) -> Result<()> {
+        self.require_parent(NO_STORES)?;
         let _alone = self.alone()?;
         // The store's own uncommitted changes must not meet missing tables.
         self.commit_now()?;
