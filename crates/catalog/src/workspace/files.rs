@@ -13,7 +13,7 @@ use crate::statements::StoreSql;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Directories that a path leads through at most, here.
 const DEPTH_MAX: u32 = 32_768;
@@ -83,7 +83,7 @@ impl<'m> Files<'m> {
     pub(crate) fn merge(&self, findings: &mut Findings) -> Result<()> {
         findings.changed_tables.insert(self.sql.table.clone());
         self.add_new_inodes(findings)?;
-        let mut removed: HashSet<i64> = HashSet::new();
+        let mut removed: HashMap<i64, String> = HashMap::new();
         for ino in self.touched_inodes()? {
             self.merge_inode(ino, &mut removed, findings)?;
         }
@@ -92,7 +92,7 @@ impl<'m> Files<'m> {
         self.apply_names(&changes, findings)?;
         self.count_links(&changes, &removed)?;
         self.check_names(&changes, &removed, findings)?;
-        for ino in removed {
+        for ino in removed.into_keys() {
             self.make_orphan(ino)?;
             findings.removed.push((self.sql.table.clone(), ino));
         }
@@ -173,7 +173,7 @@ impl<'m> Files<'m> {
     fn merge_inode(
         &self,
         ino: i64,
-        removed: &mut HashSet<i64>,
+        removed: &mut HashMap<i64, String>,
         findings: &mut Findings,
     ) -> Result<()> {
         let key = [Value::Integer(ino)];
@@ -205,7 +205,9 @@ impl<'m> Files<'m> {
                 if differs(&theirs) {
                     findings.conflict(self.path("main", ino), "changed there and removed here");
                 }
-                removed.insert(ino);
+                // Of a directory that must be empty, while the parent still has its name.
+                let path = is_dir.then(|| self.path("main", ino));
+                removed.insert(ino, path.unwrap_or_default());
                 Ok(())
             }
             (Some(ours), None) => {
@@ -473,7 +475,7 @@ impl<'m> Files<'m> {
 
     /// Files count their names; directories their subdirectories, by difference. New inodes came with
     /// their counts.
-    fn count_links(&self, changes: &[NameChange], removed: &HashSet<i64>) -> Result<()> {
+    fn count_links(&self, changes: &[NameChange], removed: &HashMap<i64, String>) -> Result<()> {
         let (table, dirents) = (&self.sql.table, &self.sql.table_dirent);
         let mut files: BTreeSet<i64> = BTreeSet::new();
         let mut children: BTreeMap<i64, i64> = BTreeMap::new();
@@ -486,7 +488,7 @@ impl<'m> Files<'m> {
                 }
             }
         }
-        for ino in files.iter().filter(|ino| !removed.contains(ino)) {
+        for ino in files.iter().filter(|ino| !removed.contains_key(ino)) {
             self.txn
                 .prepare_cached(&format!(
                     "UPDATE main.\"{table}\" SET nlink = (SELECT count(*) FROM main.\"{dirents}\" \
@@ -495,7 +497,7 @@ impl<'m> Files<'m> {
                 .and_then(|mut count| count.execute([ino]))
                 .at(table)?;
         }
-        for (parent, change) in children.iter().filter(|(ino, _)| !removed.contains(ino)) {
+        for (parent, change) in children.iter().filter(|(ino, _)| !removed.contains_key(ino)) {
             self.txn
                 .prepare_cached(&format!(
                     "UPDATE main.\"{table}\" SET nlink = nlink + ?2 \
@@ -530,12 +532,12 @@ impl<'m> Files<'m> {
     fn check_names(
         &self,
         changes: &[NameChange],
-        removed: &HashSet<i64>,
+        removed: &HashMap<i64, String>,
         findings: &mut Findings,
     ) -> Result<()> {
         let (table, dirents) = (&self.sql.table, &self.sql.table_dirent);
         let is_there = |ino: i64| -> Result<bool> {
-            Ok(!removed.contains(&ino)
+            Ok(!removed.contains_key(&ino)
                 && self
                     .txn
                     .prepare_cached(&format!(
@@ -558,7 +560,7 @@ impl<'m> Files<'m> {
                 );
             }
         }
-        for ino in removed {
+        for (ino, path) in removed {
             let left: Vec<Value> = rows(
                 self.txn,
                 &format!("SELECT name FROM main.\"{dirents}\" WHERE parent = ?1"),
@@ -567,7 +569,7 @@ impl<'m> Files<'m> {
             )
             .at(dirents)?;
             for name in left {
-                let path = self.entry_path("main", *ino, &name);
+                let path = format!("{path}/{}", shown(&name));
                 findings.conflict(path, "in a directory that was removed here");
             }
         }
