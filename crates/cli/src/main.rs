@@ -51,6 +51,9 @@ mod stats;
 mod store;
 mod trace;
 mod transfer;
+mod txn;
+mod txn_args;
+mod txn_run;
 mod units;
 mod upkeep;
 mod walk;
@@ -111,6 +114,7 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Stats(args) => stats::stats(&args, out),
         Verb::Trace(args) => trace::trace(&args, out),
         Verb::Check(args) => report::check(&args, out),
+        Verb::Txn(verb) => txn::txn(&verb, out),
         Verb::Completions(args) => completions(&args, out),
     }
 }

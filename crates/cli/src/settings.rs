@@ -184,6 +184,7 @@ impl Settings {
             dev: self.dev,
             exec: !self.noexec,
             allows_idmap: self.idmap,
+            is_private: false,
             has_metrics: self.metrics.is_some(),
             threads: self.threads.map_or(defaults.threads, usize::from),
             cache_ttl: self.cache_ttl_ns.map_or(defaults.cache_ttl, |ns| {

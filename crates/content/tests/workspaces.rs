@@ -6,8 +6,8 @@ mod common;
 
 use common::OWNER;
 use larder::{
-    CreateOptions, Database, DefragOptions, LongTransaction, NewNode, OpenOptions, RenameMode, SetAttr,
-    SqlRow, SqlValue, TransactionOutcome, XattrMode,
+    CreateOptions, Database, DefragOptions, LongTransaction, NewNode, OpenOptions, RenameMode,
+    SetAttr, SqlRow, SqlValue, TransactionOutcome, XattrMode,
 };
 use std::path::Path;
 use std::time::Duration;
@@ -224,15 +224,24 @@ fn run(dirs: &[&str], files: &[&str], here: Act, there: Act) -> (Sides2, Vec<Str
     here(txn.database().unwrap());
     there(&parent);
     parent.sync().unwrap();
-    let before = sql(&parent, "SELECT ino, mode, size, mtime_ns FROM main WHERE nlink > 0 ORDER BY ino");
+    let before = sql(
+        &parent,
+        "SELECT ino, mode, size, mtime_ns FROM main WHERE nlink > 0 ORDER BY ino",
+    );
     let names = sql(&parent, "SELECT path FROM main_path ORDER BY path");
     let found = conflicts(txn.commit().unwrap());
     std::thread::sleep(Duration::from_millis(100));
     assert_sound(&parent);
     if !found.is_empty() {
-        let after = sql(&parent, "SELECT ino, mode, size, mtime_ns FROM main WHERE nlink > 0 ORDER BY ino");
+        let after = sql(
+            &parent,
+            "SELECT ino, mode, size, mtime_ns FROM main WHERE nlink > 0 ORDER BY ino",
+        );
         assert_eq!(before, after, "WORKSPACE-4");
-        assert_eq!(names, sql(&parent, "SELECT path FROM main_path ORDER BY path"));
+        assert_eq!(
+            names,
+            sql(&parent, "SELECT path FROM main_path ORDER BY path")
+        );
     }
     assert_eq!(
         sql(&parent, "SELECT count(*) FROM larder_transaction"),
@@ -249,7 +258,10 @@ struct Sides2 {
 
 impl Sides2 {
     fn names(&self) -> Vec<String> {
-        let rows = sql(&self.parent, "SELECT path FROM main_path WHERE path <> '/' ORDER BY path");
+        let rows = sql(
+            &self.parent,
+            "SELECT path FROM main_path WHERE path <> '/' ORDER BY path",
+        );
         rows.into_iter()
             .map(|row| match &row[0] {
                 SqlValue::Text(path) => path.clone(),
@@ -291,7 +303,9 @@ fn directories_merge() {
     );
     assert_eq!(
         merged.names(),
-        ["/a2", "/e", "/e/here", "/e/sub", "/e/sub/x", "/e/sub2", "/e/there"]
+        [
+            "/a2", "/e", "/e/here", "/e/sub", "/e/sub/x", "/e/sub2", "/e/there"
+        ]
     );
     assert_eq!(merged.parent.get(b"/e/sub/x").unwrap(), content(9000, 7));
 }
@@ -305,7 +319,10 @@ fn attributes_and_columns_merge_one_by_one() {
             view.put(b"/f", &content(70_000, 9)).unwrap();
             set_xattr(view, "/g", "user.here", "1");
             view.sync().unwrap();
-            sql(view, "UPDATE main SET title = 'g' WHERE ino = (SELECT ino FROM main_path WHERE path = '/g')");
+            sql(
+                view,
+                "UPDATE main SET title = 'g' WHERE ino = (SELECT ino FROM main_path WHERE path = '/g')",
+            );
         },
         |parent| {
             chmod(parent, "/f", 0o600);
@@ -336,14 +353,20 @@ fn the_same_on_both_sides_is_no_conflict() {
             rmdir(view, "/old");
             chmod(view, "/g", 0o640);
             link(view, "/g", "/d/g2");
-            sql(view, "DELETE FROM notes WHERE id = 3; UPDATE words SET count = 9 WHERE word = 'a'");
+            sql(
+                view,
+                "DELETE FROM notes WHERE id = 3; UPDATE words SET count = 9 WHERE word = 'a'",
+            );
         },
         |parent| {
             remove(parent, b"/f");
             rmdir(parent, "/old");
             chmod(parent, "/g", 0o640);
             link(parent, "/g", "/d/g3");
-            sql(parent, "DELETE FROM notes WHERE id = 3; UPDATE words SET count = 9 WHERE word = 'a'");
+            sql(
+                parent,
+                "DELETE FROM notes WHERE id = 3; UPDATE words SET count = 9 WHERE word = 'a'",
+            );
         },
     );
     assert_eq!(merged.names(), ["/d", "/d/g2", "/d/g3", "/g"]);
@@ -355,7 +378,16 @@ fn the_same_on_both_sides_is_no_conflict() {
 fn every_conflict_of_files_is_listed_with_its_path() {
     let found = refused(
         &["/d", "/e", "/both"],
-        &["/content", "/mode", "/gone-there", "/gone-here", "/moved", "/attr", "/title", "/d/x"],
+        &[
+            "/content",
+            "/mode",
+            "/gone-there",
+            "/gone-here",
+            "/moved",
+            "/attr",
+            "/title",
+            "/d/x",
+        ],
         |view| {
             view.put(b"/content", &content(30_000, 2)).unwrap();
             chmod(view, "/mode", 0o600);
@@ -368,7 +400,10 @@ fn every_conflict_of_files_is_listed_with_its_path() {
             rmdir(view, "/d");
             view.put(b"/e/child", b"1").unwrap();
             view.sync().unwrap();
-            sql(view, "UPDATE main SET title = 'h' WHERE ino = (SELECT ino FROM main_path WHERE path = '/title')");
+            sql(
+                view,
+                "UPDATE main SET title = 'h' WHERE ino = (SELECT ino FROM main_path WHERE path = '/title')",
+            );
         },
         |parent| {
             parent.put(b"/content", &content(30_000, 4)).unwrap();
@@ -381,7 +416,10 @@ fn every_conflict_of_files_is_listed_with_its_path() {
             parent.put(b"/d/late", b"1").unwrap();
             rmdir(parent, "/e");
             parent.sync().unwrap();
-            sql(parent, "UPDATE main SET title = 't' WHERE ino = (SELECT ino FROM main_path WHERE path = '/title')");
+            sql(
+                parent,
+                "UPDATE main SET title = 't' WHERE ino = (SELECT ino FROM main_path WHERE path = '/title')",
+            );
         },
     );
     assert_eq!(
@@ -419,10 +457,17 @@ fn renames_against_removals_and_rings_are_conflicts() {
             rename(parent, "/c", "/c2");
         },
     );
-    for what in ["/f: removed there and renamed here", "/g: renamed there and removed here", "/c: renamed on both sides"] {
+    for what in [
+        "/f: removed there and renamed here",
+        "/g: renamed there and removed here",
+        "/c: renamed on both sides",
+    ] {
         assert!(found.iter().any(|line| line == what), "{what}: {found:?}");
     }
-    assert!(found.iter().any(|line| line.contains("contain itself")), "{found:?}");
+    assert!(
+        found.iter().any(|line| line.contains("contain itself")),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -449,8 +494,14 @@ fn every_conflict_of_rows_is_listed_with_its_key() {
             );
         },
     );
-    let ino = found.iter().find(|line| line.starts_with("tags, \"file\"")).cloned();
-    assert!(ino.is_some_and(|line| line.contains("removed here")), "{found:?}");
+    let ino = found
+        .iter()
+        .find(|line| line.starts_with("tags, \"file\""))
+        .cloned();
+    assert!(
+        ino.is_some_and(|line| line.contains("removed here")),
+        "{found:?}"
+    );
     for what in [
         "notes, id 1: changed on both sides",
         "notes, id 2: changed there and deleted here",
@@ -469,18 +520,31 @@ fn a_changed_schema_is_refused_clearly() {
     let found = refused(
         &[],
         &[],
-        |view| drop(sql(view, "CREATE TABLE more (x); ALTER TABLE notes ADD COLUMN y; DROP TABLE words")),
+        |view| {
+            drop(sql(
+                view,
+                "CREATE TABLE more (x); ALTER TABLE notes ADD COLUMN y; DROP TABLE words",
+            ))
+        },
         |_| {},
     );
     assert_eq!(found.len(), 3, "{found:?}");
-    assert!(found.iter().all(|line| line.contains("outside of a long transaction")), "{found:?}");
+    assert!(
+        found
+            .iter()
+            .all(|line| line.contains("outside of a long transaction")),
+        "{found:?}"
+    );
     let found = refused(
         &[],
         &[],
         |view| drop(sql(view, "UPDATE notes SET text = 'x' WHERE id = 1")),
         |parent| drop(sql(parent, "ALTER TABLE notes ADD COLUMN y")),
     );
-    assert_eq!(found, ["table notes: altered there, and rows of it were changed here"]);
+    assert_eq!(
+        found,
+        ["table notes: altered there, and rows of it were changed here"]
+    );
 }
 
 #[test]
@@ -510,7 +574,9 @@ fn what_the_parent_moves_and_patches_is_still_the_base() {
     write(view, "/f1", 1_000_000, 88);
     write(view, "/f3", 1_000_000, 88);
     write(&parent, "/f5", 1_000_000, 99);
-    parent.defrag(&[], &DefragOptions::default(), &mut |_| {}).unwrap();
+    parent
+        .defrag(&[], &DefragOptions::default(), &mut |_| {})
+        .unwrap();
     parent.shrink(None, false, &mut |_, _| {}).ok();
     let mut expected = content(3 << 20, 1);
     expected[500_000..500_100].fill(77);

@@ -32,6 +32,8 @@ pub struct MountOptions {
     /// the caller's user only where files are made: `trusted.` attributes are not listed to anybody, and
     /// traces lack the user.
     pub allows_idmap: bool,
+    /// The mount is for a private mount namespace, in which it may lie over another one. Default: no.
+    pub is_private: bool,
     /// Counts operations for [`crate::Monitor::metrics`]. Default: no; it costs a clock and a few atomics
     /// per operation.
     pub has_metrics: bool,
@@ -50,6 +52,7 @@ impl Default for MountOptions {
             cache_ttl: Duration::from_secs(3600),
             id_map: IdMap::default(),
             allows_idmap: false,
+            is_private: false,
             has_metrics: false,
         }
     }

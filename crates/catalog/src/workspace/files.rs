@@ -497,7 +497,10 @@ impl<'m> Files<'m> {
                 .and_then(|mut count| count.execute([ino]))
                 .at(table)?;
         }
-        for (parent, change) in children.iter().filter(|(ino, _)| !removed.contains_key(ino)) {
+        for (parent, change) in children
+            .iter()
+            .filter(|(ino, _)| !removed.contains_key(ino))
+        {
             self.txn
                 .prepare_cached(&format!(
                     "UPDATE main.\"{table}\" SET nlink = nlink + ?2 \
