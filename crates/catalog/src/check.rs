@@ -37,7 +37,11 @@ const SYSTEM: &[&str] = &[
     "SELECT 'larder_extent: segment ' || e.segment || ' block ' || e.start_block || ' is held by store '
          || e.store || ', which does not exist'
        FROM larder_extent AS e LEFT JOIN larder_store AS s ON s.id = e.store
-       WHERE e.retired_seq IS NULL AND s.id IS NULL",
+       WHERE e.retired_seq IS NULL AND s.id IS NULL AND e.store <> 4294967295",
+    "SELECT 'larder_extent: segment ' || e.segment || ' block ' || e.start_block
+         || ' is granted to transaction ' || e.ino || ', which is not open (WORKSPACE-1)'
+       FROM larder_extent AS e LEFT JOIN larder_transaction AS t ON t.id = e.ino
+       WHERE e.store = 4294967295 AND t.id IS NULL",
     "SELECT 'larder_extent: segment ' || segment || ' block ' || start_block || ' was retired by commit '
          || retired_seq || ', which has not happened'
        FROM larder_extent WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",

@@ -26,6 +26,7 @@ impl Catalog {
     pub fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
         let stores = self.stores_of(changes)?;
         let allocated = extents::coalesce(&changes.allocated);
+        let (retired, dropped) = self.split_retired(&changes.retired);
         self.write(|txn| {
             let seq = next_commit_seq(txn)?;
             apply_inodes(txn, &stores, changes)?;
@@ -35,14 +36,16 @@ impl Catalog {
             apply_pieces(txn, &stores, changes)?;
             apply_xattrs(txn, &stores, changes)?;
             extents::allocate(txn, &allocated)?;
-            extents::retire(txn, seq, &changes.retired)?;
+            extents::retire(txn, seq, &retired)?;
+            extents::drop_live(txn, seq, &dropped)?;
             let reclaimed = match changes.reclaim_horizon {
                 Some(horizon) => extents::reclaim(txn, horizon)?,
                 None => Vec::new(),
             };
             let mut ags = AgChanges::default();
             ags.allocate(allocated.iter().map(|(extent, ..)| extent));
-            ags.retire(&changes.retired);
+            ags.retire(&retired);
+            ags.drop_live(&dropped);
             ags.reclaim(&reclaimed);
             ags.apply(txn, seq)?; // CATALOG-8
             apply_segments(txn, changes)?;

@@ -240,6 +240,25 @@ pub(crate) fn retire(txn: &Connection, seq: CommitSeq, retired: &[Extent]) -> Re
     Ok(())
 }
 
+/// Takes live blocks out of the rows: in a workspace, what is the parent's and dropped (`WORKSPACE-1`).
+pub(crate) fn drop_live(txn: &Connection, seq: CommitSeq, dropped: &[Extent]) -> Result<()> {
+    retire(txn, seq, dropped)?;
+    for extent in dropped {
+        txn.prepare_cached(
+            "DELETE FROM larder_extent WHERE segment = ?1 AND start_block >= ?2 AND start_block < ?3",
+        )
+        .and_then(|mut delete| {
+            delete.execute(params![
+                extent.segment.0,
+                signed(extent.start_block),
+                signed(extent.end_block())
+            ])
+        })
+        .at(TABLE)?;
+    }
+    Ok(())
+}
+
 /// The rows that share a block with `extent`, last first.
 fn rows_under(txn: &Connection, extent: &Extent) -> Result<Vec<ExtentRow>> {
     let mut before_end = txn
@@ -352,6 +371,11 @@ impl AgChanges {
         self.count(extents, 0, 1);
     }
 
+    /// Live rows were deleted.
+    pub(crate) fn drop_live<'e>(&mut self, extents: impl IntoIterator<Item = &'e Extent>) {
+        self.count(extents, -1, 0);
+    }
+
     /// Retired rows were deleted.
     pub(crate) fn reclaim<'e>(&mut self, extents: impl IntoIterator<Item = &'e Extent>) {
         self.count(extents, -1, -1);
@@ -460,7 +484,7 @@ fn delete(txn: &Connection, extent: &Extent) -> Result<()> {
 }
 
 /// Columns 0–2 as an extent; damage must not reach the constructor's assertion.
-fn extent(row: &Row<'_>) -> rusqlite::Result<Extent> {
+pub(crate) fn extent(row: &Row<'_>) -> rusqlite::Result<Extent> {
     let (start_block, block_count) = (unsigned(row, 1)?, unsigned(row, 2)?);
     if block_count == 0 || start_block.checked_add(block_count).is_none() {
         return Err(rusqlite::Error::IntegralValueOutOfRange(

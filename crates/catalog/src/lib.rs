@@ -75,6 +75,7 @@ mod statements;
 mod stores;
 mod survey;
 mod transaction;
+mod workspace;
 
 pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange, XattrChange};
 pub use codec::dirent_order;
@@ -88,6 +89,7 @@ pub use rows::{
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use sql::{SqlRow, SqlSession, SqlValue};
 pub use transaction::SqlStep;
+pub use workspace::{Conflict, GRANTS, Grants, INO_RANGE, InoRange, Merged, TransactionRow};
 
 use error::{At, sort};
 use guards::Guards;
@@ -118,6 +120,9 @@ pub struct Catalog {
     /// One owner, who reads on the connection that writes (`transaction`).
     is_private: bool,
     refusals: Arc<Refusals>,
+    /// The long transaction whose workspace this is.
+    workspace: Option<u64>,
+    grants: RwLock<Arc<Grants>>,
 }
 
 /// The connection that writes.

@@ -130,6 +130,7 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
     let page_bytes = connection
         .pragma_query_value(None, "page_size", |row| row.get(0))
         .at("page_size")?;
+    let (workspace, grants) = crate::workspace::identify(&connection)?;
     let checkpointer = connect(&path, options, OpenFlags::empty(), CHECKPOINT_TIMEOUT)?;
     configure(&checkpointer)?;
     Ok(Catalog {
@@ -148,6 +149,8 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
         is_stopped: AtomicBool::new(false),
         is_private: false,
         refusals: Arc::default(),
+        workspace,
+        grants: RwLock::new(std::sync::Arc::new(grants)),
     })
 }
 

@@ -1,5 +1,6 @@
 //! The command line: every verb and flag, defined once. Help and completions come from here.
 
+use crate::txn_args::TxnVerb;
 use crate::units::{parse_mode, parse_size, parse_time};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
@@ -63,6 +64,9 @@ pub(crate) enum Verb {
     /// Measure how stores of objects age on this machine: files, SQLite, PostgreSQL, Larder
     #[command(subcommand)]
     Lab(LabVerb),
+    /// Long transactions: an isolated view of files and rows, then one commit or no trace
+    #[command(subcommand)]
+    Txn(TxnVerb),
     Completions(CompletionsArgs),
 }
 

@@ -52,6 +52,9 @@ mod stats;
 mod store;
 mod trace;
 mod transfer;
+mod txn;
+mod txn_args;
+mod txn_run;
 mod units;
 mod upkeep;
 mod walk;
@@ -113,6 +116,7 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Trace(args) => trace::trace(&args, out),
         Verb::Check(args) => report::check(&args, out),
         Verb::Lab(verb) => lab::lab(&verb, out),
+        Verb::Txn(verb) => txn::txn(&verb, out),
         Verb::Completions(args) => completions(&args, out),
     }
 }

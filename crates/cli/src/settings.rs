@@ -197,6 +197,7 @@ impl Settings {
             dev: self.dev,
             exec: !self.noexec,
             allows_idmap: self.idmap,
+            is_private: false,
             has_metrics: self.metrics.is_some(),
             shares_locks: self.shares_locks.unwrap_or(defaults.shares_locks),
             threads: self.threads.map_or(defaults.threads, usize::from),

@@ -1,5 +1,6 @@
 //! An open database: stores, dispatch of paths and nodes, and the verbs of its upkeep.
 
+use crate::environment::joined;
 use crate::files::FilesProvider;
 use crate::gate::{Gate, Pool};
 use crate::path::split_path;
@@ -107,8 +108,18 @@ impl Database {
 
     /// Opens the database in directory `path` and recovers what a crash left (cost: independent of
     /// the size of files). Errors: [`ErrorKind::NotFound`], [`ErrorKind::NotADatabase`],
-    /// [`ErrorKind::NewerFormat`], [`ErrorKind::Corrupt`], [`ErrorKind::ReadOnly`].
+    /// [`ErrorKind::NewerFormat`], [`ErrorKind::Corrupt`], [`ErrorKind::ReadOnly`]. Where the environment
+    /// names a long transaction of this database ([`TRANSACTION_VARIABLE`](crate::TRANSACTION_VARIABLE)),
+    /// its view is opened.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Database> {
+        match joined(path)? {
+            Some(workspace) => Database::open_here(&workspace, options),
+            None => Database::open_here(path, options),
+        }
+    }
+
+    /// The same, whatever the environment says.
+    pub(crate) fn open_here(path: &Path, options: OpenOptions) -> Result<Database> {
         let engine = Engine::open(path, &options.label, &options.engine)?;
         let mut factories = options.providers;
         factories.insert(

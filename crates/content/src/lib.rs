@@ -25,11 +25,13 @@
 mod acl;
 mod copy;
 mod database;
+mod environment;
 mod files;
 mod gate;
 mod guarded;
 mod handle;
 mod listing;
+mod long;
 mod path;
 mod provider;
 mod readonly;
@@ -41,12 +43,15 @@ mod xattr;
 
 pub use copy::{COPY_BYTES_MAX, copy_range};
 pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
+pub use environment::TRANSACTION_VARIABLE;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
-    AlignedBuf, CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Error,
-    ErrorKind, FragReport, Gauges, MapCell, Result, Savepoint, SegmentMap, ShrinkReport, SizeClass,
-    SpaceReport, SqlResult, SqlRow, SqlSession, SqlValue, StatsReport,
+    AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
+    Error, ErrorKind, FragReport, Gauges, MapCell, Result, Savepoint, SegmentMap, ShrinkReport,
+    SizeClass, SpaceReport, SqlResult, SqlRow, SqlSession, SqlValue, StatsReport, TransactionInfo,
+    TransactionOutcome,
 };
+pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use path::split_path;
 pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};
 pub use transaction::{Transaction, TransactionOptions};

@@ -1,7 +1,7 @@
 //! Opening `/dev/fuse` and mounting it.
 //!
-//! Root mounts directly, with any type. Ordinary users go through `fusermount3`, which is setuid root
-//! and sends the device through a socket.
+//! Root mounts directly, with any type, and so does everybody in a user namespace of his own. Other users
+//! go through `fusermount3`, which is setuid root and sends the device through a socket.
 
 use crate::device::{DEVICE_PATH, Device};
 use rustix::mount::MountFlags;
@@ -106,11 +106,11 @@ fn mount_directly(
     mountpoint: &Path,
     settings: &MountSettings,
 ) -> Result<Option<OwnedFd>, MountError> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(None);
-    }
+    let is_root = rustix::process::geteuid().is_root();
     let device: OwnedFd = match OpenOptions::new().read(true).write(true).open(DEVICE_PATH) {
         Ok(device) => device.into(),
+        // The helper says what is wrong.
+        Err(_) if !is_root => return Ok(None),
         Err(error) => {
             return Err(MountError::Unsupported(format!(
                 "/dev/fuse cannot be opened ({error}); load the kernel module 'fuse'"

@@ -59,7 +59,7 @@ pub use holders::{Holder, find_holders, name_of};
 pub use idmap::{IdMap, IdRange, Ids, NewOwner, UNMAPPED};
 pub use metrics::{LATENCY_BOUNDS_NS, Metrics, MetricsSnapshot, OperationCounts};
 pub use mount::{Mounted, mount};
-pub use mountinfo::{MountInfo, find_mount, is_mounted};
+pub use mountinfo::{MountInfo, find_mount, find_mounts_of, is_mounted};
 pub use options::MountOptions;
 pub use trace::{TraceEvent, TraceFilter, TraceListener, TraceMessage};
 pub use unmount::{Unmounter, clean_stale, detach, make_durable, unmount};

@@ -43,13 +43,15 @@ pub fn mount(
     clean_stale(mountpoint)?;
     let place = resolve(mountpoint)?;
     let source = resolve(&options.database_path)?;
-    check_place(&place, &source)?;
+    check_place(&place, &source, options.is_private)?;
 
     let locks = match options.shares_locks {
         true => Some(Locks::open(&source)?),
         false => None,
     };
-    let lock = lock_mountpoint(&place)?;
+    // In a namespace of its own nobody else mounts there.
+    let locked = if options.is_private { &source } else { &place };
+    let lock = lock_mountpoint(locked)?;
     let device = mount_device(&source, &place, options)?;
     let Some(info) = find_mount(&place)? else {
         return Err(Error::new(
@@ -269,7 +271,7 @@ fn raise_readahead(device: (u32, u32), kib: u32) {
     }
 }
 
-fn check_place(place: &Path, source: &Path) -> Result<(), Error> {
+fn check_place(place: &Path, source: &Path, may_cover: bool) -> Result<(), Error> {
     if !place.is_dir() {
         return Err(Error::new(
             ErrorKind::NotADirectory,
@@ -290,7 +292,9 @@ fn check_place(place: &Path, source: &Path) -> Result<(), Error> {
             ),
         ));
     }
-    if let Some(mount) = find_mount(place)? {
+    if let Some(mount) = find_mount(place)?
+        && !may_cover
+    {
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
@@ -315,10 +319,10 @@ mod tests {
         std::fs::create_dir(&database).unwrap();
         std::fs::create_dir(&place).unwrap();
         std::fs::write(dir.path().join("file"), "").unwrap();
-        let kind = |place: &Path| check_place(place, &database).unwrap_err().kind();
+        let kind = |place: &Path| check_place(place, &database, false).unwrap_err().kind();
         assert_eq!(kind(dir.path()), ErrorKind::InvalidInput);
         assert_eq!(kind(&database), ErrorKind::InvalidInput);
         assert_eq!(kind(&dir.path().join("file")), ErrorKind::NotADirectory);
-        check_place(&place, &database).unwrap();
+        check_place(&place, &database, false).unwrap();
     }
 }

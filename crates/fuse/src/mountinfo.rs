@@ -42,6 +42,21 @@ pub fn is_mounted(dir: &Path) -> Result<bool, Error> {
     Ok(find_mount(dir)?.is_some())
 }
 
+/// Where the database in directory `database` is mounted, the newest mount first.
+pub fn find_mounts_of(database: &Path) -> Result<Vec<PathBuf>, Error> {
+    let source = resolve(database)?;
+    let table = std::fs::read(TABLE_PATH).map_err(|error| {
+        Error::with_source(ErrorKind::Io, format!("cannot read {TABLE_PATH}"), error)
+    })?;
+    Ok(table
+        .split(|&byte| byte == b'\n')
+        .rev()
+        .filter_map(parse)
+        .filter(|mount| mount.filesystem_type == LARDER_TYPE && mount.info.source == source)
+        .map(|mount| mount.info.mountpoint)
+        .collect())
+}
+
 /// A mount of any filesystem.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AnyMount {

@@ -35,6 +35,8 @@ pub struct MountOptions {
     /// Locks of programs (fcntl, flock) hold across all mounts of the database. Default: yes; without it they
     /// hold on this mount only, and cost no request.
     pub shares_locks: bool,
+    /// The mount is for a private mount namespace, in which it may lie over another one. Default: no.
+    pub is_private: bool,
     /// Counts operations for [`crate::Monitor::metrics`]. Default: no; it costs a clock and a few atomics
     /// per operation.
     pub has_metrics: bool,
@@ -54,6 +56,7 @@ impl Default for MountOptions {
             id_map: IdMap::default(),
             allows_idmap: false,
             shares_locks: true,
+            is_private: false,
             has_metrics: false,
         }
     }

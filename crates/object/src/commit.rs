@@ -25,6 +25,7 @@ use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
 use crate::turn::Turn;
 use crate::whole::PATIENCE_WITH_STREAMS;
+use crate::workspace::assert_granted;
 use crate::write_path::ContentFlush;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
@@ -456,6 +457,9 @@ impl Engine {
         if let Some(horizon) = horizon.filter(|_| self.may_have_orphans.load(Ordering::SeqCst)) {
             self.collect_lost_orphans(horizon, &mut set)?;
         }
+        if self.workspace.is_some() {
+            assert_granted(&self.catalog.grants(), &set.allocated);
+        }
         // COMMIT-2: the extents above were flushed by flush_contents, or are patched by this commit.
         let outcome = self.commit_catalog(&set)?;
         self.publish(generation, &nodes, &set, &outcome);
@@ -525,7 +529,7 @@ impl Engine {
     pub(crate) fn retire_into(&self, set: &mut ChangeSet, extents: Vec<Extent>) {
         let mut room = self.lock_room();
         for extent in extents {
-            room.space.quarantine(extent);
+            self.quarantine(&mut room, extent);
             set.retired_bytes += extent.len_bytes();
             set.retired.push(extent);
         }

@@ -445,7 +445,7 @@ impl Engine {
         group.retired_bytes += blocks * BLOCK_BYTES;
         let mut room = self.lock_room();
         for extent in extents {
-            room.space.quarantine(extent);
+            self.quarantine(&mut room, extent);
             group.retired.push(extent);
         }
     }

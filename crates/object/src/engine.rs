@@ -11,6 +11,7 @@ use crate::room::Room;
 use crate::session::Session;
 use crate::transaction::{Private, Writers};
 use crate::turn::Turn;
+use crate::workspace::Workspace;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, StoreRow};
 use larder_segment::{FileStorage, Segment, Storage};
@@ -89,6 +90,8 @@ pub struct InitOptions {
 /// An open database.
 pub struct Engine {
     pub(crate) path: PathBuf,
+    /// `None`: an ordinary database.
+    pub(crate) workspace: Option<Arc<Workspace>>,
     pub(crate) catalog: Catalog,
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) info: DatabaseInfo,
@@ -149,6 +152,8 @@ pub struct Engine {
     pub(crate) background: Mutex<Option<JoinHandle<()>>>,
     pub(crate) stop_signal: (Mutex<bool>, Condvar),
 }
+
+const NO_STORES: &str = "stores cannot be changed in a long transaction; do that outside of it";
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -243,6 +248,7 @@ impl Engine {
     /// Opens the database in `path`. Recovery is what opening does: free space is computed from
     /// the committed extent rows, sessions that died are forgotten, what they held open is gone.
     pub fn open(path: &Path, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
+        let workspace = Workspace::find(path)?;
         let catalog = Catalog::open(
             path,
             &CatalogOptions {
@@ -250,7 +256,7 @@ impl Engine {
             },
         )?;
         let info = catalog.info()?;
-        let storage = storage_of(path, options);
+        let storage = storage_of(workspace.as_ref().map_or(path, Workspace::parent), options);
         let now_ns = options
             .clock
             .as_ref()
@@ -262,14 +268,17 @@ impl Engine {
             options,
             (catalog, info, storage),
             (turn, Arc::new(session), pin),
+            workspace.map(Arc::new),
             None,
         ));
+        engine.check_workspace()?;
         engine.open_segments()?;
         engine.find_constraints()?;
         engine.refresh_patches()?;
         engine.find_pieces()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
+        engine.sweep_transactions()?;
         if options.has_background {
             engine.start_background()?;
         }
@@ -282,10 +291,12 @@ impl Engine {
         options: &EngineOptions,
         (catalog, info, storage): (Catalog, DatabaseInfo, Arc<dyn Storage>),
         (turn, session, pin): (Turn, Arc<Session>, CommitSeq),
+        workspace: Option<Arc<Workspace>>,
         private: Option<Private>,
     ) -> Engine {
         Engine {
             path: path.to_owned(),
+            workspace,
             turn,
             dirty_bytes_max: match options.dirty_bytes_max {
                 0 => (rustix::param::page_size() as u64 * memory_pages() / 50).max(64 << 20),
@@ -411,6 +422,11 @@ impl Engine {
         }
     }
 
+    /// The directory of the database.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The present, nanoseconds since 1970.
     pub fn now_ns(&self) -> i64 {
         self.options
@@ -525,7 +541,8 @@ impl Engine {
                 known
             };
             is_shorter |= found < known;
-            if found < row.block_count {
+            // The parent of a workspace may have cut what nothing refers to.
+            if found < row.block_count && self.workspace.is_none() {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
                     format!(
@@ -580,6 +597,7 @@ impl Engine {
         uid: u32,
         gid: u32,
     ) -> Result<StoreRow> {
+        self.require_parent(NO_STORES)?;
         let _edit = self.edit()?;
         Ok(self.catalog.create_store(
             name,
@@ -600,12 +618,14 @@ impl Engine {
         provider: Option<&str>,
         mount: Option<&str>,
     ) -> Result<()> {
+        self.require_parent(NO_STORES)?;
         let _edit = self.edit()?;
         Ok(self.catalog.set_store(store, provider, mount)?)
     }
 
     /// Destroys a store and retires its extents. Handles in it answer [`ErrorKind::NotFound`].
     pub fn destroy_store(&self, store: StoreId) -> Result<()> {
+        self.require_parent(NO_STORES)?;
         let _alone = self.alone()?;
         // The store's own uncommitted changes must not meet missing tables.
         self.commit_now()?;

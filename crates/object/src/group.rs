@@ -39,6 +39,7 @@ impl Group {
     pub fn is_empty(&self) -> bool {
         self.dirty.is_empty()
             && self.retired.is_empty()
+            && self.allocated.is_empty()
             && self.segments.is_empty()
             && self.orphans_added.is_empty()
             && self.orphans_removed.is_empty()

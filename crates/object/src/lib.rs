@@ -61,16 +61,18 @@ mod sql;
 mod stats;
 mod survey;
 mod transaction;
+mod transactions;
 mod turn;
 mod whole;
+mod workspace;
 mod write_path;
 
 pub use defrag::CompactStep;
 pub use edit::CAPABILITY_XATTR;
 pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
 pub use error::{Error, ErrorKind, Result};
-pub use larder_catalog::SCHEMA_VERSION;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
+pub use larder_catalog::{Conflict, SCHEMA_VERSION};
 pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};
@@ -82,3 +84,7 @@ pub use report::{
 };
 pub use sql::SqlSession;
 pub use transaction::{Savepoint, SqlResult};
+pub use transactions::{
+    TransactionInfo, TransactionOutcome, TransactionOwner, abort_transaction, begin_transaction,
+    commit_transaction, list_transactions,
+};

@@ -286,6 +286,7 @@ impl<'e> Change<'e> {
             Some(next) => *next,
             None => self.engine.catalog.next_ino(store)?.0,
         };
+        let next = self.engine.next_ino(store, next)?;
         next_inos.insert(store, next + 1);
         drop(next_inos);
         row.ino = Ino(next);

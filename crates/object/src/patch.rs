@@ -93,7 +93,10 @@ impl Engine {
     }
 
     pub(crate) fn patch_blocks_max(&self) -> u64 {
-        self.options.patch_bytes_max / BLOCK_BYTES
+        match self.workspace {
+            None => self.options.patch_bytes_max / BLOCK_BYTES,
+            Some(_) => 0, // WORKSPACE-8
+        }
     }
 
     /// Learns from the catalog how much is patched: when the database is opened, and when another
@@ -206,7 +209,7 @@ impl Engine {
     /// Whether the background should apply patches now.
     fn is_apply_due(&self) -> bool {
         let waiting = self.patches.blocks.load(Ordering::SeqCst);
-        if waiting == 0 {
+        if waiting == 0 || self.workspace.is_some() {
             return false;
         }
         let clock = lock(&self.patches.clock);
@@ -252,8 +255,8 @@ impl Engine {
     /// Writes in place what no reader holds back, and commits that; where the catalog is busy or the
     /// host is full it is left for later. The caller has the turn. Cost: one request per contiguous piece, one flush per segment, one commit.
     pub(crate) fn apply_patches(&self) -> Result<()> {
-        if self.patches.blocks.load(Ordering::SeqCst) == 0 {
-            return Ok(());
+        if self.patches.blocks.load(Ordering::SeqCst) == 0 || self.workspace.is_some() {
+            return Ok(()); // WORKSPACE-8: the homes are the parent's.
         }
         let _one_at_a_time = lock(&self.patches.applying);
         match self.apply_pinned() {

@@ -12,6 +12,7 @@
 //! need a commit.
 
 use crate::engine::{Engine, lock};
+use crate::workspace::SEGMENT_BLOCKS;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{ChangeSet, CommitOutcome};
 use larder_segment::{Segment, SegmentError};
@@ -77,7 +78,7 @@ impl Engine {
                 }
                 self.adopt_growth()?;
                 let mut room = self.lock_room();
-                self.add_segments(&mut room.space);
+                self.add_segments(&mut room.space)?;
                 self.summarize(&mut room.space, seq)?;
                 room.synced = Some(self.known_seq());
                 Ok(())
@@ -89,7 +90,7 @@ impl Engine {
     pub(crate) fn reload_space(&self) -> Result<()> {
         self.open_segments()?;
         let mut space = Space::new();
-        self.add_segments(&mut space);
+        self.add_segments(&mut space)?;
         self.summarize(&mut space, CommitSeq(0))?;
         self.adopt_growth()?;
         let mut room = self.lock_room();
@@ -100,6 +101,9 @@ impl Engine {
 
     /// Takes over the summaries of AGs that changed since commit `seq`.
     fn summarize(&self, space: &mut Space, seq: CommitSeq) -> Result<()> {
+        if self.workspace.is_some() {
+            return self.summarize_grants(space);
+        }
         for row in self.catalog.ags_changed_since(seq)? {
             let summary = AgSummary {
                 used_blocks: row.used_blocks,
@@ -157,13 +161,17 @@ impl Engine {
     /// Reads where an AG is free (`ROOM-2`). O(extents in the AG), about 1 ms.
     pub(crate) fn load_ag(&self, space: &mut Space, segment: SegmentIndex, ag: u64) -> Result<()> {
         let rows = self.catalog.extents_in_ag(segment, ag)?;
-        let extents: Vec<Extent> = rows.iter().map(|row| row.extent).collect();
+        let held = rows.iter().map(|row| row.extent).collect();
+        let extents = self.in_use(segment, ag, held);
         space.load_ag(segment, ag, &extents).map_err(corrupt)
     }
 
     /// A session that died may have grown a segment without committing that; the growth is good. Or it
     /// was about to shrink one: it stays as long as it is.
     fn adopt_growth(&self) -> Result<()> {
+        if self.workspace.is_some() {
+            return Ok(()); // It is the parent's.
+        }
         let rows = self.catalog.segments()?;
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         for segment in segments.iter() {
@@ -180,11 +188,16 @@ impl Engine {
         Ok(())
     }
 
-    fn add_segments(&self, space: &mut Space) {
+    fn add_segments(&self, space: &mut Space) -> Result<()> {
+        if self.workspace.is_some() {
+            let known = space.capacity_blocks() / SEGMENT_BLOCKS;
+            return self.add_full_segments(space, known as u32);
+        }
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         for segment in segments.iter().filter(|segment| segment.block_count() > 0) {
             space.grow_segment(segment.index(), segment.block_count());
         }
+        Ok(())
     }
 
     /// The free set is known through this process's own commit `seq`.
@@ -208,6 +221,7 @@ impl Engine {
     /// A promise of `blocks` blocks. Makes room by growing a segment or by reclaiming what was
     /// deleted; [`ErrorKind::NoSpace`] only when neither helps. Needs the turn, and no lock.
     pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
+        let purpose = self.purpose(purpose);
         let mut commits_left = RECLAIM_COMMITS_MAX;
         let mut waits_left = PIN_WAITS_MAX;
         loop {
@@ -256,6 +270,10 @@ impl Engine {
     pub(crate) fn grow(&self, wanted_blocks: u64) -> Result<bool> {
         let _one_at_a_time = lock(&self.grow_lock);
         let available = self.lock_room().space.available_blocks(Purpose::Ordinary);
+        if self.workspace.is_some() {
+            let free = self.lock_room().space.available_blocks(Purpose::Privileged);
+            return Ok(free >= wanted_blocks || self.ask_for_blocks(wanted_blocks)?);
+        }
         if available >= wanted_blocks {
             return Ok(true);
         }
@@ -333,7 +351,7 @@ impl Engine {
     pub(crate) fn grow_ahead(self: &Arc<Engine>) {
         let is_busy =
             self.is_growing.load(Ordering::SeqCst) || self.is_shrinking.load(Ordering::SeqCst);
-        if is_busy || !self.turn.is_held() {
+        if is_busy || !self.turn.is_held() || self.workspace.is_some() {
             return;
         }
         let (available, capacity) = {
@@ -367,7 +385,7 @@ impl Engine {
     }
 }
 
-fn corrupt(error: SpaceError) -> Error {
+pub(crate) fn corrupt(error: SpaceError) -> Error {
     Error::with_source(
         ErrorKind::Corrupt,
         "the extent rows contradict each other; run 'larder check'",

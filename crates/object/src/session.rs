@@ -198,7 +198,8 @@ impl Engine {
             return self.begin_to_write(private);
         }
         self.notice_foreign()?;
-        lock(&self.group).has_others = self.catalog.sessions()?.len() > 1;
+        lock(&self.group).has_others =
+            self.catalog.sessions()?.len() > 1 || self.catalog.oldest_transaction_pin()?.is_some();
         let mut room = self.lock_room();
         room.oldest_retired = None;
         if !room.is_loaded() {
@@ -386,7 +387,8 @@ impl Engine {
         }
         // The sessions are read after our own newest commit: a session born later pins at least it.
         let others = self.other_pins()?;
-        let oldest = others.into_iter().map(|(_, pin)| pin).min();
+        let kept = self.catalog.oldest_transaction_pin()?; // WORKSPACE-2
+        let oldest = others.into_iter().map(|(_, pin)| pin).chain(kept).min();
         Ok(oldest.map_or_else(|| self.own_pin(), |pin| pin.min(self.own_pin())))
     }
 

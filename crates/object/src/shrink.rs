@@ -19,8 +19,9 @@
 use crate::compact::{MoveLimits, Moved, is_survivable};
 use crate::engine::{Engine, lock};
 use crate::report::ShrinkReport;
+use crate::workspace::NO_MOVES;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::ExtentRow;
+use larder_catalog::{ExtentRow, GRANTS};
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, HELD_BACK_DIVISOR};
 use larder_space::format::{Extent, SegmentIndex};
 use std::sync::atomic::Ordering;
@@ -51,6 +52,7 @@ impl Engine {
         is_dry: bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<ShrinkReport> {
+        self.require_parent(NO_MOVES)?;
         self.settle()?;
         let goal = self.shrink_goal(to_bytes)?;
         let mut report = ShrinkReport {
@@ -186,7 +188,7 @@ impl Engine {
         };
         let (mut moved, mut lacks_room) = (0, false);
         self.for_each_behind(cuts, &mut |row| {
-            if row.retired_seq.is_some() {
+            if row.retired_seq.is_some() || row.store == GRANTS {
                 return Ok(());
             }
             let _edit = self.edit()?;

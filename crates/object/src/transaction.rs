@@ -32,7 +32,7 @@
 //! # Recovery
 //! SQLite's: a transaction that was not committed is not there. Blocks that it wrote are named by no row.
 
-use crate::engine::{Engine, NO_SCHEMA, lock, storage_of};
+use crate::engine::{Engine, NO_SCHEMA, lock};
 use crate::group::Group;
 use crate::node::{Content, Node};
 use crate::pins::Place;
@@ -165,12 +165,13 @@ impl Engine {
         Ok(Arc::new(Engine::assemble(
             &host.path,
             &options,
-            (catalog, host.info.clone(), storage_of(&host.path, &options)),
+            (catalog, host.info.clone(), Arc::clone(&host.storage)),
             (
                 Turn::open_beside(&host.path, nudge)?,
                 Arc::clone(&host.session),
                 host.known_seq(),
             ),
+            host.workspace.clone(),
             Some(private),
         )))
     }

@@ -1,0 +1,149 @@
+//! Making a workspace: the copy of the catalog, and what makes it one.
+
+use super::{InoRange, TransactionRow, set_ino_ranges, track};
+use crate::error::{At, CatalogError, Result};
+use crate::meta::{find_meta, set_gate};
+use crate::open::{CATALOG_FILE, CatalogOptions, connect};
+use crate::read::rows;
+use crate::statements::StoreSql;
+use crate::{BUSY_TIMEOUT, Catalog, codec};
+use larder_format::StoreId;
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// The copy, until it is whole.
+const HALF_MADE: &str = "catalog.new";
+
+impl Catalog {
+    /// Copies this catalog, as it is at one moment at or after the pin of `row`, into directory `dir`,
+    /// and makes it a workspace. Nobody is kept waiting. A crash leaves no `catalog.db` in `dir`, or a
+    /// whole and durable one. Cost: the pages of the catalog, and a scan of its extent rows.
+    pub fn copy_to_workspace(
+        &self,
+        dir: &Path,
+        row: &TransactionRow,
+        ranges: &[InoRange],
+    ) -> Result<()> {
+        let path = dir.join(HALF_MADE);
+        let source = self.connect_reader()?;
+        let options = CatalogOptions::default();
+        let mut copy = connect(&path, &options, OpenFlags::SQLITE_OPEN_CREATE, BUSY_TIMEOUT)?;
+        // Durable at once, at the end.
+        copy.pragma_update(None, "synchronous", "OFF")
+            .at("the copy")?;
+        {
+            let backup = Backup::new(&source, &mut copy).at("the copy")?;
+            // All in one step, which is one moment of the source.
+            match backup.step(-1).at("the copy")? {
+                StepResult::Done => {}
+                _ => {
+                    return Err(CatalogError::Busy {
+                        waited: BUSY_TIMEOUT,
+                    });
+                }
+            }
+        }
+        drop(source);
+        copy.pragma_update_and_check(None, "journal_mode", "MEMORY", |_| Ok(()))
+            .at("the copy")?;
+        prepare(&copy, row, ranges)?;
+        copy.close().map_err(|(_, error)| error).at("the copy")?;
+        make_durable(dir).map_err(|error| {
+            CatalogError::invalid(format!(
+                "the workspace in {} cannot be written ({error}); free some space there",
+                dir.display()
+            ))
+        })
+    }
+}
+
+fn make_durable(dir: &Path) -> io::Result<()> {
+    let path = dir.join(HALF_MADE);
+    File::open(&path)?.sync_all()?;
+    std::fs::rename(&path, dir.join(CATALOG_FILE))?;
+    File::open(dir)?.sync_all()
+}
+
+fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Result<()> {
+    copy.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)
+        .at("the copy")?;
+    copy.pragma_update(None, "foreign_keys", false)
+        .at("the copy")?;
+    let txn = Transaction::new_unchecked(copy, TransactionBehavior::Immediate).at("the copy")?;
+    let base_seq = find_meta(&txn, "commit_seq")?;
+    if (base_seq as u64) < row.pin_seq.0 {
+        return Err(CatalogError::corrupt(format!(
+            "the copy is of commit {base_seq}, before the pin {} (WORKSPACE-2)",
+            row.pin_seq
+        )));
+    }
+    set_gate(&txn, true)?;
+    remove_orphans(&txn)?;
+    txn.execute_batch(
+        "DELETE FROM larder_session;
+         DELETE FROM larder_holder;
+         DELETE FROM larder_orphan;
+         DELETE FROM larder_transaction;
+         DELETE FROM larder_grant;
+         DELETE FROM larder_extent WHERE retired_seq IS NOT NULL;
+         DELETE FROM larder_extent WHERE store = 4294967295;
+         DELETE FROM larder_ag;
+         INSERT INTO larder_ag (segment, ag, changed_seq, used_blocks, retired_blocks)
+           SELECT segment, start_block / 262144, (SELECT value FROM larder_meta WHERE key = 'commit_seq'),
+             sum(block_count), 0
+           FROM larder_extent GROUP BY segment, start_block / 262144;",
+    )
+    .at("the copy")?;
+    for (key, value) in [("workspace", codec::signed(row.id)), ("base_seq", base_seq)] {
+        txn.execute(
+            "INSERT INTO larder_meta (key, value) VALUES (?1, ?2)",
+            params![key, value],
+        )
+        .at("larder_meta")?;
+    }
+    set_ino_ranges(&txn, ranges)?;
+    track::install(&txn)?;
+    set_gate(&txn, false)?;
+    txn.commit().at("the copy")
+}
+
+/// What has no name in the parent is open there, not here.
+fn remove_orphans(txn: &Connection) -> Result<()> {
+    let orphans: Vec<(u32, i64)> = rows(txn, "SELECT store, ino FROM larder_orphan", [], |row| {
+        Ok((row.get(0)?, row.get(1)?))
+    })
+    .at("larder_orphan")?;
+    if orphans.is_empty() {
+        return Ok(());
+    }
+    for (store, ino) in orphans {
+        let name: String = txn
+            .query_row(
+                "SELECT owner.name FROM larder_store AS store \
+                 JOIN larder_store AS owner ON owner.id = store.table_store WHERE store.id = ?1",
+                [store],
+                |row| row.get(0),
+            )
+            .at("larder_store")?;
+        for text in StoreSql::new(StoreId(store), &name).inode_delete {
+            txn.execute(&text, [ino]).at(&name)?;
+        }
+        for table in ["larder_piece", "larder_patch"] {
+            txn.execute(
+                &format!("DELETE FROM {table} WHERE store = ?1 AND ino = ?2"),
+                params![store, ino],
+            )
+            .at(table)?;
+        }
+    }
+    txn.execute(
+        "DELETE FROM larder_extent WHERE (store, ino) IN (SELECT store, ino FROM larder_orphan)",
+        [],
+    )
+    .at("larder_extent")
+    .map(drop)
+}

@@ -1,0 +1,670 @@
+//! Merging the files of one store: inodes, attributes and user columns, extended attributes, and the
+//! names, which are keys of their own, so that directories merge.
+
+use super::Grants;
+use super::images::{Fate, Image, Shape, for_each_touched, list, quoted};
+use super::merge::Findings;
+use super::rows::shown;
+use super::track::Tracked;
+use crate::codec::signed;
+use crate::error::{At, CatalogError, Result};
+use crate::read::rows;
+use crate::statements::StoreSql;
+use larder_format::{CommitSeq, StoreId};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Directories that a path leads through at most, here.
+const DEPTH_MAX: u32 = 32_768;
+
+/// The merge of one store.
+pub(crate) struct Files<'m> {
+    pub(crate) txn: &'m Connection,
+    pub(crate) store: StoreId,
+    pub(crate) sql: StoreSql,
+    pub(crate) grants: &'m Grants,
+    pub(crate) seq: CommitSeq,
+    pub(crate) old_piece: String,
+    pub(crate) old_patch: String,
+    mount: &'m str,
+    tables: &'m HashMap<&'m str, &'m Tracked>,
+    inode: Shape,
+}
+
+/// A change of one name that the workspace made and that fits.
+#[derive(Debug)]
+struct NameChange {
+    parent: i64,
+    name: Value,
+    old: Option<i64>,
+    ours: Option<i64>,
+}
+
+impl<'m> Files<'m> {
+    pub(crate) fn new(
+        txn: &'m Connection,
+        store: StoreId,
+        name: &str,
+        mount: &'m str,
+        tables: &'m HashMap<&'m str, &'m Tracked>,
+        grants: &'m Grants,
+        seq: CommitSeq,
+    ) -> Result<Files<'m>> {
+        let old = |table: &str| -> Result<String> {
+            let found = tables.get(table).ok_or_else(|| not_tracked(table))?;
+            Ok(found.old_table.clone())
+        };
+        Ok(Files {
+            txn,
+            store,
+            sql: StoreSql::new(store, name),
+            grants,
+            seq,
+            old_piece: old("larder_piece")?,
+            old_patch: old("larder_patch")?,
+            mount,
+            tables,
+            inode: Shape::read(txn, "ws", name)?,
+        })
+    }
+
+    /// The table of old images of one of the store's tables.
+    pub(crate) fn old(&self, suffix: &str) -> Result<&'m str> {
+        let table = format!("{}{suffix}", self.sql.table);
+        let found = self
+            .tables
+            .get(table.as_str())
+            .ok_or_else(|| not_tracked(&table))?;
+        Ok(&found.old_table)
+    }
+
+    /// Takes over what the workspace changed in this store.
+    pub(crate) fn merge(&self, findings: &mut Findings) -> Result<()> {
+        findings.changed_tables.insert(self.sql.table.clone());
+        self.add_new_inodes(findings)?;
+        let mut removed: HashMap<i64, String> = HashMap::new();
+        for ino in self.touched_inodes()? {
+            self.merge_inode(ino, &mut removed, findings)?;
+        }
+        self.merge_xattrs(findings)?;
+        let changes = self.plan_names(findings)?;
+        self.apply_names(&changes, findings)?;
+        self.count_links(&changes, &removed)?;
+        self.check_names(&changes, &removed, findings)?;
+        for ino in removed.into_keys() {
+            self.make_orphan(ino)?;
+            findings.removed.push((self.sql.table.clone(), ino));
+        }
+        Ok(())
+    }
+
+    // ---- inodes -------------------------------------------------------------------------------
+
+    /// New inodes have numbers that the parent does not use (`WORKSPACE-5`): they come as they are.
+    fn add_new_inodes(&self, findings: &mut Findings) -> Result<()> {
+        let table = &self.sql.table;
+        self.batch(&format!(
+            "DROP TABLE IF EXISTS temp.fresh;
+             CREATE TEMP TABLE fresh (ino INTEGER PRIMARY KEY);
+             INSERT INTO temp.fresh SELECT o.k0 FROM ws.{} AS o JOIN ws.\"{table}\" AS n ON n.ino = o.k0
+               WHERE NOT o.existed AND n.nlink > 0;",
+            self.old("")?
+        ))?;
+        let columns = list("", &self.inode.stored());
+        let added = self.batch(&format!(
+            "INSERT INTO main.\"{table}\" ({columns}) SELECT {columns} FROM ws.\"{table}\" \
+             WHERE ino IN temp.fresh;"
+        ));
+        match added {
+            Err(CatalogError::Constraint { .. }) => self.add_one_by_one(findings)?,
+            other => other?,
+        }
+        for (side, names) in [
+            (&self.sql.table_content, "ino, inline, target"),
+            (&self.sql.table_map, "ino, page, runs"),
+            (&self.sql.table_xattr, "ino, name, value"),
+        ] {
+            self.batch(&format!(
+                "INSERT INTO main.\"{side}\" ({names}) SELECT {names} FROM ws.\"{side}\" \
+                 WHERE ino IN temp.fresh;"
+            ))?;
+        }
+        let store = self.store.0;
+        self.batch(&format!(
+            "INSERT INTO main.larder_piece (store, ino, page, entries) \
+             SELECT store, ino, page, entries FROM ws.larder_piece \
+             WHERE store = {store} AND ino IN temp.fresh;"
+        ))
+    }
+
+    /// Finds out which of the new rows the user's constraints refuse.
+    fn add_one_by_one(&self, findings: &mut Findings) -> Result<()> {
+        let inos: Vec<i64> = rows(self.txn, "SELECT ino FROM temp.fresh", [], |row| row.get(0))
+            .at("the new inodes")?;
+        for ino in inos {
+            let key = [Value::Integer(ino)];
+            if let Some(image) = self.inode.find(self.txn, "ws", &key)? {
+                let added = self.inode.insert(self.txn, &key, &image);
+                findings.refused(|| self.path("ws", ino), added)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the workspace changed of inodes that the base has.
+    fn touched_inodes(&self) -> Result<Vec<i64>> {
+        let (inode, content, map, xattr) = (
+            self.old("")?,
+            self.old("_content")?,
+            self.old("_map")?,
+            self.old("_xattr")?,
+        );
+        let (piece, store) = (&self.old_piece, self.store.0);
+        let sql = format!(
+            "SELECT k0 FROM ws.{inode} WHERE existed UNION SELECT k0 FROM ws.{content} \
+             UNION SELECT k0 FROM ws.{map} UNION SELECT k0 FROM ws.{xattr} \
+             UNION SELECT k1 FROM ws.{piece} WHERE k0 = {store} \
+             EXCEPT SELECT k0 FROM ws.{inode} WHERE NOT existed ORDER BY 1"
+        );
+        rows(self.txn, &sql, [], |row| row.get(0)).at(&self.sql.table)
+    }
+
+    fn merge_inode(
+        &self,
+        ino: i64,
+        removed: &mut HashMap<i64, String>,
+        findings: &mut Findings,
+    ) -> Result<()> {
+        let key = [Value::Integer(ino)];
+        // What has no name any more is gone, whoever has it open still.
+        let is_alive = |image: &Image| *self.value(image, "nlink") != Value::Integer(0);
+        let ours = self.inode.find(self.txn, "ws", &key)?;
+        let old = match self.old_inode(ino)? {
+            Some(old) => old,
+            None => match &ours {
+                Some(ours) => ours.clone(),
+                None => return Ok(()),
+            },
+        };
+        let ours = ours.filter(is_alive);
+        let theirs = self.inode.find(self.txn, "main", &key)?.filter(is_alive);
+        let is_dir = *self.value(&old, "kind") == Value::Text("dir".into());
+        // Times and links of a directory follow its entries, which are keys of their own.
+        let ignored: &[&str] = match is_dir {
+            true => &["atime_ns", "mtime_ns", "ctime_ns", "nlink"],
+            false => &["atime_ns"],
+        };
+        let differs = |image: &Image| {
+            (self.inode.columns.iter().zip(image.iter().zip(&old)))
+                .any(|(name, (now, before))| now != before && !ignored.contains(&name.as_str()))
+        };
+        match (ours, theirs) {
+            (None, None) => Ok(()),
+            (None, Some(theirs)) => {
+                if differs(&theirs) {
+                    findings.conflict(self.path("main", ino), "changed there and removed here");
+                }
+                // Of a directory that must be empty, while the parent still has its name.
+                let path = is_dir.then(|| self.path("main", ino));
+                removed.insert(ino, path.unwrap_or_default());
+                Ok(())
+            }
+            (Some(ours), None) => {
+                if differs(&ours) || (!is_dir && self.has_new_content(ino)?) {
+                    findings.conflict(self.path("ws", ino), "removed there and changed here");
+                }
+                Ok(())
+            }
+            (Some(ours), Some(theirs)) => self.merge_attributes(ino, &old, &ours, theirs, findings),
+        }
+    }
+
+    fn old_inode(&self, ino: i64) -> Result<Option<Image>> {
+        let names: Vec<String> = (0..self.inode.columns.len())
+            .map(|at| format!("c{at}"))
+            .collect();
+        let sql = format!(
+            "SELECT {} FROM ws.{} WHERE k0 = ?1 AND existed",
+            names.join(", "),
+            self.old("")?
+        );
+        self.txn
+            .prepare_cached(&sql)
+            .and_then(|mut find| {
+                find.query_row([ino], |row| super::images::image(row, 0, names.len()))
+                    .optional()
+            })
+            .at(&self.sql.table)
+    }
+
+    /// The value of a column of ours, which every image has.
+    fn value<'i>(&self, image: &'i Image, column: &str) -> &'i Value {
+        let at = self.inode.columns.iter().position(|name| name == column);
+        at.and_then(|at| image.get(at)).unwrap_or(&Value::Null)
+    }
+
+    /// Column by column: an attribute, a user column. Length and blocks belong to the content.
+    fn merge_attributes(
+        &self,
+        ino: i64,
+        old: &Image,
+        ours: &Image,
+        theirs: Image,
+        findings: &mut Findings,
+    ) -> Result<()> {
+        let differ =
+            |column: &str, a: &Image, b: &Image| self.value(a, column) != self.value(b, column);
+        let has_new_size = differ("size", old, ours) || differ("blocks", old, ours);
+        let is_file = *self.value(old, "kind") == Value::Text("file".into());
+        let takes_content = is_file && (has_new_size || self.has_new_content(ino)?);
+        if takes_content {
+            let is_untouched = !differ("ctime_ns", old, &theirs)
+                || (!differ("size", old, &theirs)
+                    && self.is_content_as_it_was(ino, !differ("mtime_ns", old, &theirs))?);
+            match is_untouched {
+                true => self.take_content(ino, findings)?,
+                false => findings.conflict(
+                    self.path("ws", ino),
+                    "its content was changed on both sides",
+                ),
+            }
+        }
+        let mut set: Vec<(String, Value)> = Vec::new();
+        for (at, column) in self.inode.columns.iter().enumerate() {
+            let (was, here, there) = (&old[at], &ours[at], &theirs[at]);
+            match column.as_str() {
+                "ino" | "kind" | "nlink" => continue,
+                "size" | "blocks" if takes_content => set.push((column.clone(), here.clone())),
+                "size" | "blocks" => continue,
+                _ if here == was || here == there => continue,
+                _ if there == was => set.push((column.clone(), here.clone())),
+                "atime_ns" | "mtime_ns" | "ctime_ns" => {
+                    if let (Value::Integer(here), Value::Integer(there)) = (here, there)
+                        && here > there
+                    {
+                        set.push((column.clone(), Value::Integer(*here)));
+                    }
+                }
+                _ => findings.conflict(
+                    self.path("ws", ino),
+                    format!("its {column} was changed on both sides"),
+                ),
+            }
+        }
+        if set.is_empty() {
+            return Ok(());
+        }
+        let assignments: Vec<String> = (set.iter().enumerate())
+            .map(|(at, (column, _))| format!("{} = ?{}", quoted(column), at + 2))
+            .collect();
+        let sql = format!(
+            "UPDATE main.\"{}\" SET {} WHERE ino = ?1",
+            self.sql.table,
+            assignments.join(", ")
+        );
+        let values =
+            std::iter::once(Value::Integer(ino)).chain(set.into_iter().map(|(_, value)| value));
+        let updated = self
+            .txn
+            .prepare_cached(&sql)
+            .and_then(|mut update| update.execute(params_from_iter(values)))
+            .at(&self.sql.table)
+            .map(drop);
+        findings.refused(|| self.path("ws", ino), updated)
+    }
+
+    fn merge_xattrs(&self, findings: &mut Findings) -> Result<()> {
+        let shape = Shape::read(self.txn, "ws", &self.sql.table_xattr)?;
+        let old = self.old("_xattr")?;
+        for_each_touched(self.txn, &shape, old, |touched| {
+            let Value::Integer(ino) = touched.key[0] else {
+                return Err(CatalogError::corrupt("an extended attribute of no inode"));
+            };
+            // New inodes have come with theirs; of what is gone nothing is left to say.
+            if !self.is_alive_on_both_sides(ino)? || touched.fate() == Fate::Keep {
+                return Ok(());
+            }
+            if touched.fate() == Fate::Conflict {
+                let why = format!(
+                    "its attribute {} was changed on both sides",
+                    shown(&touched.key[1])
+                );
+                findings.conflict(self.path("ws", ino), why);
+                return Ok(());
+            }
+            shape.delete(self.txn, &touched.key)?;
+            match &touched.ours {
+                Some(ours) => shape.insert(self.txn, &touched.key, ours),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Whether the base has the inode, and neither side has removed it.
+    fn is_alive_on_both_sides(&self, ino: i64) -> Result<bool> {
+        let table = &self.sql.table;
+        self.txn
+            .prepare_cached(&format!(
+                "SELECT EXISTS (SELECT 1 FROM ws.\"{table}\" WHERE ino = ?1 AND nlink > 0) \
+                 AND EXISTS (SELECT 1 FROM main.\"{table}\" WHERE ino = ?1 AND nlink > 0) \
+                 AND ?1 NOT IN temp.fresh"
+            ))
+            .and_then(|mut ask| ask.query_row([ino], |row| row.get(0)))
+            .at(table)
+    }
+
+    // ---- names --------------------------------------------------------------------------------
+
+    /// Which names change in the parent. Reads only.
+    fn plan_names(&self, findings: &mut Findings) -> Result<Vec<NameChange>> {
+        let shape = Shape::read(self.txn, "ws", &self.sql.table_dirent)?;
+        let target = |image: &Option<Image>| match image.as_ref().map(|image| &image[2]) {
+            Some(Value::Integer(ino)) => Some(*ino),
+            _ => None,
+        };
+        let mut changes = Vec::new();
+        // Of each inode: names that both sides took away, and those that it got and lost here.
+        let mut lost_on_both: BTreeMap<i64, (i64, Value)> = BTreeMap::new();
+        let mut got: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
+        let mut lost: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
+        for_each_touched(self.txn, &shape, self.old("_dirent")?, |touched| {
+            let Value::Integer(parent) = touched.key[0] else {
+                return Err(CatalogError::corrupt("an entry of no directory"));
+            };
+            let name = touched.key[1].clone();
+            let (old, ours, theirs) = (
+                target(&touched.old),
+                target(&touched.ours),
+                target(&touched.theirs),
+            );
+            if ours == old {
+                return Ok(());
+            }
+            let id = entry_id(parent, &name);
+            got.entry(ours.unwrap_or(0)).or_default().insert(id.clone());
+            lost.entry(old.unwrap_or(0)).or_default().insert(id);
+            if let Some(old) = old.filter(|_| theirs.is_none() && ours.is_none()) {
+                lost_on_both.insert(old, (parent, name.clone()));
+            }
+            match touched.fate() {
+                Fate::Keep => {}
+                Fate::Take => changes.push(NameChange {
+                    parent,
+                    name,
+                    old,
+                    ours,
+                }),
+                Fate::Conflict => {
+                    let why = match (old, ours, theirs) {
+                        (None, ..) => "this name was given on both sides",
+                        (_, None, _) => "replaced there and removed here",
+                        (.., None) => "removed there and replaced here",
+                        _ => "replaced on both sides",
+                    };
+                    findings.conflict(self.entry_path("ws", parent, &name), why);
+                }
+            }
+            Ok(())
+        })?;
+        let none = BTreeSet::new();
+        for (ino, (parent, name)) in lost_on_both {
+            let (got, lost) = (
+                got.get(&ino).unwrap_or(&none),
+                lost.get(&ino).unwrap_or(&none),
+            );
+            let here: BTreeSet<String> = self.names_of("ws", ino)?;
+            let base: BTreeSet<String> = here.difference(got).chain(lost).cloned().collect();
+            let there = self.names_of("main", ino)?;
+            let got_there: BTreeSet<String> = there.difference(&base).cloned().collect();
+            if *got != got_there {
+                let why = match (got.is_empty(), got_there.is_empty()) {
+                    (false, false) => "renamed on both sides",
+                    (false, true) => "removed there and renamed here",
+                    _ => "renamed there and removed here",
+                };
+                findings.conflict(self.entry_path("ws", parent, &name), why);
+            }
+        }
+        Ok(changes)
+    }
+
+    fn names_of(&self, schema: &str, ino: i64) -> Result<BTreeSet<String>> {
+        let sql = format!(
+            "SELECT parent, name FROM {schema}.\"{}\" WHERE ino = ?1",
+            self.sql.table_dirent
+        );
+        let names = rows(self.txn, &sql, [ino], |row| {
+            Ok(entry_id(row.get(0)?, &row.get::<_, Value>(1)?))
+        });
+        Ok(names.at(&self.sql.table_dirent)?.into_iter().collect())
+    }
+
+    fn apply_names(&self, changes: &[NameChange], findings: &mut Findings) -> Result<()> {
+        let table = &self.sql.table_dirent;
+        let (mut removals, mut additions) = (
+            self.txn
+                .prepare(&format!(
+                    "DELETE FROM main.\"{table}\" WHERE parent = ?1 AND name = ?2"
+                ))
+                .at(table)?,
+            self.txn
+                .prepare(&format!(
+                    "INSERT INTO main.\"{table}\" (parent, name, ino) VALUES (?1, ?2, ?3)"
+                ))
+                .at(table)?,
+        );
+        for change in changes.iter().filter(|change| change.old.is_some()) {
+            removals
+                .execute(params![change.parent, change.name])
+                .at(table)?;
+        }
+        for change in changes {
+            if let Some(ino) = change.ours {
+                let added = additions
+                    .execute(params![change.parent, change.name, ino])
+                    .at(table);
+                findings.refused(
+                    || self.entry_path("ws", change.parent, &change.name),
+                    added.map(drop),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Files count their names; directories their subdirectories, by difference. New inodes came with
+    /// their counts.
+    fn count_links(&self, changes: &[NameChange], removed: &HashMap<i64, String>) -> Result<()> {
+        let (table, dirents) = (&self.sql.table, &self.sql.table_dirent);
+        let mut files: BTreeSet<i64> = BTreeSet::new();
+        let mut children: BTreeMap<i64, i64> = BTreeMap::new();
+        for change in changes {
+            for (ino, sign) in [(change.old, -1), (change.ours, 1)] {
+                let Some(ino) = ino else { continue };
+                match self.is_directory(ino)? {
+                    true => *children.entry(change.parent).or_default() += sign,
+                    false => drop(files.insert(ino)),
+                }
+            }
+        }
+        for ino in files.iter().filter(|ino| !removed.contains_key(ino)) {
+            self.txn
+                .prepare_cached(&format!(
+                    "UPDATE main.\"{table}\" SET nlink = (SELECT count(*) FROM main.\"{dirents}\" \
+                     WHERE ino = ?1) WHERE ino = ?1 AND nlink > 0 AND ino NOT IN temp.fresh"
+                ))
+                .and_then(|mut count| count.execute([ino]))
+                .at(table)?;
+        }
+        for (parent, change) in children
+            .iter()
+            .filter(|(ino, _)| !removed.contains_key(ino))
+        {
+            self.txn
+                .prepare_cached(&format!(
+                    "UPDATE main.\"{table}\" SET nlink = nlink + ?2 \
+                     WHERE ino = ?1 AND nlink > 0 AND ino NOT IN temp.fresh"
+                ))
+                .and_then(|mut count| count.execute(params![parent, change]))
+                .at(table)?;
+        }
+        Ok(())
+    }
+
+    fn is_directory(&self, ino: i64) -> Result<bool> {
+        let table = &self.sql.table;
+        for schema in ["ws", "main"] {
+            let kind: Option<String> = self
+                .txn
+                .prepare_cached(&format!(
+                    "SELECT kind FROM {schema}.\"{table}\" WHERE ino = ?1"
+                ))
+                .and_then(|mut find| find.query_row([ino], |row| row.get(0)).optional())
+                .at(table)?;
+            if let Some(kind) = kind {
+                return Ok(kind == "dir");
+            }
+        }
+        let old = self.old_inode(ino)?;
+        Ok(old.is_some_and(|old| *self.value(&old, "kind") == Value::Text("dir".into())))
+    }
+
+    /// The tree is a tree: what was named here is there, in a directory that is there, and what was
+    /// removed here is empty.
+    fn check_names(
+        &self,
+        changes: &[NameChange],
+        removed: &HashMap<i64, String>,
+        findings: &mut Findings,
+    ) -> Result<()> {
+        let (table, dirents) = (&self.sql.table, &self.sql.table_dirent);
+        let is_there = |ino: i64| -> Result<bool> {
+            Ok(!removed.contains_key(&ino)
+                && self
+                    .txn
+                    .prepare_cached(&format!(
+                        "SELECT 1 FROM main.\"{table}\" WHERE ino = ?1 AND nlink > 0"
+                    ))
+                    .and_then(|mut find| find.exists([ino]))
+                    .at(table)?)
+        };
+        for change in changes {
+            let Some(ino) = change.ours else { continue };
+            let path = || self.entry_path("ws", change.parent, &change.name);
+            if !is_there(change.parent)? {
+                findings.conflict(path(), "its directory was removed there");
+            } else if !is_there(ino)? {
+                findings.conflict(path(), "removed there and named here");
+            } else if self.is_directory(ino)? && !self.leads_to_root(ino)? {
+                findings.conflict(
+                    path(),
+                    "moved there and here so that it would contain itself",
+                );
+            }
+        }
+        for (ino, path) in removed {
+            let left: Vec<Value> = rows(
+                self.txn,
+                &format!("SELECT name FROM main.\"{dirents}\" WHERE parent = ?1"),
+                [ino],
+                |row| row.get(0),
+            )
+            .at(dirents)?;
+            for name in left {
+                let path = format!("{path}/{}", shown(&name));
+                findings.conflict(path, "in a directory that was removed here");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a directory has one name, and so on up to the root.
+    fn leads_to_root(&self, ino: i64) -> Result<bool> {
+        let dirents = &self.sql.table_dirent;
+        let mut at = ino;
+        for _ in 0..DEPTH_MAX {
+            if at == 1 {
+                return Ok(true);
+            }
+            let parents: Vec<i64> = rows(
+                self.txn,
+                &format!("SELECT parent FROM main.\"{dirents}\" WHERE ino = ?1 LIMIT 2"),
+                [at],
+                |row| row.get(0),
+            )
+            .at(dirents)?;
+            match parents[..] {
+                [parent] => at = parent,
+                _ => return Ok(false),
+            }
+        }
+        Ok(false)
+    }
+
+    /// A file without a name goes when nobody has it open any more, as when another session removes it.
+    fn make_orphan(&self, ino: i64) -> Result<()> {
+        let table = &self.sql.table;
+        self.txn
+            .prepare_cached(&format!(
+                "UPDATE main.\"{table}\" SET nlink = 0 WHERE ino = ?1"
+            ))
+            .and_then(|mut update| update.execute([ino]))
+            .at(table)?;
+        self.txn
+            .prepare_cached("INSERT INTO main.larder_orphan (store, ino, seq) VALUES (?1, ?2, ?3)")
+            .and_then(|mut add| add.execute(params![self.store.0, ino, signed(self.seq.0)]))
+            .at("larder_orphan")
+            .map(drop)
+    }
+
+    fn batch(&self, sql: &str) -> Result<()> {
+        self.txn.execute_batch(sql).at(&self.sql.table)
+    }
+
+    // ---- paths, for people --------------------------------------------------------------------
+
+    /// A path of an inode, on the side that is named first, or else on the other.
+    fn path(&self, first: &str, ino: i64) -> String {
+        let other = if first == "ws" { "main" } else { "ws" };
+        [first, other]
+            .into_iter()
+            .find_map(|schema| {
+                let sql = format!(
+                    "SELECT CAST(path AS BLOB) FROM {schema}.\"{}_path\" WHERE ino = ?1 LIMIT 1",
+                    self.sql.table
+                );
+                let path: rusqlite::Result<Option<Vec<u8>>> =
+                    self.txn.query_row(&sql, [ino], |row| row.get(0));
+                path.ok().flatten()
+            })
+            .map_or_else(
+                || format!("inode {ino}"),
+                |path| self.from_mount(&String::from_utf8_lossy(&path)),
+            )
+    }
+
+    fn from_mount(&self, path: &str) -> String {
+        match (self.mount, path) {
+            ("/", path) => path.into(),
+            (mount, "/") => mount.into(),
+            (mount, path) => format!("{mount}{path}"),
+        }
+    }
+
+    fn entry_path(&self, first: &str, parent: i64, name: &Value) -> String {
+        let parent = self.path(first, parent);
+        format!("{}/{}", parent.trim_end_matches('/'), shown(name))
+    }
+}
+
+/// An entry, as a value to compare.
+fn entry_id(parent: i64, name: &Value) -> String {
+    format!("{parent}/{name:?}")
+}
+
+fn not_tracked(table: &str) -> CatalogError {
+    CatalogError::corrupt(format!(
+        "the workspace does not track {table} (WORKSPACE-3)"
+    ))
+}

@@ -1,0 +1,146 @@
+//! Remembering the first image of every row that is changed in a workspace (`WORKSPACE-3`): triggers in
+//! pure SQL, so that it holds for every client.
+//!
+//! For table number N there is `larder_old_N`, with the key of each row that was touched, whether the row
+//! existed, and its columns. Nothing in a trigger resolves a conflict, because the statement that fires
+//! it may do so in its own way (`INSERT OR REPLACE`): what is known already is asked for first.
+
+use super::images::{Shape, equal, list, quoted};
+use crate::error::{At, Result};
+use crate::read::rows;
+use rusqlite::{Connection, params};
+
+/// A table that is tracked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tracked {
+    /// The table.
+    pub(crate) name: String,
+    /// Where its old images are.
+    pub(crate) old_table: String,
+    /// It holds what a virtual table keeps: nobody but that can merge it.
+    pub(crate) is_shadow: bool,
+}
+
+/// The tables of ours that are merged row by row, beside those of the stores.
+const SYSTEM: [&str; 2] = ["larder_piece", "larder_patch"];
+
+/// Tracks every table. In the transaction that prepares a workspace, before anything is changed in it.
+pub(crate) fn install(txn: &Connection) -> Result<()> {
+    txn.execute_batch(
+        "CREATE TABLE larder_tracked (
+           id INTEGER PRIMARY KEY, name TEXT NOT NULL, shadow INTEGER NOT NULL) STRICT;
+         CREATE TABLE larder_base_schema AS
+           SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
+             AND name <> 'larder_tracked';
+         CREATE TABLE larder_base_store AS
+           SELECT id, name, provider, mount, table_store FROM larder_store;",
+    )
+    .at("the tracking")?;
+    let tables: Vec<(String, String)> = rows(
+        txn,
+        "SELECT name, type FROM pragma_table_list WHERE schema = 'main' AND type IN ('table', 'shadow') \
+         ORDER BY name",
+        [],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )
+    .at("the tables")?;
+    let mut id = 0;
+    for (name, kind) in tables {
+        let lower = name.to_ascii_lowercase();
+        let is_ours = lower.starts_with("larder_") && !SYSTEM.contains(&lower.as_str());
+        if lower.starts_with("sqlite_") || is_ours {
+            continue;
+        }
+        id += 1;
+        txn.execute(
+            "INSERT INTO larder_tracked (id, name, shadow) VALUES (?1, ?2, ?3)",
+            params![id, name, kind == "shadow"],
+        )
+        .at("larder_tracked")?;
+        let shape = Shape::read(txn, "main", &name)?;
+        txn.execute_batch(&triggers(&shape, id)).at(&name)?;
+    }
+    Ok(())
+}
+
+/// The tables that a workspace tracks, from the schema `ws`.
+pub(crate) fn tracked(connection: &Connection) -> Result<Vec<Tracked>> {
+    rows(
+        connection,
+        "SELECT id, name, shadow FROM ws.larder_tracked ORDER BY id",
+        [],
+        |row| {
+            Ok(Tracked {
+                name: row.get(1)?,
+                old_table: format!("larder_old_{}", row.get::<_, i64>(0)?),
+                is_shadow: row.get(2)?,
+            })
+        },
+    )
+    .at("larder_tracked")
+}
+
+/// The table of old images, and what fills it.
+fn triggers(shape: &Shape, id: i64) -> String {
+    let old = format!("larder_old_{id}");
+    let table = quoted(&shape.table);
+    let key_names: Vec<String> = (0..shape.keys.len()).map(|at| format!("k{at}")).collect();
+    let old_names: Vec<String> = (0..shape.columns.len())
+        .map(|at| format!("c{at}"))
+        .collect();
+    let (keys, columns) = (list("", &key_names), list("", &old_names));
+    let is_known = |side: &str| {
+        let terms: Vec<String> = (shape.keys.iter().enumerate())
+            .map(|(at, key)| format!("k{at} = {side}{}", quoted(key)))
+            .collect();
+        format!("EXISTS (SELECT 1 FROM {old} WHERE {})", terms.join(" AND "))
+    };
+    let keep_old = format!(
+        "INSERT INTO {old} ({keys}, existed, {columns}) SELECT {}, 1, {} WHERE NOT {};",
+        list("OLD.", &shape.keys),
+        list("OLD.", &shape.columns),
+        is_known("OLD."),
+    );
+    let note_new = format!(
+        "INSERT INTO {old} ({keys}, existed) SELECT {}, 0 WHERE NOT {};",
+        list("NEW.", &shape.keys),
+        is_known("NEW."),
+    );
+    // REPLACE deletes rows without a DELETE trigger.
+    let keep_replaced: String = (shape.uniques.iter())
+        .map(|unique| {
+            format!(
+                "INSERT INTO {old} ({keys}, existed, {columns}) SELECT {}, 1, {} FROM {table} AS t \
+                 WHERE {} AND NOT {};\n",
+                list("t.", &shape.keys),
+                list("t.", &shape.columns),
+                equal("t.", "NEW.", unique),
+                is_known("t."),
+            )
+        })
+        .collect();
+    let keep_others = if shape.uniques.len() > 1 {
+        &keep_replaced
+    } else {
+        ""
+    };
+    let changed: Vec<String> = (shape.keys.iter())
+        .map(|key| format!("NEW.{0} IS NOT OLD.{0}", quoted(key)))
+        .collect();
+    let mut declared: Vec<String> = key_names
+        .iter()
+        .map(|key| format!("{key} NOT NULL"))
+        .collect();
+    declared.push("existed INTEGER NOT NULL".into());
+    declared.extend(old_names);
+    format!(
+        "CREATE TABLE {old} ({}, PRIMARY KEY ({keys})) WITHOUT ROWID;
+         CREATE TRIGGER larder_track_{id}_bi BEFORE INSERT ON {table} BEGIN\n{keep_replaced}END;
+         CREATE TRIGGER larder_track_{id}_ai AFTER INSERT ON {table} BEGIN\n{note_new}\nEND;
+         CREATE TRIGGER larder_track_{id}_bu BEFORE UPDATE ON {table} BEGIN\n{keep_old}\n{keep_others}END;
+         CREATE TRIGGER larder_track_{id}_au AFTER UPDATE ON {table} WHEN {} BEGIN\n{note_new}\nEND;
+         CREATE TRIGGER larder_track_{id}_bd BEFORE DELETE ON {table} BEGIN\n{keep_old}\nEND;",
+        declared.join(", "),
+        changed.join(" OR "),
+    )
+}

@@ -1,0 +1,336 @@
+//! `larder txn run`: a program in a private mount namespace, in which a mount shows its own view.
+//!
+//! ```text
+//!  namespace ──▶ begin ──▶ mount ──▶ CMD ──exit 0──▶ end the rest ──▶ unmount ──▶ commit ──▶ exit 0 or 1
+//!                                     └── else, or a signal ──▶ end the rest ──▶ unmount ──▶ abort ──▶ its code
+//! ```
+//!
+//! This process serves the mount. It enters the namespace while it has one thread: that is a rule of the
+//! kernel for user namespaces, and so everything it starts is inside. An ordinary user gets a user
+//! namespace too, with its own id mapped to itself; in there it may mount.
+//!
+//! # Invariants
+//! * `CLI-20` Nothing is committed unless CMD has ended with 0, no signal asked this process to end, and
+//!   nothing that CMD started is left.
+
+use crate::databases::open_database;
+use crate::error::{At, Failure, Result, warn};
+use crate::output::Output;
+use crate::txn::tell;
+use crate::txn_args::RunArgs;
+use larder::{LongTransaction, OpenOptions, TRANSACTION_VARIABLE};
+use larder_fuse::{MountOptions, Mounted};
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
+use rustix::process::{Pid, Signal, WaitOptions, getegid, geteuid, kill_process};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::ErrorKind;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long what CMD has left running may take to end after SIGTERM, and CMD after a signal.
+const GRACE: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(10);
+/// How long an unmount waits until nobody uses the mount, before it is detached.
+const UNMOUNT_WAIT: Duration = Duration::from_secs(5);
+
+/// `larder txn run`.
+pub(crate) fn run(args: &RunArgs, out: &mut Output) -> Result<()> {
+    let db = (args.db.canonicalize()).at(|| format!("cannot open '{}'", args.db.display()))?;
+    let place = find_place(args, &db)?;
+    enter_namespace()?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .at(|| "cannot look after what the program starts".into())?;
+    let signals =
+        Signals::new([SIGINT, SIGTERM, SIGHUP]).at(|| "cannot listen to signals".into())?;
+    let options = OpenOptions {
+        label: format!("txn run {}", args.command[0].to_string_lossy()),
+        ..OpenOptions::default()
+    };
+    let transaction = LongTransaction::begin(&db, options)
+        .at(|| format!("cannot begin a transaction on '{}'", db.display()))?;
+    let ended = in_transaction(args, &transaction, place, signals);
+    let status = match ended {
+        Ok(status) => status,
+        Err(failure) => {
+            transaction.abort()?;
+            return Err(failure);
+        }
+    };
+    match status {
+        Ended::Well => tell(&transaction.commit()?, out),
+        Ended::Otherwise(code) => {
+            transaction.abort()?;
+            Err(Failure::Told(code))
+        }
+    }
+}
+
+/// How CMD has ended.
+enum Ended {
+    /// With 0, and nobody has asked for an end.
+    Well,
+    /// The exit code to pass on.
+    Otherwise(u8),
+}
+
+/// Where the view is shown, and whether CMD starts there.
+enum Place {
+    At(PathBuf),
+    Own,
+}
+
+fn find_place(args: &RunArgs, db: &Path) -> Result<Place> {
+    if let Some(dir) = &args.mount {
+        let dir = dir
+            .canonicalize()
+            .at(|| format!("cannot mount at '{}'", dir.display()))?;
+        return Ok(Place::At(dir));
+    }
+    let mounted = larder_fuse::find_mounts_of(db)?;
+    Ok(mounted.into_iter().next().map_or(Place::Own, Place::At))
+}
+
+/// Makes the mounts of this process its own. What others unmount goes here too, so that nobody waits for us.
+fn enter_namespace() -> Result<()> {
+    let (uid, gid) = (geteuid(), getegid());
+    let flags = match uid.is_root() {
+        true => UnshareFlags::NEWNS,
+        false => UnshareFlags::NEWNS | UnshareFlags::NEWUSER,
+    };
+    // SAFETY: the hazard of this call is CLONE_FILES, by which threads come to differ in their
+    // descriptors; it is not among the flags.
+    unsafe { unshare_unsafe(flags) }.map_err(|error| {
+        Failure::Other(format!(
+            "the system refuses a private mount namespace ({error}); allow user namespaces \
+             (sysctl user.max_user_namespaces), or run this as root"
+        ))
+    })?;
+    if !uid.is_root() {
+        let maps = [
+            ("setgroups", "deny".to_owned()),
+            ("uid_map", format!("{0} {0} 1", uid.as_raw())),
+            ("gid_map", format!("{0} {0} 1", gid.as_raw())),
+        ];
+        for (file, text) in maps {
+            std::fs::write(format!("/proc/self/{file}"), text)
+                .at(|| "cannot map the user into the namespace".into())?;
+        }
+    }
+    mount_change(
+        "/",
+        MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
+    )
+    .at(|| "cannot make the mounts private".into())
+}
+
+fn in_transaction(
+    args: &RunArgs,
+    transaction: &LongTransaction,
+    place: Place,
+    signals: Signals,
+) -> Result<Ended> {
+    let workspace = transaction.directory();
+    let (dir, is_own) = match place {
+        Place::At(dir) => (dir, false),
+        Place::Own => {
+            let dir = std::env::temp_dir().join(format!("larder-txn-{}", transaction.id()));
+            std::fs::create_dir(&dir).at(|| format!("cannot create '{}'", dir.display()))?;
+            (dir, true)
+        }
+    };
+    let outcome = mount_view(&workspace, &dir).and_then(|mounted| {
+        let ended = run_command(args, &workspace, &dir, is_own, signals);
+        // CLI-20: also when the program could not be started.
+        let rest = end_the_rest();
+        let closed = unmount_view(mounted);
+        let ended = ended?;
+        rest.and(closed).map(|()| ended)
+    });
+    if is_own && let Err(error) = std::fs::remove_dir(&dir) {
+        warn(&format!("cannot remove '{}': {error}", dir.display()));
+    }
+    outcome
+}
+
+fn mount_view(workspace: &Path, dir: &Path) -> Result<Mounted> {
+    let cannot = || format!("cannot show the transaction at '{}'", dir.display());
+    // What is mounted there is seen by others only, from now on. In a user namespace it cannot be taken
+    // away, and the view lies over it.
+    while larder_fuse::find_mount(dir).at(cannot)?.is_some() {
+        if unmount(dir, UnmountFlags::DETACH).is_err() {
+            break;
+        }
+    }
+    let options = MountOptions {
+        database_path: workspace.to_owned(),
+        is_private: true,
+        ..MountOptions::default()
+    };
+    let database = open_database(workspace, &format!("txn run at {}", dir.display()))?;
+    larder_fuse::mount(database, dir, &options).at(cannot)
+}
+
+fn run_command(
+    args: &RunArgs,
+    workspace: &Path,
+    dir: &Path,
+    is_own: bool,
+    signals: Signals,
+) -> Result<Ended> {
+    let mut command = Command::new(&args.command[0]);
+    command
+        .args(&args.command[1..])
+        .env(TRANSACTION_VARIABLE, workspace);
+    if is_own {
+        command.current_dir(dir);
+    } else if let Ok(here) = std::env::current_dir()
+        && here.starts_with(dir)
+    {
+        command.current_dir(here); // By its path: the view, not what lies under it.
+    }
+    let child = command.spawn().map_err(|error| {
+        let name = args.command[0].to_string_lossy();
+        match error.kind() {
+            ErrorKind::NotFound => {
+                warn(&format!(
+                    "cannot run '{name}': there is no such program; check the name"
+                ));
+                Failure::Told(127)
+            }
+            _ => {
+                warn(&format!(
+                    "cannot run '{name}': {error}; check its permissions"
+                ));
+                Failure::Told(126)
+            }
+        }
+    })?;
+    wait_for(child, signals)
+}
+
+/// Waits for CMD. A signal to this process is passed on, and means that nothing is committed.
+fn wait_for(mut child: Child, mut signals: Signals) -> Result<Ended> {
+    let asked = Arc::new(AtomicI32::new(0));
+    let handle = signals.handle();
+    let listener = {
+        let asked = asked.clone();
+        let pid = Pid::from_child(&child);
+        std::thread::spawn(move || {
+            for signal in signals.forever() {
+                asked.store(signal, Ordering::SeqCst);
+                // By the terminal, CMD has it already. It may be gone by now.
+                if signal != SIGINT {
+                    let _gone = kill_process(pid, Signal::TERM);
+                }
+            }
+        })
+    };
+    let mut told = None;
+    let status = loop {
+        if let Some(status) = child
+            .try_wait()
+            .at(|| "cannot wait for the program".into())?
+        {
+            break status;
+        }
+        if asked.load(Ordering::SeqCst) != 0 {
+            let since: Instant = *told.get_or_insert_with(Instant::now);
+            if since.elapsed() > GRACE {
+                child.kill().at(|| "cannot end the program".into())?;
+            }
+        }
+        std::thread::sleep(POLL);
+    };
+    handle.close();
+    if listener.join().is_err() {
+        return Err(Failure::Other(
+            "the thread that waits for signals panicked; report it".into(),
+        ));
+    }
+    Ok(match asked.load(Ordering::SeqCst) {
+        0 => code_of(status),
+        signal => Ended::Otherwise(128 + signal as u8), // Below 32.
+    })
+}
+
+fn code_of(status: ExitStatus) -> Ended {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => Ended::Well,
+        (Some(code), _) => Ended::Otherwise(code as u8), // 0 to 255, by wait(2)
+        (None, signal) => Ended::Otherwise(128 + signal.unwrap_or(0) as u8),
+    }
+}
+
+/// Ends what CMD has started and left running: it works in a view that goes.
+fn end_the_rest() -> Result<()> {
+    let began = Instant::now();
+    loop {
+        // Those that have ended already are collected first.
+        while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
+        let left = children().at(|| "cannot look for what the program has left".into())?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let signal = match began.elapsed() > GRACE {
+            true => Signal::KILL,
+            false => Signal::TERM,
+        };
+        if began.elapsed() > 2 * GRACE {
+            return Err(Failure::Other(
+                "what the program has left running cannot be ended; nothing is committed".into(),
+            ));
+        }
+        for pid in left {
+            let _gone = kill_process(pid, signal);
+        }
+        std::thread::sleep(POLL * 5);
+    }
+}
+
+/// The processes whose parent is this one, those that have lost theirs among them.
+fn children() -> std::io::Result<Vec<Pid>> {
+    let own = std::process::id().to_string();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        // It may end meanwhile.
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
+            continue;
+        };
+        // The name of the program is in parentheses and may have anything in it.
+        let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+        let (state, parent) = (fields.next(), fields.next());
+        if parent == Some(own.as_str()) && state != Some("Z") {
+            found.extend(Pid::from_raw(pid));
+        }
+    }
+    Ok(found)
+}
+
+fn unmount_view(mounted: Mounted) -> Result<()> {
+    let began = Instant::now();
+    while let Err(error) = mounted.unmount() {
+        if began.elapsed() > UNMOUNT_WAIT {
+            warn(&format!("{error}; detached"));
+            mounted.unmounter().detach()?;
+            break;
+        }
+        std::thread::sleep(POLL);
+    }
+    mounted
+        .wait()
+        .at(|| "the view did not end well; nothing is committed".into())
+}

@@ -1,0 +1,193 @@
+//! Long transactions: an engine on a workspace, and the visits to its parent.
+//!
+//! # Words
+//! A *workspace* is a directory `DB/transactions/ID` with a private copy of the catalog; its content is
+//! in the segments of the *parent*, DB. An ordinary engine opens it and shows an isolated view; nobody
+//! waits for it. A *visit* opens the parent for a moment, under its turn: to begin, to get blocks or inode
+//! numbers *granted*, to end. The *owner* of a bound transaction is the process whose end is its end.
+//!
+//! ```text
+//!           visit: row, pin, numbers        visits: grants
+//!  nothing ──────────────────────▶ copying ──▶ open ──▶ sealed ──visit: merge──▶ ended, directory removed
+//!                                     │          ▲│        │ conflicts ──▶ open
+//!                                     │          └┼────────┘
+//!                                     └─ killed ─▶└── visit: abort, or the next opener of the parent ──▶ ended
+//! ```
+//!
+//! # Invariants
+//! `WORKSPACE-1` to `WORKSPACE-5` stand in the catalog.
+//! * `WORKSPACE-6` Who has a workspace open holds `seal.lock` shared, from before it looks at the catalog
+//!   until it is closed. A transaction ends only under the exclusive lock: nobody writes to a grant that
+//!   is given back.
+//! * `WORKSPACE-7` The owner holds `owner.lock`. When it is free, a bound transaction is over, and so is
+//!   one that was never copied whole: whoever opens the parent next ends it.
+//! * `WORKSPACE-8` In a workspace nothing is written in place, moved, grown or cut, and what of the base is
+//!   dropped is neither retired nor reclaimed: that is the parent's (`WORKSPACE-1`).
+
+use crate::error::io_error;
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::{CATALOG_FILE, Grants, TransactionRow};
+use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{Extent, Ino, StoreId};
+use std::collections::HashMap;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// The directory of workspaces, in the directory of a database.
+pub(crate) const DIRECTORY: &str = "transactions";
+const SEAL: &str = "seal.lock";
+const OWNER: &str = "owner.lock";
+/// How long a segment is taken to be: grants come from wherever the parent has grown by then.
+pub(crate) const SEGMENT_BLOCKS: u64 = (4 << 40) / BLOCK_BYTES;
+
+/// Why moving content is refused in a workspace (`WORKSPACE-8`).
+pub(crate) const NO_MOVES: &str =
+    "content is not moved in a long transaction; do that outside of it";
+
+/// What an engine on a workspace knows of it.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    pub id: u64,
+    parent: PathBuf,
+    /// `WORKSPACE-6`.
+    _seal: File,
+    /// One after the last inode number of each store, as far as it was asked for.
+    pub ino_ends: Mutex<HashMap<StoreId, u64>>,
+}
+
+impl Workspace {
+    /// Holds the seal of a workspace, before its catalog is looked at; `None`: an ordinary database.
+    pub fn find(path: &Path) -> Result<Option<Workspace>> {
+        let lock = path.join(SEAL);
+        let failed = |error| io_error(format!("cannot lock {}", lock.display()), error);
+        let file = match File::options().read(true).write(true).open(&lock) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(failed)?,
+        };
+        match file.try_lock_shared() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    "this transaction is being committed or ended; begin another one",
+                ));
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        let directory = canonical(path)?;
+        let place = directory.parent().and_then(Path::parent);
+        let id = directory
+            .file_name()
+            .and_then(|name| name.to_str()?.parse().ok());
+        match (place, id) {
+            (Some(parent), Some(id)) => Ok(Some(Workspace {
+                id,
+                parent: parent.to_owned(),
+                _seal: file,
+                ino_ends: Mutex::default(),
+            })),
+            _ => Err(Error::new(
+                ErrorKind::NotADatabase,
+                format!(
+                    "{} looks like a long transaction, but lies in no database; move it back",
+                    path.display()
+                ),
+            )),
+        }
+    }
+
+    /// The database whose segments it uses.
+    pub fn parent(&self) -> &Path {
+        &self.parent
+    }
+}
+
+pub(crate) fn canonical(path: &Path) -> Result<PathBuf> {
+    path.canonicalize()
+        .map_err(|error| io_error(format!("cannot examine {}", path.display()), error))
+}
+
+pub(crate) fn directory_of(parent: &Path, id: u64) -> PathBuf {
+    parent.join(DIRECTORY).join(id.to_string())
+}
+
+/// Makes the directory of a workspace; the owner's lock is held.
+pub(crate) fn make_directory(parent: &Path, id: u64) -> Result<File> {
+    let directory = directory_of(parent, id);
+    let make = || {
+        std::fs::create_dir_all(&directory)?;
+        File::create(directory.join(SEAL))?;
+        let owner = File::create(directory.join(OWNER))?;
+        owner.lock()?;
+        File::open(parent.join(DIRECTORY))?.sync_all()?;
+        Ok(owner)
+    };
+    make().map_err(|error| io_error(format!("cannot create {}", directory.display()), error))
+}
+
+/// Removes the directory, while nobody can open the workspace.
+pub(crate) fn remove_directory(parent: &Path, id: u64, seal: Option<File>) -> Result<()> {
+    let directory = directory_of(parent, id);
+    let removed = std::fs::remove_dir_all(&directory);
+    drop(seal);
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error(
+            format!("cannot remove {}; remove it by hand", directory.display()),
+            error,
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What came of sealing a workspace.
+pub(crate) enum Sealing {
+    /// It is closed, and stays so while the lock is held; `None`: it has no lock, and so no user.
+    Sealed(Option<File>),
+    /// Somebody has it open.
+    Open,
+}
+
+pub(crate) fn try_seal(parent: &Path, id: u64) -> Result<Sealing> {
+    let path = directory_of(parent, id).join(SEAL);
+    let failed = |error| io_error(format!("cannot lock {}", path.display()), error);
+    let file = match File::options().read(true).write(true).open(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(Sealing::Sealed(None));
+        }
+        opened => opened.map_err(failed)?,
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(Sealing::Sealed(Some(file))),
+        Err(TryLockError::WouldBlock) => Ok(Sealing::Open),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+/// Keeps everybody out of a workspace that nobody has open (`WORKSPACE-6`).
+pub(crate) fn seal(parent: &Path, id: u64) -> Result<Option<File>> {
+    match try_seal(parent, id)? {
+        Sealing::Sealed(file) => Ok(file),
+        Sealing::Open => Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "transaction {id} is in use; unmount it, end the programs that work in it, and try again"
+            ),
+        )),
+    }
+}
+
+/// Whether the owner is gone, and the transaction with it.
+pub(crate) fn is_abandoned(parent: &Path, row: &TransactionRow) -> bool {
+    let directory = directory_of(parent, row.id);
+    let is_owned = File::open(directory.join(OWNER))
+        .is_ok_and(|owner| matches!(owner.try_lock(), Err(TryLockError::WouldBlock)));
+    !is_owned && (row.is_bound || !directory.join(CATALOG_FILE).exists())
+}
+
+/// Nothing outside of the grants is allocated (`WORKSPACE-1`).
+pub(crate) fn assert_granted(grants: &Grants, allocated: &[(Extent, StoreId, Ino)]) {
+    for (extent, ..) in allocated {
+        assert!(grants.contain(*extent), "WORKSPACE-1");
+    }
+}
