@@ -14,6 +14,7 @@ use larder_catalog::{
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRng;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The blocks that the model uses: around a group boundary.
@@ -31,6 +32,8 @@ struct Model {
     /// Holder, and since when the block is retired, of every allocated block.
     blocks: BTreeMap<(u32, u64), (u64, Option<u64>)>,
     next_ino: u64,
+    /// What the catalog's counter was when last compared.
+    seen_next_ino: Cell<u64>,
 }
 
 struct Dice(TestRng);
@@ -285,6 +288,8 @@ fn compare(catalog: &Catalog, model: &Model) -> Result<(), TestCaseError> {
         (model.next_ino..model.next_ino + 64).contains(&next_ino),
         "CATALOG-4"
     );
+    let seen = model.seen_next_ino.replace(next_ino);
+    prop_assert!(next_ino >= seen, "CATALOG-4: {next_ino} after {seen}");
     for ino in 2..model.next_ino {
         let id = Ino(ino);
         prop_assert_eq!(

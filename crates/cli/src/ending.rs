@@ -24,8 +24,12 @@ use std::time::{Duration, Instant};
 /// How long a mount in use is waited for, when a program and not a person has asked for its end. Below the
 /// 90 s after which systemd kills.
 const GRACE: Duration = Duration::from_secs(10);
-/// Time between two looks at whether its users are gone.
+/// Time until the first look at whether its users are gone; from each to the next it doubles.
 const RETRY: Duration = Duration::from_millis(250);
+/// Up to this.
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// How often a signal is looked for meanwhile.
+const LISTEN: Duration = Duration::from_millis(250);
 
 /// The signals that end a mount. From now on they wait for [`serve`] instead of killing this process.
 pub(crate) fn listen() -> Result<Signals> {
@@ -45,7 +49,7 @@ pub(crate) fn end_on_signals(
         loop {
             let asked: Vec<i32> = match state {
                 State::Leaving { .. } => {
-                    std::thread::sleep(RETRY);
+                    std::thread::sleep(LISTEN);
                     signals.pending().collect()
                 }
                 State::Serving | State::Detached => signals.wait().collect(),
@@ -80,7 +84,8 @@ fn obey(act: Act, unmounter: &Unmounter, mountpoint: &Path) -> bool {
                 }
             }
         }
-        Act::Retry => unmounter.unmount().is_err(),
+        // What else can go wrong was told at the first try.
+        Act::Retry => !unmounter.try_unmount().unwrap_or(false),
         Act::Detach => {
             make_durable(mountpoint);
             match unmounter.detach() {
@@ -102,9 +107,11 @@ fn make_durable(mountpoint: &Path) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Serving,
-    /// Somebody uses it; `until`: then it is detached.
+    /// Somebody uses it; `until`: then it is detached. At `retry` it is tried again, and then after `wait`.
     Leaving {
         until: Option<Instant>,
+        retry: Instant,
+        wait: Duration,
     },
     Detached,
 }
@@ -127,13 +134,22 @@ impl State {
             State::Serving => {
                 let by_person = asked.iter().all(|signal| *signal == SIGINT);
                 let until = (!by_person).then(|| now + GRACE);
-                (State::Leaving { until }, Act::Leave)
+                let leaving = State::Leaving {
+                    until,
+                    retry: now + RETRY,
+                    wait: RETRY,
+                };
+                (leaving, Act::Leave)
             }
-            State::Leaving { until } => {
+            State::Leaving { until, retry, wait } => {
                 if !asked.is_empty() || until.is_some_and(|until| now >= until) {
                     (State::Detached, Act::Detach)
+                } else if now < retry {
+                    (*self, Act::Nothing)
                 } else {
-                    (State::Leaving { until }, Act::Retry)
+                    let wait = (2 * wait).min(RETRY_MAX);
+                    let retry = now + wait;
+                    (State::Leaving { until, retry, wait }, Act::Retry)
                 }
             }
             State::Detached => (State::Detached, Act::Nothing),
@@ -185,5 +201,15 @@ mod tests {
             [Act::Leave, Act::Detach],
             "the second signal"
         );
+    }
+
+    #[test]
+    fn looks_at_whether_users_are_gone_become_rare() {
+        let began = Instant::now();
+        let mut state = State::Serving;
+        assert_eq!(state.next(&[SIGINT], began), Act::Leave);
+        let ticks = (1..=400).map(|tick| state.next(&[], began + tick * LISTEN));
+        let retry_count = ticks.filter(|act| *act == Act::Retry).count();
+        assert_eq!(retry_count, 3 + (100 - 2) / 2, "in 100 s");
     }
 }

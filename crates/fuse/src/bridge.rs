@@ -422,12 +422,13 @@ impl Bridge {
     }
 
     /// Calls `add` for the entries from `offset` on until it answers that the reply is full.
-    /// Offset 0 is before `.`, 1 before `..`, and `2 + i` before entry `i` (`FUSE-4`).
+    /// Offset 0 is before `.`, 1 before `..`, and `2 + i` before entry `i` (`FUSE-4`). With `and_attr` the attributes
+    /// of a page of entries come into memory by one scan, so that `add` finds them there.
     pub(crate) fn list(
         &self,
-        directory: NodeNumber,
-        handle: HandleNumber,
+        (directory, handle): (NodeNumber, HandleNumber),
         offset: u64,
+        and_attr: bool,
         mut add: impl FnMut(Listed<'_>, u64) -> Result<bool, Errno>,
     ) -> Result<(), Errno> {
         self.known.note_listed(directory);
@@ -450,8 +451,12 @@ impl Bridge {
                     2,
                 )?,
                 _ => {
-                    let load = |after: Option<&Name>| {
-                        self.database.read_dir(node, after, DIRECTORY_PAGE_COUNT)
+                    let load = |after: Option<&Name>| match and_attr {
+                        false => self.database.read_dir(node, after, DIRECTORY_PAGE_COUNT),
+                        // Only their being in memory counts: what is here may be too old for the next reply.
+                        true => (self.database)
+                            .read_dir_plus(node, after, DIRECTORY_PAGE_COUNT)
+                            .map(|page| page.into_iter().map(|(entry, _)| entry).collect()),
                     };
                     match listing.line((position - 2) as usize, load).map_err(fail)? {
                         Line::Entry(entry) => add(Listed::Entry(entry), position + 1)?,

@@ -423,18 +423,23 @@ impl Filesystem for Bridge {
         offset: u64,
         listing: &mut DirectoryReply<'_, '_>,
     ) -> Result<(), Errno> {
-        self.list(call.request.node, handle, offset, |listed, next| {
-            let has_room = match listed {
-                Listed::Dot(name, number) => {
-                    listing.add(name.as_bytes(), number, FileType::Directory, next)
-                }
-                Listed::Entry(entry) => {
-                    let number = node_number(entry.node)?;
-                    listing.add(entry.name.as_bytes(), number, file_type(entry.kind), next)
-                }
-            };
-            Ok(!has_room)
-        })
+        self.list(
+            (call.request.node, handle),
+            offset,
+            false,
+            |listed, next| {
+                let has_room = match listed {
+                    Listed::Dot(name, number) => {
+                        listing.add(name.as_bytes(), number, FileType::Directory, next)
+                    }
+                    Listed::Entry(entry) => {
+                        let number = node_number(entry.node)?;
+                        listing.add(entry.name.as_bytes(), number, file_type(entry.kind), next)
+                    }
+                };
+                Ok(!has_room)
+            },
+        )
     }
 
     fn readdirplus(
@@ -445,7 +450,7 @@ impl Filesystem for Bridge {
         listing: &mut DirectoryPlusReply<'_, '_>,
     ) -> Result<(), Errno> {
         let node = call.request.node;
-        self.list(node, handle, offset, |listed, next| match listed {
+        self.list((node, handle), offset, true, |listed, next| match listed {
             Listed::Dot(name, number) => {
                 Ok(!listing.add_bare(name.as_bytes(), number, FileType::Directory, next))
             }

@@ -24,7 +24,7 @@
 //! * `FUSE-7` The mountpoint's lock is held until everything that was done through the mount is
 //!   durable, every handle is closed and the session has ended; [`unmount`] waits for it.
 //! * `FUSE-8` A page of the kernel's page cache holds nothing that a finished write has replaced, also where
-//!   writes pass the page cache by.
+//!   writes pass the page cache by; and no page that is written back takes what such a write has stored.
 //!
 //! # Concurrency
 //! Each worker reads requests from its own clone of the device and may block in the Content API.

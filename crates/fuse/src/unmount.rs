@@ -46,20 +46,32 @@ impl Unmounter {
     /// Unmounts; `Ok` also when it is no longer mounted. [`ErrorKind::Busy`] while a program has a
     /// file or its working directory there.
     pub fn unmount(&self) -> Result<(), Error> {
-        self.end(UnmountFlags::NOFOLLOW)
+        self.end(UnmountFlags::NOFOLLOW, busy)
+    }
+
+    /// The same, but `false` when it is in use; costs no look at who uses it.
+    pub fn try_unmount(&self) -> Result<bool, Error> {
+        let in_use = |_: &Path| Error::new(ErrorKind::Busy, "in use");
+        match self.end(UnmountFlags::NOFOLLOW, in_use) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Busy => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Takes the mount out of the tree at once; it ends when the last program lets go of it.
     pub fn detach(&self) -> Result<(), Error> {
-        self.end(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+        self.end(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH, busy)
     }
 
-    fn end(&self, flags: UnmountFlags) -> Result<(), Error> {
+    fn end(&self, flags: UnmountFlags, busy: fn(&Path) -> Error) -> Result<(), Error> {
         if self.is_over.load(Ordering::SeqCst) {
             return Ok(());
         }
         match find_any_mount(&self.mountpoint)? {
-            Some(mount) if mount.info.device == self.device => end_mount(&self.mountpoint, flags),
+            Some(mount) if mount.info.device == self.device => {
+                end_mount(&self.mountpoint, flags, busy)
+            }
             _ => Ok(()),
         }
     }
@@ -238,13 +250,18 @@ fn is_dead(place: &Path) -> bool {
     )
 }
 
-fn end_mount(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Error> {
+/// `busy` says what is wrong when it is in use.
+fn end_mount(
+    mountpoint: &Path,
+    flags: UnmountFlags,
+    busy: fn(&Path) -> Error,
+) -> Result<(), Error> {
     match rustix::mount::unmount(mountpoint, flags) {
         // Somebody else was faster.
         Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
         Err(rustix::io::Errno::BUSY) => Err(busy(mountpoint)),
         Err(rustix::io::Errno::PERM) => {
-            end_by_helper(mountpoint, flags.contains(UnmountFlags::DETACH))
+            end_by_helper(mountpoint, flags.contains(UnmountFlags::DETACH), busy)
         }
         Err(error) => Err(Error::with_source(
             ErrorKind::Io,
@@ -254,7 +271,7 @@ fn end_mount(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Error> {
     }
 }
 
-fn end_by_helper(mountpoint: &Path, detach: bool) -> Result<(), Error> {
+fn end_by_helper(mountpoint: &Path, detach: bool, busy: fn(&Path) -> Error) -> Result<(), Error> {
     let output = Command::new(HELPER)
         .arg(if detach { "-uz" } else { "-u" })
         .arg("--")

@@ -3,11 +3,11 @@
 //!
 //! Whoever writes takes buffers, the commit gives them back, often in another thread, where the allocator
 //! would return them to the kernel. Free buffers are kept up to [`FREE_BYTES_MAX`], and until nobody has
-//! taken them for [`IDLE`].
+//! taken them for [`IDLE`] or an engine is closed.
 //!
 //! # Invariants
 //! * `POOL-1` A buffer that is taken is empty, and has the room that was asked for.
-//! * `POOL-2` Free buffers have at most [`FREE_BYTES_MAX`].
+//! * `POOL-2` Free buffers take at most [`FREE_BYTES_MAX`] of memory, what aligning them costs included.
 
 use larder_segment::AlignedBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Room of buffers, bytes: of a lone block, of a small file, of a whole chunk.
 const SIZES: [usize; 3] = [4 << 10, 16 << 10, 32 << 10];
-/// Free buffers of the whole process, bytes; what one large group leaves behind.
+/// Memory of the free buffers of the whole process, bytes; what one large group leaves behind.
 const FREE_BYTES_MAX: usize = 256 << 20;
 /// After so long without use they go back to the system.
 const IDLE: Duration = Duration::from_secs(2);
@@ -39,16 +39,17 @@ struct Pool {
 }
 
 impl Pool {
-    /// Takes out free buffers of `bytes`, the largest first.
+    /// Takes out free buffers of at most `bytes`, the largest first.
     fn shrink(&mut self, bytes: usize) -> Vec<AlignedBuf> {
         let mut taken = Vec::new();
         let mut left = bytes;
-        for (free, size) in self.free.iter_mut().zip(SIZES).rev() {
-            let count = (left / size).min(free.len());
-            left -= count * size;
-            self.bytes -= count * size;
-            taken.extend(free.drain(..count));
+        for free in self.free.iter_mut().rev() {
+            while let Some(buffer) = free.pop_if(|buffer| buffer.memory_bytes() <= left) {
+                left -= buffer.memory_bytes();
+                taken.push(buffer);
+            }
         }
+        self.bytes -= bytes - left;
         taken
     }
 }
@@ -61,7 +62,7 @@ pub(crate) fn take(len_bytes: usize) -> AlignedBuf {
     let found = {
         let mut pool = self::pool();
         let found = pool.free[class].pop();
-        pool.bytes -= found.as_ref().map_or(0, |_| SIZES[class]);
+        pool.bytes -= found.as_ref().map_or(0, AlignedBuf::memory_bytes);
         let free_bytes = pool.bytes;
         if let Some((least, _)) = &mut pool.seen {
             *least = free_bytes.min(*least);
@@ -81,13 +82,28 @@ pub(crate) fn give(mut buffer: AlignedBuf) {
     let Some(class) = SIZES.iter().rposition(|&size| size <= buffer.room_bytes()) else {
         return;
     };
+    // One that is much larger than what it would be used for is not kept.
+    let memory_bytes = buffer.memory_bytes();
+    if memory_bytes > 4 * SIZES[class] {
+        return;
+    }
     let mut pool = self::pool();
-    if pool.bytes + SIZES[class] <= FREE_BYTES_MAX {
-        pool.bytes += SIZES[class];
+    if pool.bytes + memory_bytes <= FREE_BYTES_MAX {
+        pool.bytes += memory_bytes;
         buffer.resize(0, 0);
         pool.free[class].push(buffer);
     }
     debug_assert!(pool.bytes <= FREE_BYTES_MAX, "POOL-2");
+}
+
+/// Returns all free buffers to the system: an engine is closed, and nobody may call [`rest`] any more.
+pub(crate) fn drain() {
+    let mut pool = self::pool();
+    let bytes = pool.bytes;
+    let given_back = pool.shrink(bytes);
+    pool.seen = None;
+    drop(pool);
+    drop(given_back);
 }
 
 /// Returns to the system what nobody has needed for [`IDLE`]. The background calls it at
@@ -133,8 +149,22 @@ mod tests {
             .map(|_| AlignedBuf::with_capacity(SIZES[2]))
             .collect();
         many.into_iter().for_each(give);
-        let bytes = pool().bytes;
+        let free_bytes = || {
+            let pool = pool();
+            let each = pool.free.iter().flatten().map(AlignedBuf::memory_bytes);
+            assert_eq!(each.sum::<usize>(), pool.bytes, "POOL-2");
+            pool.bytes
+        };
+        let bytes = free_bytes();
         assert!(bytes <= FREE_BYTES_MAX, "POOL-2");
         assert!(bytes > FREE_BYTES_MAX / 2, "others take few");
+        drain();
+        assert!(free_bytes() < FREE_BYTES_MAX / 2, "others give few");
+        give(AlignedBuf::with_capacity(64 * SIZES[2]));
+        let is_large = |buffer: &AlignedBuf| buffer.memory_bytes() > 4 * SIZES[2];
+        assert!(
+            !pool().free.iter().flatten().any(is_large),
+            "too large to keep"
+        );
     }
 }

@@ -360,6 +360,7 @@ impl Engine {
             let _no_commit = self.commit_lock.lock();
             self.stop("the database was closed; open it again".into());
         }
+        crate::chunk_pool::drain();
         let ended = self.session.end(&self.catalog);
         outcome.and(ended)
     }

@@ -270,7 +270,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Dirty bytes of half written objects whose writers are at work.
+    /// Dirty bytes of half written objects whose writers are at work, as a reason to wait for them. 0 in a group of
+    /// more than [`NODES_MAX`] nodes, however many there are: looking at each would cost every tick more than
+    /// waiting can gain.
     pub(crate) fn half_written_bytes(&self) -> u64 {
         let nodes: Vec<Arc<Node>> = {
             let group = lock(&self.group);

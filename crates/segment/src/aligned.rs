@@ -44,6 +44,11 @@ impl AlignedBuf {
         self.raw.resize(self.skip + len_bytes, byte);
     }
 
+    /// What it takes of memory, bytes: its room, and what aligning it costs.
+    pub fn memory_bytes(&self) -> usize {
+        self.raw.capacity()
+    }
+
     /// How long it can become without being moved, bytes.
     pub fn room_bytes(&self) -> usize {
         self.raw.capacity() - self.skip
@@ -121,6 +126,7 @@ mod tests {
         let (room, at) = (buf.room_bytes(), buf.as_ptr());
         buf.resize(room, 1);
         assert!(room >= 5000 && std::ptr::eq(at, buf.as_ptr()));
+        assert!((room..=room + ALIGN_BYTES).contains(&buf.memory_bytes()));
         assert!(!buf.try_resize(usize::MAX) && !buf.try_resize(isize::MAX as usize));
         assert!(buf.is_empty() && buf.try_resize(9000));
         assert!(is_aligned(&buf) && buf.len() == 9000 && buf.iter().all(|&b| b == 0));

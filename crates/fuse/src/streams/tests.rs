@@ -1,5 +1,5 @@
 //! Direct writes beside fills and writebacks, without a kernel.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
 
 use super::*;
 use std::cell::RefCell;
