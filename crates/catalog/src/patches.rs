@@ -88,7 +88,7 @@ pub(crate) fn apply(
     for (store, ino, upto) in &changes.patches_applied {
         change -= delete(
             txn,
-            "DELETE FROM larder_patch WHERE store = ?1 AND ino = ?2 AND seq <= ?3 RETURNING block_count",
+            "WHERE store = ?1 AND ino = ?2 AND seq <= ?3",
             params![owner(*store).0, signed(ino.0), signed(upto.0)],
         )?;
     }
@@ -104,7 +104,7 @@ pub(crate) fn apply(
         for (store, ino) in gone {
             change -= delete(
                 txn,
-                "DELETE FROM larder_patch WHERE store = ?1 AND ino = ?2 RETURNING block_count",
+                "WHERE store = ?1 AND ino = ?2",
                 params![owner(store).0, signed(ino.0)],
             )?;
         }
@@ -138,8 +138,7 @@ pub(crate) fn apply(
 
 /// Forgets the patches of a store that goes.
 pub(crate) fn delete_store(txn: &Connection, store: StoreId) -> Result<()> {
-    let sql = "DELETE FROM larder_patch WHERE store = ?1 RETURNING block_count";
-    delete(txn, sql, [store.0]).map(drop)
+    delete(txn, "WHERE store = ?1", [store.0]).map(drop)
 }
 
 fn has_any(txn: &Connection) -> Result<bool> {
@@ -148,8 +147,16 @@ fn has_any(txn: &Connection) -> Result<bool> {
         .at(TABLE)
 }
 
-/// Deletes rows; returns how many blocks they held.
-fn delete(txn: &Connection, sql: &str, parameters: impl Params) -> Result<i64> {
-    let counts: Vec<i64> = crate::read::rows(txn, sql, parameters, |row| row.get(0)).at(TABLE)?;
-    Ok(counts.iter().sum())
+/// Deletes rows; returns how many blocks they held. (RETURNING would read their content.)
+fn delete(txn: &Connection, rows: &str, parameters: impl Params + Copy) -> Result<i64> {
+    let blocks: i64 = txn
+        .prepare_cached(&format!(
+            "SELECT coalesce(sum(block_count), 0) FROM larder_patch {rows}"
+        ))
+        .and_then(|mut sum| sum.query_row(parameters, |row| row.get(0)))
+        .at(TABLE)?;
+    txn.prepare_cached(&format!("DELETE FROM larder_patch {rows}"))
+        .and_then(|mut delete| delete.execute(parameters))
+        .at(TABLE)?;
+    Ok(blocks)
 }

@@ -14,6 +14,9 @@ const OWNER: Caller = Caller {
     umask: 0,
 };
 
+/// Too much to be logged: a sync writes it to a segment.
+const LARGE: usize = 100_000;
+
 fn put(db: &Database, name: &str, len: usize) -> larder::Result<()> {
     let name = Name::new(name.as_bytes()).unwrap();
     let node = db
@@ -49,9 +52,9 @@ fn fail_between(fail: impl Fn(&SimStorage)) {
     };
     Database::create_with(&path, &CreateOptions::default(), &engine).unwrap();
     let db = open(&path, &storage);
-    put(&db, "kept", 50_000).unwrap();
+    put(&db, "kept", LARGE).unwrap();
     db.sync().unwrap();
-    put(&db, "lost", 50_000).unwrap();
+    put(&db, "lost", LARGE).unwrap();
     fail(&storage);
     let refused = db.sync().unwrap_err();
     assert!(
@@ -80,7 +83,7 @@ fn fail_between(fail: impl Fn(&SimStorage)) {
         .map(|entry| entry.name.to_string())
         .collect();
     assert_eq!(names, ["kept"]);
-    put(&db, "again", 50_000).unwrap();
+    put(&db, "again", LARGE).unwrap();
     db.sync().unwrap();
 }
 
@@ -92,6 +95,36 @@ fn a_failed_flush_stops_the_engine_and_reopening_recovers() {
 #[test]
 fn a_failed_write_stops_the_engine_and_reopening_recovers() {
     fail_between(|storage| storage.faults().fail_write(1));
+}
+
+/// What is logged needs no device until it is applied; then a failure stops the engine, and nothing is lost.
+#[test]
+fn logged_content_survives_a_failed_apply() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let storage = Arc::new(SimStorage::new());
+    let engine = EngineOptions {
+        storage: Some(storage.clone()),
+        ..EngineOptions::default()
+    };
+    Database::create_with(&path, &CreateOptions::default(), &engine).unwrap();
+    let faults: [fn(&SimStorage); 2] = [
+        |storage| storage.faults().fail_flush(1),
+        |storage| storage.faults().fail_write(1),
+    ];
+    for fail in faults {
+        let db = open(&path, &storage);
+        put(&db, "kept", 10_000).unwrap();
+        fail(&storage);
+        db.sync().unwrap();
+        assert!(db.close().is_err(), "closing applies");
+        let db = open(&path, &storage);
+        assert!(db.check(true, &mut |_, _| {}).unwrap().findings.is_empty());
+        assert_eq!(db.get(b"/kept").unwrap()[..], [7; 10_000]);
+        db.unlink(NodeId::ROOT, &Name::new(b"kept").unwrap())
+            .unwrap();
+        db.close().unwrap();
+    }
 }
 
 #[test]
