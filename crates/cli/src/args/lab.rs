@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Measure how stores of objects age on this machine.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabVerb {
-    Run(LabRunArgs),
+    Run(Box<LabRunArgs>),
     List(LabListArgs),
 }
 
