@@ -1,5 +1,9 @@
 //! The verbs and flags of `larder lab`.
 
+mod analysis;
+
+pub(crate) use analysis::{LabAdviseArgs, LabCompareArgs, LabReportArgs};
+
 use crate::units::parse_size;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
@@ -9,6 +13,9 @@ use std::path::PathBuf;
 pub(crate) enum LabVerb {
     Run(Box<LabRunArgs>),
     List(LabListArgs),
+    Report(LabReportArgs),
+    Compare(LabCompareArgs),
+    Advise(LabAdviseArgs),
 }
 
 /// Run an experiment; the same command goes on with a run that was interrupted
