@@ -572,7 +572,9 @@ pub(crate) struct CompletionsArgs {
 
 mod lab;
 
-pub(crate) use lab::{LabExperiment, LabRunArgs, LabVerb};
+pub(crate) use lab::{
+    LabAdviseArgs, LabCompareArgs, LabExperiment, LabReportArgs, LabRunArgs, LabVerb,
+};
 
 #[cfg(test)]
 mod tests {

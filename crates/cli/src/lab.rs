@@ -2,6 +2,8 @@
 //!
 //! Flags become a request, events become lines and a bar. Everything that measures is in `larder_lab`.
 
+mod analysis;
+
 use crate::args::{LabRunArgs, LabVerb};
 use crate::error::{At, Failure, Result, warn};
 use crate::output::Output;
@@ -26,6 +28,9 @@ pub(crate) fn lab(verb: &LabVerb, out: &mut Output) -> Result<()> {
     match verb {
         LabVerb::Run(args) => run(args, out),
         LabVerb::List(_) => list(out),
+        LabVerb::Report(args) => analysis::report(args, out),
+        LabVerb::Compare(args) => analysis::compare(args, out),
+        LabVerb::Advise(args) => analysis::advise(args, out, &measure_for_advice),
     }
 }
 
@@ -40,17 +45,73 @@ fn run(args: &LabRunArgs, out: &mut Output) -> Result<()> {
         started: show_time(now_ns()),
         command: command_line(),
     };
+    let is_json = out.is_json();
+    let summary = measure(
+        &request,
+        &circumstances,
+        &mut |label, records| match is_json {
+            true => Ok(()),
+            false => tell_case(label, records, out),
+        },
+    )
+    .map_err(failure_of)?;
+    tell_end(&summary, &circumstances.out, out)
+}
+
+/// Measures for `larder lab advise`: the results in `directory`, images and places in `place`. What cannot be made
+/// here is said.
+fn measure_for_advice(request: &Request, directory: &Path, place: &Path) -> Result<()> {
+    let circumstances = Circumstances {
+        work: place.to_owned(),
+        out: directory.to_owned(),
+        program: this_program()?,
+        started: show_time(now_ns()),
+        command: command_line(),
+    };
+    match measure(request, &circumstances, &mut |_, _| Ok(())) {
+        Ok(_) => Ok(()),
+        Err(Ended::Measuring(error)) if error.kind == Kind::Cannot => {
+            warn(&format!(
+                "{} is not measured: {}",
+                request.experiment.name(),
+                error.text
+            ));
+            Ok(())
+        }
+        Err(ended) => Err(failure_of(ended)),
+    }
+}
+
+/// Why measuring ended early.
+enum Ended {
+    Measuring(larder_lab::error::Error),
+    Telling(Failure),
+}
+
+fn failure_of(ended: Ended) -> Failure {
+    match ended {
+        Ended::Measuring(error) => failure(error),
+        Ended::Telling(error) => error,
+    }
+}
+
+/// Measures what is asked for, with a bar; each case that is complete goes to `on_case`.
+fn measure(
+    request: &Request,
+    circumstances: &Circumstances,
+    on_case: &mut dyn FnMut(&str, &[Record]) -> Result<()>,
+) -> std::result::Result<Summary, Ended> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // The second one ends us at once; the kernel takes what we made (VOLUME-1).
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .at(|| "cannot watch for signals".to_owned())?;
+            .at(|| "cannot watch for signals".to_owned())
+            .map_err(Ended::Telling)?;
     }
     let bar = bar();
     let mut told = Ok(());
-    let is_json = out.is_json();
-    let ran = larder_lab::run::run(&request, &circumstances, &stop, &mut |event| match event {
+    let ran = larder_lab::run::run(request, circumstances, &stop, &mut |event| match event {
         Event::Cannot { backend, reason } => {
             bar.suspend(|| warn(&format!("{backend} is left out: {reason}")));
         }
@@ -67,15 +128,14 @@ fn run(args: &LabRunArgs, out: &mut Output) -> Result<()> {
             bar.set_position((share * BAR_STEPS as f64) as u64);
         }
         Event::Measured { label, records } => {
-            if !is_json && told.is_ok() {
-                told = bar.suspend(|| tell_case(&label, &records, out));
+            if told.is_ok() {
+                told = bar.suspend(|| on_case(&label, &records));
             }
         }
     });
     bar.finish_and_clear();
-    told?;
-    let summary = ran.map_err(failure)?;
-    tell_end(&summary, &circumstances.out, out)
+    told.map_err(Ended::Telling)?;
+    ran.map_err(Ended::Measuring)
 }
 
 fn tell_end(summary: &Summary, directory: &Path, out: &mut Output) -> Result<()> {

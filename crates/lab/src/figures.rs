@@ -142,7 +142,7 @@ pub fn dark_style(condition: &str) -> String {
     );
     for (class, _, dark) in chart::PALETTE {
         rules += &format!(
-            ".{class}.f{{fill:{dark};stroke:{dark}}}text.{class}{{stroke:none}}.{class}.s,.{class}.h{{stroke:{dark}}}"
+            ".{class}.f{{fill:{dark};stroke:{dark}}}text.{class}.f{{stroke:none}}.{class}.s,.{class}.h{{stroke:{dark}}}"
         );
     }
     format!("{condition}{{{rules}}}")

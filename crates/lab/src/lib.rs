@@ -6,9 +6,11 @@
 //! [`results`]: a header and records that are only ever appended. *Storage age* is the bytes of objects
 //! that once existed and are gone, divided by the bytes that live (\[BLOB\]).
 
+pub mod advise;
 pub mod age;
 pub mod backend;
 pub mod break_even;
+pub mod compare;
 pub mod data;
 pub mod error;
 pub mod figures;

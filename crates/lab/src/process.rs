@@ -2,6 +2,8 @@
 
 use crate::error::{Error, Result, Said};
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -51,6 +53,8 @@ pub struct Server {
     name: String,
     child: Child,
     ending: rustix::process::Signal,
+    /// What it says; read only if it fails.
+    said: File,
 }
 
 impl Server {
@@ -62,7 +66,12 @@ impl Server {
             .to_string_lossy()
             .into_owned();
         // ^C in a terminal is for us: we end our servers ourselves.
-        command.stdin(Stdio::null()).process_group(0);
+        let said = tempfile::tempfile().said(|| format!("starting '{name}'"))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(said.try_clone()?)
+            .stderr(said.try_clone()?)
+            .process_group(0);
         // SAFETY: between fork and exec only prctl(2) is called, which is safe there.
         unsafe {
             command.pre_exec(move || {
@@ -78,6 +87,7 @@ impl Server {
             name,
             child,
             ending,
+            said,
         })
     }
 
@@ -86,9 +96,14 @@ impl Server {
         let started = Instant::now();
         while !is_ready()? {
             if let Some(status) = self.child.try_wait()? {
+                let mut said = Vec::new();
+                self.said.rewind()?;
+                self.said.read_to_end(&mut said)?;
+                let said = String::from_utf8_lossy(&said).into_owned();
                 return Err(Error::cannot(format!(
-                    "'{}' ended at once: {status}",
-                    self.name
+                    "'{}' ended at once ({status}): {}",
+                    self.name,
+                    said.split_whitespace().collect::<Vec<_>>().join(" ")
                 )));
             }
             if started.elapsed() > Duration::from_secs(60) {
@@ -100,11 +115,6 @@ impl Server {
             std::thread::sleep(Duration::from_millis(3));
         }
         Ok(())
-    }
-
-    /// Asks it to end and waits for that.
-    pub fn end(mut self) -> Result<()> {
-        self.finish(false)
     }
 
     /// Waits for an end that something else brings about.

@@ -350,8 +350,7 @@ impl Volume {
             command
                 .arg("-o")
                 .arg("no_detach,noatime,permissions")
-                .args([&self.device, &self.mountpoint])
-                .stdout(std::process::Stdio::null());
+                .args([&self.device, &self.mountpoint]);
             let device_of = |path: &Path| fs::metadata(path).map(|found| found.dev());
             let before = device_of(&self.mountpoint)?;
             let mut server = Server::start(command, Signal::TERM)?;

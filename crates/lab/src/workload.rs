@@ -4,7 +4,8 @@
 //!   ([`crate::error::Kind::Lost`]).
 //! * `WORKLOAD-2` What is done, in which order, with which bytes, follows from the seed. With several writers, what
 //!   they do at the same time does; who is first does not.
-//! * `WORKLOAD-3` Time is taken around calls of the backend only: making and comparing bytes does not count.
+//!
+//! Time is taken around calls of the backend only: making and comparing bytes does not count.
 
 pub mod age;
 pub mod population;

@@ -27,7 +27,7 @@ use std::time::Duration;
 const GROW_BLOCKS_MIN: u64 = (64 << 20) / BLOCK_BYTES;
 const GROW_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES;
 /// Bytes that growing leaves to the catalog on the host's filesystem.
-const HOST_MARGIN_BYTES: u64 = 64 << 20;
+pub(crate) const HOST_MARGIN_BYTES: u64 = 64 << 20;
 /// Commits that may be needed until what was just deleted can be used again: the one that retires,
 /// the one that reclaims, and one that was running already.
 const RECLAIM_COMMITS_MAX: u32 = 3;

@@ -25,9 +25,11 @@ impl Engine {
         let host = self.storage.available_bytes().map_err(|error| {
             crate::error::io_error("cannot learn how much room the host has".into(), error)
         })?;
+        // What growth leaves to the host is nobody's capacity.
+        let growth = host.saturating_sub(crate::room::HOST_MARGIN_BYTES);
         let capacity_bytes = self
             .capacity_blocks()
-            .map_or(segment_bytes + host, |blocks| blocks * BLOCK_BYTES);
+            .map_or(segment_bytes + growth, |blocks| blocks * BLOCK_BYTES);
         let (live, retired) = self.catalog.extent_totals()?;
         let used_bytes = (live + retired) * BLOCK_BYTES;
         let free_bytes = capacity_bytes.saturating_sub(used_bytes);

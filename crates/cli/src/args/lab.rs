@@ -1,5 +1,9 @@
 //! The verbs and flags of `larder lab`.
 
+mod analysis;
+
+pub(crate) use analysis::{LabAdviseArgs, LabCompareArgs, LabReportArgs};
+
 use crate::units::parse_size;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
@@ -7,8 +11,11 @@ use std::path::PathBuf;
 /// Measure how stores of objects age on this machine.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabVerb {
-    Run(LabRunArgs),
+    Run(Box<LabRunArgs>),
     List(LabListArgs),
+    Report(LabReportArgs),
+    Compare(LabCompareArgs),
+    Advise(LabAdviseArgs),
 }
 
 /// Run an experiment; the same command goes on with a run that was interrupted

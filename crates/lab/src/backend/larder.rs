@@ -15,7 +15,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 const OWNER: Caller = Caller {
     uid: 0,
@@ -182,10 +182,7 @@ pub fn mounted(place: &Place, program: &Path, spec: &Spec) -> Result<Mounted> {
 
 fn serve(program: &Path, database: &Path, mountpoint: &Path) -> Result<Server> {
     let mut command = Command::new(program);
-    command
-        .arg("mount")
-        .args([database, mountpoint])
-        .stdout(Stdio::null());
+    command.arg("mount").args([database, mountpoint]);
     let device = || fs::metadata(mountpoint).map(|found| found.dev());
     let before = device()?;
     let mut server = Server::start(command, Signal::TERM)?;

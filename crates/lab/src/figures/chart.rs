@@ -246,7 +246,7 @@ fn draw_lines(chart: &LineChart, width: f64) -> (Svg, f64) {
         svg.text((left - 6.0, at + 4.0), said, Anchor::End, TEXT, QUIET);
     }
     svg.line((left, bottom), (width - right + 6.0, bottom), AXIS, 1.0, "");
-    let room = ((width - right - left) / 44.0) as usize;
+    let room = ((width - right - left) / 40.0) as usize;
     for (value, said) in x.ticks(room.max(2)) {
         let at = x.place(value);
         svg.line((at, bottom), (at, bottom + 4.0), AXIS, 1.0, "");

@@ -123,17 +123,19 @@ fn decades(low: f64, high: f64, count: usize) -> Vec<f64> {
     let fine = [
         1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0,
     ];
-    let choices = [
-        ticks(&fine, 1),
-        ticks(&[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0], 1),
-        ticks(&[1.0, 2.0, 5.0], 1),
-        ticks(&[1.0, 3.0], 1),
-        ticks(&[1.0], 1),
-        ticks(&[1.0], 2),
-        ticks(&[1.0], 3),
+    let steps: [&[f64]; 4] = [
+        &fine,
+        &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0],
+        &[1.0, 2.0, 5.0],
+        &[1.0, 3.0],
     ];
-    let few = choices.iter().find(|choice| choice.len() <= count);
-    few.cloned().unwrap_or_default()
+    let close = steps.iter().map(|steps| ticks(steps, 1));
+    // A range has at most 617 decades.
+    let wide = (1..=617).map(|every| ticks(&[1.0], every));
+    let mut choices = close.chain(wide);
+    choices
+        .find(|choice| choice.len() <= count)
+        .unwrap_or_default()
 }
 
 /// A figure in words: three significant digits, bytes in KB, MB, GB.

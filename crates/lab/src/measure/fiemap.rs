@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Extents that one call brings.
-const EXTENTS: usize = 256;
+const EXTENT_COUNT: usize = 256;
 /// Write what is dirty first.
 const FLAG_SYNC: u32 = 1;
 /// The last extent of the file.
@@ -31,18 +31,18 @@ struct Extent {
 
 /// `struct fiemap` with room for extents.
 #[repr(C)]
-struct Request {
+struct Extents {
     start: u64,
     length: u64,
     flags: u32,
     mapped_count: u32,
     extent_count: u32,
     reserved: u32,
-    extents: [Extent; EXTENTS],
+    extents: [Extent; EXTENT_COUNT],
 }
 
 /// The call, with what it reads and fills.
-struct Fiemap<'a>(&'a mut Request);
+struct Fiemap<'a>(&'a mut Extents);
 
 /// What the number of the call counts: the structure without extents.
 const HEAD_BYTES: usize = 32;
@@ -72,14 +72,14 @@ pub fn layout(path: &Path) -> Result<Option<Layout>> {
     let mut layout = Layout::default();
     let mut start = 0;
     loop {
-        let mut request = Request {
+        let mut request = Extents {
             start,
             length: u64::MAX - start,
             flags: FLAG_SYNC,
             mapped_count: 0,
-            extent_count: EXTENTS as u32,
+            extent_count: EXTENT_COUNT as u32,
             reserved: 0,
-            extents: [Extent::default(); EXTENTS],
+            extents: [Extent::default(); EXTENT_COUNT],
         };
         // SAFETY: see the implementation of `Ioctl`.
         match unsafe { rustix::ioctl::ioctl(file.as_fd(), Fiemap(&mut request)) } {

@@ -80,6 +80,11 @@ impl Population {
         self.live.get(key as usize)?.map(|wanted| wanted.bytes)
     }
 
+    /// What to look for, by key.
+    pub fn wanted(&self) -> &[Option<Wanted>] {
+        &self.live
+    }
+
     /// All keys that live, ascending.
     pub fn keys(&self) -> Vec<u64> {
         let live = self.live.iter().enumerate();
@@ -147,7 +152,6 @@ impl Population {
                     let mut content = Vec::new();
                     let version = self.versions[key as usize] + 1;
                     pattern.fill(key, version, *bytes as usize, &mut content);
-                    // WORKLOAD-3
                     timed(|| backend.put(key, &content, &how))
                 }
                 Step::Delete { .. } => timed(|| backend.delete(key)),

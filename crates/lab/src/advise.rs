@@ -1,0 +1,522 @@
+//! Advice for a machine: below which size a row, how full, how many free objects.
+//!
+//! Pure: from records of the experiments `break-even` and `volume` (or longer ones) to one paragraph and one
+//! table. What counts is the greatest storage age that was measured, because that is what a store comes to.
+//! *Harm* is at least a quarter more fragments per object than in the roomiest case.
+//!
+//! * `ADVICE-1` A threshold is given only where its interval excludes that there is none: both bounds of a break-even
+//!   size lie inside the measured range; the interval of a ratio excludes 1.
+
+use crate::break_even::{self, Bounds, BreakEven};
+use crate::data::{Data, Selection, is_row_store, system_name};
+use crate::figures::scale::{Unit, say, say_bytes};
+use crate::results::Record;
+use crate::statistics::{self, Estimate};
+use std::collections::BTreeMap;
+
+/// An answer to a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// What was asked.
+    pub question: String,
+    /// The answer.
+    pub answer: String,
+    /// What it rests on.
+    pub ground: String,
+    /// Whether it is a threshold beyond noise (ADVICE-1).
+    pub is_sure: bool,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advice {
+    /// In words.
+    pub paragraph: String,
+    /// Each question.
+    pub answers: Vec<Answer>,
+}
+
+/// So many times the fragments of the roomiest case are harm.
+const HARM: f64 = 1.25;
+
+/// Reading cold, reading warm, writing.
+const SPEEDS: [(&str, &str); 3] = [
+    ("read_mb_s", "reading from the device"),
+    ("warm_read_mb_s", "reading from memory"),
+    ("write_mb_s", "writing"),
+];
+
+/// What the records say.
+pub fn advise(data: &Data) -> Advice {
+    let mut answers = Vec::new();
+    let mut words = Vec::new();
+    let used = data
+        .all()
+        .filter(|record| matches!(&*record.experiment, "break-even" | "age"));
+    let (used, _) = used
+        .word_if_any("sizes", "uniform")
+        .narrow(&["object_bytes", "volume_bytes"]);
+    let oldest = used.ages().last().copied().unwrap_or_default();
+    for (measure, said) in SPEEDS {
+        let of_measure = used.measure(measure).age(oldest);
+        for row in of_measure
+            .backends()
+            .iter()
+            .filter(|name| is_row_store(name))
+        {
+            for other in of_measure
+                .backends()
+                .iter()
+                .filter(|name| !is_row_store(name))
+            {
+                let (answer, word) =
+                    row_or_file(&of_measure, (row, other), (measure, said), oldest);
+                words.extend(word);
+                answers.push(answer);
+            }
+        }
+    }
+    let volume = data.all().experiment("volume").measure("fragments_mean");
+    let (volume, _) = volume.narrow(&["object_bytes", "volume_bytes", "occupancy"]);
+    let age = volume.ages().last().copied().unwrap_or_default();
+    let volume = volume.age(age);
+    for backend in volume.backends() {
+        let of_system = volume.backend(&backend);
+        for (answer, word) in [
+            too_full(&of_system, &backend, age),
+            free_pool(data, &of_system, &backend, age),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            words.extend(word);
+            answers.push(answer);
+        }
+    }
+    answers.extend(larder_settings());
+    let paragraph = match words.is_empty() {
+        true => "No threshold was found beyond noise: with these records, choose what is simplest. More rounds (--rounds 5) and a wider range of sizes tell more.".to_owned(),
+        false => format!("On this machine, at storage age {oldest}: {}.", words.join("; ")),
+    };
+    Advice { paragraph, answers }
+}
+
+type Told = (Answer, Option<String>);
+
+/// Below which size a row, above which a file or an extent.
+fn row_or_file(
+    used: &Selection<'_>,
+    (row, other): (&str, &str),
+    (measure, said): (&str, &str),
+    age: f64,
+) -> Told {
+    let sizes = break_even::pairs(used.records(), (row, other), measure, age);
+    let range = match (sizes.first(), sizes.last()) {
+        (Some(least), Some(most)) => format!(
+            "{} to {}",
+            say_bytes(least.object_bytes),
+            say_bytes(most.object_bytes)
+        ),
+        _ => "no size".to_owned(),
+    };
+    let rounds = sizes
+        .iter()
+        .map(|size| size.pairs.len())
+        .min()
+        .unwrap_or_default();
+    let (row, other) = (system_name(row), system_name(other));
+    let question = format!("{said}: {row} or {other}?");
+    let ground = format!("age {age}, {range}, {rounds} rounds");
+    let sure = |answer: String| {
+        let word = format!("for {said}, {answer}");
+        (answer, true, Some(word))
+    };
+    let (answer, is_sure, word) = match break_even::find(&sizes) {
+        BreakEven::Crossing {
+            object_bytes,
+            interval:
+                Some(Bounds {
+                    low: Some(low),
+                    high: Some(high),
+                }),
+            is_this_below,
+        } => {
+            let (below, above) = if is_this_below {
+                (&row, &other)
+            } else {
+                (&other, &row)
+            };
+            let size = say_bytes(object_bytes);
+            let bounds = format!("[{} to {}]", say_bytes(low), say_bytes(high));
+            sure(format!("{below} below {size} {bounds}, {above} above"))
+        }
+        BreakEven::Apart { is_this_better } => {
+            let better = if is_this_better { &row } else { &other };
+            let worse = if is_this_better { &other } else { &row };
+            sure(format!(
+                "{better} rather than {worse} at every size from {range}"
+            ))
+        }
+        BreakEven::TooFewSizes => ("not measured at two sizes".to_owned(), false, None),
+        BreakEven::Crossing { interval: None, .. } => {
+            ("one round: nothing beyond noise".to_owned(), false, None)
+        }
+        BreakEven::Crossing { .. } | BreakEven::Alike => {
+            ("no threshold beyond noise".to_owned(), false, None)
+        }
+    };
+    (
+        Answer {
+            question,
+            answer,
+            ground,
+            is_sure,
+        },
+        word,
+    )
+}
+
+/// From which occupancy on objects fragment, on the largest volume.
+fn too_full(of_system: &Selection<'_>, backend: &str, age: f64) -> Option<Told> {
+    let volume = of_system.numbers("volume_bytes").into_iter().next_back()?;
+    let there = of_system.number("volume_bytes", volume);
+    let shares = there.numbers("occupancy");
+    let roomy = there.number("occupancy", *shares.first()?);
+    let name = system_name(backend);
+    let question = format!("{name}: how full is too full?");
+    let ground = format!("age {age}, volume of {}", say_bytes(volume));
+    let percent = |share: f64| say(100.0 * share, Unit::Percent);
+    let cases = shares
+        .iter()
+        .skip(1)
+        .map(|share| (*share, there.number("occupancy", *share)));
+    Some(match first_harm(of_system, &roomy, cases)? {
+        Harm::From(share, ratio) => {
+            let answer = format!(
+                "{} is too full: × {} fragments",
+                percent(share),
+                with_bounds(ratio)
+            );
+            let word = format!("fill {name} to less than {}", percent(share));
+            (
+                Answer {
+                    question,
+                    answer,
+                    ground,
+                    is_sure: true,
+                },
+                Some(word),
+            )
+        }
+        Harm::Nowhere(share) => {
+            let answer = format!("no harm up to {}", percent(share));
+            (
+                Answer {
+                    question,
+                    answer,
+                    ground,
+                    is_sure: true,
+                },
+                None,
+            )
+        }
+        Harm::Unknown => {
+            let answer = "no threshold beyond noise".to_owned();
+            (
+                Answer {
+                    question,
+                    answer,
+                    ground,
+                    is_sure: false,
+                },
+                None,
+            )
+        }
+    })
+}
+
+/// How many free objects are too few.
+fn free_pool(data: &Data, of_system: &Selection<'_>, backend: &str, age: f64) -> Option<Told> {
+    let measured = data
+        .all()
+        .experiment("volume")
+        .measure("free_pool_objects")
+        .age(age)
+        .backend(backend);
+    let mut pools: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    let case_of = |record: &Record| format!("{:?}", record.case);
+    for record in of_system.records() {
+        let pool = measured
+            .filter(|other| other.case == record.case)
+            .median()?
+            .value;
+        let cases = pools.entry(pool.round() as u64).or_default();
+        cases.push(case_of(record));
+    }
+    let with = |cases: &[String]| of_system.filter(|record| cases.contains(&case_of(record)));
+    let (most, cases) = pools.last_key_value()?;
+    let roomy = with(cases);
+    let name = system_name(backend);
+    let question = format!("{name}: how many objects must fit into the free space?");
+    let ground = format!("age {age}, up to {most} free objects");
+    let fewer = pools
+        .iter()
+        .rev()
+        .skip(1)
+        .map(|(pool, cases)| (*pool as f64, with(cases)));
+    Some(match first_harm(of_system, &roomy, fewer)? {
+        Harm::From(pool, ratio) => {
+            let pool = say(pool, Unit::Plain);
+            let answer = format!("more than {pool}: there × {} fragments", with_bounds(ratio));
+            let word = format!("keep room for more than {pool} objects on {name}");
+            (
+                Answer {
+                    question,
+                    answer,
+                    ground,
+                    is_sure: true,
+                },
+                Some(word),
+            )
+        }
+        Harm::Nowhere(pool) => {
+            let answer = format!("{} are enough", say(pool, Unit::Plain));
+            (
+                Answer {
+                    question,
+                    answer,
+                    ground,
+                    is_sure: true,
+                },
+                None,
+            )
+        }
+        Harm::Unknown => {
+            let answer = "no threshold beyond noise".to_owned();
+            (
+                Answer {
+                    question,
+                    answer,
+                    ground,
+                    is_sure: false,
+                },
+                None,
+            )
+        }
+    })
+}
+
+enum Harm {
+    /// The first case that does harm, and by how much.
+    From(f64, Estimate),
+    /// None does, up to this one: the intervals exclude harm.
+    Nowhere(f64),
+    /// Noise hides it.
+    Unknown,
+}
+
+/// The first of `cases`, from roomy to tight, with harm beyond noise; nothing without cases.
+fn first_harm<'a>(
+    of_system: &Selection<'a>,
+    roomy: &Selection<'a>,
+    cases: impl Iterator<Item = (f64, Selection<'a>)>,
+) -> Option<Harm> {
+    let noise = statistics::noise_by_measure(of_system.records());
+    let noise = noise.get("fragments_mean").copied().unwrap_or_default();
+    let mut harm = None;
+    for (at, case) in cases {
+        let ratio = statistics::unpaired_ratio(&case.values(), &roomy.values(), noise)?;
+        if ratio.value >= HARM && ratio.excludes(1.0) {
+            return Some(Harm::From(at, ratio));
+        }
+        let is_harmless = ratio.confidence >= statistics::CONFIDENCE && ratio.high < HARM;
+        harm = match (is_harmless, harm) {
+            (true, None | Some(Harm::Nowhere(_))) => Some(Harm::Nowhere(at)),
+            _ => Some(Harm::Unknown),
+        };
+    }
+    harm
+}
+
+fn with_bounds(ratio: Estimate) -> String {
+    let said = |value: f64| say(value, Unit::Plain);
+    format!(
+        "{} [{} to {}]",
+        said(ratio.value),
+        said(ratio.low),
+        said(ratio.high)
+    )
+}
+
+/// What Larder itself decides, and where.
+fn larder_settings() -> [Answer; 2] {
+    let engine = larder::OpenOptions::default().engine;
+    let inline = say_bytes(larder::limits::INLINE_BYTES_MAX as f64);
+    [
+        Answer {
+            question: "Larder: up to which size does it keep content in the row?".to_owned(),
+            answer: inline,
+            ground: "a constant of the format; no database can set it".to_owned(),
+            is_sure: false,
+        },
+        Answer {
+            question: "Larder: how much does it gather before it looks for space?".to_owned(),
+            answer: match engine.dirty_bytes_max {
+                0 => "64 MB or 2 % of memory, whichever is more".to_owned(),
+                bytes => say_bytes(bytes as f64),
+            },
+            ground: "chosen by each session; no database can set it".to_owned(),
+            is_sure: false,
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::{FORMAT, Header, Results};
+    use crate::statistics::tests::Normal;
+
+    struct Maker {
+        run: Results,
+        normal: Normal,
+    }
+
+    impl Maker {
+        fn new(experiment: &str) -> Maker {
+            let header = Header {
+                format: FORMAT,
+                name: "a".to_owned(),
+                experiment: experiment.to_owned(),
+                started: String::new(),
+                command: String::new(),
+                parameters: BTreeMap::new(),
+                machine: BTreeMap::new(),
+                seed: 1,
+            };
+            let run = Results {
+                header,
+                records: vec![],
+                torn_bytes: 0,
+            };
+            Maker {
+                run,
+                normal: Normal(77),
+            }
+        }
+
+        fn put(
+            &mut self,
+            backend: &str,
+            case: &[(&str, f64)],
+            measure: &str,
+            value: f64,
+            rounds: u32,
+            noise: f64,
+        ) {
+            for round in 0..rounds {
+                self.run.records.push(Record {
+                    experiment: self.run.header.experiment.clone(),
+                    backend: backend.to_owned(),
+                    case: case
+                        .iter()
+                        .map(|(name, value)| (name.to_string(), value.to_string()))
+                        .collect(),
+                    round,
+                    age: 2.0,
+                    measure: measure.to_owned(),
+                    value: value * (noise * self.normal.next()).exp(),
+                    load: 1.0,
+                });
+            }
+        }
+    }
+
+    fn speeds(rounds: u32, noise: f64) -> Results {
+        let mut maker = Maker::new("break-even");
+        for bytes in [4096.0, 16384.0, 65536.0, 262144.0] {
+            let case = [("object_bytes", bytes)];
+            // Equal at 32 KB.
+            maker.put(
+                "sqlite",
+                &case,
+                "read_mb_s",
+                100.0 * (32768.0_f64 / bytes).powf(0.5),
+                rounds,
+                noise,
+            );
+            maker.put("ext4", &case, "read_mb_s", 100.0, rounds, noise);
+        }
+        maker.run
+    }
+
+    fn volumes(rounds: u32, noise: f64) -> Results {
+        let mut maker = Maker::new("volume");
+        for (occupancy, pool, fragments) in [
+            (0.5, 1000.0, 1.1),
+            (0.8, 400.0, 1.12),
+            (0.9, 200.0, 2.0),
+            (0.975, 50.0, 4.0),
+        ] {
+            let case = [
+                ("object_bytes", 262144.0),
+                ("volume_bytes", 5e8),
+                ("occupancy", occupancy),
+            ];
+            maker.put("ext4", &case, "fragments_mean", fragments, rounds, noise);
+            maker.put("ext4", &case, "free_pool_objects", pool, rounds, 0.0);
+            maker.put("larder", &case, "fragments_mean", 1.0, rounds, noise / 4.0);
+            maker.put("larder", &case, "free_pool_objects", pool, rounds, 0.0);
+        }
+        maker.run
+    }
+
+    #[test]
+    fn thresholds_are_found() {
+        let advice = advise(&Data::new(vec![speeds(3, 0.05), volumes(3, 0.05)]));
+        for word in [
+            "SQLite below 3",
+            "fill ext4 to less than 90 %",
+            "keep room for more than 200 objects on ext4",
+        ] {
+            assert!(advice.paragraph.contains(word), "{}", advice.paragraph);
+        }
+        let larder: Vec<&Answer> = advice
+            .answers
+            .iter()
+            .filter(|answer| answer.question.starts_with("Larder: how"))
+            .collect();
+        assert!(
+            larder
+                .iter()
+                .any(|answer| answer.answer == "no harm up to 97.5 %"),
+            "{larder:?}"
+        );
+        assert!(
+            larder.iter().any(|answer| answer.answer == "50 are enough"),
+            "{larder:?}"
+        );
+    }
+
+    #[test]
+    fn noise_and_single_rounds_give_no_threshold() {
+        for (rounds, noise) in [(1, 0.05), (2, 3.0)] {
+            let advice = advise(&Data::new(vec![
+                speeds(rounds, noise),
+                volumes(rounds, noise),
+            ]));
+            // ADVICE-1
+            assert!(
+                advice.paragraph.starts_with("No threshold"),
+                "{}",
+                advice.paragraph
+            );
+            assert!(advice.answers.iter().all(|answer| !answer.is_sure));
+        }
+        assert!(
+            advise(&Data::new(vec![]))
+                .paragraph
+                .starts_with("No threshold")
+        );
+    }
+}
