@@ -26,7 +26,7 @@ mod acl;
 mod copy;
 mod database;
 mod files;
-mod gate;
+
 mod guarded;
 mod handle;
 mod listing;
@@ -36,6 +36,7 @@ mod readonly;
 mod set_id;
 mod stores;
 mod transaction;
+mod turnstile;
 mod types;
 mod xattr;
 

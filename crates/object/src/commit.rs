@@ -445,6 +445,7 @@ impl Engine {
             horizon.is_none_or(|horizon| horizon <= self.known_seq()),
             "COMMIT-3"
         );
+        debug_assert!(horizon.is_none() || self.private.is_none(), "PRIVATE-4");
         let mut set = ChangeSet {
             allocated: group.allocated,
             retired: group.retired,
