@@ -33,6 +33,7 @@ mod setting;
 mod sides;
 mod steady;
 mod stream;
+mod txn;
 mod yardsticks;
 
 use std::fs;
@@ -64,8 +65,9 @@ const VERBS: [(&str, Verb); 7] = [
 ];
 
 /// The others.
-const MORE_VERBS: [(&str, Verb); 3] = [
+const MORE_VERBS: [(&str, Verb); 4] = [
     ("files", files::run),
+    ("txn", txn::run),
     ("mount", mount::run),
     ("dbfs", dbfs::run),
 ];
@@ -84,6 +86,7 @@ usage: cargo xtask bench [VERB] [FLAGS]
   blobs          beside SQLite and PostgreSQL
   steady         whether the last rounds are as fast as the first
   mount          programs on the mount, beside the plain filesystem, JuiceFS and what FUSE allows
+  txn            transactions of a row and a file, beside SQLite alone and beside a safe write and a row
   dbfs           the table of the DBFS paper: the device's limit, the plain filesystem, the mount
 
   --quick            at most a minute (mount, dbfs: three)

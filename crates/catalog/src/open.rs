@@ -3,7 +3,6 @@
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::guards::Guards;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
-use crate::transaction::Stage;
 use crate::{Catalog, Writer, codec, log_vfs, meta, stores};
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
@@ -139,7 +138,7 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
         page_bytes,
         writer: Mutex::new(Writer {
             connection,
-            stage: Stage::Idle,
+            stage: Default::default(),
             data_version,
             guards: Guards::default(),
         }),

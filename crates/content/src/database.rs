@@ -2,10 +2,10 @@
 
 use crate::environment::joined;
 use crate::files::FilesProvider;
-use crate::gate::{Gate, Pool};
 use crate::path::split_path;
 use crate::provider::{FileHandle, ProviderFactory, StoreProvider};
 use crate::readonly::ReadonlyProvider;
+use crate::turnstile::{Pool, Turnstile};
 use crate::types::{Attr, Caller, NewNode, NodeId, RenameMode, SetAttr, XattrMode};
 use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
 use larder_object::format::{Extent, FileKind, Ino, Name, NameError, StoreId};
@@ -78,13 +78,13 @@ pub(crate) struct Shared {
     pub(crate) factories: Arc<HashMap<String, ProviderFactory>>,
     pub(crate) stores: RwLock<Vec<MountedStore>>,
     pub(crate) pool: Arc<Pool>,
-    /// What a transaction sees passes its gate; none: the database itself.
-    pub(crate) gate: Option<Arc<Gate>>,
+    /// What a transaction sees passes its turnstile; none: the database itself.
+    pub(crate) turnstile: Option<Arc<Turnstile>>,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.gate.is_some() {
+        if self.turnstile.is_some() {
             return; // The engine serves other transactions.
         }
         self.pool.clear();
@@ -137,7 +137,7 @@ impl Database {
             factories: Arc::new(factories),
             stores: RwLock::default(),
             pool: Arc::default(),
-            gate: None,
+            turnstile: None,
         };
         let database = Database {
             shared: Arc::new(shared),
@@ -182,7 +182,7 @@ impl Database {
         )?;
         match found {
             // In a transaction: a name on the way is not yet what a caller was told.
-            Place::Node(attr) if self.shared.gate.is_some() => self.attr(attr.node),
+            Place::Node(attr) if self.shared.turnstile.is_some() => self.attr(attr.node),
             Place::Node(attr) => Ok(attr),
             Place::Directory(node) => self.attr(node),
         }

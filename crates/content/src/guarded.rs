@@ -1,7 +1,7 @@
-//! Providers and handles of a transaction: each call passes the transaction's gate.
+//! Providers and handles of a transaction: each call passes the transaction's turnstile.
 
-use crate::gate::{Gate, HandleSlot, lock};
 use crate::provider::{FileHandle, StoreProvider};
+use crate::turnstile::{HandleSlot, Turnstile, lock};
 use crate::types::{
     AllocateMode, Attr, Caller, DirEntry, NewNode, RenameMode, SeekTarget, SetAttr, XattrMode,
 };
@@ -14,22 +14,26 @@ pub(crate) struct GuardedProvider {
     inner: Arc<dyn StoreProvider>,
     /// The store whose table it shows.
     table: StoreId,
-    gate: Arc<Gate>,
+    turnstile: Arc<Turnstile>,
 }
 
 impl GuardedProvider {
     pub(crate) fn new(
         inner: Arc<dyn StoreProvider>,
         table: StoreId,
-        gate: Arc<Gate>,
+        turnstile: Arc<Turnstile>,
     ) -> GuardedProvider {
-        GuardedProvider { inner, table, gate }
+        GuardedProvider {
+            inner,
+            table,
+            turnstile,
+        }
     }
 
     /// A call that tells what an inode is, or what is in it.
     fn tell<T>(&self, ino: impl FnOnce(&T) -> Ino, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        let told = self.gate.enter(call)?;
-        self.gate.engine().note_told(self.table, ino(&told));
+        let told = self.turnstile.enter(call)?;
+        self.turnstile.engine().note_told(self.table, ino(&told));
         Ok(told)
     }
 
@@ -37,20 +41,20 @@ impl GuardedProvider {
         &self,
         open: impl FnOnce() -> Result<(Attr, Box<dyn FileHandle>)>,
     ) -> Result<(Attr, Box<dyn FileHandle>)> {
-        let (attr, slot) = self.gate.enter_with(|handles| {
+        let (attr, slot) = self.turnstile.enter_with(|handles| {
             let (attr, handle) = open()?;
             Ok((attr, handles.add(handle)))
         })?;
-        let gate = Arc::clone(&self.gate);
-        Ok((attr, Box::new(GuardedHandle { slot, gate })))
+        let turnstile = Arc::clone(&self.turnstile);
+        Ok((attr, Box::new(GuardedHandle { slot, turnstile })))
     }
 }
 
-/// Calls that only pass the gate.
+/// Calls that only pass the turnstile.
 macro_rules! guarded_calls {
     ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
         fn $name(&self, $($arg: $type),*) -> Result<$out> {
-            self.gate.enter(|| self.inner.$name($($arg),*))
+            self.turnstile.enter(|| self.inner.$name($($arg),*))
         }
     )*};
 }
@@ -135,17 +139,17 @@ impl StoreProvider for GuardedProvider {
 /// A handle that ends with its transaction.
 struct GuardedHandle {
     slot: HandleSlot,
-    gate: Arc<Gate>,
+    turnstile: Arc<Turnstile>,
 }
 
 /// The same for handles.
 macro_rules! guarded_handle_calls {
     ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
         fn $name(&self, $($arg: $type),*) -> Result<$out> {
-            self.gate.enter(|| match lock(&self.slot).as_ref() {
+            self.turnstile.enter(|| match lock(&self.slot).as_ref() {
                 Some(handle) => handle.$name($($arg),*),
-                // The gate is closed before its handles are.
-                None => Err(self.gate.ended()),
+                // The turnstile is closed before its handles are.
+                None => Err(self.turnstile.ended()),
             })
         }
     )*};
@@ -173,6 +177,6 @@ impl FileHandle for GuardedHandle {
 
 impl Drop for GuardedHandle {
     fn drop(&mut self) {
-        self.gate.close_handle(&self.slot);
+        self.turnstile.close_handle(&self.slot);
     }
 }

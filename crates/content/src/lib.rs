@@ -27,7 +27,7 @@ mod copy;
 mod database;
 mod environment;
 mod files;
-mod gate;
+
 mod guarded;
 mod handle;
 mod listing;
@@ -38,6 +38,7 @@ mod readonly;
 mod set_id;
 mod stores;
 mod transaction;
+mod turnstile;
 mod types;
 mod xattr;
 

@@ -130,8 +130,8 @@ impl Database {
     }
 
     fn note_stores(&self) {
-        if let Some(gate) = &self.shared.gate {
-            gate.note_stores();
+        if let Some(turnstile) = &self.shared.turnstile {
+            turnstile.note_stores();
         }
     }
 

@@ -3,7 +3,7 @@
 //! # Words
 //! A *short* transaction reads one moment of the database, its *snapshot*. With its first change it takes the
 //! turn (docs/decisions/0002-turn.md): from then on nobody else changes anything until it ends, so it is for
-//! moments, not minutes. Its *gate* is what every call passes: it lets one in at a time, and none after
+//! moments, not minutes. Its *turnstile* is what every call passes: it lets one in at a time, and none after
 //! the end.
 //!
 //! ```text
@@ -20,9 +20,9 @@
 //! * `CONTENT-7` After the end of a transaction its handles, and everything else of it, answer an error.
 
 use crate::database::{Database, MountedStore, Shared};
-use crate::gate::Gate;
 use crate::guarded::GuardedProvider;
 use crate::provider::{ProviderContext, StoreProvider};
+use crate::turnstile::Turnstile;
 use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlResult, SqlValue, StoreRow};
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -58,7 +58,7 @@ impl Default for TransactionOptions {
 /// the whole database (`check`, `defrag`, `shrink`, …) answers [`ErrorKind::Unsupported`].
 pub struct Transaction {
     view: Database,
-    gate: Arc<Gate>,
+    turnstile: Arc<Turnstile>,
     host: Database,
 }
 
@@ -72,7 +72,7 @@ impl Database {
 
     /// The same with options.
     pub fn begin_with(&self, options: &TransactionOptions) -> Result<Transaction> {
-        if self.shared.gate.is_some() {
+        if self.shared.turnstile.is_some() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "a transaction cannot hold another one; use a savepoint",
@@ -80,20 +80,20 @@ impl Database {
         }
         let engine = self.shared.pool.take(&self.shared.engine)?;
         let pool = Arc::clone(&self.shared.pool);
-        let gate = Gate::new(
+        let turnstile = Turnstile::new(
             engine,
             pool,
             Arc::clone(&self.shared) as _,
             options.turn_max,
         );
-        let gate = Arc::new(gate);
+        let turnstile = Arc::new(turnstile);
         let view = Database {
             shared: Arc::new(Shared {
-                engine: Arc::clone(gate.engine()),
+                engine: Arc::clone(turnstile.engine()),
                 factories: Arc::clone(&self.shared.factories),
                 stores: RwLock::default(),
                 pool: Arc::default(),
-                gate: Some(Arc::clone(&gate)),
+                turnstile: Some(Arc::clone(&turnstile)),
             }),
         };
         let stores = self.read_stores();
@@ -109,9 +109,13 @@ impl Database {
             .unwrap_or_else(PoisonError::into_inner) = mine.collect();
         drop(stores);
         let host = self.clone();
-        let transaction = Transaction { view, gate, host };
+        let transaction = Transaction {
+            view,
+            turnstile,
+            host,
+        };
         if options.takes_turn {
-            transaction.gate.take_turn()?;
+            transaction.turnstile.take_turn()?;
         }
         Ok(transaction)
     }
@@ -143,7 +147,7 @@ impl Database {
 impl Database {
     /// The engine, for what is not part of a transaction.
     pub(crate) fn whole(&self) -> Result<&Arc<Engine>> {
-        match &self.shared.gate {
+        match &self.shared.turnstile {
             None => Ok(&self.shared.engine),
             Some(_) => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -155,9 +159,9 @@ impl Database {
     /// Runs an operation that passes no provider.
     pub(crate) fn enter<T>(&self, work: impl FnOnce(&Engine) -> Result<T>) -> Result<T> {
         let engine = &self.shared.engine;
-        match &self.shared.gate {
+        match &self.shared.turnstile {
             None => work(engine),
-            Some(gate) => gate.enter(|| work(engine)),
+            Some(turnstile) => turnstile.enter(|| work(engine)),
         }
     }
 }
@@ -171,11 +175,11 @@ impl Shared {
             store: row.store,
             table_store: row.table_store,
         });
-        Some(match &self.gate {
-            Some(gate) => Arc::new(GuardedProvider::new(
+        Some(match &self.turnstile {
+            Some(turnstile) => Arc::new(GuardedProvider::new(
                 provider,
                 row.table_store,
-                Arc::clone(gate),
+                Arc::clone(turnstile),
             )),
             None => provider,
         })
@@ -189,26 +193,30 @@ impl Transaction {
     /// failed; those before it stay, and so does the transaction. Refused: statements that begin or end
     /// transactions, ATTACH, settings, temporary tables.
     pub fn sql(&self, sql: &str, parameters: &[SqlValue]) -> Result<SqlResult> {
-        self.gate
-            .enter(|| self.gate.engine().execute_in_transaction(sql, parameters))
+        self.turnstile.enter(|| {
+            self.turnstile
+                .engine()
+                .execute_in_transaction(sql, parameters)
+        })
     }
 
     /// A moment to go back to.
     pub fn savepoint(&self) -> Result<Savepoint> {
-        self.gate.enter(|| self.gate.engine().set_savepoint())
+        self.turnstile
+            .enter(|| self.turnstile.engine().set_savepoint())
     }
 
     /// Takes back everything since the savepoint, which stays; later ones are gone. Handles stay open.
     /// [`ErrorKind::InvalidInput`] when it is gone itself.
     pub fn roll_back_to(&self, savepoint: Savepoint) -> Result<()> {
-        self.gate
-            .enter(|| self.gate.engine().roll_back_to(savepoint))
+        self.turnstile
+            .enter(|| self.turnstile.engine().roll_back_to(savepoint))
     }
 
     /// Forgets the savepoint and later ones; what was done since stays.
     pub fn release(&self, savepoint: Savepoint) -> Result<()> {
-        self.gate
-            .enter(|| self.gate.engine().release_savepoint(savepoint))
+        self.turnstile
+            .enter(|| self.turnstile.engine().release_savepoint(savepoint))
     }
 
     /// Commits, durably; handles of the transaction are closed. Then everything is seen through the
@@ -216,7 +224,7 @@ impl Transaction {
     /// deferred constraint refuses it. [`ErrorKind::Stopped`]: nobody knows before the database is opened
     /// again. Cost: two flushes; nothing when nothing was changed.
     pub fn commit(&self) -> Result<()> {
-        match self.gate.commit()? {
+        match self.turnstile.commit()? {
             true => self.host.reload_stores(),
             false => Ok(()),
         }
@@ -224,7 +232,7 @@ impl Transaction {
 
     /// Takes everything back. Nothing of the transaction is left, and its space is free. Idempotent.
     pub fn abort(&self) {
-        self.gate.abort();
+        self.turnstile.abort();
     }
 }
 
@@ -238,6 +246,6 @@ impl Deref for Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        self.gate.abort();
+        self.turnstile.abort();
     }
 }

@@ -140,7 +140,7 @@ fn an_aborted_transaction_leaves_no_trace() {
                 assert!(refused.to_string().contains("aborted"), "{refused}");
             }
         }
-        assert_eq!(live_bytes(&db), before);
+        assert_eq!(live_bytes(&db), before, "PRIVATE-3");
         assert!(!exists(&db, "/big") && !exists(&db, "/again"));
         assert_eq!(db.get(b"/kept").unwrap(), pattern(100_000, 1));
         assert_eq!(ask(&db, "SELECT count(*) FROM note"), Some(integer(0)));

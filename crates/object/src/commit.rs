@@ -438,6 +438,7 @@ impl Engine {
             "COMMIT-3"
         );
         let is_alone = !group.has_others;
+        debug_assert!(horizon.is_none() || self.private.is_none(), "PRIVATE-4");
         let mut set = ChangeSet {
             allocated: group.allocated,
             retired: group.retired,

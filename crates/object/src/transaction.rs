@@ -573,6 +573,7 @@ impl Engine {
     fn commit_changes(&self, private: &Private) -> Result<()> {
         self.check_running()?;
         private.host.check_running()?;
+        debug_assert!(self.turn.is_held(), "PRIVATE-1");
         self.place_unsettled()?;
         self.commit_now()?;
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");

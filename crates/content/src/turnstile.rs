@@ -28,17 +28,17 @@ pub(crate) struct Handles {
 }
 
 /// What every call of a transaction passes.
-pub(crate) struct Gate {
+pub(crate) struct Turnstile {
     engine: Arc<Engine>,
     pool: Arc<Pool>,
     /// Keeps the database open.
     _host: Arc<dyn Any + Send + Sync>,
     turn_max: Duration,
-    state: Mutex<GateState>,
+    state: Mutex<TurnstileState>,
 }
 
 #[derive(Default)]
-struct GateState {
+struct TurnstileState {
     handles: Handles,
     /// Why nothing more is possible, once that is so.
     ended: Option<(ErrorKind, String)>,
@@ -97,7 +97,7 @@ impl Handles {
     }
 }
 
-impl GateState {
+impl TurnstileState {
     fn require_open(&self) -> Result<()> {
         match &self.ended {
             None => Ok(()),
@@ -106,15 +106,15 @@ impl GateState {
     }
 }
 
-impl Gate {
-    /// The gate of a transaction that `engine` serves.
+impl Turnstile {
+    /// The turnstile of a transaction that `engine` serves.
     pub(crate) fn new(
         engine: Arc<Engine>,
         pool: Arc<Pool>,
         host: Arc<dyn Any + Send + Sync>,
         turn_max: Duration,
-    ) -> Gate {
-        Gate {
+    ) -> Turnstile {
+        Turnstile {
             engine,
             pool,
             _host: host,
@@ -129,13 +129,13 @@ impl Gate {
     }
 
     /// Runs one operation.
-    pub(crate) fn enter<T>(self: &Arc<Gate>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn enter<T>(self: &Arc<Turnstile>, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.enter_with(|_| work())
     }
 
     /// The same for one that opens a handle.
     pub(crate) fn enter_with<T>(
-        self: &Arc<Gate>,
+        self: &Arc<Turnstile>,
         work: impl FnOnce(&mut Handles) -> Result<T>,
     ) -> Result<T> {
         let mut state = lock(&self.state);
@@ -165,7 +165,7 @@ impl Gate {
     }
 
     /// Takes the turn now.
-    pub(crate) fn take_turn(self: &Arc<Gate>) -> Result<()> {
+    pub(crate) fn take_turn(self: &Arc<Turnstile>) -> Result<()> {
         let mut state = lock(&self.state);
         self.engine.take_turn()?;
         self.pool.watch.begin(self)?;
@@ -189,7 +189,7 @@ impl Gate {
         }
     }
 
-    fn expire(&self, state: &mut GateState) {
+    fn expire(&self, state: &mut TurnstileState) {
         let why = format!(
             "the transaction kept the turn for more than {} s and was rolled back; make it shorter, or use a long transaction, which keeps nobody waiting",
             self.turn_max.as_secs_f32()
@@ -198,7 +198,7 @@ impl Gate {
     }
 
     /// Rolls back (`CONTENT-7`).
-    fn end(&self, state: &mut GateState, kind: ErrorKind, why: String) {
+    fn end(&self, state: &mut TurnstileState, kind: ErrorKind, why: String) {
         if state.ended.is_some() {
             return;
         }
@@ -275,17 +275,17 @@ struct WatchState {
     has_thread: bool,
     is_over: bool,
     /// The transaction that has the turn, or had it last.
-    gate: Weak<Gate>,
+    turnstile: Weak<Turnstile>,
     /// When the thread looks again.
     wakes_at: Option<Instant>,
 }
 
 impl Watch {
     /// Watches this transaction from now on: it has just got the turn.
-    pub(crate) fn begin(&self, gate: &Arc<Gate>) -> Result<()> {
+    pub(crate) fn begin(&self, turnstile: &Arc<Turnstile>) -> Result<()> {
         let mut state = lock(&self.shared.state);
-        state.gate = Arc::downgrade(gate);
-        let due = Instant::now() + gate.turn_max();
+        state.turnstile = Arc::downgrade(turnstile);
+        let due = Instant::now() + turnstile.turn_max();
         if state.wakes_at.is_some_and(|at| at > due) {
             self.shared.changed.notify_one();
         }
@@ -315,10 +315,10 @@ impl Watched {
     fn run(&self) {
         let mut state = lock(&self.state);
         while !state.is_over {
-            let gate = state.gate.upgrade();
+            let turnstile = state.turnstile.upgrade();
             drop(state);
             // Dropping the last reference may close the database: without a lock.
-            let pause = gate.map_or(FOREVER, |gate| pause_for(&gate));
+            let pause = turnstile.map_or(FOREVER, |turnstile| pause_for(&turnstile));
             state = lock(&self.state);
             if state.is_over {
                 return;
@@ -336,16 +336,16 @@ impl Watched {
 }
 
 /// Ends the transaction if it is time; says when to look again.
-fn pause_for(gate: &Arc<Gate>) -> Duration {
-    let Some(held) = gate.engine().turn_held_for() else {
+fn pause_for(turnstile: &Arc<Turnstile>) -> Duration {
+    let Some(held) = turnstile.engine().turn_held_for() else {
         return FOREVER;
     };
-    let left = gate.turn_max().saturating_sub(held);
+    let left = turnstile.turn_max().saturating_sub(held);
     if !left.is_zero() {
         return left;
     }
-    if gate.engine().is_turn_wanted() {
-        gate.expire_if_idle();
+    if turnstile.engine().is_turn_wanted() {
+        turnstile.expire_if_idle();
     }
     LOOK
 }
