@@ -64,6 +64,7 @@ use error::{Failure, Result};
 use helper::Helper;
 use output::Output;
 use std::process::ExitCode;
+use txn_args::TxnVerb;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
@@ -114,7 +115,12 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Stats(args) => stats::stats(&args, out),
         Verb::Trace(args) => trace::trace(&args, out),
         Verb::Check(args) => report::check(&args, out),
-        Verb::Txn(verb) => txn::txn(&verb, out),
+        Verb::Txn(TxnVerb::Run(args)) => txn_run::run(&args, out),
+        Verb::Txn(TxnVerb::Begin(args)) => txn::begin(&args, out),
+        Verb::Txn(TxnVerb::Status(args)) => txn::status(&args, out),
+        Verb::Txn(TxnVerb::Commit(args)) => txn::commit(&args, out),
+        Verb::Txn(TxnVerb::Abort(args)) => txn::abort(&args),
+        Verb::Txn(TxnVerb::List(args)) => txn::list(&args, out),
         Verb::Completions(args) => completions(&args, out),
     }
 }

@@ -180,7 +180,9 @@ impl Engine {
         self.advance_pin()?;
         self.commit_if_due()?;
         self.grow_ahead();
-        self.compact_if_due();
+        if self.workspace.is_none() {
+            self.compact_if_due(); // WORKSPACE-8
+        }
         self.shrink_cache();
         crate::chunk_pool::rest();
         Ok(())
