@@ -60,6 +60,7 @@ mod commit;
 mod constraints;
 mod error;
 mod extents;
+mod grants;
 mod guards;
 mod log_vfs;
 mod meta;
@@ -80,6 +81,7 @@ mod workspace;
 pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange, XattrChange};
 pub use codec::dirent_order;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
+pub use grants::Grants;
 pub use larder_format as format;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
 pub use rows::{
@@ -89,7 +91,7 @@ pub use rows::{
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use sql::{SqlRow, SqlSession, SqlValue};
 pub use transaction::SqlStep;
-pub use workspace::{Conflict, GRANTS, Grants, INO_RANGE, InoRange, Merged, TransactionRow};
+pub use workspace::{Conflict, GRANTS, INO_RANGE, InoRange, Merged, TransactionRow};
 
 use error::{At, sort};
 use guards::Guards;

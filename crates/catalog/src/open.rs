@@ -129,7 +129,7 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
     let page_bytes = connection
         .pragma_query_value(None, "page_size", |row| row.get(0))
         .at("page_size")?;
-    let (workspace, grants) = crate::workspace::identify(&connection)?;
+    let (workspace, grants) = crate::grants::identify(&connection)?;
     let checkpointer = connect(&path, options, OpenFlags::empty(), CHECKPOINT_TIMEOUT)?;
     configure(&checkpointer)?;
     Ok(Catalog {

@@ -65,6 +65,7 @@ use error::{Failure, Result};
 use helper::Helper;
 use output::Output;
 use std::process::ExitCode;
+use txn_args::TxnVerb;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
@@ -116,7 +117,12 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Trace(args) => trace::trace(&args, out),
         Verb::Check(args) => report::check(&args, out),
         Verb::Lab(verb) => lab::lab(&verb, out),
-        Verb::Txn(verb) => txn::txn(&verb, out),
+        Verb::Txn(TxnVerb::Run(args)) => txn_run::run(&args, out),
+        Verb::Txn(TxnVerb::Begin(args)) => txn::begin(&args, out),
+        Verb::Txn(TxnVerb::Status(args)) => txn::status(&args, out),
+        Verb::Txn(TxnVerb::Commit(args)) => txn::commit(&args, out),
+        Verb::Txn(TxnVerb::Abort(args)) => txn::abort(&args),
+        Verb::Txn(TxnVerb::List(args)) => txn::list(&args, out),
         Verb::Completions(args) => completions(&args, out),
     }
 }

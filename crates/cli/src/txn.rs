@@ -2,25 +2,13 @@
 
 use crate::error::{At, Failure, Result, warn};
 use crate::output::Output;
-use crate::txn_args::{BeginArgs, ListArgs, OneArgs, TxnVerb};
-use crate::txn_run;
+use crate::txn_args::{BeginArgs, ListArgs, OneArgs};
 use larder::{Conflict, TRANSACTION_VARIABLE, TransactionInfo, TransactionOutcome};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// `larder txn`.
-pub(crate) fn txn(verb: &TxnVerb, out: &mut Output) -> Result<()> {
-    match verb {
-        TxnVerb::Run(args) => txn_run::run(args, out),
-        TxnVerb::Begin(args) => begin(args, out),
-        TxnVerb::Status(args) => status(args, out),
-        TxnVerb::Commit(args) => commit(args, out),
-        TxnVerb::Abort(args) => abort(args),
-        TxnVerb::List(args) => list(args, out),
-    }
-}
-
-fn begin(args: &BeginArgs, out: &mut Output) -> Result<()> {
+/// `larder txn begin`.
+pub(crate) fn begin(args: &BeginArgs, out: &mut Output) -> Result<()> {
     let (id, workspace) = larder::begin_detached(&args.db, &args.label)
         .at(|| format!("cannot begin a transaction on '{}'", args.db.display()))?;
     if out.is_json() {
@@ -44,7 +32,8 @@ fn shell_word(text: &str) -> String {
     }
 }
 
-fn status(args: &OneArgs, out: &mut Output) -> Result<()> {
+/// `larder txn status`.
+pub(crate) fn status(args: &OneArgs, out: &mut Output) -> Result<()> {
     let id = number(args)?;
     let info = infos(&args.db)?.into_iter().find(|info| info.id == id);
     let info = info.ok_or_else(|| {
@@ -58,7 +47,8 @@ fn status(args: &OneArgs, out: &mut Output) -> Result<()> {
     }
 }
 
-fn list(args: &ListArgs, out: &mut Output) -> Result<()> {
+/// `larder txn list`.
+pub(crate) fn list(args: &ListArgs, out: &mut Output) -> Result<()> {
     let infos = infos(&args.db)?;
     if out.is_json() {
         let all: Vec<Value> = infos.iter().map(document).collect();
@@ -99,14 +89,16 @@ fn line(info: &TransactionInfo) -> String {
     )
 }
 
-fn commit(args: &OneArgs, out: &mut Output) -> Result<()> {
+/// `larder txn commit`.
+pub(crate) fn commit(args: &OneArgs, out: &mut Output) -> Result<()> {
     let id = number(args)?;
     let outcome = larder::commit_long(&args.db, id)
         .at(|| format!("cannot commit transaction {id} of '{}'", args.db.display()))?;
     tell(&outcome, out)
 }
 
-fn abort(args: &OneArgs) -> Result<()> {
+/// `larder txn abort`.
+pub(crate) fn abort(args: &OneArgs) -> Result<()> {
     let id = number(args)?;
     larder::abort_long(&args.db, id)
         .at(|| format!("cannot end transaction {id} of '{}'", args.db.display()))

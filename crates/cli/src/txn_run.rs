@@ -10,7 +10,7 @@
 //! namespace too, with its own id mapped to itself; in there it may mount.
 //!
 //! # Invariants
-//! * `CLI-20` Nothing is committed unless CMD has ended with 0, no signal asked this process to end, and
+//! * `CLI-25` Nothing is committed unless CMD has ended with 0, no signal asked this process to end, and
 //!   nothing that CMD started is left.
 
 use crate::databases::open_database;
@@ -146,7 +146,7 @@ fn in_transaction(
     };
     let outcome = mount_view(&workspace, &dir).and_then(|mounted| {
         let ended = run_command(args, &workspace, &dir, is_own, signals);
-        // CLI-20: also when the program could not be started.
+        // CLI-25: also when the program could not be started.
         let rest = end_the_rest();
         let closed = unmount_view(mounted);
         let ended = ended?;

@@ -6,9 +6,10 @@ mod common;
 
 use common::OWNER;
 use larder::{
-    CreateOptions, Database, DefragOptions, LongTransaction, NewNode, OpenOptions, RenameMode,
-    SetAttr, SqlRow, SqlValue, TransactionOutcome, XattrMode,
+    CreateOptions, Database, DefragOptions, ErrorKind, LongTransaction, NewNode, OpenOptions,
+    RenameMode, SetAttr, SqlRow, SqlValue, TransactionOutcome, XattrMode,
 };
+use larder_testkit::Rng;
 use std::path::Path;
 use std::time::Duration;
 
@@ -577,7 +578,6 @@ fn what_the_parent_moves_and_patches_is_still_the_base() {
     parent
         .defrag(&[], &DefragOptions::default(), &mut |_| {})
         .unwrap();
-    parent.shrink(None, false, &mut |_, _| {}).ok();
     let mut expected = content(3 << 20, 1);
     expected[500_000..500_100].fill(77);
     expected[1_000_000..1_000_100].fill(88);
@@ -594,4 +594,360 @@ fn what_the_parent_moves_and_patches_is_still_the_base() {
     expected[1_000_000..1_000_100].fill(99);
     assert_eq!(parent.get(b"/f5").unwrap(), expected);
     assert_sound(&parent);
+}
+
+#[test]
+fn a_workspace_in_use_does_not_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = create(dir.path());
+    let (id, workspace) = larder::begin_detached(&path, "by hand").unwrap();
+    let view = open(&workspace);
+    view.put(b"/f", &content(1 << 20, 3)).unwrap();
+    for outcome in [
+        larder::abort_long(&path, id),
+        larder::commit_long(&path, id).map(drop),
+    ] {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Busy, "WORKSPACE-6");
+    }
+    let refused = view.defrag(&[], &DefragOptions::default(), &mut |_| {});
+    assert_eq!(
+        refused.unwrap_err().kind(),
+        ErrorKind::InvalidInput,
+        "WORKSPACE-8"
+    );
+    let refused = view.shrink(None, false, &mut |_, _| {});
+    assert_eq!(
+        refused.unwrap_err().kind(),
+        ErrorKind::InvalidInput,
+        "WORKSPACE-8"
+    );
+    let refused = view.create_store("more", "files", None, None);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(view.begin_long("inside").is_err());
+    let parent = open(&path);
+    let refused = parent.shrink(None, false, &mut |_, _| {});
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
+    view.close().unwrap();
+    let listed = larder::list_long(&path).unwrap();
+    assert_eq!(listed.len(), 1);
+    assert!(!listed[0].is_open && !listed[0].is_bound && listed[0].granted_bytes > 0);
+    assert_eq!(
+        larder::commit_long(&path, id).unwrap(),
+        TransactionOutcome::Committed
+    );
+    let gone = larder::commit_long(&path, id).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NotFound);
+    assert!(open(&path).get(b"/f").unwrap() == content(1 << 20, 3));
+    assert_sound(&parent);
+}
+
+#[test]
+fn a_transaction_without_its_owner_is_swept_and_one_by_hand_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = create(dir.path());
+    open(&path).put(b"/f", b"base").unwrap();
+    let (by_hand, workspace) = larder::begin_detached(&path, "by hand").unwrap();
+    let view = open(&workspace);
+    view.put(b"/f", &content(1 << 20, 3)).unwrap();
+    view.close().unwrap();
+    // A killed owner leaves rows, grants, a directory, and no lock.
+    let bound = begin(&path);
+    bound
+        .database()
+        .unwrap()
+        .put(b"/g", &content(5 << 20, 4))
+        .unwrap();
+    bound.database().unwrap().sync().unwrap();
+    let killed = bound.directory();
+    std::fs::remove_file(killed.join("owner.lock")).unwrap(); // Nobody finds its lock any more.
+    let parent = open(&path);
+    assert!(killed.exists(), "WORKSPACE-6: it is in use");
+    // Nor that of its session: what is left is what a kill leaves.
+    std::fs::remove_file(killed.join("seal.lock")).unwrap();
+    let other = open(&path);
+    assert!(!killed.exists(), "WORKSPACE-7");
+    drop(bound);
+    let listed: Vec<u64> = larder::list_long(&path)
+        .unwrap()
+        .iter()
+        .map(|info| info.id)
+        .collect();
+    assert_eq!(listed, [by_hand], "WORKSPACE-7");
+    assert_sound(&other);
+    // A directory that nobody knows is swept too.
+    std::fs::create_dir(path.join("transactions/999")).unwrap();
+    drop(open(&path));
+    assert!(!path.join("transactions/999").exists());
+    assert_eq!(
+        larder::commit_long(&path, by_hand).unwrap(),
+        TransactionOutcome::Committed
+    );
+    assert_eq!(parent.resolve(b"/f", true).unwrap().size_bytes, 1 << 20);
+    assert_sound(&parent);
+}
+
+#[test]
+fn numbers_of_inodes_never_meet() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = create(dir.path());
+    let parent = open(&path);
+    let (one, two) = (begin(&path), begin(&path));
+    for at in 0..50 {
+        for (side, database) in [
+            ("p", &parent),
+            ("1", one.database().unwrap()),
+            ("2", two.database().unwrap()),
+        ] {
+            database
+                .put(format!("/{side}{at}").as_bytes(), &content(5000, at))
+                .unwrap();
+        }
+    }
+    parent.sync().unwrap();
+    assert_eq!(conflicts(two.commit().unwrap()), Vec::<String>::new());
+    assert_eq!(conflicts(one.commit().unwrap()), Vec::<String>::new());
+    std::thread::sleep(Duration::from_millis(100));
+    let count = sql(
+        &parent,
+        "SELECT count(DISTINCT ino), count(*) FROM main_dirent",
+    );
+    assert_eq!(
+        count,
+        [[SqlValue::Integer(150), SqlValue::Integer(150)]],
+        "WORKSPACE-5"
+    );
+    assert_sound(&parent);
+}
+
+/// Random changes on both sides of a small tree; what comes of it is compared path by path, aspect by
+/// aspect, with what a merge must be.
+#[test]
+fn a_merge_is_what_both_sides_did_or_names_what_both_touched() {
+    let (mut merged, mut refused) = (0, 0);
+    for seed in 0..40 {
+        match random_round(seed) {
+            true => merged += 1,
+            false => refused += 1,
+        }
+    }
+    assert!(
+        merged >= 5 && refused >= 5,
+        "{merged} merged, {refused} refused"
+    );
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    ino: u64,
+    mode: u32,
+    content: Option<Vec<u8>>,
+}
+
+type Look = std::collections::BTreeMap<String, Seen>;
+
+fn look(database: &Database) -> Look {
+    database.sync().unwrap();
+    let mut found = Look::new();
+    for row in sql(
+        database,
+        "SELECT path, ino, kind FROM main_path JOIN main USING (ino) WHERE path <> '/'",
+    ) {
+        let [
+            SqlValue::Text(path),
+            SqlValue::Integer(ino),
+            SqlValue::Text(kind),
+        ] = &row[..]
+        else {
+            panic!("{row:?}")
+        };
+        let content = (kind == "file").then(|| database.get(path.as_bytes()).unwrap());
+        let seen = Seen {
+            ino: *ino as u64,
+            mode: mode(database, path),
+            content,
+        };
+        found.insert(path.clone(), seen);
+    }
+    found
+}
+
+fn random_round(seed: u64) -> bool {
+    let mut rng = Rng::new(seed);
+    let dir = tempfile::tempdir().unwrap();
+    let path = create(dir.path());
+    let parent = open(&path);
+    for at in 0..3 {
+        mkdir(&parent, &format!("/d{at}"));
+        for file in 0..4 {
+            let length = 1000 + rng.below(80_000) as usize;
+            parent
+                .put(
+                    format!("/d{at}/f{file}").as_bytes(),
+                    &content(length, rng.bits() as u8),
+                )
+                .unwrap();
+        }
+    }
+    parent.sync().unwrap();
+    let base = look(&parent);
+    let txn = begin(&path);
+    let view = txn.database().unwrap();
+    let count = 1 + rng.below(7);
+    for _ in 0..count {
+        random_change(view, &mut rng, "h");
+        random_change(&parent, &mut rng, "t");
+        if rng.chance(30) {
+            view.sync().unwrap();
+            parent.sync().unwrap();
+        }
+    }
+    view.sync().unwrap();
+    parent.sync().unwrap();
+    let (here, there) = (look(view), look(&parent));
+    assert_sound(view);
+    let found = conflicts(txn.commit().unwrap());
+    std::thread::sleep(Duration::from_millis(60));
+    let after = look(&parent);
+    assert_sound(&parent);
+    let differs = |one: Option<&Seen>, other: Option<&Seen>| one != other;
+    if !found.is_empty() {
+        assert_eq!(after, there, "seed {seed}: WORKSPACE-4");
+        for line in &found {
+            // A conflict names what both sides touched: the path, or one above or below it.
+            let at = line.split(": ").next().unwrap();
+            let inos: Vec<u64> = [&base, &here, &there]
+                .iter()
+                .filter_map(|side| Some(side.get(at)?.ino))
+                .collect();
+            let of_inos = |side: &Look| -> Vec<(String, Seen)> {
+                let named = side.iter().filter(|(_, seen)| inos.contains(&seen.ino));
+                named.map(|(path, seen)| (path.clone(), seen.clone())).collect()
+            };
+            let touches = |side: &Look| {
+                let mut paths = base.keys().chain(side.keys());
+                let by_path = paths.any(|path| {
+                    let related = path == at
+                        || path.starts_with(&format!("{at}/"))
+                        || at.starts_with(&format!("{path}/"));
+                    related && differs(base.get(path), side.get(path))
+                });
+                by_path || of_inos(side) != of_inos(&base)
+            };
+            assert!(touches(&here) && touches(&there), "seed {seed}: {line}");
+        }
+        return false;
+    }
+    let paths: std::collections::BTreeSet<&String> = base
+        .keys()
+        .chain(here.keys())
+        .chain(there.keys())
+        .chain(after.keys())
+        .collect();
+    for path in paths {
+        let [was, ours, theirs, now] = [&base, &here, &there, &after].map(|side| side.get(path));
+        if ours == was {
+            assert_eq!(now, theirs, "seed {seed}: {path} was changed there only");
+        } else if theirs == was || theirs == ours {
+            assert_eq!(now, ours, "seed {seed}: {path} was changed here only");
+        } else {
+            // Both changed it: only another aspect each merges.
+            let [Some(was), Some(ours), Some(theirs), Some(now)] = [was, ours, theirs, now] else {
+                panic!("seed {seed}: {path} was changed on both sides, and merged")
+            };
+            let mode = if ours.mode == was.mode {
+                theirs.mode
+            } else {
+                ours.mode
+            };
+            let content = if ours.content == was.content {
+                &theirs.content
+            } else {
+                &ours.content
+            };
+            assert!(
+                ours.content == was.content || theirs.content == was.content,
+                "seed {seed}: {path}"
+            );
+            assert_eq!(
+                (now.mode, &now.content),
+                (mode, content),
+                "seed {seed}: {path}"
+            );
+        }
+    }
+    true
+}
+
+fn random_change(database: &Database, rng: &mut Rng, side: &str) {
+    let names: Vec<(String, bool)> = look(database)
+        .into_iter()
+        .map(|(path, seen)| (path, seen.content.is_some()))
+        .collect();
+    let files: Vec<&String> = names
+        .iter()
+        .filter(|(_, is_file)| *is_file)
+        .map(|(path, _)| path)
+        .collect();
+    let dirs: Vec<&String> = names
+        .iter()
+        .filter(|(_, is_file)| !*is_file)
+        .map(|(path, _)| path)
+        .collect();
+    if files.is_empty() || dirs.is_empty() {
+        return;
+    }
+    let file = (*rng.pick(&files)).clone();
+    let dir = (*rng.pick(&dirs)).clone();
+    let node = |path: &str| database.resolve(path.as_bytes(), false).unwrap().node;
+    match rng.below(10) {
+        0 => drop(
+            database
+                .put(
+                    file.as_bytes(),
+                    &content(rng.below(90_000) as usize, rng.bits() as u8),
+                )
+                .unwrap(),
+        ),
+        1 => {
+            let handle = database.open_file(node(&file), true).unwrap();
+            handle
+                .write_at(rng.below(50_000), &[rng.bits() as u8; 300])
+                .unwrap();
+        }
+        2 => chmod(database, &file, 0o600 + rng.below(7) as u32),
+        3 => remove(database, file.as_bytes()),
+        4 | 5 => {
+            let path = format!("{dir}/{side}{}", rng.below(4));
+            database
+                .put(
+                    path.as_bytes(),
+                    &content(rng.below(50_000) as usize, rng.bits() as u8),
+                )
+                .unwrap();
+        }
+        6 => drop(
+            database
+                .put(format!("{dir}/n{}", rng.below(6)).as_bytes(), b"new")
+                .unwrap(),
+        ),
+        7 => {
+            let to = format!("{dir}/r{}", rng.below(12));
+            if database.resolve(to.as_bytes(), false).is_err() {
+                rename(database, &file, &to);
+            }
+        }
+        8 => {
+            let path = format!("/d{}", 3 + rng.below(6));
+            if database.resolve(path.as_bytes(), false).is_err() {
+                mkdir(database, &path);
+            }
+        }
+        _ => {
+            let (parent, name) = database.resolve_parent(dir.as_bytes()).unwrap();
+            // Full ones stay.
+            if let Err(error) = database.remove_dir(parent, &name) {
+                assert_eq!(error.kind(), ErrorKind::NotEmpty);
+            }
+        }
+    }
 }

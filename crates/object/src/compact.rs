@@ -23,6 +23,7 @@ use crate::engine::{Engine, lock};
 use crate::map::Mapped;
 use crate::node::{Node, NodeState};
 use crate::room::Room;
+use crate::workspace::NO_MOVES;
 use crate::{ErrorKind, Result};
 use larder_space::format::Extent;
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
@@ -83,6 +84,7 @@ impl Engine {
         from: &mut Option<u64>,
         limits: &MoveLimits<'_>,
     ) -> Result<Moved> {
+        self.require_parent(NO_MOVES)?;
         let first = from.take().unwrap_or(0);
         let _pinned = self.begin_read();
         if node.lock().content.is_provisional {
@@ -129,6 +131,7 @@ impl Engine {
         to: Option<Extent>,
         limits: &MoveLimits<'_>,
     ) -> Result<Moved> {
+        self.require_parent(NO_MOVES)?;
         let _pinned = self.begin_read();
         let Some(runs) = self.stable_runs(node, 0, u64::MAX, Some(from))? else {
             return Ok(Moved::Busy);

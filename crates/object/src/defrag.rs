@@ -23,7 +23,6 @@ use crate::compact::{MoveLimits, Moved, count_fragments, is_survivable};
 use crate::engine::{Edit, Engine, lock};
 use crate::node::Node;
 use crate::report::{DefragObject, DefragOptions, DefragReport};
-use crate::workspace::NO_MOVES;
 use crate::{ErrorKind, Result};
 use larder_catalog::{ExtentRow, GRANTS};
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
@@ -141,9 +140,6 @@ impl Engine {
 
     /// Starts a step if one is due. Called at every tick.
     pub(crate) fn compact_if_due(self: &Arc<Engine>) {
-        if self.workspace.is_some() {
-            return; // WORKSPACE-8
-        }
         let is_quiet = lock(&self.group).is_empty();
         {
             let mut compactor = lock(&self.compactor);
@@ -177,7 +173,6 @@ impl Engine {
     /// or makes room for it, within the credit (`COMPACT-5`). Does nothing while another session has
     /// the turn.
     pub fn compact_step(&self) -> Result<CompactStep> {
-        self.require_parent(NO_MOVES)?;
         let found = lock(&self.compactor).find_due(true);
         let Some((key, candidate)) = found else {
             return Ok(CompactStep::default());
@@ -249,7 +244,6 @@ impl Engine {
         options: &DefragOptions,
         on_object: &mut dyn FnMut(&DefragObject),
     ) -> Result<DefragReport> {
-        self.require_parent(NO_MOVES)?;
         self.sync()?;
         self.apply_now()?;
         let mut report = DefragReport {

@@ -61,6 +61,7 @@ use crate::map::Mapped;
 use crate::node::{Node, NodeState};
 use crate::overlay::{Applied, InPlace, Patches, Run};
 use crate::whole::Fate;
+use crate::workspace::NO_MOVES;
 use crate::write_path::ContentFlush;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
@@ -248,6 +249,7 @@ impl Engine {
 
     /// The same, whether it is time or not: what is patched cannot be moved.
     pub(crate) fn apply_now(&self) -> Result<()> {
+        self.require_parent(NO_MOVES)?;
         let _edit = self.edit()?;
         self.apply_patches()
     }

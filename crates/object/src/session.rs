@@ -184,7 +184,9 @@ impl Engine {
             tracing::warn!("a checkpoint failed: {error}");
         }
         self.grow_ahead();
-        self.compact_if_due();
+        if self.workspace.is_none() {
+            self.compact_if_due(); // WORKSPACE-8
+        }
         self.shrink_cache();
         crate::chunk_pool::rest();
         Ok(())

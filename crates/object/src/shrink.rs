@@ -53,6 +53,12 @@ impl Engine {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<ShrinkReport> {
         self.require_parent(NO_MOVES)?;
+        if self.catalog.oldest_transaction_pin()?.is_some() {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "long transactions are open and keep what lies there; commit or abort them ('larder txn list')",
+            ));
+        }
         self.settle()?;
         let goal = self.shrink_goal(to_bytes)?;
         let mut report = ShrinkReport {

@@ -4,11 +4,11 @@
 //! parent has it, which may be another place than when the workspace began: the parent moves content,
 //! and writes patches in place. So a block of the base is found in the parent's map by where it was.
 
-use super::Grants;
 use super::files::Files;
 use super::merge::Findings;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
+use crate::grants::Grants;
 use crate::read::rows;
 use larder_format::limits::{BLOCK_BYTES, MAP_PAGE_BLOCKS};
 use larder_format::{Extent, MapPage, MapRun, SegmentIndex, block_checksum};

@@ -1,13 +1,13 @@
 //! Merging the files of one store: inodes, attributes and user columns, extended attributes, and the
 //! names, which are keys of their own, so that directories merge.
 
-use super::Grants;
 use super::images::{Fate, Image, Shape, for_each_touched, list, quoted};
 use super::merge::Findings;
 use super::rows::shown;
 use super::track::Tracked;
 use crate::codec::signed;
 use crate::error::{At, CatalogError, Result};
+use crate::grants::Grants;
 use crate::read::rows;
 use crate::statements::StoreSql;
 use larder_format::{CommitSeq, StoreId};

@@ -6,14 +6,15 @@
 //! then the transaction is rolled back. Triggers and foreign keys are off meanwhile: what they did in the
 //! workspace is in its rows. Foreign keys are checked at the end.
 
+use super::end;
 use super::files::Files;
 use super::images::Shape;
 use super::rows::{merge_table, shadow_conflict};
 use super::track::{Tracked, tracked};
-use super::{Grants, end};
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
+use crate::grants::Grants;
 use crate::meta::{add_meta, next_commit_seq, set_gate};
 use crate::open::{self, CATALOG_FILE, connect};
 use crate::read::rows;
