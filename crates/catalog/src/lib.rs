@@ -57,6 +57,7 @@ mod commit;
 mod constraints;
 mod error;
 mod extents;
+mod feed;
 mod guards;
 mod log_vfs;
 mod meta;
@@ -75,6 +76,7 @@ mod survey;
 pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange, XattrChange};
 pub use codec::dirent_order;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
+pub use feed::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_format as format;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
 pub use rows::{

@@ -47,6 +47,10 @@ pub(crate) const STEPS: &[Step] = &[
         sql: include_str!("schema/v4.sql"),
         guarded: &["larder_patch"],
     },
+    Step {
+        sql: include_str!("schema/v6.sql"),
+        guarded: &[],
+    },
 ];
 
 /// The version this build writes: `PRAGMA user_version`.

@@ -59,6 +59,7 @@ pub(crate) enum Verb {
     Shrink(ShrinkArgs),
     Stats(StatsArgs),
     Trace(TraceArgs),
+    Watch(crate::watch::WatchArgs),
     Check(CheckArgs),
     Completions(CompletionsArgs),
 }

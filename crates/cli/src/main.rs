@@ -54,6 +54,7 @@ mod transfer;
 mod units;
 mod upkeep;
 mod walk;
+mod watch;
 
 use args::{Cli, CompletionsArgs, Verb};
 use clap::{CommandFactory, Parser};
@@ -110,6 +111,7 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Shrink(args) => upkeep::shrink(&args, out),
         Verb::Stats(args) => stats::stats(&args, out),
         Verb::Trace(args) => trace::trace(&args, out),
+        Verb::Watch(args) => watch::watch(&args, out),
         Verb::Check(args) => report::check(&args, out),
         Verb::Completions(args) => completions(&args, out),
     }

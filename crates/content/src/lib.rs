@@ -21,6 +21,7 @@
 //! lets the kernel do them); the API acts as the owner of the database.
 
 mod acl;
+mod changes;
 mod copy;
 mod database;
 mod files;
@@ -34,13 +35,14 @@ mod stores;
 mod types;
 mod xattr;
 
+pub use changes::Changes;
 pub use copy::{COPY_BYTES_MAX, copy_range};
 pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Error,
-    ErrorKind, FragReport, Gauges, MapCell, Result, SegmentMap, ShrinkReport, SizeClass,
-    SpaceReport, SqlRow, SqlSession, SqlValue, StatsReport,
+    ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, MapCell, Result, SegmentMap,
+    ShrinkReport, SizeClass, SpaceReport, SqlRow, SqlSession, SqlValue, StatsReport,
 };
 pub use path::split_path;
 pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};
