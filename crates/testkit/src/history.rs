@@ -6,7 +6,7 @@
 //!
 //! # Words
 //! *T1 ww T2*: T2 appended right behind T1. *T1 wr T2*: T2 read a list that ends with T1's append. *T1 rw T2*: T1
-//! read a list that T2 appended to next. *T1 before T2*: T2 began after T1 had ended, or followed it in its session.
+//! read a list that T2 appended to next. *T1 before T2*: T2 began after T1 had ended.
 //!
 //! | finding | what is wrong |
 //! |---|---|
@@ -66,8 +66,6 @@ pub enum End {
 /// One transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deed {
-    /// Who did it, one after the other; a killed one's successor is another session.
-    pub session: u64,
     /// When it began, and when its end was known, on one clock.
     pub began: u64,
     /// See `began`; of those of unknown end not used.
@@ -281,17 +279,16 @@ impl<'h> Checker<'h> {
             }
         }
         // What nobody has read though it was there: committed, and all of the list was read afterwards.
+        let mut unread: HashMap<u64, Vec<(u64, usize)>> = HashMap::new();
+        for (&(list, value), &writer) in &self.writers {
+            if !places.contains_key(&(list, value)) && self.history[writer].end == End::Committed {
+                unread.entry(list).or_default().push((value, writer));
+            }
+        }
         let mut lost = Vec::new();
-        for (reader, list, values) in self.reads() {
-            for ((other, value), writer) in &self.writers {
-                let deed = &self.history[*writer];
-                let was_before =
-                    deed.end == End::Committed && deed.ended < self.history[reader].began;
-                if *other == list
-                    && was_before
-                    && !values.contains(value)
-                    && !places.contains_key(&(list, *value))
-                {
+        for (reader, list, _) in self.reads() {
+            for &(value, writer) in unread.get(&list).into_iter().flatten() {
+                if self.history[writer].ended < self.history[reader].began {
                     lost.push(format!("{value} of list {list}, by transaction {writer}, is not there for transaction {reader}"));
                 }
             }

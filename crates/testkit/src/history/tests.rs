@@ -1,9 +1,8 @@
 use super::*;
 use crate::Rng;
 
-fn deed(session: u64, began: u64, ended: u64, steps: &[Step]) -> Deed {
+fn deed(began: u64, ended: u64, steps: &[Step]) -> Deed {
     Deed {
-        session,
         began,
         ended,
         end: End::Committed,
@@ -13,10 +12,8 @@ fn deed(session: u64, began: u64, ended: u64, steps: &[Step]) -> Deed {
 
 /// All at the same time.
 fn beside(steps: &[&[Step]]) -> Vec<Deed> {
-    let deeds = steps.iter().enumerate();
-    deeds
-        .map(|(session, steps)| deed(session as u64, 0, 100, steps))
-        .collect()
+    let deeds = steps.iter();
+    deeds.map(|(session, steps)| deed(0, 100, steps)).collect()
 }
 
 fn append(list: u64, value: u64) -> Step {
@@ -101,16 +98,13 @@ fn planted_anomalies_are_found() {
     assert_found(&long_fork, SI, Anomaly::GSi);
     // A read from the past.
     let stale = [
-        deed(0, 0, 1, &[append(x, 1)]),
-        deed(1, 2, 3, &[read(x, &[])]),
-        deed(2, 4, 5, &[read(x, &[1])]),
+        deed(0, 1, &[append(x, 1)]),
+        deed(2, 3, &[read(x, &[])]),
+        deed(4, 5, &[read(x, &[1])]),
     ];
     assert_found(&stale, SI, Anomaly::GSi);
     assert_found(
-        &[
-            deed(0, 0, 1, &[append(x, 1)]),
-            deed(1, 2, 3, &[read(x, &[])]),
-        ],
+        &[deed(0, 1, &[append(x, 1)]), deed(2, 3, &[read(x, &[])])],
         SI,
         Anomaly::Lost,
     );
@@ -155,7 +149,7 @@ fn who_was_killed_may_have_committed_or_not() {
     history[1].steps = vec![read(1, &[]), read(2, &[])];
     assert_eq!(check_history(&history, SI), []);
     history[1].steps = vec![read(1, &[1]), read(2, &[])];
-    history.push(deed(9, 200, 201, &[read(2, &[1])]));
+    history.push(deed(200, 201, &[read(2, &[1])]));
     assert_found(&history, SI, Anomaly::GSi);
 }
 
@@ -210,7 +204,6 @@ fn run(seed: u64, overlap: u64) -> Vec<Deed> {
                 End::Aborted
             };
             history.push(Deed {
-                session: began,
                 began,
                 ended: clock,
                 end,
@@ -221,7 +214,7 @@ fn run(seed: u64, overlap: u64) -> Vec<Deed> {
     let reads: Vec<Step> = (0..5)
         .map(|list| read(list, lists.get(&list).map_or(&[][..], Vec::as_slice)))
         .collect();
-    history.push(deed(0, clock + 1, clock + 2, &reads));
+    history.push(deed(clock + 1, clock + 2, &reads));
     history
 }
 
