@@ -7,6 +7,7 @@
 use crate::changes::{ChangeSet, InodeChange};
 use crate::commit::apply_inodes;
 use crate::error::{At, Result};
+use crate::transaction::{Stage, as_trial};
 use crate::{Catalog, Writer};
 use larder_format::StoreId;
 use rusqlite::{Transaction, TransactionBehavior, params};
@@ -43,8 +44,17 @@ impl Catalog {
         let stores = self.stores_of(&changes)?;
         let mut writer = crate::lock(&self.writer);
         let Writer {
-            connection, guards, ..
+            connection,
+            guards,
+            stage,
+            ..
         } = &mut *writer;
+        if *stage != Stage::Idle {
+            return as_trial(connection, |step| {
+                guards.open(step)?;
+                apply_inodes(step, &stores, &changes)
+            });
+        }
         let txn = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
             .at("the start of a trial")?;
         guards.open(&txn)?;

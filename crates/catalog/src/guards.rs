@@ -65,6 +65,11 @@ impl Guards {
         }
     }
 
+    /// The schema that was looked at may never have been: a transaction was rolled back.
+    pub(crate) fn forget(&mut self) {
+        self.schema_version = None;
+    }
+
     /// The guards treat what follows like an `sqlite3` shell.
     pub(crate) fn stand(&mut self, txn: &Connection) -> Result<()> {
         self.set_off(txn, false)

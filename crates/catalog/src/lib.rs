@@ -33,6 +33,9 @@
 //! * `CATALOG-8` `larder_ag` says for each allocation group how many blocks its extent rows have, and
 //!   how many of them are retired. It is derived: nothing is ever decided by it that the rows decide
 //!   otherwise. *Guard*: changed in the transaction that changes the rows; `check` compares them.
+//! * `CATALOG-9` In a transaction of its owner ([`Catalog::open_private`]) nothing is committed but by
+//!   [`Catalog::commit_transaction`]: everything else that writes is a savepoint in it. *Guard*: an SQL
+//!   statement that would begin, end or leave a transaction is refused.
 //!
 //! # Concurrency
 //! [`Catalog`] is `Sync`. One writer connection stands behind a mutex; readers borrow connections of
@@ -72,6 +75,7 @@ mod sql;
 mod statements;
 mod stores;
 mod survey;
+mod transaction;
 
 pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange, XattrChange};
 pub use codec::dirent_order;
@@ -85,6 +89,7 @@ pub use rows::{
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use sql::{SqlRow, SqlSession, SqlValue};
+pub use transaction::SqlStep;
 
 use error::{At, sort};
 use guards::Guards;
@@ -95,6 +100,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use transaction::{Refusals, Stage};
 
 /// Idle read connections that are kept.
 const READERS_MAX: usize = 8;
@@ -111,11 +117,16 @@ pub struct Catalog {
     readers: Mutex<Vec<Connection>>,
     stores: RwLock<HashMap<StoreId, Arc<StoreSql>>>,
     is_stopped: AtomicBool,
+    /// One owner, who reads on the connection that writes (`transaction`).
+    is_private: bool,
+    refusals: Arc<Refusals>,
 }
 
 /// The connection that writes.
 struct Writer {
     connection: Connection,
+    /// The owner's transaction.
+    stage: Stage,
     /// What it saw last.
     data_version: i64,
     guards: Guards,
@@ -196,6 +207,9 @@ impl Catalog {
 
     /// Runs `body` on a read connection. Every statement sees one committed moment.
     fn read<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        if self.is_private {
+            return body(&lock(&self.writer).connection);
+        }
         let idle = lock(&self.readers).pop();
         let reader = match idle {
             Some(reader) => reader,
@@ -230,12 +244,18 @@ impl Catalog {
     fn transact<T>(&self, body: impl FnOnce(&Connection, &mut Guards) -> Result<T>) -> Result<T> {
         let mut writer = lock(&self.writer);
         let Writer {
-            connection, guards, ..
+            connection,
+            guards,
+            stage,
+            ..
         } = &mut *writer;
         if self.is_stopped.load(Ordering::Acquire) {
             return Err(CatalogError::CommitUnknown {
                 cause: "an earlier commit failed".into(),
             });
+        }
+        if *stage != Stage::Idle {
+            return transaction::as_step(connection, |step| body(step, guards));
         }
         let txn = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
             .at("the start of a commit")?;

@@ -3,13 +3,14 @@
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::guards::Guards;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
+use crate::transaction::Stage;
 use crate::{Catalog, Writer, codec, log_vfs, meta, stores};
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 /// The catalog's file in the database directory.
@@ -137,6 +138,7 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
         page_bytes,
         writer: Mutex::new(Writer {
             connection,
+            stage: Stage::Idle,
             data_version,
             guards: Guards::default(),
         }),
@@ -144,6 +146,8 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
         readers: Mutex::new(Vec::new()),
         stores: RwLock::default(),
         is_stopped: AtomicBool::new(false),
+        is_private: false,
+        refusals: Arc::default(),
     })
 }
 

@@ -35,6 +35,16 @@ impl Catalog {
         self.read(|reader| Ok(CommitSeq(find_meta(reader, "commit_seq")? as u64)))
     }
 
+    /// Changes whenever a table, column, index or trigger does. 2 µs.
+    pub fn schema_version(&self) -> Result<i64> {
+        self.read(|reader| {
+            reader
+                .prepare_cached("PRAGMA schema_version")
+                .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
+                .at("the schema version")
+        })
+    }
+
     /// The attributes of an inode.
     pub fn inode(&self, store: StoreId, ino: Ino) -> Result<Option<InodeRow>> {
         let sql = self.store_sql(store)?;

@@ -96,7 +96,7 @@ impl SqlSession {
     }
 }
 
-fn run(
+pub(crate) fn run(
     statement: &mut Statement<'_>,
     on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
 ) -> rusqlite::Result<ControlFlow<()>> {
@@ -130,7 +130,7 @@ pub(crate) fn value(value: ValueRef<'_>) -> SqlValue {
 }
 
 /// The user's mistakes, in SQLite's words and with their place; the rest as everywhere.
-fn explain(sql: &str, error: rusqlite::Error) -> CatalogError {
+pub(crate) fn explain(sql: &str, error: rusqlite::Error) -> CatalogError {
     match error {
         rusqlite::Error::SqlInputError {
             msg,
@@ -159,7 +159,7 @@ fn explain(sql: &str, error: rusqlite::Error) -> CatalogError {
 }
 
 /// Line and column, from 1, of the byte at `at`; columns count characters.
-fn line_column(sql: &str, at: usize) -> (usize, usize) {
+pub(crate) fn line_column(sql: &str, at: usize) -> (usize, usize) {
     let before = &sql.as_bytes()[..at.min(sql.len())];
     let line_start = before
         .iter()

@@ -61,6 +61,9 @@ pub(crate) enum Verb {
     Trace(TraceArgs),
     Watch(crate::watch::WatchArgs),
     Check(CheckArgs),
+    /// Measure how stores of objects age on this machine: files, SQLite, PostgreSQL, Larder
+    #[command(subcommand)]
+    Lab(LabVerb),
     Completions(CompletionsArgs),
 }
 
@@ -563,6 +566,10 @@ pub(crate) struct CompletionsArgs {
     /// The shell
     pub(crate) shell: clap_complete::Shell,
 }
+
+mod lab;
+
+pub(crate) use lab::{LabExperiment, LabRunArgs, LabVerb};
 
 #[cfg(test)]
 mod tests {

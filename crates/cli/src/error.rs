@@ -163,6 +163,7 @@ fn remedy_of(kind: ErrorKind) -> &'static str {
         ErrorKind::Unsupported => "",
         ErrorKind::CrossStore => "copy it and remove the original",
         ErrorKind::Busy => "try again later",
+        ErrorKind::Conflict => "run it again",
         ErrorKind::Corrupt => "restore it from a copy; 'larder check --read' lists all damage",
         ErrorKind::Io => "look at the device and the system's log",
         ErrorKind::Stopped => "run the command again",

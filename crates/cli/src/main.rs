@@ -29,6 +29,7 @@ mod exposition;
 mod glob;
 mod helper;
 mod inside;
+mod lab;
 mod list;
 mod local;
 mod log;
@@ -113,6 +114,7 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Trace(args) => trace::trace(&args, out),
         Verb::Watch(args) => watch::watch(&args, out),
         Verb::Check(args) => report::check(&args, out),
+        Verb::Lab(verb) => lab::lab(&verb, out),
         Verb::Completions(args) => completions(&args, out),
     }
 }

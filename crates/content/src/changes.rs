@@ -14,24 +14,24 @@ impl Database {
     /// that it will tell. While it is on, each commit writes what it did; the last million changes and the last
     /// 24 hours are kept, whichever is less.
     pub fn set_feed(&self, is_on: bool) -> Result<u64> {
-        self.shared.engine.set_feed(is_on)
+        self.whole()?.set_feed(is_on)
     }
 
     /// What the feed has; all zero before it was ever switched on.
     pub fn feed_bounds(&self) -> Result<FeedBounds> {
-        self.shared.engine.feed_bounds()
+        self.whole()?.feed_bounds()
     }
 
     /// Has the feed tell each row of a table of your own that SQL inserts, updates or deletes, or no longer. The
     /// triggers are plain SQL: they work in every SQLite. Rows that `INSERT OR REPLACE` removes are told only
     /// with `PRAGMA recursive_triggers`.
     pub fn watch_table(&self, table: &str, is_watched: bool) -> Result<()> {
-        self.shared.engine.watch_table(table, is_watched)
+        self.whole()?.watch_table(table, is_watched)
     }
 
     /// A path of a node as the newest commit has it, in bytes; `None` when it has no name there.
     pub fn committed_path(&self, node: NodeId) -> Result<Option<Vec<u8>>> {
-        let below = self.shared.engine.committed_path(node.store, node.ino)?;
+        let below = self.whole()?.committed_path(node.store, node.ino)?;
         let stores = self.read_stores();
         let mount = (stores.iter())
             .find(|store| store.row.store == node.store)
@@ -89,12 +89,7 @@ impl Changes {
 
     fn has_more(&mut self) -> Result<bool> {
         if self.ahead.is_empty() {
-            self.ahead = self
-                .database
-                .shared
-                .engine
-                .feed_after(self.position)?
-                .into();
+            self.ahead = self.database.whole()?.feed_after(self.position)?.into();
         }
         Ok(!self.ahead.is_empty())
     }

@@ -1,6 +1,7 @@
 //! An open database: stores, dispatch of paths and nodes, and the verbs of its upkeep.
 
 use crate::files::FilesProvider;
+use crate::gate::{Gate, Pool};
 use crate::path::split_path;
 use crate::provider::{FileHandle, ProviderFactory, StoreProvider};
 use crate::readonly::ReadonlyProvider;
@@ -73,12 +74,19 @@ pub struct Database {
 /// What all clones of a database share.
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) factories: HashMap<String, ProviderFactory>,
+    pub(crate) factories: Arc<HashMap<String, ProviderFactory>>,
     pub(crate) stores: RwLock<Vec<MountedStore>>,
+    pub(crate) pool: Arc<Pool>,
+    /// What a transaction sees passes its gate; none: the database itself.
+    pub(crate) gate: Option<Arc<Gate>>,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if self.gate.is_some() {
+            return; // The engine serves other transactions.
+        }
+        self.pool.clear();
         if let Err(error) = self.engine.close() {
             tracing::error!("closing a database: {error}");
         }
@@ -115,8 +123,10 @@ impl Database {
         );
         let shared = Shared {
             engine,
-            factories,
+            factories: Arc::new(factories),
             stores: RwLock::default(),
+            pool: Arc::default(),
+            gate: None,
         };
         let database = Database {
             shared: Arc::new(shared),
@@ -128,7 +138,7 @@ impl Database {
     /// Commits everything, gives back what may be reclaimed, and ends the session. Handles that
     /// are still open answer [`ErrorKind::Stopped`] afterwards.
     pub fn close(self) -> Result<()> {
-        self.shared.engine.close()
+        self.whole()?.close()
     }
 
     /// Returns after the commit that holds every operation that ended before (`CONTENT-5`).
@@ -139,7 +149,10 @@ impl Database {
     /// Calls `observer` after another session or an SQL client has changed the database, within
     /// 100 ms of its commit. The engine's own caches are fresh by then.
     pub fn on_foreign_change(&self, observer: Box<dyn Fn() + Send + Sync>) {
-        self.shared.engine.on_foreign_change(observer);
+        // A transaction sees none.
+        if let Ok(engine) = self.whole() {
+            engine.on_foreign_change(observer);
+        }
     }
 
     // ---- paths ----------------------------------------------------------------------------
@@ -157,6 +170,8 @@ impl Database {
             &mut links_left,
         )?;
         match found {
+            // In a transaction: a name on the way is not yet what a caller was told.
+            Place::Node(attr) if self.shared.gate.is_some() => self.attr(attr.node),
             Place::Node(attr) => Ok(attr),
             Place::Directory(node) => self.attr(node),
         }
@@ -500,34 +515,34 @@ impl Database {
 
     /// How full the database is.
     pub fn space(&self) -> Result<SpaceReport> {
-        self.shared.engine.space_report()
+        self.whole()?.space_report()
     }
 
     /// How fragmented it is, counted from the extent maps. Cost: reads every map.
     pub fn frag(&self) -> Result<FragReport> {
-        self.shared.engine.frag_report()
+        self.whole()?.frag_report()
     }
 
     /// Calls `visit` with every object that holds blocks and the places of its content in logical
     /// order, as committed. Cost: reads every map.
     pub fn layouts(&self, visit: &mut dyn FnMut(NodeId, &[Extent])) -> Result<()> {
         let mut visit_node = |store, ino, extents: &[Extent]| visit(NodeId { store, ino }, extents);
-        self.shared.engine.for_each_layout(&mut visit_node)
+        self.whole()?.for_each_layout(&mut visit_node)
     }
 
     /// Counters of this moment, for all sessions. Cost: a scan of the extent rows.
     pub fn stats(&self) -> Result<StatsReport> {
-        self.shared.engine.stats()
+        self.whole()?.stats()
     }
 
     /// What this session has in memory, and what it knows without asking the catalog. Cheap.
     pub fn gauges(&self) -> Result<Gauges> {
-        self.shared.engine.gauges()
+        self.whole()?.gauges()
     }
 
     /// What is in use of every `cell_blocks` (≥ 1) blocks of 4 KiB, segment by segment.
     pub fn space_map(&self, cell_blocks: u64) -> Result<Vec<SegmentMap>> {
-        self.shared.engine.space_map(cell_blocks)
+        self.whole()?.space_map(cell_blocks)
     }
 
     /// Moves content so that objects lie in one piece: all objects, or those `below` (files, or
@@ -540,7 +555,7 @@ impl Database {
         options: &DefragOptions,
         on_object: &mut dyn FnMut(&DefragObject),
     ) -> Result<DefragReport> {
-        let engine = &self.shared.engine;
+        let engine = self.whole()?;
         if below.is_empty() {
             return engine.defrag(None, options, on_object);
         }
@@ -593,15 +608,13 @@ impl Database {
         is_dry: bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<ShrinkReport> {
-        self.shared
-            .engine
-            .shrink_segments(to_bytes, is_dry, progress)
+        self.whole()?.shrink_segments(to_bytes, is_dry, progress)
     }
 
     /// One step of the compaction that the background makes when it is idle, within its credit; for
     /// programs, and tests, that open without a background.
     pub fn compact_step(&self) -> Result<CompactStep> {
-        self.shared.engine.compact_step()
+        self.whole()?.compact_step()
     }
 
     /// Bytes that the background may move now: a part of what this session has written.
@@ -616,12 +629,12 @@ impl Database {
         read_content: bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<CheckReport> {
-        self.shared.engine.check(read_content, progress)
+        self.whole()?.check(read_content, progress)
     }
 
     /// An SQL session on the catalog, beside the engine: it sees what is committed.
     pub fn sql(&self, read_only: bool) -> Result<SqlSession> {
-        self.shared.engine.sql_session(read_only)
+        self.whole()?.sql_session(read_only)
     }
 }
 

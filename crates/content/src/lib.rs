@@ -17,6 +17,8 @@
 //! * `CONTENT-5` `sync` on a handle or the database returns after the commit that holds every
 //!   operation that ended before it was called.
 //!
+//! `CONTENT-6` and `CONTENT-7`, about transactions, stand in `transaction`.
+//!
 //! Every type is `Send + Sync`; calls block. Access checks are the caller's business (the mount
 //! lets the kernel do them); the API acts as the owner of the database.
 
@@ -25,6 +27,8 @@ mod changes;
 mod copy;
 mod database;
 mod files;
+mod gate;
+mod guarded;
 mod handle;
 mod listing;
 mod path;
@@ -32,6 +36,7 @@ mod provider;
 mod readonly;
 mod set_id;
 mod stores;
+mod transaction;
 mod types;
 mod xattr;
 
@@ -41,11 +46,13 @@ pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Error,
-    ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, MapCell, Result, SegmentMap,
-    ShrinkReport, SizeClass, SpaceReport, SqlRow, SqlSession, SqlValue, StatsReport,
+    ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, MapCell, Result, Savepoint,
+    SegmentMap, ShrinkReport, SizeClass, SpaceReport, SqlResult, SqlRow, SqlSession, SqlValue,
+    StatsReport,
 };
 pub use path::split_path;
 pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};
+pub use transaction::{Transaction, TransactionOptions};
 pub use types::{
     AllocateMode, Attr, Caller, DirEntry, NewNode, NodeId, RenameMode, SeekTarget, SetAttr,
     SetTime, XattrMode,

@@ -1,10 +1,10 @@
 //! The stores of an open database: creating, placing, finding them (`CONTENT-1`).
 
 use crate::database::{Database, MountedStore, StoreInfo};
-use crate::provider::{ProviderContext, ProviderFactory, StoreProvider};
+use crate::provider::{ProviderFactory, StoreProvider};
 use crate::types::{Caller, NodeId};
 use larder_object::format::{Ino, Name, StoreId};
-use larder_object::{Error, ErrorKind, Result};
+use larder_object::{Engine, Error, ErrorKind, Result};
 use std::sync::Arc;
 
 impl Database {
@@ -46,10 +46,10 @@ impl Database {
         let (parent, entry) = self.mount_place(&mount)?;
         self.require_free(parent, &entry, &mount)?;
         let owner = Caller::current();
-        let row = self
-            .shared
-            .engine
-            .create_store(name, provider, &mount, shows, 0o755, owner.uid, owner.gid)?;
+        let row = self.enter(|engine| {
+            engine.create_store(name, provider, &mount, shows, 0o755, owner.uid, owner.gid)
+        })?;
+        self.note_stores();
         self.reload_stores()?;
         self.stores()?
             .into_iter()
@@ -65,7 +65,7 @@ impl Database {
     /// Destroys a store with all its files and rows. `main` stays.
     pub fn destroy_store(&self, name: &str) -> Result<()> {
         let store = self.find_store(name)?;
-        self.shared.engine.destroy_store(store)?;
+        self.whole()?.destroy_store(store)?;
         self.reload_stores()
     }
 
@@ -91,7 +91,8 @@ impl Database {
             }
             self.require_free(host, &entry, mount)?;
         }
-        self.shared.engine.set_store(store, provider, mount)?;
+        self.enter(|engine| engine.set_store(store, provider, mount))?;
+        self.note_stores();
         self.reload_stores()
     }
 
@@ -126,6 +127,12 @@ impl Database {
             at = place.map(|(host, _)| *host);
         }
         false
+    }
+
+    fn note_stores(&self) {
+        if let Some(gate) = &self.shared.gate {
+            gate.note_stores();
+        }
     }
 
     fn find_store(&self, name: &str) -> Result<StoreId> {
@@ -183,7 +190,7 @@ impl Database {
     }
 
     pub(crate) fn reload_stores(&self) -> Result<()> {
-        let mut rows = self.shared.engine.stores()?;
+        let mut rows = self.enter(Engine::stores)?;
         rows.sort_by_key(|row| row.mount.len());
         let mut mounted: Vec<MountedStore> = Vec::with_capacity(rows.len());
         let known = self.read_stores().clone();
@@ -204,13 +211,7 @@ impl Database {
             };
             let provider = match known.iter().find(|s| s.row == row) {
                 Some(store) => store.provider.clone(),
-                None => self.shared.factories.get(&row.provider).map(|factory| {
-                    factory(ProviderContext {
-                        engine: self.shared.engine.clone(),
-                        store: row.store,
-                        table_store: row.table_store,
-                    })
-                }),
+                None => self.shared.make_provider(&row),
             };
             mounted.push(MountedStore {
                 row,

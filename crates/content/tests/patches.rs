@@ -271,3 +271,152 @@ fn readers_of_two_sessions_never_meet_a_block_that_is_being_written_in_place() {
     );
     assert_clean(&one);
 }
+
+fn patch_blocks(db: &Database) -> u64 {
+    db.space().unwrap().patch_bytes / BLOCK
+}
+
+/// New content that a sync waits for goes into the log as long as all of it is small and nobody else has the
+/// database open; it is there for those who open it later.
+#[test]
+fn small_synced_content_is_logged_while_no_other_session_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), None).close().unwrap();
+    // In the background the turn is given back, and nothing is applied before two idle seconds.
+    let one = open_with(dir.path(), 64 << 20, true);
+    let synced = |db: &Database, text: &str, blocks: u64| {
+        let bytes = pattern((blocks * BLOCK) as usize - 100, blocks);
+        let node = make(db, R, text);
+        let handle = db.open_file(node, true).unwrap();
+        db.sync().unwrap();
+        handle.write_at(0, &bytes).unwrap();
+        let before = patch_blocks(db);
+        handle.sync().unwrap();
+        let logged = patch_blocks(db) - before;
+        assert!(content(db, node) == bytes);
+        (logged, node, bytes)
+    };
+    let (logged, first, bytes) = synced(&one, "logged", 3);
+    assert_eq!(logged, 3, "LOGGED-1");
+    assert_eq!(synced(&one, "at most", 16).0, 16, "LOGGED-1");
+    assert_eq!(synced(&one, "too much", 17).0, 0, "LOGGED-1");
+    assert_clean(&one);
+    let two = open_with(dir.path(), 64 << 20, true);
+    assert!(content(&two, first) == bytes);
+    let (logged, node, bytes) = synced(&one, "not alone", 2);
+    assert_eq!(logged, 0, "LOGGED-2");
+    assert!(content(&two, node) == bytes);
+    assert_clean(&two);
+    two.close().unwrap();
+    let (_, node, bytes) = synced(&one, "alone again", 2);
+    one.close().unwrap();
+    let one = open_with(dir.path(), 8 * BLOCK, false);
+    assert_eq!(patch_blocks(&one), 0, "closing applies");
+    assert!(content(&one, node) == bytes);
+    assert_eq!(synced(&one, "too much again", 9).0, 0, "PATCH-5");
+    assert_clean(&one);
+}
+
+/// Small files that are written, synced, overwritten, cut, punched, replaced and removed while their content
+/// is logged, kept, provisional or applied: the content is always the model's.
+#[test]
+fn logged_content_is_the_models() {
+    const FILES: u64 = 5;
+    for seed in 1..=6 {
+        let dir = tempfile::tempdir().unwrap();
+        create(dir.path(), None).close().unwrap();
+        let mut rng = Rng::new(seed);
+        let mut db = open_with(dir.path(), 512 << 10, seed % 2 == 0);
+        let mut models: Vec<Option<Vec<u8>>> = vec![None; FILES as usize];
+        let mut handles = std::collections::BTreeMap::new();
+        let mut logged = 0;
+        for step in 0..700 {
+            let index = rng.below(FILES) as usize;
+            let file = format!("f{index}");
+            let path = format!("/{file}").into_bytes();
+            let Some(model) = models[index].as_mut() else {
+                make(&db, R, &file);
+                models[index] = Some(Vec::new());
+                continue;
+            };
+            let node = db.resolve(&path, false).unwrap().node;
+            let handle = handles
+                .entry(index)
+                .or_insert_with(|| db.open_file(node, true).unwrap());
+            let at = rng.below(model.len() as u64 + 1);
+            let aligned = at & !(BLOCK - 1);
+            match rng.below(24) {
+                0..9 => {
+                    let at = if rng.chance(50) { aligned } else { at };
+                    let bytes = pattern(1 + rng.below(3 * BLOCK) as usize, step);
+                    handle.write_at(at, &bytes).unwrap();
+                    let end = at as usize + bytes.len();
+                    model.resize(model.len().max(end), 0);
+                    model[at as usize..end].copy_from_slice(&bytes);
+                }
+                9 => {
+                    handle.set_len(at).unwrap();
+                    model.truncate(at as usize);
+                }
+                10 => {
+                    // A hole, and something in it again before the next commit.
+                    let len = 1 + rng.below(3 * BLOCK);
+                    let punch = AllocateMode::PunchHole;
+                    handle.allocate(punch, aligned, len).unwrap();
+                    let end = ((aligned + len) as usize).min(model.len());
+                    model[aligned as usize..end].fill(0);
+                    let bytes = pattern(100, step);
+                    handle.write_at(aligned, &bytes).unwrap();
+                    let end = aligned as usize + bytes.len();
+                    model.resize(model.len().max(end), 0);
+                    model[aligned as usize..end].copy_from_slice(&bytes);
+                }
+                11 => {
+                    *model = pattern(rng.below(60_000) as usize, step);
+                    db.put(&path, model).unwrap();
+                }
+                12 => {
+                    handles.remove(&index);
+                    db.unlink(R, &name(&file)).unwrap();
+                    models[index] = None;
+                    continue;
+                }
+                13 | 14 => {
+                    handles.remove(&index);
+                }
+                15..23 => {
+                    let before = db.space().unwrap();
+                    handle.sync().unwrap();
+                    let after = db.space().unwrap();
+                    let has_more = after.live_bytes > before.live_bytes;
+                    logged += u32::from(has_more && after.patch_bytes > before.patch_bytes);
+                }
+                _ => {
+                    handles.clear();
+                    db.close().unwrap();
+                    db = open_with(dir.path(), 512 << 10, seed % 2 == 0);
+                }
+            }
+            if let Some(model) = &models[index] {
+                let node = db.resolve(&path, false).unwrap().node;
+                assert!(content(&db, node) == *model, "seed {seed}, step {step}");
+            }
+            if step % 20 == 0 {
+                assert_clean(&db);
+            }
+        }
+        assert!(logged > 10, "seed {seed}: only {logged} syncs were logged");
+        assert_clean(&db);
+        handles.clear();
+        db.close().unwrap();
+        let db = open_with(dir.path(), 0, false);
+        for (index, model) in models.iter().enumerate() {
+            let found = db.resolve(format!("/f{index}").as_bytes(), false);
+            assert_eq!(found.is_ok(), model.is_some());
+            if let (Ok(attr), Some(model)) = (found, model) {
+                assert!(content(&db, attr.node) == *model, "seed {seed}: {index}");
+            }
+        }
+        assert_clean(&db);
+    }
+}

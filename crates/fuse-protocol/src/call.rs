@@ -2,25 +2,36 @@
 
 use crate::errno::Errno;
 use crate::request::Request;
-use crate::seats::Seat;
+use crate::seats::{Seat, Seats};
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// A request while a handler works on it, with what [`crate::Filesystem::begin`] made for it.
-#[derive(Debug)]
 pub struct Call<'c, S> {
     /// Who asks for what.
     pub request: Request,
     /// What the filesystem made for this request; it gets it back after the reply.
     pub span: S,
     seat: &'c Seat,
+    seats: &'c Seats,
+    /// Hires a worker when none is idle.
+    hire: &'c dyn Fn(),
 }
 
 impl<'c, S> Call<'c, S> {
-    pub(crate) fn new(request: Request, span: S, seat: &'c Seat) -> Call<'c, S> {
+    pub(crate) fn new(
+        request: Request,
+        span: S,
+        seat: &'c Seat,
+        seats: &'c Seats,
+        hire: &'c dyn Fn(),
+    ) -> Call<'c, S> {
         Call {
             request,
             span,
             seat,
+            seats,
+            hire,
         }
     }
 
@@ -28,6 +39,14 @@ impl<'c, S> Call<'c, S> {
     /// `EINTR`; one that does not wait need not ask.
     pub fn is_interrupted(&self) -> bool {
         self.seat.is_interrupted(self.request.unique)
+    }
+
+    /// Runs `wait`, which waits for the kernel, which in turn may wait for other requests. Meanwhile this
+    /// worker counts for nothing (`PROTOCOL-4`): they are served, however many wait so.
+    pub fn away<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let _away = self.seats.away();
+        (self.hire)();
+        wait()
     }
 
     /// Waits until this thread is unparked, the caller is interrupted, or `deadline` has come; may
@@ -47,6 +66,14 @@ impl<'c, S> Call<'c, S> {
                 }
             }
         }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Call<'_, S> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (out.debug_struct("Call").field("request", &self.request))
+            .field("span", &self.span)
+            .finish_non_exhaustive()
     }
 }
 

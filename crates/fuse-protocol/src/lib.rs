@@ -20,9 +20,11 @@
 //! * `PROTOCOL-2` The data of a WRITE and the buffer of a READ begin at a multiple of 4096 in memory.
 //! * `PROTOCOL-3` An INTERRUPT marks the request that it is about, while a handler works on it, and
 //!   no other; one that comes before the handler begins is asked for again until it has.
-//! * `PROTOCOL-4` While there are seats, a request never waits for a handler to return.
+//! * `PROTOCOL-4` While there are seats, a request never waits for a handler to return. A handler that waits
+//!   for the kernel ([`Call::away`]) takes none.
 //! * `PROTOCOL-5` After a handler has panicked no handler is called again: every request fails with
-//!   `EIO` until the mount is gone.
+//!   `EIO` until the mount is gone. A panic beside a handler, in `begin`, `describe` or `end`, fails that
+//!   request only.
 //!
 //! # Concurrency
 //! Every worker has its own memory and, where the system permits it, its own queue in the kernel.

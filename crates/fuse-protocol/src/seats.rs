@@ -3,10 +3,13 @@
 //! A *seat* is where one worker notes the request that it is working on. Noting costs two stores;
 //! all looking is done by whoever serves an INTERRUPT. Requests are never numbered 0, and no two
 //! alike, so a mark that comes late marks nothing.
+//!
+//! There are so many seats, and one more for each worker that is *away*: it waits for the kernel, which may
+//! wait for requests that others serve (`PROTOCOL-4`).
 
 use crate::device::Device;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::Thread;
 
 /// Nobody's request.
@@ -56,35 +59,65 @@ impl Seat {
 /// All seats of a session.
 #[derive(Debug)]
 pub(crate) struct Seats {
-    seats: Box<[Seat]>,
+    /// Never fewer; some more when workers were away.
+    seats: RwLock<Vec<Arc<Seat>>>,
+    count: usize,
+    away: AtomicUsize,
+}
+
+/// A worker is away until this is dropped.
+pub(crate) struct Away<'s>(&'s Seats);
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        self.0.away.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Seats {
     pub(crate) fn new(count: usize) -> Seats {
         Seats {
-            seats: (0..count).map(|_| Seat::default()).collect(),
+            seats: RwLock::new((0..count).map(|_| Arc::default()).collect()),
+            count,
+            away: AtomicUsize::new(0),
         }
     }
 
-    pub(crate) fn seat(&self, index: usize) -> &Seat {
-        &self.seats[index]
+    pub(crate) fn seat(&self, index: usize) -> Arc<Seat> {
+        self.read()[index].clone()
     }
 
-    /// A seat for a new worker; `None` when all are taken.
+    /// A seat for a new worker; `None` when all are taken. Cost: O(seats).
     pub(crate) fn reserve(&self) -> Option<usize> {
-        self.seats
-            .iter()
-            .position(|seat| !std::mem::replace(&mut seat.holder().is_taken, true))
+        let mut seats = self.seats.write().unwrap_or_else(PoisonError::into_inner);
+        let taken_count = seats.iter().filter(|seat| seat.holder().is_taken).count();
+        if taken_count >= self.count + self.away.load(Ordering::SeqCst) {
+            return None;
+        }
+        let free = seats.iter().position(|seat| !seat.holder().is_taken);
+        let index = free.unwrap_or_else(|| {
+            seats.push(Arc::default());
+            seats.len() - 1
+        });
+        seats[index].holder().is_taken = true;
+        Some(index)
     }
 
     /// The seat is free again.
     pub(crate) fn leave(&self, index: usize) {
-        *self.seats[index].holder() = Holder::default();
+        *self.read()[index].holder() = Holder::default();
+    }
+
+    /// A worker waits for the kernel: its seat does not count.
+    pub(crate) fn away(&self) -> Away<'_> {
+        self.away.fetch_add(1, Ordering::SeqCst);
+        Away(self)
     }
 
     /// Marks `unique` and wakes its worker; `false` when nobody is working on it.
     pub(crate) fn interrupt(&self, unique: u64) -> bool {
-        let found = (self.seats.iter()).find(|seat| seat.current.load(Ordering::SeqCst) == unique);
+        let seats = self.read();
+        let found = (seats.iter()).find(|seat| seat.current.load(Ordering::SeqCst) == unique);
         let Some(seat) = found.filter(|_| unique != NOTHING) else {
             return false;
         };
@@ -97,9 +130,13 @@ impl Seats {
 
     /// The devices that workers read from.
     pub(crate) fn devices(&self) -> Vec<Device> {
-        (self.seats.iter())
+        (self.read().iter())
             .filter_map(|seat| Some(seat.holder().worker.as_ref()?.1.clone()))
             .collect()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Seat>>> {
+        self.seats.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,6 +162,20 @@ mod tests {
         assert!(!seats.seat(other).is_interrupted(12), "PROTOCOL-3");
         seats.leave(one);
         assert_eq!(seats.reserve(), Some(one));
+    }
+
+    #[test]
+    fn who_is_away_takes_no_seat() {
+        let seats = Seats::new(2);
+        assert_eq!([seats.reserve(), seats.reserve()], [Some(0), Some(1)]);
+        let away = seats.away();
+        assert_eq!(seats.reserve(), Some(2), "PROTOCOL-4");
+        assert_eq!(seats.reserve(), None);
+        drop(away);
+        seats.leave(0);
+        assert_eq!(seats.reserve(), None, "who was away is back");
+        seats.leave(1);
+        assert_eq!(seats.reserve(), Some(0));
     }
 
     #[test]

@@ -69,8 +69,9 @@ impl<F: Filesystem> Service<F> {
 
     /// Serves a request; what it replies is in `memory`.
     pub(crate) fn work<'c>(
-        &self,
+        &'c self,
         seat: &'c Seat,
+        hire: &'c dyn Fn(),
         incoming: &Incoming<'_>,
         memory: &mut [u8],
     ) -> Work<'c, F::Span> {
@@ -99,16 +100,24 @@ impl<F: Filesystem> Service<F> {
         };
 
         seat.begin(request.unique);
-        let mut span = self.filesystem.begin(&request);
-        let detail = operation.detail();
-        self.filesystem.describe(&mut span, &request, &detail);
-        let mut call = Call::new(request, span, seat);
+        let Some(mut span) = beside(opcode, "begin", || self.filesystem.begin(&request)) else {
+            seat.end();
+            return refused(error_answer(opcode, Errno::EIO)); // PROTOCOL-5
+        };
+        let described = beside(opcode, "describe", || {
+            let detail = operation.detail();
+            self.filesystem.describe(&mut span, &request, &detail);
+        });
+        let mut call = Call::new(request, span, seat, &self.seats, hire);
         let written_bytes = match &operation {
             Operation::Write(write) => write.data.len(),
             _ => 0,
         };
         let mut reply = ReplyBuffer::new(memory);
-        let served = self.serve(&mut call, operation, &mut reply);
+        let served = match described {
+            Some(()) => self.serve(&mut call, operation, &mut reply),
+            None => Err(Errno::EIO), // PROTOCOL-5
+        };
         let answer = match served {
             _ if opcode.is_silent() => Answer::Silent,
             Ok(()) => Answer::Data(reply.len_bytes()),
@@ -168,8 +177,16 @@ impl<F: Filesystem> Service<F> {
             reply_bytes,
             is_delivered,
         };
-        self.filesystem.end(call, &outcome);
+        let opcode = call.request.opcode;
+        beside(opcode, "end", || self.filesystem.end(call, &outcome));
     }
+}
+
+/// Runs a step beside the handler; `None`: it has panicked, which concerns this request alone.
+fn beside<T>(opcode: Opcode, step: &str, run: impl FnOnce() -> T) -> Option<T> {
+    let done = catch_unwind(AssertUnwindSafe(run));
+    done.inspect_err(|_| tracing::error!("'{step}' of {} has panicked", opcode.name()))
+        .ok()
 }
 
 fn error_answer(opcode: Opcode, error: Errno) -> Answer {

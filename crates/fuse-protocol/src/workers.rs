@@ -11,6 +11,7 @@ use crate::errno::Errno;
 use crate::filesystem::Filesystem;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Incoming, Malformed, Operation, decode};
+use crate::seats::Seat;
 use crate::service::{Answer, Service};
 use crate::wire;
 use std::io;
@@ -86,7 +87,13 @@ impl<'s, F: Filesystem> Workers<'s, F> {
             tracing::debug!("the device cannot be cloned: {error}; this worker shares it");
             self.device.clone()
         });
-        self.service.seats.seat(seat).sit(&device);
+        let own = self.service.seats.seat(seat);
+        own.sit(&device);
+        let hire = || {
+            if self.idle.load(Ordering::SeqCst) == 0 {
+                self.hire(scope);
+            }
+        };
         let mut buffers = Buffers::new(self.content_bytes_max);
         loop {
             let len_bytes = match device.read(buffers.request()) {
@@ -103,7 +110,7 @@ impl<'s, F: Filesystem> Workers<'s, F> {
             if self.idle.fetch_sub(1, Ordering::SeqCst) == 1 {
                 self.hire(scope);
             }
-            self.serve(seat, &device, &mut buffers, len_bytes);
+            self.serve(&own, &hire, &device, &mut buffers, len_bytes);
             if self.idle.fetch_add(1, Ordering::SeqCst) >= self.kept + SPARE_COUNT {
                 break;
             }
@@ -112,7 +119,14 @@ impl<'s, F: Filesystem> Workers<'s, F> {
         self.service.seats.leave(seat);
     }
 
-    fn serve(&self, seat: usize, device: &Device, buffers: &mut Buffers, len_bytes: usize) {
+    fn serve(
+        &self,
+        seat: &Seat,
+        hire: &dyn Fn(),
+        device: &Device,
+        buffers: &mut Buffers,
+        len_bytes: usize,
+    ) {
         let (bytes, memory) = buffers.split(len_bytes);
         let incoming = match Incoming::whole(bytes) {
             Ok(incoming) => incoming,
@@ -133,9 +147,7 @@ impl<'s, F: Filesystem> Workers<'s, F> {
             }
             return;
         }
-        let work = self
-            .service
-            .work(self.service.seats.seat(seat), &incoming, memory);
+        let work = self.service.work(seat, hire, &incoming, memory);
         let is_delivered = match work.answer {
             Answer::Silent => true,
             Answer::Error(error) => send(device, buffers.reply(unique, -error.code(), 0)),

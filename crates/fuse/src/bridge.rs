@@ -106,7 +106,6 @@ impl Bridge {
         notifier: Notifier,
         watch: Arc<Watch>,
         options: &MountOptions,
-        workers_max: usize,
     ) -> Bridge {
         Bridge {
             database,
@@ -118,7 +117,7 @@ impl Bridge {
             watch,
             has_acls: false,
             files: Table::default(),
-            streams: Streams::new(workers_max),
+            streams: Streams::default(),
             may_be_direct: false,
             locks: None,
             notifier,
@@ -136,6 +135,18 @@ impl Bridge {
     ) -> Result<Entry, Errno> {
         let attr = self.shown(attr)?;
         self.known.add(parent, name, attr.node);
+        Ok(self.entry_of(attr))
+    }
+
+    /// The same for a LOOKUP.
+    pub(crate) fn looked_up(
+        &self,
+        parent: NodeNumber,
+        name: &Name,
+        attr: &Attr,
+    ) -> Result<Entry, Errno> {
+        let attr = self.shown(attr)?;
+        self.known.add_looked_up(parent, name, attr.node);
         Ok(self.entry_of(attr))
     }
 
@@ -196,27 +207,32 @@ impl Bridge {
     }
 
     /// The value of an attribute from the database as programs see it: ids in an ACL are translated.
-    pub(crate) fn shown_xattr(&self, name: &[u8], mut value: Vec<u8>) -> Vec<u8> {
-        if name.starts_with(ACL_PREFIX) {
-            self.id_map.acl_to_host(&mut value);
+    pub(crate) fn shown_xattr(&self, name: &[u8], value: Vec<u8>) -> Vec<u8> {
+        match name.starts_with(ACL_PREFIX) && !self.id_map.is_identity() {
+            true => self.id_map.acl_to_host(&value),
+            false => value,
         }
-        value
     }
 
-    /// The other way.
+    /// The other way, of an attribute of `node`.
     pub(crate) fn stored_xattr<'v>(
         &self,
+        node: NodeNumber,
         name: &[u8],
         value: &'v [u8],
     ) -> Result<Cow<'v, [u8]>, Errno> {
         if !name.starts_with(ACL_PREFIX) || self.id_map.is_identity() {
             return Ok(value.into());
         }
-        let mut value = value.to_vec();
-        self.id_map
-            .acl_to_database(&mut value)
-            .ok_or(Errno::EOVERFLOW)?; // IDMAP-2
-        Ok(value.into())
+        let old = match self.database.xattr(node_of(node), name) {
+            Ok(old) => old,
+            Err(error) if error.kind() == ErrorKind::NoAttribute => Vec::new(),
+            Err(error) => {
+                return Err(node_errno(&error, format_args!("attribute of {node}")));
+            }
+        };
+        let stored = self.id_map.acl_to_database(value, &old);
+        Ok(stored.ok_or(Errno::EOVERFLOW)?.into()) // IDMAP-2
     }
 
     /// Makes a node in the directory of the request, for a reply that names it.
@@ -346,17 +362,44 @@ impl Bridge {
     }
 
     /// Writes or appends as `flags` ask; durable before it returns with `O_SYNC` or `O_DSYNC`.
-    pub(crate) fn write_file(&self, write: &Write<'_>) -> Result<WriteEnd, Errno> {
+    pub(crate) fn write_file(&self, call: &Call<'_>, write: &Write<'_>) -> Result<WriteEnd, Errno> {
         let file = self.files.find(write.handle)?;
-        // Pages written back go to any open file, and were dropped by whoever waits for them.
-        if write.is_from_cache {
-            return apply(&file, write);
+        let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
+        let start = write.offset;
+        let range = start..start + write.data.len() as u64;
+        let at = if write.is_from_cache {
+            // Pages written back go to any open file, and have their place, whatever it was opened for.
+            file.way.write_back(range, |part| {
+                let data = &write.data[(part.start - start) as usize..(part.end - start) as usize];
+                file.write_at(part.start, data).map_err(fail)
+            })?;
+            start
+        } else {
+            if write.kill_suid_sgid {
+                self.drop_set_id(&file)?;
+            }
+            let apply = || match write.flags & libc::O_APPEND {
+                0 => file.write_at(start, write.data).map(|()| start),
+                _ => file.append(write.data),
+            };
+            let node = file.way.node();
+            // Not by the thread of the other notifications (`FUSE-2`): the caller waits, and the kernel holds
+            // nothing for a direct write that dropping pages takes.
+            let drop_pages = |offset, len_bytes| {
+                call.away(|| {
+                    self.notifier
+                        .inval_inode(node, offset as i64, len_bytes as i64)
+                })
+            };
+            (self.streams).write(&file.way, range, || apply().map_err(fail), drop_pages)?
+        };
+        if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
+            file.sync().map_err(fail)?; // FUSE-3
         }
-        if write.kill_suid_sgid {
-            self.drop_set_id(&file)?;
-        }
-        let range = (write.offset, write.data.len());
-        (self.streams).direct_write(&file.way, range, &self.notifier, || apply(&file, write))
+        Ok(match at == start {
+            true => WriteEnd::WhereAsked,
+            false => WriteEnd::Elsewhere,
+        })
     }
 
     /// What the kernel clears by itself before it writes to the page cache, it must be told of for a direct
@@ -387,6 +430,7 @@ impl Bridge {
         offset: u64,
         mut add: impl FnMut(Listed<'_>, u64) -> Result<bool, Errno>,
     ) -> Result<(), Errno> {
+        self.known.note_listed(directory);
         let fail = |error: Error| node_errno(&error, format_args!("list {directory}"));
         let node = node_of(directory);
         let open = self.directories.find(handle)?;
@@ -465,26 +509,6 @@ impl Bridge {
             }
         }
     }
-}
-
-/// Writes or appends as the flags ask.
-fn apply(file: &File, write: &Write<'_>) -> Result<WriteEnd, Errno> {
-    let fail = |error: Error| node_errno(&error, format_args!("write at {}", write.offset));
-    // Pages written back have their place, whatever the file was opened for.
-    let at = if write.flags & libc::O_APPEND != 0 && !write.is_from_cache {
-        file.append(write.data).map_err(fail)?
-    } else {
-        file.write_at(write.offset, write.data).map_err(fail)?;
-        write.offset
-    };
-    if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
-        file.sync().map_err(fail)?; // FUSE-3
-    }
-    Ok(if at == write.offset {
-        WriteEnd::WhereAsked
-    } else {
-        WriteEnd::Elsewhere
-    })
 }
 
 /// Where the data of a write went.

@@ -81,6 +81,13 @@ impl Filesystem for Bridge {
     }
 
     fn end(&self, call: Call<'_>, outcome: &Outcome) {
+        // First what others wait for, whatever becomes of those who watch.
+        if let Some(ticket) = call.span.ticket {
+            self.known.give_back(ticket);
+        }
+        if let Some(node) = call.span.stale {
+            self.changes.node(node);
+        }
         if let Some(watched) = call.span.watched {
             let absent = call.span.is_absent.then_some(Errno::ENOENT);
             let outcome = Outcome {
@@ -88,12 +95,6 @@ impl Filesystem for Bridge {
                 ..*outcome
             };
             self.watch.end(watched, &call.request, &outcome);
-        }
-        if let Some(ticket) = call.span.ticket {
-            self.known.give_back(ticket);
-        }
-        if let Some(node) = call.span.stale {
-            self.changes.node(node);
         }
     }
 
@@ -103,7 +104,7 @@ impl Filesystem for Bridge {
         let parent = call.request.node;
         let name = name_of(name)?;
         match self.database.lookup(node_of(parent), &name) {
-            Ok(attr) => self.entry(parent, &name, &attr),
+            Ok(attr) => self.looked_up(parent, &name, &attr),
             Err(error) if error.kind() == ErrorKind::NotFound => self.absent(call, &name),
             Err(error) => Err(errno(&error, format_args!("look up '{name}' in {parent}"))),
         }
@@ -217,6 +218,7 @@ impl Filesystem for Bridge {
             ctime: change.ctime_ns.map(SetTime::At),
             drop_set_id: change.kill_suid_sgid || is_empty(&change),
         };
+        self.known.note_set(node);
         let attr = self.set_attr(node, change.handle, wanted);
         self.attr_reply(attr, "set attributes of", node)
     }
@@ -225,7 +227,7 @@ impl Filesystem for Bridge {
         let node = call.request.node;
         let name = self.xattr_name(set.name)?;
         let mode = xattr_mode(set.flags, set.acl_kill_sgid)?;
-        let value = self.stored_xattr(name, set.value)?;
+        let value = self.stored_xattr(node, name, set.value)?;
         (self.database.set_xattr(node_of(node), name, &value, mode))
             .map_err(|error| node_errno(&error, format_args!("set an attribute of {node}")))
     }
@@ -310,13 +312,17 @@ impl Filesystem for Bridge {
         let file = self.files.find(read.handle)?;
         let done = match read.is_direct {
             true => read_full(&file, offset, buffer),
-            false => file.way.page_read(|| read_full(&file, offset, buffer)),
+            false => {
+                let range = offset..offset.saturating_add(buffer.len() as u64);
+                file.way
+                    .page_read(range, || read_full(&file, offset, buffer))
+            }
         };
         done.map_err(|error| node_errno(&error, format_args!("read {node} at {offset}")))
     }
 
     fn write(&self, call: &mut Call<'_>, write: Write<'_>) -> Result<Written, Errno> {
-        match self.write_file(&write)? {
+        match self.write_file(call, &write)? {
             WriteEnd::WhereAsked => {}
             WriteEnd::Elsewhere => call.span.stale = Some(call.request.node),
         }

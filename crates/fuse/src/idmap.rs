@@ -13,6 +13,8 @@
 //!   unmapped host id is never stored (`EOVERFLOW`).
 //! * `IDMAP-3` Squashing changes no owner in the database: what is made gets the owner of its directory,
 //!   and a change of owner is refused unless it asks for what is shown.
+//! * `IDMAP-4` Entries of unmapped ids in an access control list are not shown (the kernel would refuse the whole
+//!   list, and with it every use of the file), and stay when the list is changed here.
 //!
 //! Pure: no I/O.
 
@@ -202,6 +204,8 @@ const ACL_ENTRY_BYTES: usize = 8;
 /// Tags of the entries whose id counts.
 const ACL_USER: u16 = 0x02;
 const ACL_GROUP: u16 = 0x08;
+/// Tag of the entry that every ACL with such entries has.
+const ACL_MASK: u16 = 0x10;
 
 impl IdMap {
     /// Whether ACLs make sense: not where one user is shown for many, or masks replace permissions.
@@ -209,35 +213,94 @@ impl IdMap {
         !self.is_squashed() && self.file_mask.is_none() && self.directory_mask.is_none()
     }
 
-    /// The value of an attribute with an ACL, from the database, as the mount shows it.
-    pub fn acl_to_host(&self, acl: &mut [u8]) {
-        // All ids can be shown.
-        let _all = self.translate_acl(acl, |ids, id| Some(ids.to_host(id)));
-    }
-
-    /// Such a value from a program, as it is stored; `None`: an id in it is unmapped.
-    pub fn acl_to_database(&self, acl: &mut [u8]) -> Option<()> {
-        self.translate_acl(acl, Ids::stored)
-    }
-
-    /// What is no ACL is left as it is, for others to refuse.
-    fn translate_acl(
-        &self,
-        acl: &mut [u8],
-        translate: impl Fn(&Ids, u32) -> Option<u32>,
-    ) -> Option<()> {
-        let entries = acl.get_mut(ACL_HEADER_BYTES..).unwrap_or_default();
-        for entry in entries.as_chunks_mut::<ACL_ENTRY_BYTES>().0 {
-            let [tag0, tag1, _, _, id @ ..] = entry;
-            let ids = match u16::from_le_bytes([*tag0, *tag1]) {
-                ACL_USER => &self.users,
-                ACL_GROUP => &self.groups,
-                _ => continue,
+    /// The value of an attribute with an ACL, from the database, as the mount shows it: without the entries of
+    /// unmapped ids (`IDMAP-4`). What is no ACL is left as it is, for others to refuse, here and below.
+    pub fn acl_to_host(&self, acl: &[u8]) -> Vec<u8> {
+        let translate = |entry: AclEntry| {
+            let Some(ids) = self.ids_of(entry) else {
+                return Some(entry);
             };
-            *id = translate(ids, u32::from_le_bytes(*id))?.to_le_bytes();
-        }
-        Some(())
+            match ids.to_host(entry.id()) {
+                UNMAPPED => None,
+                id => Some(entry.with_id(id)),
+            }
+        };
+        let entries = entries_of(acl).into_iter().filter_map(translate);
+        with_entries(acl, entries)
     }
+
+    /// Such a value from a program, as it is stored in the place of `old`; `None`: an id in it is unmapped.
+    /// Entries of `old` that the program was not shown are kept, unless it wants no named entries at all.
+    pub fn acl_to_database(&self, acl: &[u8], old: &[u8]) -> Option<Vec<u8>> {
+        let mut entries = Vec::new();
+        for entry in entries_of(acl) {
+            entries.push(match self.ids_of(entry) {
+                Some(ids) => entry.with_id(ids.stored(entry.id())?),
+                None => entry,
+            });
+        }
+        if entries.iter().any(|entry| entry.tag() == ACL_MASK) {
+            for hidden in entries_of(old) {
+                let is_hidden = |ids: &Ids| ids.to_host(hidden.id()) == UNMAPPED;
+                if self.ids_of(hidden).is_some_and(is_hidden) {
+                    let behind = entries.iter().position(|entry| entry.tag() > hidden.tag());
+                    entries.insert(behind.unwrap_or(entries.len()), hidden); // IDMAP-4
+                }
+            }
+        }
+        Some(with_entries(acl, entries.into_iter()))
+    }
+
+    /// Whose id the entry has, if it has one.
+    fn ids_of(&self, entry: AclEntry) -> Option<&Ids> {
+        match entry.tag() {
+            ACL_USER => Some(&self.users),
+            ACL_GROUP => Some(&self.groups),
+            _ => None,
+        }
+    }
+}
+
+/// A tag, permissions, and an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AclEntry([u8; ACL_ENTRY_BYTES]);
+
+impl AclEntry {
+    fn tag(self) -> u16 {
+        let [tag0, tag1, ..] = self.0;
+        u16::from_le_bytes([tag0, tag1])
+    }
+
+    fn id(self) -> u32 {
+        let [.., a, b, c, d] = self.0;
+        u32::from_le_bytes([a, b, c, d])
+    }
+
+    fn with_id(self, id: u32) -> AclEntry {
+        let [head @ .., _, _, _, _] = self.0;
+        let [a, b, c, d]: [u8; 4] = head;
+        let [e, f, g, h] = id.to_le_bytes();
+        AclEntry([a, b, c, d, e, f, g, h])
+    }
+}
+
+/// The entries of an ACL, in its order: owner, users, group, groups, mask, others, by rising tags.
+fn entries_of(acl: &[u8]) -> Vec<AclEntry> {
+    let entries = acl.get(ACL_HEADER_BYTES..).unwrap_or_default();
+    entries
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&entry| AclEntry(entry))
+        .collect()
+}
+
+/// `acl` with other entries, and what follows its own.
+fn with_entries(acl: &[u8], entries: impl Iterator<Item = AclEntry>) -> Vec<u8> {
+    let (header, rest) = acl.split_at(acl.len().min(ACL_HEADER_BYTES));
+    let odd = rest.as_chunks::<ACL_ENTRY_BYTES>().1;
+    let entries: Vec<u8> = entries.flat_map(|entry| entry.0).collect();
+    [header, &entries, odd].concat()
 }
 
 #[cfg(test)]
@@ -354,6 +417,7 @@ mod tests {
                 (2, user),
                 (4, u32::MAX),
                 (8, group),
+                (0x10, u32::MAX),
                 (0x20, u32::MAX),
             ] {
                 bytes.extend(tag.to_le_bytes());
@@ -362,19 +426,31 @@ mod tests {
             }
             bytes
         };
-        let mut value = acl(1001, 7);
-        assert_eq!(map.acl_to_database(&mut value), Some(()));
-        assert_eq!(value, acl(502, 8));
-        map.acl_to_host(&mut value);
-        assert_eq!(value, acl(1001, 7), "IDMAP-1");
-        assert_eq!(map.acl_to_database(&mut acl(5, 7)), None, "IDMAP-2");
-        let mut foreign = acl(9, 8);
-        map.acl_to_host(&mut foreign);
-        assert_eq!(foreign, acl(UNMAPPED, 7), "IDMAP-2");
+        let stored = map.acl_to_database(&acl(1001, 7), &[]).unwrap();
+        assert_eq!(stored, acl(502, 8));
+        assert_eq!(map.acl_to_host(&stored), acl(1001, 7), "IDMAP-1");
+        assert_eq!(map.acl_to_database(&acl(5, 7), &[]), None, "IDMAP-2");
+        let foreign = acl(9, 8);
+        let shown = map.acl_to_host(&foreign);
+        assert_eq!(
+            shown,
+            [&acl(9, 7)[..12], &acl(9, 7)[20..]].concat(),
+            "IDMAP-4"
+        );
+        assert_eq!(
+            map.acl_to_database(&shown, &foreign),
+            Some(foreign.clone()),
+            "IDMAP-4"
+        );
+        let added = map.acl_to_database(&acl(1000, 7), &foreign).unwrap();
+        let both = [&acl(501, 8)[..20], &foreign[12..20], &foreign[20..]].concat();
+        assert_eq!(added, both, "IDMAP-4");
+        // Owner, group, others.
+        let minimal = [&foreign[..12], &foreign[20..28], &foreign[44..]].concat();
+        assert_eq!(map.acl_to_database(&minimal, &foreign), Some(minimal));
         for odd in [&[][..], &[2, 0], &[2, 0, 0, 0, 2, 0, 6]] {
-            let mut bytes = odd.to_vec();
-            assert_eq!(map.acl_to_database(&mut bytes), Some(()));
-            assert_eq!(bytes, odd);
+            assert_eq!(map.acl_to_database(odd, &[]).as_deref(), Some(odd));
+            assert_eq!(map.acl_to_host(odd), odd);
         }
         let masked = IdMap {
             file_mask: Some(0o22),

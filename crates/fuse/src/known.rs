@@ -10,14 +10,29 @@
 //!
 //! Tickets work in two epochs, like RCU: [`Known::advance`] opens a new epoch, into which new
 //! requests go at once, and waits until the older one is empty. It is called by one thread only.
+//!
+//! # Between a reply and its use
+//! The kernel has taken a reply before the process that waits for it makes use of it. What it fills in is then
+//! covered by a lock that a notification of an entry waits for, the directory's: new names, new nodes, and
+//! listings. So `notify.rs` tells entries first, then one in each directory that was *listed*, and nodes last.
+//! Not covered are *late* replies, which give something that the kernel has already another hour: a LOOKUP of
+//! an entry that it asks about again, a SETATTR, and a node without a name. They are remembered for
+//! [`LATE_AGE_MAX`], and told again a few times for as long.
 
 use larder::Name;
 use larder_fuse_protocol::NodeNumber;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Names known to be absent, at most; about 100 bytes each.
 const ABSENT_COUNT_MAX: usize = 1 << 16;
+
+/// How long after its reply a process may still have to make use of it: much longer than a process that is
+/// ready to run waits for a processor.
+pub(crate) const LATE_AGE_MAX: Duration = Duration::from_secs(10);
+/// Late replies that are remembered, at most; of more, everything that is known is told again.
+const LATE_COUNT_MAX: usize = 1 << 16;
 
 /// Names in a path at most: one byte each, and a slash.
 const PATH_DEPTH_MAX: usize = 2048;
@@ -45,6 +60,23 @@ pub(crate) struct Ticket {
 pub(crate) struct Snapshot {
     pub(crate) nodes: Vec<NodeNumber>,
     pub(crate) entries: Vec<Entry>,
+    /// Directories whose listing the kernel may be about to keep.
+    pub(crate) listed: Vec<NodeNumber>,
+    /// What is to be told again.
+    pub(crate) late: Late,
+}
+
+/// What late replies were about, each of which may come more than once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Late {
+    pub(crate) nodes: Vec<NodeNumber>,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// What one late reply is about.
+enum LateReply {
+    Entry(Entry),
+    Node(NodeNumber),
 }
 
 #[derive(Default)]
@@ -57,6 +89,12 @@ struct State {
     epoch: usize,
     /// Tickets out, by epoch.
     ticket_count: [u64; 2],
+    /// Directories that were listed since the last epoch began.
+    listed: HashSet<NodeNumber>,
+    /// Late replies of the last [`LATE_AGE_MAX`], oldest first.
+    late: VecDeque<(Instant, LateReply)>,
+    /// When one was last not remembered, for want of room.
+    late_lost: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -91,9 +129,30 @@ impl Known {
         state.put(parent, name, node);
     }
 
+    /// The same for the reply to a LOOKUP, by which the kernel may renew an entry that it has.
+    pub(crate) fn add_looked_up(&self, parent: NodeNumber, name: &Name, node: NodeNumber) {
+        let mut state = self.lock();
+        state.nodes.entry(node).or_default().lookup_count += 1;
+        if let Some(entry) = state.put(parent, name, node) {
+            state.note_late(LateReply::Entry(entry));
+        }
+    }
+
     /// The same for a node that is named nowhere.
     pub(crate) fn add_nameless(&self, node: NodeNumber) {
-        self.lock().nodes.entry(node).or_default().lookup_count += 1;
+        let mut state = self.lock();
+        state.nodes.entry(node).or_default().lookup_count += 1;
+        state.note_late(LateReply::Node(node));
+    }
+
+    /// The reply that is about to go out has the attributes of `node` after they were set.
+    pub(crate) fn note_set(&self, node: NodeNumber) {
+        self.lock().note_late(LateReply::Node(node));
+    }
+
+    /// The reply that is about to go out lists `directory`.
+    pub(crate) fn note_listed(&self, directory: NodeNumber) {
+        self.lock().listed.insert(directory);
     }
 
     /// The reply that is about to go out says that there is no such name. `false`: there are too many, so
@@ -120,6 +179,7 @@ impl Known {
             return;
         }
         let gone = state.nodes.remove(&node).unwrap_or_default();
+        state.listed.remove(&node);
         for entry in gone.entries {
             state.entries.remove(&entry);
         }
@@ -177,7 +237,7 @@ impl Known {
     /// Waits until every ticket that is out now is back, and returns what is known then; what was absent
     /// is not known any more. For one thread only. Cost: O(known).
     pub(crate) fn advance(&self) -> Snapshot {
-        let (state, absent) = self.drain();
+        let (mut state, absent) = self.drain();
         // The root is known from the start, without a lookup.
         let mut nodes: Vec<NodeNumber> = vec![NodeNumber::ROOT];
         nodes.extend(state.nodes.keys().filter(|&&node| node != NodeNumber::ROOT));
@@ -185,15 +245,26 @@ impl Known {
         // Those of younger tickets stay known, since their replies may not be out yet.
         entries.extend(absent);
         entries.extend(state.absent[state.epoch].iter().cloned());
-        Snapshot { nodes, entries }
+        // One that is listed from here on is listed as it is now.
+        let listed = std::mem::take(&mut state.listed).into_iter().collect();
+        let late = state.late().unwrap_or_else(|| Late {
+            nodes: nodes.clone(),
+            entries: entries.clone(),
+        });
+        Snapshot {
+            nodes,
+            entries,
+            listed,
+            late,
+        }
     }
 
     /// The same, for absent names only. For the same thread.
     pub(crate) fn advance_absent(&self) -> Snapshot {
         let (_state, absent) = self.drain();
         Snapshot {
-            nodes: Vec::new(),
             entries: absent.into_iter().collect(),
+            ..Snapshot::default()
         }
     }
 
@@ -218,19 +289,54 @@ impl Known {
 }
 
 impl State {
-    /// Notes that the entry names `node`; a node that the kernel does not hold has no entries.
-    fn put(&mut self, parent: NodeNumber, name: &Name, node: NodeNumber) {
+    /// Notes that the entry names `node`; a node that the kernel does not hold has no entries. Returns the entry
+    /// if it was known so.
+    fn put(&mut self, parent: NodeNumber, name: &Name, node: NodeNumber) -> Option<Entry> {
         let entry: Entry = Arc::new((parent, name.clone()));
         for absent in &mut self.absent {
             absent.remove(&entry);
         }
         if self.entries.get(&entry) == Some(&node) {
-            return;
+            return Some(entry);
         }
         self.take(parent, name);
         if let Some(found) = self.nodes.get_mut(&node) {
             found.entries.push(entry.clone());
             self.entries.insert(entry, node);
+        }
+        None
+    }
+
+    fn note_late(&mut self, reply: LateReply) {
+        let now = Instant::now();
+        self.forget_late(now);
+        match self.late.len() < LATE_COUNT_MAX {
+            true => self.late.push_back((now, reply)),
+            false => self.late_lost = Some(now),
+        }
+    }
+
+    /// What late replies are about; `None`: about anything.
+    fn late(&mut self) -> Option<Late> {
+        let now = Instant::now();
+        self.forget_late(now);
+        if self.late_lost.is_some_and(|at| now - at <= LATE_AGE_MAX) {
+            return None;
+        }
+        let mut late = Late::default();
+        for (_, reply) in &self.late {
+            match reply {
+                LateReply::Entry(entry) => late.entries.push(entry.clone()),
+                LateReply::Node(node) => late.nodes.push(*node),
+            }
+        }
+        Some(late)
+    }
+
+    /// Those that are long in use.
+    fn forget_late(&mut self, now: Instant) {
+        while (self.late.front()).is_some_and(|(at, _)| now - *at > LATE_AGE_MAX) {
+            self.late.pop_front();
         }
     }
 
@@ -256,7 +362,7 @@ mod tests {
     }
 
     fn look(known: &Known) -> (Vec<u64>, Vec<(u64, String)>) {
-        let Snapshot { nodes, entries } = known.advance();
+        let Snapshot { nodes, entries, .. } = known.advance();
         let mut nodes: Vec<u64> = nodes.iter().map(|node| node.0).collect();
         let mut entries: Vec<(u64, String)> = entries
             .iter()
@@ -350,6 +456,43 @@ mod tests {
         let names = || look(&known).1;
         assert_eq!(names(), [(1, "a".into()), (1, "b".into())], "FUSE-1");
         assert_eq!(names(), [(1, "b".into())]);
+    }
+
+    #[test]
+    fn late_replies_are_told_again_and_listings_once() {
+        let known = Known::default();
+        known.add_looked_up(ROOT, &name("a"), NodeNumber(7));
+        known.add(ROOT, &name("a"), NodeNumber(7));
+        known.note_listed(ROOT);
+        let first = known.advance();
+        assert_eq!(first.late, Late::default(), "the kernel had nothing yet");
+        assert_eq!(first.listed, [ROOT], "FUSE-1");
+        known.add_looked_up(ROOT, &name("a"), NodeNumber(7));
+        known.note_set(NodeNumber(8));
+        known.add_nameless(NodeNumber(9));
+        known.note_listed(NodeNumber(7));
+        known.forget(NodeNumber(7), 3);
+        let second = known.advance();
+        let late = Late {
+            nodes: vec![NodeNumber(8), NodeNumber(9)],
+            entries: vec![Arc::new((ROOT, name("a")))],
+        };
+        assert_eq!(second.late, late, "FUSE-1");
+        assert_eq!(second.listed, [], "it is forgotten");
+        for _ in 0..LATE_COUNT_MAX {
+            known.note_set(NodeNumber(8));
+        }
+        known.add(ROOT, &name("b"), NodeNumber(10));
+        let all = known.advance();
+        assert_eq!(
+            (&all.late.nodes, &all.late.entries),
+            (&all.nodes, &all.entries),
+            "FUSE-1"
+        );
+        // As if time had passed.
+        known.lock().forget_late(Instant::now() + 2 * LATE_AGE_MAX);
+        known.lock().late_lost = None;
+        assert_eq!(known.advance().late, Late::default());
     }
 
     #[test]

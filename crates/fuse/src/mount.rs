@@ -91,7 +91,6 @@ pub fn mount(
         notifier.clone(),
         watch.clone(),
         options,
-        workers_max,
     );
     bridge.locks = locks;
     let limits = SessionOptions {

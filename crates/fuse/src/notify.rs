@@ -3,13 +3,27 @@
 //! Entries only *expire*: a plain invalidation unhashes the entry, and a process whose working
 //! directory it is loses its path, and what is mounted on it is detached. An expired entry is looked
 //! up again when it is next used. Kernels before 6.2 ignore the flag and invalidate.
+//!
+//! The order counts, and some are told again: see `known.rs`, *Between a reply and its use*.
 
-use crate::known::{Known, Snapshot};
+use crate::known::{Known, LATE_AGE_MAX, Late, Snapshot};
 use larder_fuse_protocol::{Errno, NodeNumber, Notifier};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The thread that writes notifications, and nothing else (`FUSE-2`).
 pub(crate) const NOTIFY_THREAD: &str = "larder-notify";
+
+/// When what late replies are about is told again, after the change.
+const AGAIN: [Duration; 4] = [
+    Duration::from_millis(10),
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    LATE_AGE_MAX,
+];
+
+/// A name that no entry has: a notification of it waits for the directory's lock, and does nothing.
+const NOBODY: &[u8] = b".";
 
 /// What is to be told to the kernel. Filled from anywhere, emptied by [`Changes::serve`].
 #[derive(Default)]
@@ -24,6 +38,8 @@ struct Pending {
     absent: bool,
     nodes: Vec<NodeNumber>,
     is_over: bool,
+    /// Something is to be told again.
+    is_due: bool,
 }
 
 impl Changes {
@@ -54,7 +70,8 @@ impl Changes {
     /// Sends notifications by `notifier` as changes come, until [`Changes::stop`]. Changes that come
     /// while it is busy are told together. Cost: about 2 µs per known node and entry.
     pub(crate) fn serve(&self, known: &Known, notifier: &Notifier) {
-        while let Some(pending) = self.next() {
+        let mut again = Again::default();
+        while let Some(pending) = self.next(again.due()) {
             let told = if pending.everything {
                 // No lock is held from here on (`FUSE-2`).
                 let all = known.advance();
@@ -63,7 +80,12 @@ impl Changes {
                     all.nodes.len(),
                     all.entries.len()
                 );
-                tell(&all, notifier)
+                let told = tell(&all, notifier);
+                again = Again::new(all.late, Instant::now());
+                told
+            } else if pending.is_due {
+                again.done_count += 1;
+                tell_again(&again.late, notifier)
             } else {
                 tell_nodes(&pending.nodes, notifier).and_then(|()| match pending.absent {
                     true => tell(&known.advance_absent(), notifier),
@@ -78,7 +100,8 @@ impl Changes {
         }
     }
 
-    fn next(&self) -> Option<Pending> {
+    /// What has come; or nothing but that it is `due`; `None`: all is over.
+    fn next(&self, due: Option<Instant>) -> Option<Pending> {
         let mut pending = self.lock();
         loop {
             if pending.is_over {
@@ -87,10 +110,18 @@ impl Changes {
             if pending.everything || pending.absent || !pending.nodes.is_empty() {
                 return Some(std::mem::take(&mut pending));
             }
-            pending = self
-                .woken
-                .wait(pending)
-                .unwrap_or_else(PoisonError::into_inner);
+            let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Some(Pending {
+                    is_due: true,
+                    ..Pending::default()
+                });
+            }
+            // Without anything due it may as well wake once an hour.
+            let left = left.unwrap_or(Duration::from_secs(3600));
+            pending = (self.woken.wait_timeout(pending, left))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 
@@ -99,9 +130,51 @@ impl Changes {
     }
 }
 
+/// What is to be told again. The newest change is enough: it has told everything itself, and its late replies are
+/// those of all changes before that may not be in use yet.
+#[derive(Default)]
+struct Again {
+    late: Late,
+    dues: Vec<Instant>,
+    done_count: usize,
+}
+
+impl Again {
+    fn new(late: Late, changed: Instant) -> Again {
+        let is_needed = late != Late::default();
+        let dues = AGAIN
+            .iter()
+            .filter(|_| is_needed)
+            .map(|&after| changed + after);
+        Again {
+            dues: dues.collect(),
+            late,
+            done_count: 0,
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.dues.get(self.done_count).copied()
+    }
+}
+
 fn tell(all: &Snapshot, notifier: &Notifier) -> Result<(), Errno> {
-    let nodes = tell_nodes(&all.nodes, notifier);
-    (all.entries.iter())
+    // Behind each of these the kernel has made use of all older replies about the directory (`FUSE-1`).
+    let entries = (all.entries.iter())
+        .map(|entry| notifier.inval_entry(entry.0, entry.1.as_bytes(), true))
+        .fold(Ok(()), Result::and);
+    let listings = (all.listed.iter())
+        .map(|&directory| notifier.inval_entry(directory, NOBODY, true))
+        .fold(entries, Result::and);
+    listings.and(tell_nodes(&all.nodes, notifier))
+}
+
+fn tell_again(late: &Late, notifier: &Notifier) -> Result<(), Errno> {
+    // Pages are locked from their request to their use: once was enough for them.
+    let nodes = (late.nodes.iter())
+        .map(|&node| notifier.inval_inode(node, -1, 0))
+        .fold(Ok(()), Result::and);
+    (late.entries.iter())
         .map(|entry| notifier.inval_entry(entry.0, entry.1.as_bytes(), true))
         .fold(nodes, Result::and)
 }
@@ -124,13 +197,18 @@ mod tests {
     #[test]
     fn a_foreign_change_reaches_every_known_node_and_entry() {
         let known = Known::default();
-        known.add(NodeNumber::ROOT, &Name::new(b"a").unwrap(), NodeNumber(7));
+        let name = Name::new(b"a").unwrap();
+        known.add(NodeNumber::ROOT, &name, NodeNumber(7));
         let mut told = tempfile::tempfile().unwrap();
         let notifier = Notifier::new(&Device::from(std::os::fd::OwnedFd::from(
             told.try_clone().unwrap(),
         )));
         let changes = Changes::default();
-        let expected_bytes = 2 * 40 + 34;
+        known.add_looked_up(NodeNumber::ROOT, &name, NodeNumber(7));
+        known.note_set(NodeNumber(8));
+        known.note_listed(NodeNumber(7));
+        let (node, entry) = (40, 34);
+        let expected_bytes = 2 * entry + 2 * node + 2 * (node + entry);
         std::thread::scope(|scope| {
             let server = std::thread::Builder::new()
                 .name(NOTIFY_THREAD.into())
@@ -147,11 +225,17 @@ mod tests {
         told.read_to_end(&mut bytes).unwrap();
         assert_eq!(bytes.len() as u64, expected_bytes, "FUSE-1");
         let number = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
-        assert_eq!((number(16), number(56)), (1, 7), "FUSE-1: nodes");
+        let entries = (number(16), &bytes[32..34], number(50), &bytes[66..68]);
         assert_eq!(
-            (number(96), &bytes[112..]),
-            (1, &b"a\0"[..]),
-            "FUSE-1: entries"
+            entries,
+            (1, &b"a\0"[..], 7, &b".\0"[..]),
+            "FUSE-1: first entries, then a barrier in what was listed"
         );
+        assert_eq!((number(84), number(124)), (1, 7), "FUSE-1: then nodes");
+        for again in [148, 148 + 74] {
+            let node = (number(again + 16), number(again + 24) as i64);
+            assert_eq!(node, (8, -1), "FUSE-1: its attributes, again");
+            assert_eq!(number(again + 40 + 16), 1, "FUSE-1: the entry, again");
+        }
     }
 }

@@ -2,63 +2,80 @@
 //!
 //! # Words
 //! An open file is *direct* when it was opened for writing only and nobody then had the file open but other
-//! direct ones; any other is *cached*. It stays what it is: the kernel asks at OPEN only. A *page read* fills
-//! the kernel's page cache; only cached files ask for one, be it for read(2) or for a mapping. A page is
-//! *stale* when it holds what a finished write has replaced.
+//! direct ones; any other is *cached*. It stays what it is: the kernel asks at OPEN only. A *fill* brings pages
+//! into the kernel's page cache: a page read, for read(2) or a mapping, or a write by way of the page cache. A
+//! *writeback* brings what was stored by mappings, in whole pages. A page is *stale* when it holds what a
+//! finished write has replaced.
 //!
-//! # Why no page is ever stale
-//! Before a direct write the kernel drops the pages of its range. A page read that is served between that
-//! and the write would bring old bytes back, and a store into such a page by a mapping would later write
-//! them back. So a direct write is *applied* only at a moment when the page cache has nothing of its range:
+//! # Why no page is stale and nothing is lost
+//! The kernel drops the pages of a direct write's range before it sends the write, but fills may come behind
+//! that. So a direct write is *applied* while no fill or writeback is served (the gate), and then the kernel drops
+//! the pages of the range once more, before the reply. From the applying until they are dropped, the range is a
+//! *window*, with two kinds of pages:
 //!
-//! * Without a page read since the first direct file was opened, or since all pages were dropped, there is
-//!   nothing: before the first, no cached file was open.
-//! * Else the range is dropped again, which also writes back what was stored into it, and then the write
-//!   is applied if no page read was served meanwhile; else it begins anew. Page reads and the applying
-//!   exclude each other, so that one that comes meanwhile is served the new bytes.
+//! * *Old* ones were filled before the applying. A writeback of one is left out where it meets the window: what
+//!   it has there was stored, if at all, before the write was finished, and the write may follow it.
+//! * *New* ones were filled after it. They hold the write, and what was stored there since follows it, so
+//!   that a writeback is taken whole. The kernel fills a page again only when it has written back and given up
+//!   the one that it had: once new, a page stays new.
+//!
+//! Nothing has to be dropped, and there is no window, while there is no old page: without a fill since the
+//! first direct file was opened (before that, no cached one was open), or since all pages were dropped. But
+//! an append that goes where the kernel did not expect it always has one: the kernel has dropped another range.
 //!
 //! Only a cached file that was opened beside direct ones has to take part: while any other is open, no
 //! direct one can be opened.
 //!
 //! # Waiting
-//! Dropping pages waits for page reads and writebacks under way, which need workers. So only
-//! a quarter of the workers that there can be may wait at once; one more is interrupted (`EINTR`).
+//! Dropping pages waits for fills and writebacks under way. The gate is open then, and the worker that waits
+//! takes no seat ([`larder_fuse_protocol::Call::away`]), so that they are served, however many wait.
 //!
 //! # Where nothing is direct
 //! The kernel must drop pages before direct writes (Linux 6.6, which offers `DIRECT_IO_ALLOW_MMAP` with it)
 //! and say which writes take set-id bits (`HANDLE_KILLPRIV_V2`). And files with such bits are cached: the
 //! kernel takes the bits before a write by way of the page cache.
 
-use larder_fuse_protocol::{Errno, FopenFlags, NodeNumber, Notifier, OpenFlags};
+use larder_fuse_protocol::{Errno, FopenFlags, NodeNumber, OpenFlags};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Bytes of a page, or of a part of one where pages are larger.
+const PAGE_BYTES: u64 = 4096;
 
 /// The open files of one mount, by node.
+#[derive(Default)]
 pub(crate) struct Streams {
     nodes: Mutex<HashMap<NodeNumber, Open>>,
-    drops: AtomicUsize,
-    /// Direct writes that may wait for the kernel to drop pages at once.
-    drops_max: usize,
 }
 
 /// Who has a node open.
+#[derive(Default)]
 struct Open {
     cached_count: u64,
     direct_count: u64,
     meeting: Arc<Meeting>,
 }
 
-/// Where direct writes and page reads of one node meet.
+/// Where direct writes, fills and writebacks of one node meet.
 #[derive(Debug, Default)]
 struct Meeting {
-    /// Held by page reads together, by an applying alone.
-    gate: RwLock<()>,
-    /// Page reads served, or being served.
-    page_reads: AtomicU64,
+    /// The windows. Held by fills and writebacks together, by an applying alone.
+    gate: RwLock<Vec<Arc<Window>>>,
+    /// Fills served, or being served.
+    fills: AtomicU64,
     /// So many there were when all pages were dropped.
-    dropped_reads: AtomicU64,
+    dropped_fills: AtomicU64,
+}
+
+/// The range of a direct write that is applied and not finished.
+#[derive(Debug)]
+struct Window {
+    range: Range<u64>,
+    /// By page from the one on in which the range begins: whether it is new.
+    is_new: Mutex<Vec<bool>>,
 }
 
 /// How one open file goes.
@@ -84,36 +101,40 @@ impl Way {
         }
     }
 
-    /// Serves a page read.
-    pub(crate) fn page_read<T>(&self, serve: impl FnOnce() -> T) -> T {
+    /// Serves a page read of `range`.
+    pub(crate) fn page_read<T>(&self, range: Range<u64>, serve: impl FnOnce() -> T) -> T {
         let Some(meeting) = &self.meeting else {
             return serve();
         };
-        let _gate = meeting.gate.read().unwrap_or_else(PoisonError::into_inner);
-        meeting.page_reads.fetch_add(1, Ordering::SeqCst);
-        serve()
+        meeting.fill(range, serve)
+    }
+
+    /// Serves a writeback of `range` by calling `write` with what is to be written of it.
+    pub(crate) fn write_back(
+        &self,
+        range: Range<u64>,
+        mut write: impl FnMut(Range<u64>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let Some(meeting) = &self.meeting else {
+            return write(range);
+        };
+        let windows = meeting.read();
+        let mut parts = vec![range];
+        for window in windows.iter() {
+            for old in window.old_parts() {
+                parts = parts.iter().flat_map(|part| without(part, &old)).collect(); // FUSE-8
+            }
+        }
+        parts.into_iter().try_for_each(&mut write)
     }
 }
 
 impl Streams {
-    /// For a mount with so many workers at most.
-    pub(crate) fn new(workers_max: usize) -> Streams {
-        Streams {
-            nodes: Mutex::default(),
-            drops: AtomicUsize::new(0),
-            drops_max: workers_max / 4,
-        }
-    }
-
     /// A file is opened; only if it `may_be_direct` it is. Every way is given back by [`Streams::close`].
     pub(crate) fn open(&self, node: NodeNumber, flags: OpenFlags, may_be_direct: bool) -> Way {
         let is_write_only = may_be_direct && flags.flags & libc::O_ACCMODE == libc::O_WRONLY;
         let mut nodes = self.lock();
-        let open = nodes.entry(node).or_insert_with(|| Open {
-            cached_count: 0,
-            direct_count: 0,
-            meeting: Arc::default(),
-        });
+        let open = nodes.entry(node).or_default();
         let is_direct = is_write_only && open.cached_count == 0;
         let meets = is_direct || open.direct_count > 0;
         match is_direct {
@@ -142,34 +163,46 @@ impl Streams {
         }
     }
 
-    /// Applies a write that the kernel has passed by the page cache, of `len_bytes` at `offset`.
-    pub(crate) fn direct_write<T>(
+    /// Serves a write of `range`, as the kernel has it, that is no writeback: `apply` does it and returns the
+    /// offset where it went; `drop_pages` makes the kernel drop the pages from an offset on, so many
+    /// bytes or with 0 all. Returns the offset.
+    pub(crate) fn write(
         &self,
         way: &Way,
-        (offset, len_bytes): (u64, usize),
-        notifier: &Notifier,
-        apply: impl FnOnce() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        let Some(meeting) = way.meeting.as_ref().filter(|_| way.is_direct) else {
+        range: Range<u64>,
+        apply: impl FnOnce() -> Result<u64, Errno>,
+        drop_pages: impl FnOnce(u64, u64) -> Result<(), Errno>,
+    ) -> Result<u64, Errno> {
+        let Some(meeting) = &way.meeting else {
             return apply();
         };
-        let mut dropped_reads = meeting.dropped_reads.load(Ordering::SeqCst);
-        loop {
-            let gate = meeting.gate.write().unwrap_or_else(PoisonError::into_inner);
-            let page_reads = meeting.page_reads.load(Ordering::SeqCst);
-            if page_reads == dropped_reads {
-                return apply(); // FUSE-8
-            }
-            drop(gate);
-            dropped_reads = page_reads;
-            if self.has_cached(way.node) {
-                self.drop_pages(way.node, (offset as i64, len_bytes as i64), notifier)?;
-            } else {
-                // Those who read have gone: the next writes need not drop anything.
-                self.drop_pages(way.node, (0, 0), notifier)?;
-                (meeting.dropped_reads).fetch_max(page_reads, Ordering::SeqCst);
-            }
+        if !way.is_direct {
+            // What is left of its first and last page is filled by page reads, if at all.
+            return meeting.fill(whole_pages(&range), apply);
         }
+        let (at, fills, window) = {
+            let mut windows = meeting.write();
+            let at = apply()?;
+            let fills = meeting.fills.load(Ordering::SeqCst);
+            if at == range.start && fills == meeting.dropped_fills.load(Ordering::SeqCst) {
+                return Ok(at); // FUSE-8: there is no old page
+            }
+            let window = Arc::new(Window::new(at..at + (range.end - range.start)));
+            windows.push(window.clone());
+            (at, fills, window)
+        };
+        // When those who read have gone, all are dropped: the next writes need not drop anything.
+        let drops_all = !self.has_cached(way.node);
+        let dropped = match drops_all {
+            true => drop_pages(0, 0),
+            false => drop_pages(at, range.end - range.start),
+        };
+        meeting.write().retain(|other| !Arc::ptr_eq(other, &window));
+        dropped?;
+        if drops_all {
+            (meeting.dropped_fills).fetch_max(fills, Ordering::SeqCst);
+        }
+        Ok(at)
     }
 
     fn has_cached(&self, node: NodeNumber) -> bool {
@@ -177,115 +210,78 @@ impl Streams {
         nodes.get(&node).is_some_and(|open| open.cached_count > 0)
     }
 
-    /// Not by the thread of the other notifications (`FUSE-2`): the caller waits, and the kernel holds
-    /// nothing for this write that dropping pages takes.
-    fn drop_pages(
-        &self,
-        node: NodeNumber,
-        (offset, len_bytes): (i64, i64),
-        notifier: &Notifier,
-    ) -> Result<(), Errno> {
-        let is_free = self.drops.fetch_add(1, Ordering::SeqCst) < self.drops_max;
-        let dropped = match is_free {
-            true => notifier.inval_inode(node, offset, len_bytes),
-            false => Err(Errno::EINTR),
-        };
-        self.drops.fetch_sub(1, Ordering::SeqCst);
-        dropped
-    }
-
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeNumber, Open>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use larder_fuse_protocol::Device;
-
-    const NODE: NodeNumber = NodeNumber(7);
-
-    fn flags(flags: i32) -> OpenFlags {
-        OpenFlags {
-            flags,
-            kill_suid_sgid: false,
-        }
+impl Meeting {
+    fn fill<T>(&self, range: Range<u64>, serve: impl FnOnce() -> T) -> T {
+        let windows = self.read();
+        self.fills.fetch_add(1, Ordering::SeqCst);
+        let served = serve();
+        windows.iter().for_each(|window| window.fill(&range));
+        served
     }
 
-    fn notifier() -> (std::fs::File, Notifier) {
-        let told = tempfile::tempfile().unwrap();
-        let device = Device::from(std::os::fd::OwnedFd::from(told.try_clone().unwrap()));
-        (told, Notifier::new(&device))
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Window>>> {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[test]
-    fn a_file_is_direct_while_nobody_reads_it() {
-        let streams = Streams::new(128);
-        let write = streams.open(NODE, flags(libc::O_WRONLY | libc::O_APPEND), true);
-        let other = streams.open(NODE, flags(libc::O_WRONLY), true);
-        assert!(write.is_direct && other.is_direct);
-        let read = streams.open(NODE, flags(libc::O_RDONLY), true);
-        let late = streams.open(NODE, flags(libc::O_WRONLY), true);
-        assert!(!read.is_direct && read.meeting.is_some(), "FUSE-8");
-        assert!(
-            !late.is_direct,
-            "FUSE-8: beside a cached one there is no new direct one"
-        );
-        for way in [&write, &other, &read] {
-            streams.close(way);
-        }
-        assert!(!streams.open(NODE, flags(libc::O_WRONLY), true).is_direct);
-        let alone = streams.open(NodeNumber(8), flags(libc::O_RDWR), true);
-        assert!(!alone.is_direct && alone.meeting.is_none());
-        streams.close(&late);
-    }
-
-    #[test]
-    fn pages_are_dropped_again_after_a_page_read_and_before_the_write() {
-        let streams = Streams::new(128);
-        let (told, notifier) = notifier();
-        let write = streams.open(NODE, flags(libc::O_WRONLY), true);
-        let told_bytes = || told.metadata().unwrap().len();
-        let go = || streams.direct_write(&write, (0, 9), &notifier, || Ok(told_bytes()));
-        assert_eq!(go(), Ok(0), "nobody reads");
-        let read = streams.open(NODE, flags(libc::O_RDONLY), true);
-        assert_eq!(go(), Ok(0), "nobody has read yet");
-        read.page_read(|| ());
-        assert_eq!(go(), Ok(40), "FUSE-8: told before it was applied");
-        read.page_read(|| ());
-        assert_eq!(go(), Ok(80), "FUSE-8");
-        streams.close(&read);
-        assert_eq!(go(), Ok(120), "the page of the last read");
-        assert_eq!(go(), Ok(120), "all pages were dropped");
-        let read = streams.open(NODE, flags(libc::O_RDONLY), true);
-        read.page_read(|| ());
-        let busy = streams.drops.swap(streams.drops_max, Ordering::SeqCst);
-        assert_eq!(go(), Err(Errno::EINTR));
-        streams.drops.store(busy, Ordering::SeqCst);
-    }
-
-    #[test]
-    fn page_reads_and_applying_exclude_each_other() {
-        let streams = Streams::new(128);
-        let (_told, notifier) = notifier();
-        let write = streams.open(NODE, flags(libc::O_WRONLY), true);
-        let read = streams.open(NODE, flags(libc::O_RDONLY), true);
-        let inside = AtomicU64::new(0);
-        let alone = || {
-            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "FUSE-8");
-            std::thread::yield_now();
-            inside.fetch_sub(1, Ordering::SeqCst);
-        };
-        std::thread::scope(|scope| {
-            scope.spawn(|| (0..300).for_each(|_| read.page_read(alone)));
-            for _ in 0..300 {
-                let written = streams.direct_write(&write, (0, 1), &notifier, || {
-                    alone();
-                    Ok(())
-                });
-                written.unwrap();
-            }
-        });
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<Window>>> {
+        self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+impl Window {
+    fn new(range: Range<u64>) -> Window {
+        let page_count = range.end.div_ceil(PAGE_BYTES) - range.start / PAGE_BYTES;
+        Window {
+            range,
+            is_new: Mutex::new(vec![false; page_count as usize]),
+        }
+    }
+
+    /// The pages of `range` are new from now on.
+    fn fill(&self, range: &Range<u64>) {
+        let first = self.range.start / PAGE_BYTES;
+        let mut is_new = self.is_new.lock().unwrap_or_else(PoisonError::into_inner);
+        for (page, is_new) in (first..).zip(is_new.iter_mut()) {
+            *is_new |= page * PAGE_BYTES < range.end && range.start < (page + 1) * PAGE_BYTES;
+        }
+    }
+
+    /// What of the range is in old pages.
+    fn old_parts(&self) -> Vec<Range<u64>> {
+        let first = self.range.start / PAGE_BYTES;
+        let is_new = self.is_new.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        for (page, _) in (first..).zip(is_new.iter()).filter(|(_, is_new)| !**is_new) {
+            let start = self.range.start.max(page * PAGE_BYTES);
+            let end = self.range.end.min((page + 1) * PAGE_BYTES);
+            match parts.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => parts.push(start..end),
+            }
+        }
+        parts
+    }
+}
+
+/// What is left of `part` on both sides of `hole`.
+fn without(part: &Range<u64>, hole: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let below = part.start..part.end.min(hole.start);
+    let above = part.start.max(hole.end)..part.end;
+    [below, above]
+        .into_iter()
+        .filter(|rest| rest.start < rest.end)
+}
+
+/// The pages that lie in `range` as a whole.
+fn whole_pages(range: &Range<u64>) -> Range<u64> {
+    let start = range.start.next_multiple_of(PAGE_BYTES);
+    start..(range.end / PAGE_BYTES * PAGE_BYTES).max(start)
+}
+
+#[cfg(test)]
+mod tests;

@@ -191,6 +191,35 @@ impl NodeCache {
     }
 }
 
+impl NodeCache {
+    /// Begins a new time: [`NodeCache::used_now`] forgets what was used before.
+    pub fn begin_time(&self) {
+        self.clock.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A directory in memory that is known to name the inode, and the name.
+    pub fn find_parent(&self, store: StoreId, ino: Ino) -> Option<(Ino, Name)> {
+        let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+        nodes
+            .values()
+            .filter(|dir| dir.store == store)
+            .find_map(|dir| {
+                let names = dir.names.read().unwrap_or_else(PoisonError::into_inner);
+                let mut known = names.known.iter();
+                let (name, _) = known.find(|(_, target)| **target == Some(ino))?;
+                Some((dir.ino, name.clone()))
+            })
+    }
+
+    /// The nodes that were used in this time.
+    pub fn used_now(&self) -> Vec<Arc<Node>> {
+        let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.load(Ordering::Relaxed);
+        let used = |node: &&Arc<Node>| node.used.load(Ordering::Relaxed) == now;
+        nodes.values().filter(used).cloned().collect()
+    }
+}
+
 impl Engine {
     /// Forgets idle nodes when they keep too much (`CACHE-2`).
     pub(crate) fn shrink_cache(&self) {

@@ -12,8 +12,8 @@
 //! # Invariants
 //! * `COMMIT-1` A group holds every change that ended before the freeze and none that began after:
 //!   groups are prefixes of the order of operations.
-//! * `COMMIT-2` Every extent that the catalog names was written and flushed before the catalog's
-//!   own commit.
+//! * `COMMIT-2` Every block that the catalog names was written and flushed before the catalog's own
+//!   commit, or that commit patches it (`logged`).
 //! * `COMMIT-3` Extents retired by a commit are reusable only after a later commit has deleted
 //!   their rows, and that one is durable.
 //! * `COMMIT-4` After a failed write, flush or commit nothing more is changed: memory is ahead of
@@ -23,14 +23,12 @@ use crate::engine::{Edit, Engine, lock};
 use crate::group::Group;
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
-use crate::overlay::ending;
 use crate::turn::Turn;
 use crate::whole::PATIENCE_WITH_STREAMS;
 use crate::write_path::ContentFlush;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
-    AttrMask, CatalogError, ChangeSet, CheckpointKind, CommitOutcome, ContentRow, InodeChange,
-    InodeRow,
+    AttrMask, CatalogError, ChangeSet, CommitOutcome, ContentRow, InodeChange, InodeRow,
 };
 use larder_space::format::limits::{BLOCK_BYTES, INLINE_BYTES_MAX};
 use larder_space::format::{CommitSeq, Extent, FileKind, Ino, Name};
@@ -38,15 +36,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The write-ahead log is checkpointed when more of it waits for that, bytes. Pages that change often
-/// are copied once in so many.
-const WAL_BYTES_PASSIVE: u64 = 32 << 20;
-/// When it is longer than this in spite of that, a checkpoint waits for readers.
-const WAL_BYTES_MAX: u64 = 256 << 20;
-/// The length of the log is looked at again after so many changed rows, of a few pages each at worst. A
-/// commit counts as some more: the pages that every commit changes.
-const WAL_LOOK_ROWS: u64 = 1024;
-const COMMIT_ROWS: u64 = 16;
 /// How long a commit waits for the catalog's write lock or for space on the host before the engine
 /// gives up.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -96,7 +85,8 @@ pub(crate) struct FrozenNode {
     entries: Vec<(Name, Option<Ino>)>,
     xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     content_row: Option<Option<ContentRow>>,
-    patches_ended: Vec<u64>,
+    /// Blocks whose patches an edit ended.
+    pub patches_ended: Vec<u64>,
     /// The list of pieces goes, before `piece_pages` come.
     drops_pieces: bool,
     piece_pages: Vec<(u64, Option<Vec<u8>>)>,
@@ -107,6 +97,9 @@ pub(crate) struct FrozenNode {
 impl Engine {
     /// Returns after the commit that holds every operation that ended before.
     pub fn sync(&self) -> Result<()> {
+        if self.private.is_some() {
+            return Ok(()); // Its commit is the transaction's.
+        }
         let target = {
             // The freeze takes the group and its number under this lock.
             let group = lock(&self.group);
@@ -117,8 +110,24 @@ impl Engine {
         self.apply_if_full()
     }
 
+    /// The same, if anything waits for it, without the work that may follow a sync.
+    pub(crate) fn sync_own(&self) -> Result<()> {
+        let target = {
+            let group = lock(&self.group);
+            let open = self.open_generation.load(Ordering::SeqCst);
+            if group.is_empty() { open - 1 } else { open }
+        };
+        match self.commit_lock.committed() >= target {
+            true => Ok(()),
+            false => self.sync_generation(target),
+        }
+    }
+
     /// The same for the operations on one inode.
     pub fn sync_node(&self, node: &Node) -> Result<()> {
+        if self.private.is_some() {
+            return Ok(());
+        }
         let generation = {
             let mut state = node.lock();
             let generation = state.generation;
@@ -137,21 +146,21 @@ impl Engine {
         };
         self.await_streams();
         let horizon = self.find_reclaimable()?;
-        self.commit_group(horizon)
+        self.commit_group(horizon, true)
     }
 
     /// Commits the open group.
     pub(crate) fn commit_now(&self) -> Result<()> {
         let _one_at_a_time = self.commit_lock.lock();
         let horizon = self.find_reclaimable()?;
-        self.commit_group(horizon)
+        self.commit_group(horizon, false)
     }
 
     /// Commits until nothing more can be reclaimed: once for what the last commit retired.
     pub(crate) fn reclaim_all(&self) -> Result<()> {
         let _one_at_a_time = self.commit_lock.lock();
         while let Some(horizon) = self.find_reclaimable()? {
-            self.commit_group(Some(horizon))?;
+            self.commit_group(Some(horizon), false)?;
         }
         Ok(())
     }
@@ -183,11 +192,7 @@ impl Engine {
             self.place_unsettled()?;
         }
         if self.turn.is_wanted() {
-            self.turn.close();
-            let _open_again = OpenAgain(&self.turn);
-            let outcome = self.commit_now();
-            self.give_turn_back();
-            return outcome;
+            return self.hand_over();
         }
         let (is_empty, age, is_old, may_reclaim) = {
             let mut group = lock(&self.group);
@@ -214,13 +219,22 @@ impl Engine {
             if may_reclaim {
                 let _one_at_a_time = self.commit_lock.lock();
                 match self.find_reclaimable()? {
-                    Some(horizon) => self.commit_group(Some(horizon))?,
+                    Some(horizon) => self.commit_group(Some(horizon), false)?,
                     None => lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE),
                 }
             }
             self.give_turn_back();
         }
         Ok(())
+    }
+
+    /// Commits, and gives the turn back.
+    pub(crate) fn hand_over(&self) -> Result<()> {
+        self.turn.close();
+        let _open_again = OpenAgain(&self.turn);
+        let outcome = self.commit_now();
+        self.give_turn_back();
+        outcome
     }
 
     /// Gives the turn back if everything is committed (`TURN-1`).
@@ -242,7 +256,7 @@ impl Engine {
     /// asks: what waits for reclaim is missing where the next objects want to go. Reclaiming is for
     /// who has the turn; it may have gone while the caller waited for `commit_lock` (TURN-1).
     fn find_reclaimable(&self) -> Result<Option<CommitSeq>> {
-        if !self.turn.is_held() {
+        if !self.turn.is_held() || self.private.is_some() {
             return Ok(None);
         }
         let has_others = lock(&self.group).has_others;
@@ -263,8 +277,8 @@ impl Engine {
         Ok(is_worth_it.then_some(horizon))
     }
 
-    /// Freezes and commits the open group. The caller holds `commit_lock`.
-    fn commit_group(&self, horizon: Option<CommitSeq>) -> Result<()> {
+    /// Freezes and commits the open group. The caller holds `commit_lock`. `is_awaited`: a sync waits for it.
+    fn commit_group(&self, horizon: Option<CommitSeq>, is_awaited: bool) -> Result<()> {
         self.check_running()?;
         let mut guard = CommitGuard {
             engine: self,
@@ -289,7 +303,7 @@ impl Engine {
             .filter(is_frozen)
             .map(|frozen| frozen.node.clone())
             .collect();
-        let outcome = self.commit_frozen(generation, group, nodes, horizon);
+        let outcome = self.commit_frozen(generation, group, nodes, horizon, is_awaited);
         match &outcome {
             Ok(()) => guard.is_done = true,
             Err(error) => self.stop(format!(
@@ -416,11 +430,13 @@ impl Engine {
         group: Group,
         mut nodes: Vec<FrozenNode>,
         horizon: Option<CommitSeq>,
+        is_awaited: bool,
     ) -> Result<()> {
         assert!(
             horizon.is_none_or(|horizon| horizon <= self.known_seq()),
             "COMMIT-3"
         );
+        let is_alone = !group.has_others;
         let mut set = ChangeSet {
             allocated: group.allocated,
             retired: group.retired,
@@ -433,14 +449,14 @@ impl Engine {
             reclaim_horizon: horizon,
             ..ChangeSet::default()
         };
-        self.flush_contents(&mut nodes, &mut set)?;
+        self.flush_contents(&mut nodes, &mut set, is_awaited, is_alone)?;
         for frozen in &mut nodes {
             self.collect(frozen, &mut set)?;
         }
         if let Some(horizon) = horizon.filter(|_| self.may_have_orphans.load(Ordering::SeqCst)) {
             self.collect_lost_orphans(horizon, &mut set)?;
         }
-        // COMMIT-2: the extents above were flushed by flush_contents.
+        // COMMIT-2: the extents above were flushed by flush_contents, or are patched by this commit.
         let outcome = self.commit_catalog(&set)?;
         self.publish(generation, &nodes, &set, &outcome);
         if !set.orphans_added.is_empty() {
@@ -490,10 +506,6 @@ impl Engine {
                 .into_iter()
                 .map(|(name, value)| (store, ino, name, value)),
         );
-        let ended = std::mem::take(&mut frozen.patches_ended);
-        if !ended.is_empty() {
-            set.patches.push((store, ino, ending(ended)));
-        }
         if frozen.drops_pieces {
             set.piece_drops.push((store, ino));
         }
@@ -598,22 +610,6 @@ impl Engine {
             }
         }
         self.commit_lock.set_committed(generation);
-    }
-
-    fn checkpoint(&self, set: &ChangeSet) -> Result<()> {
-        let rows = set.inodes.len() + set.dirents.len() + set.map_pages.len() + set.retired.len();
-        let rows = COMMIT_ROWS + rows as u64;
-        if self.unlogged_rows.fetch_add(rows, Ordering::Relaxed) < WAL_LOOK_ROWS {
-            return Ok(());
-        }
-        self.unlogged_rows.store(0, Ordering::Relaxed);
-        let wal = self.catalog.wal_pending_bytes()?;
-        if wal > WAL_BYTES_MAX {
-            self.catalog.checkpoint(CheckpointKind::Truncate)?;
-        } else if wal > WAL_BYTES_PASSIVE {
-            self.catalog.checkpoint(CheckpointKind::Passive)?;
-        }
-        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@ use crate::overlay::PatchBook;
 use crate::pins::Pins;
 use crate::room::Room;
 use crate::session::Session;
+use crate::transaction::{Private, Writers};
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, StoreRow};
@@ -17,13 +18,16 @@ use larder_space::format::limits::{BLOCK_BYTES, CAPACITY_BYTES_MIN};
 use larder_space::format::{CommitSeq, SegmentIndex, StoreId};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{
     Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard,
     RwLockWriteGuard,
 };
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// No schema has this version: SQLite counts from 0.
+pub(crate) const NO_SCHEMA: i64 = i64::MIN;
 
 /// A clock: nanoseconds since 1970.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
@@ -91,7 +95,11 @@ pub struct Engine {
     pub(crate) options: EngineOptions,
     pub(crate) dirty_bytes_max: u64,
     pub(crate) turn: Turn,
-    pub(crate) session: Session,
+    pub(crate) session: Arc<Session>,
+    /// What an engine has that serves transactions beside another one.
+    pub(crate) private: Option<Private>,
+    /// Which of those beside this one may change something.
+    pub(crate) writers: Writers,
     /// Readers of names and attributes against changes of them.
     pub(crate) namespace: RwLock<()>,
     /// Changes against the freeze of a group: what is inside the gate is in one group.
@@ -119,6 +127,8 @@ pub struct Engine {
     /// Provisional objects without a writer that are in no group (`WHOLE-3`).
     pub(crate) unsettled: Mutex<Vec<Arc<Node>>>,
     pub(crate) patches: PatchBook,
+    /// The schema of `constrained`.
+    pub(crate) schema_version: AtomicI64,
     /// Stores where something of the user's may refuse a row.
     pub(crate) constrained: RwLock<HashSet<StoreId>>,
     /// Another connection has committed, and the caches do not know yet.
@@ -129,6 +139,8 @@ pub struct Engine {
     pub(crate) may_have_orphans: AtomicBool,
     /// Rows of changes since the length of the catalog's log was looked at.
     pub(crate) unlogged_rows: AtomicU64,
+    /// The background shall copy the log.
+    pub(crate) is_checkpoint_wanted: AtomicBool,
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
     pub(crate) observers: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     /// Why the engine stopped, once it has.
@@ -245,7 +257,34 @@ impl Engine {
             .map_or_else(system_clock, |clock| clock());
         let turn = Turn::open(path)?;
         let (session, pin) = Session::begin(path, &turn, &catalog, label, now_ns)?;
-        let engine = Arc::new(Engine {
+        let engine = Arc::new(Engine::assemble(
+            path,
+            options,
+            (catalog, info, storage),
+            (turn, Arc::new(session), pin),
+            None,
+        ));
+        engine.open_segments()?;
+        engine.find_constraints()?;
+        engine.refresh_patches()?;
+        engine.find_pieces()?;
+        let has_orphans = !engine.catalog.orphans()?.is_empty();
+        engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
+        if options.has_background {
+            engine.start_background()?;
+        }
+        Ok(engine)
+    }
+
+    /// An engine of these parts that knows nothing yet.
+    pub(crate) fn assemble(
+        path: &Path,
+        options: &EngineOptions,
+        (catalog, info, storage): (Catalog, DatabaseInfo, Arc<dyn Storage>),
+        (turn, session, pin): (Turn, Arc<Session>, CommitSeq),
+        private: Option<Private>,
+    ) -> Engine {
+        Engine {
             path: path.to_owned(),
             turn,
             dirty_bytes_max: match options.dirty_bytes_max {
@@ -257,6 +296,9 @@ impl Engine {
             info,
             options: options.clone(),
             session,
+            private,
+            writers: Writers::default(),
+            schema_version: AtomicI64::new(NO_SCHEMA),
             namespace: RwLock::default(),
             gate: RwLock::default(),
             cache: NodeCache::default(),
@@ -280,29 +322,25 @@ impl Engine {
             may_have_orphans: AtomicBool::new(false),
             has_foreign_change: AtomicBool::new(false),
             unlogged_rows: AtomicU64::new(0),
+            is_checkpoint_wanted: AtomicBool::new(false),
             next_inos: Mutex::default(),
             observers: Mutex::default(),
             stopped: OnceLock::new(),
             is_closed: AtomicBool::new(false),
             background: Mutex::default(),
             stop_signal: (Mutex::new(false), Condvar::new()),
-        });
-        engine.open_segments()?;
-        engine.find_constraints()?;
-        engine.refresh_patches()?;
-        engine.find_pieces()?;
-        let has_orphans = !engine.catalog.orphans()?.is_empty();
-        engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
-        if options.has_background {
-            engine.start_background()?;
         }
-        Ok(engine)
     }
 
     /// Commits everything, reclaims what can be reclaimed, ends the session. Idempotent.
     pub fn close(&self) -> Result<()> {
         if self.is_closed.swap(true, Ordering::SeqCst) {
             return Ok(());
+        }
+        if self.private.is_some() {
+            self.roll_back();
+            self.stop("the transactions of this engine have ended".into());
+            return Ok(()); // The session is another engine's.
         }
         self.stop_background();
         let outcome = self.close_orderly();
@@ -341,7 +379,12 @@ impl Engine {
     /// Stops the engine for good: nothing more is changed or committed.
     pub(crate) fn stop(&self, why: String) {
         if self.stopped.set(why).is_ok() {
-            if !self.is_closed.load(Ordering::SeqCst) {
+            if self.private.is_some() {
+                // Others may have the turn next, and need the catalog's lock.
+                if let Err(error) = self.catalog.roll_back() {
+                    tracing::warn!("the end of a transaction: {error}");
+                }
+            } else if !self.is_closed.load(Ordering::SeqCst) {
                 tracing::error!(
                     "the engine stopped: {}",
                     self.stopped.get().map_or("", String::as_str)
@@ -354,6 +397,11 @@ impl Engine {
     /// Whether [`Engine::close`] has begun.
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Whether it has neither stopped nor been closed.
+    pub fn is_running(&self) -> bool {
+        self.stopped.get().is_none()
     }
 
     pub(crate) fn check_running(&self) -> Result<()> {
@@ -374,7 +422,10 @@ impl Engine {
     /// Joins the users of the turn; `self.turn.end()` must follow (or use [`Engine::edit`]).
     pub(crate) fn begin(&self) -> Result<()> {
         self.check_running()?;
-        self.turn.begin(|| self.refresh_with_turn())
+        self.queue_as_writer();
+        self.turn
+            .begin(|| self.refresh_with_turn())
+            .inspect_err(|_| self.leave_writers())
     }
 
     /// Begins a change of content.
@@ -387,7 +438,10 @@ impl Engine {
     /// except the caller's.
     pub(crate) fn alone(&self) -> Result<Alone<'_>> {
         self.check_running()?;
-        self.turn.begin_exclusive(|| self.refresh_with_turn())?;
+        self.queue_as_writer();
+        self.turn
+            .begin_exclusive(|| self.refresh_with_turn())
+            .inspect_err(|_| self.leave_writers())?;
         Ok(Alone { engine: self })
     }
 
@@ -604,7 +658,7 @@ impl Drop for Alone<'_> {
     }
 }
 
-fn storage_of(path: &Path, options: &EngineOptions) -> Arc<dyn Storage> {
+pub(crate) fn storage_of(path: &Path, options: &EngineOptions) -> Arc<dyn Storage> {
     options
         .storage
         .clone()

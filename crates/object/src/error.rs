@@ -43,6 +43,8 @@ pub enum ErrorKind {
     CrossStore,
     /// Somebody else is using it; try again later.
     Busy,
+    /// Somebody else has changed what a transaction has read. It has no effect; run it again.
+    Conflict,
     /// Stored bytes are damaged; restore the object from a copy.
     Corrupt,
     /// The device or host failed; see the source.

@@ -7,7 +7,8 @@
 //!
 //! # Invariants
 //! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
-//! `PIECE-n`, `PATCH-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `LEADER-n`, `ROOM-n`.
+//! `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `CHECKPOINT-n`, `LEADER-n`, `ROOM-n`,
+//! `PRIVATE-n`.
 //!
 //! # The road
 //! ```text
@@ -27,6 +28,7 @@
 
 mod cache;
 mod check_pieces;
+mod checkpoint;
 mod chunk_pool;
 mod commit;
 mod commit_lock;
@@ -41,6 +43,7 @@ mod fragments;
 mod gather;
 mod group;
 mod listing;
+mod logged;
 mod map;
 mod namespace;
 mod node;
@@ -58,6 +61,7 @@ mod shrink;
 mod sql;
 mod stats;
 mod survey;
+mod transaction;
 mod turn;
 mod whole;
 mod write_path;
@@ -79,3 +83,4 @@ pub use report::{
     SegmentMap, ShrinkReport, SizeClass, SpaceReport, StatsReport,
 };
 pub use sql::SqlSession;
+pub use transaction::{Savepoint, SqlResult};

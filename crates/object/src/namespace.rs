@@ -486,6 +486,7 @@ impl Engine {
 
     /// The value of a user column, as text or bytes; `None` for NULL.
     pub fn user_column(&self, store: StoreId, ino: Ino, column: &str) -> Result<Option<Vec<u8>>> {
+        self.note_rows_read();
         Ok(self.catalog.user_column(store, ino, column)?)
     }
 

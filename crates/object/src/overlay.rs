@@ -1,5 +1,6 @@
 //! The patches of an object in memory: plain data, without I/O. See `patch` for words and invariants.
 
+use crate::gather::Gather;
 use larder_catalog::PatchRow;
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{Checksum, CommitSeq, Extent};
@@ -10,6 +11,9 @@ use std::time::Instant;
 
 /// Blocks of one object that are applied at a time.
 const APPLY_BLOCKS: usize = 4096;
+
+/// `(first block, blocks)`.
+pub(crate) type Run = (u64, u64);
 
 /// What the engine knows of all patches.
 #[derive(Default)]
@@ -35,6 +39,8 @@ pub(crate) struct Patches {
     pub blocks: BTreeMap<u64, Patch>,
     /// Blocks whose patch an edit of the open group ended.
     ended: Vec<u64>,
+    /// Blocks that were patched and whose commit is not known yet.
+    new: Vec<u64>,
 }
 
 pub(crate) struct Patch {
@@ -82,7 +88,7 @@ impl Patches {
         }
         Patches {
             blocks,
-            ended: Vec::new(),
+            ..Patches::default()
         }
     }
 
@@ -111,6 +117,30 @@ impl Patches {
         self.blocks.range(from..).next().map(|(&block, _)| block)
     }
 
+    /// Makes patches of the dirty blocks of `runs`: in memory, and as a row.
+    pub fn log(&mut self, gather: &Gather, runs: &[Run]) -> PatchRow {
+        let count: u64 = runs.iter().map(|(_, count)| count).sum();
+        let mut blocks = Vec::with_capacity(count as usize);
+        let mut all = Vec::with_capacity((count * BLOCK_BYTES) as usize);
+        for block in runs.iter().flat_map(|&(first, count)| first..first + count) {
+            for bytes in gather.slices(block, 1) {
+                all.extend_from_slice(bytes);
+                let patch = Patch {
+                    seq: None,
+                    bytes: bytes.into(),
+                };
+                self.blocks.insert(block, patch);
+            }
+            blocks.push(block);
+        }
+        self.new.extend_from_slice(&blocks);
+        PatchRow {
+            seq: CommitSeq(0),
+            blocks,
+            bytes: Some(all),
+        }
+    }
+
     /// Ends the patches of blocks `from..to` with the open group.
     pub fn end(&mut self, from: u64, to: u64) {
         let ended = self.remove(from, to);
@@ -136,9 +166,12 @@ impl Patches {
 
     /// Every patch is committed now, the new ones by `seq`.
     pub fn publish(&mut self, seq: CommitSeq) {
-        for patch in self.blocks.values_mut().filter(|p| p.seq.is_none()) {
-            patch.seq = Some(seq);
+        for block in self.new.drain(..) {
+            if let Some(patch) = self.blocks.get_mut(&block) {
+                patch.seq.get_or_insert(seq);
+            }
         }
+        debug_assert!(self.blocks.values().all(|patch| patch.seq.is_some()));
     }
 
     pub fn is_of(&self, block: u64, seq: CommitSeq) -> bool {

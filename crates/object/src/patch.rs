@@ -31,8 +31,9 @@
 //!   of what was written.
 //! * `PATCH-5` Patches are bounded: beyond `EngineOptions::patch_bytes_max` small overwrites go
 //!   copy-on-write as all others do.
-//! * `PATCH-6` Only what stays where it lies is patched: nothing of an object that has patches is kept
-//!   (`WHOLE-1`), and no provisional block is patched.
+//! * `PATCH-6` An overwrite is patched only where the block will stay: nothing of an object of which anything
+//!   is kept (`WHOLE-1`), and no provisional block. (New blocks may be patches whatever becomes of them, see
+//!   `logged`: who places them anew ends these patches.)
 //!
 //! # Why no reader meets a home that is being written
 //! Let a patch be of commit S. Whoever reads a home from a segment, with the checksum of the map, has
@@ -57,21 +58,18 @@
 use crate::commit::{FrozenNode, broken};
 use crate::engine::{Edit, Engine, lock};
 use crate::map::Mapped;
-use crate::node::{Content, Node, NodeState};
-use crate::overlay::{Applied, InPlace, Patch, Patches};
+use crate::node::{Node, NodeState};
+use crate::overlay::{Applied, InPlace, Patches, Run};
 use crate::whole::Fate;
 use crate::write_path::ContentFlush;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{ChangeSet, PatchRow};
+use larder_catalog::ChangeSet;
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Ino, StoreId, block_checksum};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// `(first block, blocks)`.
-type Run = (u64, u64);
 
 /// Longer runs go copy-on-write (64 KiB).
 const RUN_BLOCKS_MAX: u64 = 16;
@@ -94,7 +92,7 @@ impl Engine {
         self.patches.blocks.load(Ordering::SeqCst) * BLOCK_BYTES
     }
 
-    fn patch_blocks_max(&self) -> u64 {
+    pub(crate) fn patch_blocks_max(&self) -> u64 {
         self.options.patch_bytes_max / BLOCK_BYTES
     }
 
@@ -141,7 +139,7 @@ impl Engine {
             let count: u64 = small.iter().map(|(_, count)| count).sum();
             if count > 0 && count <= OBJECT_BLOCKS_MAX.min(left) {
                 left -= count; // PATCH-5
-                let row = patch(flush, &mut state.content, &small, count as usize);
+                let row = state.content.patches.log(&flush.gather, &small);
                 set.patches.push((node.store, node.ino, row));
                 flush.runs = large;
                 self.give_back_promise(flush);
@@ -383,11 +381,18 @@ impl Engine {
             if !content.patches.is_of(write.block, write.seq) {
                 continue;
             }
-            let replaced =
-                content
-                    .map
-                    .insert(source, write.block, write.home, &[write.checksum])?;
-            if replaced != [write.home] {
+            let is_there = match content.map.find(source, write.block)? {
+                // What was logged has its checksum already.
+                Mapped::Run { extent, checksums } if extent.slice(0, 1) == write.home => {
+                    checksums[0] == write.checksum
+                        || content
+                            .map
+                            .insert(source, write.block, write.home, &[write.checksum])?
+                            == [write.home]
+                }
+                _ => false,
+            };
+            if !is_there {
                 return Err(broken(&format!(
                     "block {} of inode {} moved while its patch was applied (PATCH-1)",
                     write.block, node.ino
@@ -429,28 +434,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-}
-
-/// Makes patches of `runs`, `count` dirty blocks: in memory, and as a row.
-fn patch(flush: &ContentFlush, content: &mut Content, runs: &[Run], count: usize) -> PatchRow {
-    let mut blocks = Vec::with_capacity(count);
-    let mut all = Vec::with_capacity(count * BLOCK_BYTES as usize);
-    for block in runs.iter().flat_map(|&(first, count)| first..first + count) {
-        for bytes in flush.gather.slices(block, 1) {
-            all.extend_from_slice(bytes);
-            let patch = Patch {
-                seq: None,
-                bytes: bytes.into(),
-            };
-            content.patches.blocks.insert(block, patch);
-        }
-        blocks.push(block);
-    }
-    PatchRow {
-        seq: CommitSeq(0),
-        blocks,
-        bytes: Some(all),
     }
 }
 

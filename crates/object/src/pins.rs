@@ -35,7 +35,9 @@ pub(crate) struct Pin<'p> {
     place: Place,
 }
 
-enum Place {
+/// Where a pin is kept.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
     Slot(usize),
     Shared(CommitSeq),
 }
@@ -66,6 +68,14 @@ fn home() -> usize {
 impl Pins {
     /// Pins the commit that `known` says now.
     pub fn pin(&self, known: &AtomicU64) -> Pin<'_> {
+        Pin {
+            pins: self,
+            place: self.take(known),
+        }
+    }
+
+    /// The same for a read that outlives its caller; [`Pins::give_back`] must follow.
+    pub fn take(&self, known: &AtomicU64) -> Place {
         let seq = known.load(Ordering::SeqCst);
         let first = home();
         for at in (first..SLOTS).chain(0..first) {
@@ -74,16 +84,26 @@ impl Pins {
                     .0
                     .compare_exchange(FREE, seq, Ordering::SeqCst, Ordering::Relaxed);
             if taken.is_ok() {
-                return Pin {
-                    pins: self,
-                    place: Place::Slot(at),
-                };
+                return Place::Slot(at);
             }
         }
         *self.others().entry(CommitSeq(seq)).or_insert(0) += 1;
-        Pin {
-            pins: self,
-            place: Place::Shared(CommitSeq(seq)),
+        Place::Shared(CommitSeq(seq))
+    }
+
+    /// Ends what [`Pins::take`] began.
+    pub fn give_back(&self, place: Place) {
+        match place {
+            Place::Slot(at) => self.slots[at].0.store(FREE, Ordering::SeqCst),
+            Place::Shared(seq) => {
+                let mut others = self.others();
+                if let Some(count) = others.get_mut(&seq) {
+                    *count -= 1;
+                    if *count == 0 {
+                        others.remove(&seq);
+                    }
+                }
+            }
         }
     }
 
@@ -103,18 +123,7 @@ impl Pins {
 
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
-        match self.place {
-            Place::Slot(at) => self.pins.slots[at].0.store(FREE, Ordering::SeqCst),
-            Place::Shared(seq) => {
-                let mut others = self.pins.others();
-                if let Some(count) = others.get_mut(&seq) {
-                    *count -= 1;
-                    if *count == 0 {
-                        others.remove(&seq);
-                    }
-                }
-            }
-        }
+        self.pins.give_back(self.place);
     }
 }
 

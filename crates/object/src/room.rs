@@ -218,6 +218,10 @@ impl Engine {
             if self.grow(blocks)? {
                 continue;
             }
+            if self.private.is_some() {
+                // PRIVATE-4: nothing is reclaimed while others wait for the turn.
+                (commits_left, waits_left) = (0, 0);
+            }
             if commits_left > 0 && self.wants_reclaim()? {
                 commits_left -= 1;
                 self.commit_now()?;

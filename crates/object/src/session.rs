@@ -179,6 +179,10 @@ impl Engine {
         self.notice_foreign()?;
         self.advance_pin()?;
         self.commit_if_due()?;
+        if let Err(error) = self.checkpoint_if_wanted() {
+            // Nothing is lost: the log is only longer than it should be.
+            tracing::warn!("a checkpoint failed: {error}");
+        }
         self.grow_ahead();
         self.compact_if_due();
         self.shrink_cache();
@@ -190,6 +194,9 @@ impl Engine {
 
     /// Runs when the turn was just taken: caches and free space must know what others committed.
     pub(crate) fn refresh_with_turn(&self) -> Result<()> {
+        if let Some(private) = &self.private {
+            return self.begin_to_write(private);
+        }
         self.notice_foreign()?;
         lock(&self.group).has_others = self.catalog.sessions()?.len() > 1;
         let mut room = self.lock_room();
@@ -250,6 +257,10 @@ impl Engine {
 
     /// Learns which stores have constraints of the user's.
     pub(crate) fn find_constraints(&self) -> Result<()> {
+        let version = self.catalog.schema_version()?;
+        if self.schema_version.load(Ordering::SeqCst) == version {
+            return Ok(());
+        }
         let mut found = HashSet::new();
         for row in self.catalog.stores()? {
             if self.catalog.has_constraints(row.store)? {
@@ -260,11 +271,13 @@ impl Engine {
             .constrained
             .write()
             .unwrap_or_else(PoisonError::into_inner) = found;
+        // A change in between is found by the next look.
+        self.schema_version.store(version, Ordering::SeqCst);
         Ok(())
     }
 
     /// Marks or forgets what is cached; returns what is open here.
-    fn invalidate(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
+    pub(crate) fn invalidate(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
         let mut held: HashSet<(StoreId, Ino)> = HashSet::new();
         self.cache.retain(|node| {
             let mut state = node.lock();

@@ -36,7 +36,12 @@ pub(crate) struct Turn {
     queue: OwnedFd,
     state: Mutex<State>,
     changed: Condvar,
+    /// Has another engine of this process give the turn back at once.
+    nudge: Option<Nudge>,
 }
+
+/// See [`Turn::open_beside`].
+pub(crate) type Nudge = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
 #[derive(Default)]
 struct State {
@@ -68,7 +73,22 @@ impl Turn {
             queue: open("turn.queue")?,
             state: Mutex::default(),
             changed: Condvar::new(),
+            nudge: None,
         })
+    }
+
+    /// The same beside an engine of this process that may have the turn: `nudge` has that one commit and
+    /// give it back, and is called before waiting and when nobody else is before us.
+    pub fn open_beside(database: &Path, nudge: Nudge) -> Result<Turn> {
+        let turn = Turn::open(database)?;
+        Ok(Turn {
+            nudge: Some(nudge),
+            ..turn
+        })
+    }
+
+    fn nudge(&self) -> Result<()> {
+        self.nudge.as_ref().map_or(Ok(()), |nudge| nudge())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -240,8 +260,11 @@ impl Turn {
 
     fn acquire(&self) -> Result<()> {
         let deadline = Instant::now() + WAIT_MAX;
+        self.nudge()?;
         self.lock_until(&self.queue, deadline)?;
-        let outcome = self.lock_until(&self.lock, deadline);
+        let outcome = self
+            .nudge()
+            .and_then(|()| self.lock_until(&self.lock, deadline));
         // Closing the process would release it too; an error here cannot happen on a valid fd.
         let unlocked = rustix::fs::flock(&self.queue, FlockOperation::Unlock);
         debug_assert!(unlocked.is_ok());

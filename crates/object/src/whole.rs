@@ -92,10 +92,6 @@ impl Engine {
         );
         let is_open = state.writer_count > 0 && !self.is_closing();
         let size_blocks = state.row.size_bytes.div_ceil(BLOCK_BYTES);
-        debug_assert!(
-            !is_gathered || state.content.patches.blocks.is_empty(),
-            "PATCH-6"
-        );
         let content = &mut state.content;
         let has_dirty = !content.gather.is_empty();
         if !has_dirty && (is_open || !content.is_provisional) {

@@ -1,7 +1,7 @@
 //! The write path: what a group's dirty blocks go through, once.
 //!
 //! 1 place (largest first; small ones in one contiguous run) · 2 checksum · 3 write in large
-//! requests · 4 flush · 5 map. The catalog's commit follows.
+//! requests · 4 flush · 5 map. The catalog's commit follows. Steps 3 and 4 are left out for what is `logged`.
 
 use crate::commit::FrozenNode;
 use crate::edit::stream_of;
@@ -15,7 +15,7 @@ use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
 use larder_segment::{BlockWrite, write_all};
 use larder_space::format::limits::BLOCK_BYTES;
-use larder_space::format::{Extent, SegmentIndex};
+use larder_space::format::{Extent, SegmentIndex, block_checksum};
 use larder_space::{Placement, Reservation};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -87,19 +87,33 @@ impl Engine {
         &self,
         nodes: &mut [FrozenNode],
         set: &mut ChangeSet,
+        is_awaited: bool,
+        is_alone: bool,
     ) -> Result<()> {
+        // First: of one block the newer row counts.
+        for frozen in nodes.iter_mut().filter(|f| !f.patches_ended.is_empty()) {
+            let ended = std::mem::take(&mut frozen.patches_ended);
+            let row = (frozen.node.store, frozen.node.ino, ending(ended));
+            set.patches.push(row);
+        }
         self.patch_small(nodes, set)?;
         let mut placed = self.place(nodes)?;
         let gathers: Vec<Option<Arc<Gather>>> = nodes
             .iter()
             .map(|frozen| frozen.flush.as_ref().map(|flush| flush.gather.clone()))
             .collect();
-        // What moved in this group is written, and must be flushed too.
-        let moved = set.allocated.iter().map(|(extent, ..)| extent.segment);
-        self.write_placed(&mut placed, &gathers, moved.collect())?;
+        let blocks = placed.iter().map(|piece| piece.extent.block_count).sum();
+        let is_logged = self.is_logged(blocks, is_awaited, is_alone, set);
+        if is_logged {
+            take_checksums(&mut placed, &gathers)?;
+        } else {
+            // What moved in this group is written, and must be flushed too.
+            let moved = set.allocated.iter().map(|(extent, ..)| extent.segment);
+            self.write_placed(&mut placed, &gathers, moved.collect())?;
+        }
         drop(gathers);
-        self.earn_credit(placed.iter().map(|piece| piece.extent.block_count).sum());
-        self.map_placed(nodes, placed, set)
+        self.earn_credit(blocks);
+        self.map_placed(nodes, placed, is_logged, set)
     }
 
     /// Allocates: large objects first, each alone; then all small ones together.
@@ -262,17 +276,22 @@ impl Engine {
             piece.checksums = checksums.by_ref().take(count).collect();
         }
         touched.extend(placed.iter().map(|piece| piece.extent.segment));
+        if self.flushes_later(&touched) {
+            return Ok(()); // PRIVATE-2
+        }
         for segment in touched {
             self.segment(segment)?.flush()?;
         }
         Ok(())
     }
 
-    /// Puts the written blocks into the extent maps, and maps and extents into the change set.
+    /// Puts the placed blocks into the extent maps, and maps and extents into the change set; where they are
+    /// logged, their bytes as well.
     fn map_placed(
         &self,
         nodes: &mut [FrozenNode],
         mut placed: Vec<Placed>,
+        is_logged: bool,
         set: &mut ChangeSet,
     ) -> Result<()> {
         placed.sort_by_key(|piece| (piece.node_index, piece.logical_block));
@@ -289,10 +308,16 @@ impl Engine {
             }
             let mut replaced = Vec::new();
             let mut ended = Vec::new();
+            let mut logged = Vec::new();
             let mut allocated: Vec<Extent> = Vec::new();
             while let Some(piece) = placed.next_if(|piece| piece.node_index == index) {
                 let end = piece.logical_block + piece.extent.block_count;
-                ended.extend(state.content.patches.remove(piece.logical_block, end));
+                let gone = state.content.patches.remove(piece.logical_block, end);
+                if is_logged {
+                    logged.push((piece.logical_block, piece.extent.block_count));
+                } else {
+                    ended.extend(gone);
+                }
                 let map = &mut state.content.map;
                 replaced.extend(map.insert(
                     source,
@@ -323,6 +348,10 @@ impl Engine {
             if !ended.is_empty() {
                 set.patches.push((store, ino, ending(ended)));
             }
+            if !logged.is_empty() {
+                let row = state.content.patches.log(&flush.gather, &logged);
+                set.patches.push((store, ino, row));
+            }
             set.allocated
                 .extend(allocated.into_iter().map(|extent| (extent, store, ino)));
             let changes = state.content.map.take_changes();
@@ -351,6 +380,18 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// The checksums of what is not written now (`LOGGED-1`).
+fn take_checksums(placed: &mut [Placed], gathers: &[Option<Arc<Gather>>]) -> Result<()> {
+    for piece in placed {
+        let gather = gathers[piece.node_index].as_ref().ok_or_else(unpromised)?;
+        let blocks = piece.logical_block..piece.logical_block + piece.extent.block_count;
+        let checksum = |block| gather.find(block).map(block_checksum);
+        let checksums: Option<Vec<u32>> = blocks.map(checksum).collect();
+        piece.checksums = checksums.ok_or_else(unpromised)?;
+    }
+    Ok(())
 }
 
 /// Extents that are handed out block by block.

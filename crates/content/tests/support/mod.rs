@@ -154,6 +154,12 @@ impl ContentTree {
         Ok(self.database.space()?.patch_bytes)
     }
 
+    /// What content has taken.
+    #[allow(dead_code)] // Not every test that has this module.
+    pub fn used_bytes(&self) -> Result<u64> {
+        Ok(self.database.space()?.live_bytes)
+    }
+
     /// Reads everything.
     pub fn walk(&self) -> Result<Tree> {
         let mut tree = Tree::default();

@@ -10,9 +10,10 @@ use crate::values::NodeNumber;
 use crate::wire;
 use std::sync::Mutex;
 
-/// Panics when it looks for "panic", waits in `setlkw`, and notes how requests end.
+/// Panics when it looks for "panic" or in the step that it is told, waits in `setlkw`, and notes how requests end.
 #[derive(Default)]
 struct Odd {
+    panics_in: Mutex<&'static str>,
     ended: Mutex<Vec<(Opcode, Outcome)>>,
 }
 
@@ -23,11 +24,19 @@ impl Filesystem for Odd {
         InitFlags::NONE
     }
 
-    fn begin(&self, _: &Request) {}
+    fn begin(&self, _: &Request) {
+        self.step("begin");
+    }
+
+    fn describe(&self, _: &mut (), _: &Request, _: &crate::Detail<'_>) {
+        self.step("describe");
+    }
 
     fn end(&self, call: Call<'_, ()>, outcome: &Outcome) {
         let mut ended = self.ended.lock().unwrap();
         ended.push((call.request.opcode, *outcome));
+        drop(ended);
+        self.step("end");
     }
 
     fn lookup(&self, _: &mut Call<'_, ()>, name: &[u8]) -> Result<crate::Entry, Errno> {
@@ -45,6 +54,13 @@ impl Filesystem for Odd {
             call.park(None);
         }
         Err(Errno::EINTR)
+    }
+}
+
+impl Odd {
+    fn step(&self, step: &str) {
+        let told = *self.panics_in.lock().unwrap();
+        assert!(told != step, "as told");
     }
 }
 
@@ -67,7 +83,8 @@ fn request(opcode: u32, unique: u64, body: &[u8]) -> Vec<u8> {
 fn answer(service: &Service<Odd>, seat: usize, bytes: &[u8]) -> Answer {
     let mut memory = [0; 4096];
     let incoming = Incoming::whole(bytes).unwrap();
-    let work = service.work(service.seats.seat(seat), &incoming, &mut memory);
+    let seat = service.seats.seat(seat);
+    let work = service.work(&seat, &|| (), &incoming, &mut memory);
     let answer = work.answer;
     service.finish(work, true);
     answer
@@ -114,6 +131,30 @@ fn after_a_panic_nothing_is_served() {
     let later = answer(&service, 0, &request(5, 6, b""));
     assert_eq!(later, Answer::Error(Errno::EIO), "PROTOCOL-5");
     assert_eq!(service.filesystem.ended.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn a_panic_beside_a_handler_fails_its_request_only() {
+    let service = service(1);
+    let ended = || service.filesystem.ended.lock().unwrap().len();
+    for (step, during, ended_count) in [
+        ("begin", Answer::Error(Errno::EIO), 0),
+        ("describe", Answer::Error(Errno::EIO), 1),
+        ("end", Answer::Data(6), 1),
+    ] {
+        let before = ended();
+        *service.filesystem.panics_in.lock().unwrap() = step;
+        let panicked = answer(&service, 0, &request(5, 2, b""));
+        assert_eq!(panicked, during, "PROTOCOL-5: {step}");
+        assert_eq!(ended() - before, ended_count, "what began ends: {step}");
+        let silent = answer(&service, 0, &request(2, 4, &[0; 8]));
+        assert_eq!(silent, Answer::Silent, "PROTOCOL-5: {step}");
+        assert!(!service.seats.interrupt(2) && !service.seats.interrupt(4));
+        *service.filesystem.panics_in.lock().unwrap() = "";
+        let later = answer(&service, 0, &request(5, 6, b""));
+        assert_eq!(later, Answer::Data(6), "PROTOCOL-5: {step}");
+        assert!(!service.is_broken());
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use larder::{CreateOptions, Database, Error, ErrorKind, OpenOptions};
 use larder_fuse::{MountOptions, Mounted};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -85,6 +85,78 @@ pub fn new_directory() -> TempDir {
         .expect("it is ours");
     std::fs::create_dir(mountpoint(directory.path())).expect("it is empty");
     directory
+}
+
+/// With this, the test `life::serve_until_killed` is the server of another test, for the directory that it names.
+pub const SERVED_DIRECTORY: &str = "LARDER_TEST_SERVED_DIRECTORY";
+/// And serves with so many threads.
+pub const SERVED_THREADS: &str = "LARDER_TEST_SERVED_THREADS";
+
+/// A new database that another process has mounted. A server that is in the process of those who map its files
+/// can wait for itself: a page fault may hold what the server needs to get memory.
+pub struct Elsewhere {
+    server: Child,
+    directory: TempDir,
+}
+
+impl Elsewhere {
+    /// Served by so many threads; 0: the default.
+    pub fn new(threads: usize) -> Elsewhere {
+        let directory = new_directory();
+        let options = CreateOptions {
+            capacity_bytes: Some(256 << 20),
+            ..CreateOptions::default()
+        };
+        Database::create(&database_path(directory.path()), &options).expect("a new database");
+        let server = Command::new(std::env::current_exe().expect("a test"))
+            .args([
+                "--exact",
+                "life::serve_until_killed",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(SERVED_DIRECTORY, directory.path())
+            .env(SERVED_THREADS, threads.to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a server");
+        let mut elsewhere = Elsewhere { server, directory };
+        let began = Instant::now();
+        while !larder_fuse::is_mounted(&elsewhere.root()).expect("a table of mounts") {
+            let ended = elsewhere.server.try_wait().expect("a child");
+            assert!(ended.is_none() && began.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        elsewhere
+    }
+
+    /// Where it is mounted.
+    pub fn root(&self) -> PathBuf {
+        mountpoint(self.directory.path())
+    }
+
+    /// A path below the mountpoint.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root().join(name)
+    }
+
+    /// The directory that holds database and mountpoint.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let detached = larder_fuse::detach(&self.root());
+        // It may have ended by itself.
+        let _killed = self.server.kill();
+        let ended = self.server.wait();
+        if !std::thread::panicking() {
+            detached.expect("it is ours");
+            ended.expect("a child");
+        }
+    }
 }
 
 /// Opens and mounts the database in `directory`.

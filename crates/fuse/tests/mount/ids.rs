@@ -273,3 +273,41 @@ fn acls_are_mapped_and_not_squashed() {
     assert!(refused.contains("not supported"), "{refused}");
     mount.end();
 }
+
+#[test]
+fn entries_of_unmapped_ids_are_kept_and_do_not_make_a_file_unusable() {
+    let mut mount = foreign_files();
+    let file = mount.path("theirs/f");
+    let acl = |path: &Path| shell("getfacl -cnp \"$1\"", &[path]);
+    mount.mount(|_| {});
+    shell("setfacl -m u:9999:r,u:502:r,g:9999:r \"$1\"", &[&file]);
+    mount.end();
+    mount.mount(|options| {
+        options.id_map = IdMap {
+            users: ranges(&[(0, 0, 1), (1000, 501, 2)]),
+            groups: ranges(&[(0, 0, 1), (20, 20, 1)]),
+            ..IdMap::default()
+        };
+    });
+    let read = "setpriv --reuid=1001 --regid=0 --clear-groups cat \"$1\" > /dev/null";
+    shell(read, &[&file]);
+    let shown = acl(&file);
+    assert!(shown.contains("user:1001:r--"), "{shown}");
+    let shown_count = shown.lines().filter(|line| line.contains(':')).count();
+    assert_eq!(shown_count, 5, "IDMAP-4: {shown}");
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o660)).unwrap();
+    shell("setfacl -m u:1000:rw \"$1\"", &[&file]);
+    shell(read, &[&file]);
+    mount.end();
+    mount.mount(|_| {});
+    let stored = acl(&file);
+    for entry in [
+        "user:9999:r--",
+        "user:502:r--",
+        "user:501:rw-",
+        "group:9999:r--",
+    ] {
+        assert!(stored.contains(entry), "IDMAP-4: {entry} in {stored}");
+    }
+    mount.end();
+}

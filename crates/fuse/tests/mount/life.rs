@@ -1,7 +1,8 @@
 //! The life of a mount: beginning, being seen, ending, being killed.
 
 use crate::common::{
-    TestMount, database_path, mount_in, mountpoint, new_directory, shell, when_free,
+    SERVED_DIRECTORY, SERVED_THREADS, TestMount, database_path, mount_in, mountpoint,
+    new_directory, shell, when_free,
 };
 use larder::{CreateOptions, Database, ErrorKind, OpenOptions};
 use std::fs;
@@ -10,9 +11,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// With this, the test [`serve_until_killed`] is the server of another test.
-const SERVED_DIRECTORY: &str = "LARDER_TEST_SERVED_DIRECTORY";
 
 #[test]
 fn a_mount_is_seen_by_everybody() {
@@ -294,5 +292,73 @@ impl Drop for KilledOnDrop {
 fn serve_until_killed() {
     let directory =
         PathBuf::from(std::env::var_os(SERVED_DIRECTORY).expect("started by another test"));
-    mount_in(&directory, |_| {}).unwrap().wait().unwrap();
+    let threads = std::env::var(SERVED_THREADS).map_or(0, |threads| threads.parse().unwrap());
+    let mounted = mount_in(&directory, |options| options.threads = threads);
+    mounted.unwrap().wait().unwrap();
+}
+
+// The moment between the reply to a LOOKUP and its use is short: many look, while another session changes.
+#[test]
+fn names_and_modes_of_others_are_seen_though_they_change_while_they_are_looked_up() {
+    let mount = TestMount::new();
+    let other = Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
+    let root = larder::NodeId::ROOT;
+    let name = |text: &str| larder::Name::new(text.as_bytes()).unwrap();
+    fs::write(mount.path("a"), "").unwrap();
+    fs::File::open(mount.root()).unwrap().sync_all().unwrap();
+    let until = |what: &str, is_seen: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !is_seen() {
+            assert!(began.elapsed() < Duration::from_secs(5), "FUSE-1: {what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (mount, is_over) = (&mount, &is_over);
+        for looked_up in ["a", "b", "c", "a", "b", "c"] {
+            scope.spawn(move || {
+                while !is_over.load(std::sync::atomic::Ordering::SeqCst) {
+                    let _seen = fs::metadata(mount.path(looked_up));
+                }
+            });
+        }
+        // Whatever panics, the others end.
+        struct End<'e>(&'e std::sync::atomic::AtomicBool);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+            }
+        }
+        let _end = End(is_over);
+        for round in 0..60 {
+            let (from, to) = if round % 2 == 0 {
+                ("a", "b")
+            } else {
+                ("b", "a")
+            };
+            let mode = larder::RenameMode::NoReplace;
+            (other.rename(root, &name(from), root, &name(to), mode)).unwrap();
+            other.sync().unwrap();
+            until("a name that went", &|| {
+                fs::metadata(mount.path(from)).is_err()
+            });
+            until("a name that came", &|| fs::metadata(mount.path(to)).is_ok());
+            let owner = larder::Caller::current();
+            let new = larder::NewNode::File;
+            let made = (other.create_node(root, &name("c"), new, 0o600, owner)).unwrap();
+            other.sync().unwrap();
+            let change = larder::SetAttr {
+                mode: Some(0o640),
+                ..larder::SetAttr::default()
+            };
+            other.set_attr(made.node, &change).unwrap();
+            other.sync().unwrap();
+            until("a mode", &|| {
+                fs::metadata(mount.path("c")).is_ok_and(|seen| seen.mode() & 0o777 == 0o640)
+            });
+            other.unlink(root, &name("c")).unwrap();
+            other.sync().unwrap();
+        }
+    });
 }

@@ -1,7 +1,7 @@
 //! The page cache beside writes that pass it by (`FUSE-8`).
 #![allow(clippy::unwrap_used)]
 
-use crate::common::TestMount;
+use crate::common::{Elsewhere, database_path};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -63,7 +63,7 @@ impl Drop for Mapping {
 }
 
 /// A file of zeroes, and its only writer, which passes the page cache by.
-fn writer(mount: &TestMount, name: &str) -> File {
+fn writer(mount: &Elsewhere, name: &str) -> File {
     let mut writer = File::create(mount.path(name)).unwrap();
     writer.write_all(&[0; FILE_BYTES]).unwrap();
     writer
@@ -92,7 +92,7 @@ fn words(word: u64, len_bytes: usize) -> Vec<u8> {
 // reads come in between.
 #[test]
 fn what_a_finished_write_has_replaced_is_never_seen_again() {
-    let mount = TestMount::new();
+    let mount = Elsewhere::new(0);
     let writer = writer(&mount, "f");
     let finished = AtomicU64::new(0);
     let is_over = AtomicBool::new(false);
@@ -138,7 +138,7 @@ fn what_a_finished_write_has_replaced_is_never_seen_again() {
 // is written.
 #[test]
 fn stores_by_a_mapping_and_writes_beside_them_both_last() {
-    let mount = TestMount::new();
+    let mount = Elsewhere::new(0);
     let writer = writer(&mount, "f");
     let mut both = OpenOptions::new();
     let file = both.read(true).write(true).open(mount.path("f")).unwrap();
@@ -184,7 +184,7 @@ fn stores_by_a_mapping_and_writes_beside_them_both_last() {
 
 #[test]
 fn a_file_written_past_the_page_cache_is_read_from_it() {
-    let mount = TestMount::new();
+    let mount = Elsewhere::new(0);
     let mut writer = File::create(mount.path("f")).unwrap();
     writer.write_all(b"one").unwrap();
     assert_eq!(fs::read(mount.path("f")).unwrap(), b"one");
@@ -199,4 +199,158 @@ fn a_file_written_past_the_page_cache_is_read_from_it() {
     let mut seen = [0; 13];
     reader.read_exact_at(&mut seen, 0).unwrap();
     assert_eq!(&seen, b"one two three", "FUSE-8");
+}
+
+/// A word of one thread alone, at which every other byte belongs to another: thread `of`, word `at`.
+const STRESS_BYTES: usize = 16 * PAGE_BYTES;
+const STRESS_THREADS: usize = 4;
+
+fn own_offsets(thread: usize) -> impl Iterator<Item = usize> {
+    (thread..STRESS_BYTES).step_by(2 * STRESS_THREADS)
+}
+
+impl Mapping {
+    fn byte(&self, offset: usize) -> u8 {
+        assert!(offset < FILE_BYTES);
+        // SAFETY: inside the mapping.
+        unsafe { self.0.add(offset).read_volatile() }
+    }
+
+    fn store_byte(&self, offset: usize, byte: u8) {
+        assert!(offset < FILE_BYTES);
+        // SAFETY: inside the mapping, mapped for writing; the byte is stored by the caller only.
+        unsafe { self.0.add(offset).write_volatile(byte) }
+    }
+}
+
+// Half of the threads write single bytes and runs past the page cache, the others store single bytes of the
+// same pages by mappings; every byte has one thread that writes it.
+#[test]
+fn bytes_of_shared_pages_keep_what_was_written_and_stored_last() {
+    let mount = Elsewhere::new(0);
+    drop(writer(&mount, "f"));
+    let writers: Vec<File> = (0..STRESS_THREADS)
+        .map(|_| {
+            OpenOptions::new()
+                .write(true)
+                .open(mount.path("f"))
+                .unwrap()
+        })
+        .collect();
+    let mut both = OpenOptions::new();
+    let file = both.read(true).write(true).open(mount.path("f")).unwrap();
+    let stores = Mapping::new(&file, ProtFlags::READ | ProtFlags::WRITE);
+    let reader = File::open(mount.path("f")).unwrap();
+    let reads = Mapping::new(&reader, ProtFlags::READ);
+    let is_over = AtomicBool::new(false);
+    let seen_last: Vec<Vec<u8>> = std::thread::scope(|scope| {
+        let (is_over, stores, reads) = (&is_over, &stores, &reads);
+        let go = |thread: usize, write: Box<dyn Fn(usize, u8) + Send>| {
+            scope.spawn(move || {
+                let mut last = vec![0_u8; STRESS_BYTES];
+                let mut random = thread as u64 + 1;
+                while !is_over.load(Ordering::SeqCst) {
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    let slots = STRESS_BYTES / (2 * STRESS_THREADS);
+                    let at = thread + (random >> 33) as usize % slots * 2 * STRESS_THREADS;
+                    let byte = last[at].wrapping_add(1);
+                    write(at, byte);
+                    last[at] = byte;
+                    assert_eq!(reads.byte(at), byte, "FUSE-8: {thread} mapped at {at}");
+                    assert_eq!(stores.byte(at), byte, "FUSE-8: {thread} stored at {at}");
+                }
+                last
+            })
+        };
+        let mut threads = Vec::new();
+        for (index, writer) in writers.into_iter().enumerate() {
+            let write = move |at: usize, byte: u8| {
+                writer.write_all_at(&[byte], at as u64).unwrap();
+            };
+            threads.push(go(index, Box::new(write)));
+        }
+        for index in 0..STRESS_THREADS {
+            let store = move |at: usize, byte: u8| stores.store_byte(at, byte);
+            threads.push(go(STRESS_THREADS + index, Box::new(store)));
+        }
+        rounds(is_over, |_| std::thread::sleep(Duration::from_millis(10)));
+        threads.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    stores.sync();
+    drop((stores, reads));
+    let end = fs::read(mount.path("f")).unwrap();
+    for (thread, last) in seen_last.iter().enumerate() {
+        for at in own_offsets(thread) {
+            assert_eq!(end[at], last[at], "FUSE-8: {thread} at {at}, at the end");
+        }
+    }
+}
+
+// More writers than a quarter of the workers wait for pages to be dropped, and the pages for page reads.
+#[test]
+fn many_writers_beside_readers_wait_for_each_other_and_are_not_interrupted() {
+    const WRITERS: usize = 40;
+    let mount = Elsewhere::new(1);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let is_over = &is_over;
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|index| {
+                let path = mount.path(&index.to_string());
+                let writer = writer(&mount, &index.to_string());
+                let file = File::open(path).unwrap();
+                scope.spawn(move || {
+                    let mapping = Mapping::new(&file, ProtFlags::READ);
+                    while !is_over.load(Ordering::SeqCst) {
+                        assert!((0..16).all(
+                            |page| mapping.word(page * PAGE_BYTES) <= words(7, 8).len() as u64
+                        ));
+                    }
+                });
+                let data = words(7, 16 * PAGE_BYTES);
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::SeqCst) {
+                        // Not `write_all`, which begins anew when it was interrupted.
+                        let written = writer.write_at(&data, 0);
+                        assert_eq!(written.ok(), Some(data.len()), "FUSE-8: no signal came");
+                    }
+                })
+            })
+            .collect();
+        rounds(is_over, |_| {
+            assert!(writers.iter().all(|writer| !writer.is_finished()));
+            std::thread::sleep(Duration::from_millis(10));
+        });
+    });
+}
+
+// Another session shortens the file, so that an append goes where the kernel does not expect it: into a page
+// that is mapped.
+#[test]
+fn an_append_is_seen_where_it_went() {
+    let mount = Elsewhere::new(0);
+    let other = larder::Database::open(
+        &database_path(mount.directory()),
+        larder::OpenOptions::default(),
+    )
+    .unwrap();
+    for round in 1..=60_u64 {
+        drop(writer(&mount, "f"));
+        let mut options = OpenOptions::new();
+        let appender = options.append(true).open(mount.path("f")).unwrap();
+        let file = File::open(mount.path("f")).unwrap();
+        let mapping = Mapping::new(&file, ProtFlags::READ);
+        assert_eq!(mapping.word(0), 0);
+        File::open(mount.root()).unwrap().sync_all().unwrap();
+        let node = other.resolve(b"/f", true).unwrap().node;
+        let shared = other.open_file(node, true).unwrap();
+        shared.set_len(8).unwrap();
+        other.sync().unwrap();
+        (&appender).write_all(&round.to_ne_bytes()).unwrap();
+        assert_eq!(mapping.word(8), round, "FUSE-8: {round}");
+        drop((shared, mapping, file, appender));
+        fs::remove_file(mount.path("f")).unwrap();
+    }
 }

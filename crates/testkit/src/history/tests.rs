@@ -13,7 +13,7 @@ fn deed(began: u64, ended: u64, steps: &[Step]) -> Deed {
 /// All at the same time.
 fn beside(steps: &[&[Step]]) -> Vec<Deed> {
     let deeds = steps.iter();
-    deeds.map(|(session, steps)| deed(0, 100, steps)).collect()
+    deeds.map(|steps| deed(0, 100, steps)).collect()
 }
 
 fn append(list: u64, value: u64) -> Step {

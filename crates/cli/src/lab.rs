@@ -1,0 +1,266 @@
+//! `larder lab`: the laboratory on the command line.
+//!
+//! Flags become a request, events become lines and a bar. Everything that measures is in `larder_lab`.
+
+use crate::args::{LabRunArgs, LabVerb};
+use crate::error::{At, Failure, Result, warn};
+use crate::output::Output;
+use crate::units::show_time;
+use indicatif::{ProgressBar, ProgressStyle};
+use larder_lab::backend::Spec;
+use larder_lab::error::Kind;
+use larder_lab::results::Record;
+use larder_lab::run::{Circumstances, Event, Experiment, Request, Summary};
+use larder_lab::sizes::Sizes;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
+
+/// Exit code of a command that SIGINT would have ended (128 + 2), as shells show it.
+const EXIT_INTERRUPTED: u8 = 130;
+
+/// `larder lab`.
+pub(crate) fn lab(verb: &LabVerb, out: &mut Output) -> Result<()> {
+    match verb {
+        LabVerb::Run(args) => run(args, out),
+        LabVerb::List(_) => list(out),
+    }
+}
+
+fn run(args: &LabRunArgs, out: &mut Output) -> Result<()> {
+    let request = request_of(args).map_err(failure)?;
+    let name = format!("lab-{}", request.experiment.name());
+    let directory = args.out.clone().unwrap_or_else(|| PathBuf::from(name));
+    let circumstances = Circumstances {
+        work: args.work.clone().unwrap_or_else(|| directory.clone()),
+        out: directory,
+        program: this_program()?,
+        started: show_time(now_ns()),
+        command: command_line(),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // The second one ends us at once; the kernel takes what we made (VOLUME-1).
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .at(|| "cannot watch for signals".to_owned())?;
+    }
+    let bar = bar();
+    let mut told = Ok(());
+    let is_json = out.is_json();
+    let ran = larder_lab::run::run(&request, &circumstances, &stop, &mut |event| match event {
+        Event::Cannot { backend, reason } => {
+            bar.suspend(|| warn(&format!("{backend} is left out: {reason}")));
+        }
+        Event::Resumed { cases } => {
+            bar.suspend(|| warn(&format!("{cases} cases were measured before; going on")));
+        }
+        Event::Progress {
+            case,
+            cases,
+            label,
+            share,
+        } => {
+            bar.set_message(format!("{}/{cases} {label}", case + 1));
+            bar.set_position((share * BAR_STEPS as f64) as u64);
+        }
+        Event::Measured { label, records } => {
+            if !is_json && told.is_ok() {
+                told = bar.suspend(|| tell_case(&label, &records, out));
+            }
+        }
+    });
+    bar.finish_and_clear();
+    told?;
+    let summary = ran.map_err(failure)?;
+    tell_end(&summary, &circumstances.out, out)
+}
+
+fn tell_end(summary: &Summary, directory: &Path, out: &mut Output) -> Result<()> {
+    if out.is_json() {
+        return out.document(&json!({
+            "measured_cases": summary.measured,
+            "resumed_cases": summary.resumed,
+            "run": directory.to_string_lossy(),
+        }));
+    }
+    out.line(&format!(
+        "{} cases measured, {} before; results in {}",
+        summary.measured,
+        summary.resumed,
+        directory.display()
+    ))
+}
+
+/// One line per storage age: what matters most.
+fn tell_case(label: &str, records: &[Record], out: &mut Output) -> Result<()> {
+    const COLUMNS: [(&str, &str); 7] = [
+        ("fragments_mean", "fragments"),
+        ("fragments_p99", "p99"),
+        ("ios_per_object", "I/Os per read"),
+        ("read_mb_s", "read MB/s"),
+        ("write_mb_s", "write MB/s"),
+        ("write_amplification", "written per byte"),
+        ("log_amplification", "in the log"),
+    ];
+    out.line(label)?;
+    let mut ages: Vec<f64> = records.iter().map(|record| record.age).collect();
+    ages.sort_by(f64::total_cmp);
+    ages.dedup();
+    for age in ages {
+        let cells: Vec<String> = COLUMNS
+            .iter()
+            .filter_map(|(measure, title)| {
+                let is_it = |record: &&Record| record.age == age && record.measure == *measure;
+                let value = records.iter().find(is_it)?.value;
+                Some(format!("{title} {value:.2}"))
+            })
+            .collect();
+        if !cells.is_empty() {
+            out.line(&format!("  age {age}: {}", cells.join(", ")))?;
+        }
+    }
+    out.flush()
+}
+
+fn list(out: &mut Output) -> Result<()> {
+    let found = larder_lab::run::list(&std::env::temp_dir(), &this_program()?).map_err(failure)?;
+    if out.is_json() {
+        let backends: Vec<_> = found
+            .iter()
+            .map(|(name, can)| {
+                let reason = can.as_ref().err().map(|error| error.text.clone());
+                json!({"backend": name, "works": can.is_ok(), "reason": reason})
+            })
+            .collect();
+        let experiments: Vec<_> = Experiment::ALL
+            .iter()
+            .map(|one| json!({"experiment": one.name(), "question": one.question()}))
+            .collect();
+        return out.document(&json!({"experiments": experiments, "backends": backends}));
+    }
+    for one in Experiment::ALL {
+        out.line(&format!("{:<13} {}", one.name(), one.question()))?;
+    }
+    for (name, can) in found {
+        let state = match can {
+            Ok(()) => "works here".to_owned(),
+            Err(error) => format!("not here: {}", error.text),
+        };
+        out.line(&format!("{name:<13} {state}"))?;
+    }
+    Ok(())
+}
+
+fn request_of(args: &LabRunArgs) -> larder_lab::error::Result<Request> {
+    let mut request = Request::new(args.experiment.into())?;
+    if !args.backends.is_empty() {
+        request.backends = args
+            .backends
+            .iter()
+            .map(|text| Spec::parse(text))
+            .collect::<larder_lab::error::Result<_>>()?;
+    }
+    if !args.sizes.is_empty() {
+        request.sizes = args
+            .sizes
+            .iter()
+            .map(|name| Sizes::parse(name))
+            .collect::<larder_lab::error::Result<_>>()?;
+    }
+    let shares: Vec<f64> = args
+        .occupancy
+        .iter()
+        .map(|percent| percent / 100.0)
+        .collect();
+    set(&mut request.objects, &args.objects);
+    set(&mut request.occupancies, &shares);
+    set(&mut request.ages, &args.ages);
+    set(&mut request.volumes, &args.volume);
+    set(&mut request.requests, &args.request);
+    set(&mut request.writers, &args.writers);
+    request.is_size_known |= args.known_size;
+    request.is_warm |= args.warm;
+    request.is_forced |= args.force;
+    request.group = args.group.unwrap_or(request.group);
+    request.reads_max = args.reads.unwrap_or(request.reads_max);
+    request.rounds = args.rounds.unwrap_or(request.rounds);
+    request.seed = args.seed.unwrap_or(request.seed);
+    Ok(request)
+}
+
+/// A list that was given replaces the default.
+fn set<T: Clone>(target: &mut Vec<T>, given: &[T]) {
+    if !given.is_empty() {
+        *target = given.to_vec();
+    }
+}
+
+impl From<crate::args::LabExperiment> for Experiment {
+    fn from(experiment: crate::args::LabExperiment) -> Experiment {
+        use crate::args::LabExperiment;
+        match experiment {
+            LabExperiment::Age => Experiment::Age,
+            LabExperiment::BreakEven => Experiment::BreakEven,
+            LabExperiment::Volume => Experiment::Volume,
+            LabExperiment::WriteSize => Experiment::WriteSize,
+        }
+    }
+}
+
+fn failure(error: larder_lab::error::Error) -> Failure {
+    match error.kind {
+        Kind::Stopped => {
+            warn(&error.text);
+            Failure::Told(EXIT_INTERRUPTED)
+        }
+        _ => Failure::Other(error.text),
+    }
+}
+
+/// Mounts are served by this program, started again.
+fn this_program() -> Result<PathBuf> {
+    std::env::current_exe().at(|| "cannot find this program".to_owned())
+}
+
+fn command_line() -> String {
+    let arguments = std::env::args_os().skip(1);
+    let words = arguments.map(|word| match word.to_string_lossy() {
+        plain if !plain.contains([' ', '\'']) => plain.into_owned(),
+        other => format!("'{}'", other.replace('\'', "'\\''")),
+    });
+    std::iter::once("larder".to_owned())
+        .chain(words)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn now_ns() -> i64 {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+const BAR_STEPS: u64 = 10_000;
+
+/// A bar on stderr; draws nothing when that is no terminal.
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(BAR_STEPS);
+    match ProgressStyle::with_template("{bar:30} {percent}% {elapsed} (left {eta}) {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => unreachable!("the template is constant and correct"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_of_the_bar_is_correct() {
+        bar();
+    }
+}

@@ -1,0 +1,351 @@
+//! What every call of a transaction passes: one at a time, none after the end. And the engines that serve
+//! transactions.
+//!
+//! `CONTENT-6` and `CONTENT-7` stand in `transaction`.
+
+use crate::provider::FileHandle;
+use larder_object::{Engine, Error, ErrorKind, Result};
+use std::any::Any;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Engines for transactions that are kept for later ones.
+const ENGINES_MAX: usize = 16;
+/// How often to look whether somebody wants the turn of one that has passed its bound.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long to sleep when nothing is to be watched.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+/// An open handle of a transaction; empty after its end.
+pub(crate) type HandleSlot = Arc<Mutex<Option<Box<dyn FileHandle>>>>;
+
+/// The handles that a transaction has to close.
+#[derive(Default)]
+pub(crate) struct Handles {
+    open: Vec<Weak<Mutex<Option<Box<dyn FileHandle>>>>>,
+    /// Those that are gone are forgotten when there are so many.
+    sweep_at: usize,
+}
+
+/// What every call of a transaction passes.
+pub(crate) struct Gate {
+    engine: Arc<Engine>,
+    pool: Arc<Pool>,
+    /// Keeps the database open.
+    _host: Arc<dyn Any + Send + Sync>,
+    turn_max: Duration,
+    state: Mutex<GateState>,
+}
+
+#[derive(Default)]
+struct GateState {
+    handles: Handles,
+    /// Why nothing more is possible, once that is so.
+    ended: Option<(ErrorKind, String)>,
+    /// Stores were created or changed.
+    has_new_stores: bool,
+    is_watched: bool,
+}
+
+/// Engines for transactions, kept between them.
+#[derive(Default)]
+pub(crate) struct Pool {
+    idle: Mutex<Vec<Arc<Engine>>>,
+    watch: Watch,
+}
+
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// An engine beside `host`, until [`Pool::put`].
+    pub(crate) fn take(&self, host: &Arc<Engine>) -> Result<Arc<Engine>> {
+        let idle = lock(&self.idle).pop();
+        idle.map_or_else(|| Engine::open_private(host), Ok)
+    }
+
+    fn put(&self, engine: Arc<Engine>) {
+        let mut idle = lock(&self.idle);
+        if engine.is_running() && idle.len() < ENGINES_MAX {
+            idle.push(engine);
+        }
+    }
+
+    /// Closes what is kept.
+    pub(crate) fn clear(&self) {
+        lock(&self.idle).clear();
+    }
+}
+
+impl Handles {
+    /// Takes a handle in.
+    pub(crate) fn add(&mut self, handle: Box<dyn FileHandle>) -> HandleSlot {
+        if self.open.len() >= self.sweep_at {
+            self.open.retain(|slot| slot.strong_count() > 0);
+            self.sweep_at = 2 * self.open.len() + 16;
+        }
+        let slot = Arc::new(Mutex::new(Some(handle)));
+        self.open.push(Arc::downgrade(&slot));
+        slot
+    }
+
+    fn close_all(&mut self) {
+        for slot in self.open.drain(..).filter_map(|slot| slot.upgrade()) {
+            drop(lock(&slot).take());
+        }
+    }
+}
+
+impl GateState {
+    fn require_open(&self) -> Result<()> {
+        match &self.ended {
+            None => Ok(()),
+            Some((kind, why)) => Err(Error::new(*kind, why.clone())),
+        }
+    }
+}
+
+impl Gate {
+    /// The gate of a transaction that `engine` serves.
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        pool: Arc<Pool>,
+        host: Arc<dyn Any + Send + Sync>,
+        turn_max: Duration,
+    ) -> Gate {
+        Gate {
+            engine,
+            pool,
+            _host: host,
+            turn_max,
+            state: Mutex::default(),
+        }
+    }
+
+    /// The engine that serves the transaction.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Runs one operation.
+    pub(crate) fn enter<T>(self: &Arc<Gate>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.enter_with(|_| work())
+    }
+
+    /// The same for one that opens a handle.
+    pub(crate) fn enter_with<T>(
+        self: &Arc<Gate>,
+        work: impl FnOnce(&mut Handles) -> Result<T>,
+    ) -> Result<T> {
+        let mut state = lock(&self.state);
+        state.require_open()?;
+        if self.engine.turn_held_for() > Some(self.turn_max) {
+            self.expire(&mut state);
+            state.require_open()?;
+        }
+        let outcome = self
+            .engine
+            .snapshot()
+            .and_then(|()| work(&mut state.handles));
+        if let Err(error) = &outcome
+            && (error.kind() == ErrorKind::Conflict || self.engine.is_lost())
+        {
+            let kind = match error.kind() {
+                ErrorKind::Conflict => ErrorKind::Conflict,
+                _ => ErrorKind::InvalidInput,
+            };
+            let why = format!("the transaction was rolled back ({error}); begin another one");
+            self.end(&mut state, kind, why);
+        } else if !state.is_watched && self.engine.is_writing() {
+            self.pool.watch.begin(self)?;
+            state.is_watched = true;
+        }
+        outcome
+    }
+
+    /// Takes the turn now.
+    pub(crate) fn take_turn(self: &Arc<Gate>) -> Result<()> {
+        let mut state = lock(&self.state);
+        self.engine.take_turn()?;
+        self.pool.watch.begin(self)?;
+        state.is_watched = true;
+        Ok(())
+    }
+
+    /// How long the transaction may keep the turn.
+    pub(crate) fn turn_max(&self) -> Duration {
+        self.turn_max
+    }
+
+    /// Rolls back because of the time, unless an operation is under way: then that, or the next one, ends.
+    pub(crate) fn expire_if_idle(&self) {
+        let Ok(mut state) = self.state.try_lock() else {
+            return;
+        };
+        // It may have ended in between, and its engine serve another one.
+        if state.ended.is_none() {
+            self.expire(&mut state);
+        }
+    }
+
+    fn expire(&self, state: &mut GateState) {
+        let why = format!(
+            "the transaction kept the turn for more than {} s and was rolled back; make it shorter, or use a long transaction, which keeps nobody waiting",
+            self.turn_max.as_secs_f32()
+        );
+        self.end(state, ErrorKind::Busy, why);
+    }
+
+    /// Rolls back (`CONTENT-7`).
+    fn end(&self, state: &mut GateState, kind: ErrorKind, why: String) {
+        if state.ended.is_some() {
+            return;
+        }
+        state.ended = Some((kind, why));
+        self.engine.roll_back();
+        state.handles.close_all();
+        self.pool.put(Arc::clone(&self.engine));
+    }
+
+    /// The error of a call after the end.
+    pub(crate) fn ended(&self) -> Error {
+        Error::new(
+            ErrorKind::InvalidInput,
+            "the transaction of this handle has ended; open the file again",
+        )
+    }
+
+    /// Closes a handle that its owner dropped.
+    pub(crate) fn close_handle(&self, slot: &HandleSlot) {
+        // After the end it is closed already.
+        let _one_at_a_time = lock(&self.state);
+        drop(lock(slot).take());
+    }
+
+    /// Commits; says whether stores were created or changed.
+    pub(crate) fn commit(&self) -> Result<bool> {
+        let mut state = lock(&self.state);
+        state.require_open()?;
+        // Part of the transaction: what has no name any more goes with its last handle.
+        state.handles.close_all();
+        let outcome = self.engine.commit_transaction();
+        state.ended = Some(match &outcome {
+            Ok(()) => (
+                ErrorKind::InvalidInput,
+                "the transaction was committed; begin another one".into(),
+            ),
+            Err(error) => (
+                ErrorKind::InvalidInput,
+                format!("the commit of the transaction failed ({error}); begin another one"),
+            ),
+        });
+        self.pool.put(Arc::clone(&self.engine));
+        outcome.map(|()| state.has_new_stores)
+    }
+
+    /// Takes everything back, unless it has ended.
+    pub(crate) fn abort(&self) {
+        let why = "the transaction was aborted; begin another one";
+        self.end(&mut lock(&self.state), ErrorKind::InvalidInput, why.into());
+    }
+
+    /// Stores were created or changed: the database learns of them after the commit.
+    pub(crate) fn note_stores(&self) {
+        lock(&self.state).has_new_stores = true;
+    }
+}
+
+/// Ends transactions of one database that keep others waiting for longer than they may. One of which nobody
+/// calls anything cannot look at the clock itself, so a thread sleeps until the bound of the one that has the
+/// turn; when that has passed and somebody wants the turn, the transaction is rolled back.
+#[derive(Default)]
+pub(crate) struct Watch {
+    shared: Arc<Watched>,
+}
+
+#[derive(Default)]
+struct Watched {
+    state: Mutex<WatchState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct WatchState {
+    has_thread: bool,
+    is_over: bool,
+    /// The transaction that has the turn, or had it last.
+    gate: Weak<Gate>,
+    /// When the thread looks again.
+    wakes_at: Option<Instant>,
+}
+
+impl Watch {
+    /// Watches this transaction from now on: it has just got the turn.
+    pub(crate) fn begin(&self, gate: &Arc<Gate>) -> Result<()> {
+        let mut state = lock(&self.shared.state);
+        state.gate = Arc::downgrade(gate);
+        let due = Instant::now() + gate.turn_max();
+        if state.wakes_at.is_some_and(|at| at > due) {
+            self.shared.changed.notify_one();
+        }
+        if !state.has_thread {
+            let shared = Arc::clone(&self.shared);
+            std::thread::Builder::new()
+                .name("larder-watch".into())
+                .spawn(move || shared.run())
+                .map_err(|error| {
+                    let why = "cannot start the thread that watches transactions";
+                    Error::with_source(ErrorKind::Io, why, error)
+                })?;
+            state.has_thread = true;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        lock(&self.shared.state).is_over = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Watched {
+    fn run(&self) {
+        let mut state = lock(&self.state);
+        while !state.is_over {
+            let gate = state.gate.upgrade();
+            drop(state);
+            // Dropping the last reference may close the database: without a lock.
+            let pause = gate.map_or(FOREVER, |gate| pause_for(&gate));
+            state = lock(&self.state);
+            if state.is_over {
+                return;
+            }
+            let wakes_at = Instant::now() + pause;
+            state.wakes_at = Some(wakes_at);
+            state = self
+                .changed
+                .wait_timeout(state, pause)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            state.wakes_at = None;
+        }
+    }
+}
+
+/// Ends the transaction if it is time; says when to look again.
+fn pause_for(gate: &Arc<Gate>) -> Duration {
+    let Some(held) = gate.engine().turn_held_for() else {
+        return FOREVER;
+    };
+    let left = gate.turn_max().saturating_sub(held);
+    if !left.is_zero() {
+        return left;
+    }
+    if gate.engine().is_turn_wanted() {
+        gate.expire_if_idle();
+    }
+    LOOK
+}

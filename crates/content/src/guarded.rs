@@ -1,0 +1,178 @@
+//! Providers and handles of a transaction: each call passes the transaction's gate.
+
+use crate::gate::{Gate, HandleSlot, lock};
+use crate::provider::{FileHandle, StoreProvider};
+use crate::types::{
+    AllocateMode, Attr, Caller, DirEntry, NewNode, RenameMode, SeekTarget, SetAttr, XattrMode,
+};
+use larder_object::format::{Ino, Name, StoreId};
+use larder_object::{AlignedBuf, Result};
+use std::sync::Arc;
+
+/// A provider whose calls are operations of a transaction.
+pub(crate) struct GuardedProvider {
+    inner: Arc<dyn StoreProvider>,
+    /// The store whose table it shows.
+    table: StoreId,
+    gate: Arc<Gate>,
+}
+
+impl GuardedProvider {
+    pub(crate) fn new(
+        inner: Arc<dyn StoreProvider>,
+        table: StoreId,
+        gate: Arc<Gate>,
+    ) -> GuardedProvider {
+        GuardedProvider { inner, table, gate }
+    }
+
+    /// A call that tells what an inode is, or what is in it.
+    fn tell<T>(&self, ino: impl FnOnce(&T) -> Ino, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        let told = self.gate.enter(call)?;
+        self.gate.engine().note_told(self.table, ino(&told));
+        Ok(told)
+    }
+
+    fn open_with(
+        &self,
+        open: impl FnOnce() -> Result<(Attr, Box<dyn FileHandle>)>,
+    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+        let (attr, slot) = self.gate.enter_with(|handles| {
+            let (attr, handle) = open()?;
+            Ok((attr, handles.add(handle)))
+        })?;
+        let gate = Arc::clone(&self.gate);
+        Ok((attr, Box::new(GuardedHandle { slot, gate })))
+    }
+}
+
+/// Calls that only pass the gate.
+macro_rules! guarded_calls {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
+        fn $name(&self, $($arg: $type),*) -> Result<$out> {
+            self.gate.enter(|| self.inner.$name($($arg),*))
+        }
+    )*};
+}
+
+impl StoreProvider for GuardedProvider {
+    guarded_calls! {
+        descend(from: Ino, names: &[Name]) -> (Attr, usize);
+        set_attr(ino: Ino, change: &SetAttr) -> Attr;
+        parent(ino: Ino) -> Ino;
+        create_node(parent: Ino, name: &Name, new: NewNode<'_>, mode: u32, caller: Caller) -> Attr;
+        link(ino: Ino, parent: Ino, name: &Name) -> Attr;
+        unlink(parent: Ino, name: &Name) -> ();
+        remove_dir(parent: Ino, name: &Name) -> ();
+        rename(parent: Ino, name: &Name, new_parent: Ino, new_name: &Name, mode: RenameMode) -> ();
+        read_link(ino: Ino) -> Vec<u8>;
+        read_whole(ino: Ino, buffer: &mut AlignedBuf) -> ();
+        read_named(from: Ino, names: &[&[u8]], buffer: &mut AlignedBuf) -> bool;
+        put(parent: Ino, name: &Name, bytes: &[u8], mode: u32, caller: Caller) -> Attr;
+        xattrs(ino: Ino) -> Vec<Vec<u8>>;
+        xattr(ino: Ino, name: &[u8]) -> Vec<u8>;
+        set_xattr(ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> ();
+        remove_xattr(ino: Ino, name: &[u8]) -> ();
+    }
+
+    fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {
+        self.tell(
+            |attr: &Attr| attr.node.ino,
+            || self.inner.lookup(parent, name),
+        )
+    }
+
+    fn attr(&self, ino: Ino) -> Result<Attr> {
+        self.tell(|_| ino, || self.inner.attr(ino))
+    }
+
+    fn read_dir(&self, ino: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>> {
+        self.tell(|_| ino, || self.inner.read_dir(ino, after, limit))
+    }
+
+    fn read_dir_plus(
+        &self,
+        ino: Ino,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(DirEntry, Attr)>> {
+        self.tell(|_| ino, || self.inner.read_dir_plus(ino, after, limit))
+    }
+
+    fn create_anonymous(
+        &self,
+        parent: Ino,
+        mode: u32,
+        is_linkable: bool,
+        caller: Caller,
+    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+        self.open_with(|| {
+            self.inner
+                .create_anonymous(parent, mode, is_linkable, caller)
+        })
+    }
+
+    fn create_file(
+        &self,
+        parent: Ino,
+        name: &Name,
+        mode: u32,
+        caller: Caller,
+        write: bool,
+    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+        self.open_with(|| self.inner.create_file(parent, name, mode, caller, write))
+    }
+
+    fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>> {
+        let opened = self.open_with(|| {
+            let handle = self.inner.open(ino, write)?;
+            Ok((handle.attr()?, handle))
+        })?;
+        Ok(opened.1)
+    }
+}
+
+/// A handle that ends with its transaction.
+struct GuardedHandle {
+    slot: HandleSlot,
+    gate: Arc<Gate>,
+}
+
+/// The same for handles.
+macro_rules! guarded_handle_calls {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
+        fn $name(&self, $($arg: $type),*) -> Result<$out> {
+            self.gate.enter(|| match lock(&self.slot).as_ref() {
+                Some(handle) => handle.$name($($arg),*),
+                // The gate is closed before its handles are.
+                None => Err(self.gate.ended()),
+            })
+        }
+    )*};
+}
+
+impl FileHandle for GuardedHandle {
+    guarded_handle_calls! {
+        read_at(offset: u64, buffer: &mut [u8]) -> usize;
+        write_at(offset: u64, data: &[u8]) -> ();
+        append(data: &[u8]) -> u64;
+        insert_range(offset: u64, data: &[u8]) -> ();
+        insert_hole(offset: u64, len_bytes: u64) -> ();
+        delete_range(offset: u64, len_bytes: u64) -> ();
+        replace_range(offset: u64, len_bytes: u64, data: &[u8]) -> ();
+        move_range(from: u64, len_bytes: u64, to: u64) -> ();
+        drop_set_id() -> bool;
+        set_len(size_bytes: u64) -> ();
+        expect_len(size_bytes: u64) -> ();
+        allocate(mode: AllocateMode, offset: u64, len_bytes: u64) -> ();
+        seek(target: SeekTarget, offset: u64) -> Option<u64>;
+        sync() -> ();
+        attr() -> Attr;
+    }
+}
+
+impl Drop for GuardedHandle {
+    fn drop(&mut self) {
+        self.gate.close_handle(&self.slot);
+    }
+}

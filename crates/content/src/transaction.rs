@@ -1,0 +1,243 @@
+//! Transactions: file operations in any stores and SQL on any tables, of which all or nothing happens.
+//!
+//! # Words
+//! A *short* transaction reads one moment of the database, its *snapshot*. With its first change it takes the
+//! turn (docs/decisions/0002-turn.md): from then on nobody else changes anything until it ends, so it is for
+//! moments, not minutes. Its *gate* is what every call passes: it lets one in at a time, and none after
+//! the end.
+//!
+//! ```text
+//!  begin ──▶ open ──commit──▶ committed
+//!             ├──abort, drop──▶ aborted
+//!             ├── what it read was changed by others, at its first change ──▶ aborted: conflict
+//!             └── it keeps the turn for too long ──▶ aborted
+//! ```
+//!
+//! # Invariants
+//! * `CONTENT-6` A transaction happens as a whole or not at all, for every reader and every crash; it reads
+//!   one moment and its own changes; and of two that cannot both have happened one after the other, the later
+//!   one to change something fails with [`ErrorKind::Conflict`] and has no effect.
+//! * `CONTENT-7` After the end of a transaction its handles, and everything else of it, answer an error.
+
+use crate::database::{Database, MountedStore, Shared};
+use crate::gate::Gate;
+use crate::guarded::GuardedProvider;
+use crate::provider::{ProviderContext, StoreProvider};
+use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlResult, SqlValue, StoreRow};
+use std::ops::Deref;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+/// How often [`Database::transaction`] runs a transaction that meets conflicts.
+const TRIES_MAX: u32 = 10;
+
+/// How a transaction is begun.
+#[derive(Debug, Clone)]
+pub struct TransactionOptions {
+    /// Takes the turn at the beginning instead of at the first change: no conflict can follow, and others
+    /// wait from the beginning. For transactions that read what they are going to change.
+    pub takes_turn: bool,
+    /// How long it may keep the turn. After that its next operation fails, and when somebody else waits for
+    /// the turn it is rolled back even without one. Default: 10 s.
+    pub turn_max: Duration,
+}
+
+impl Default for TransactionOptions {
+    fn default() -> TransactionOptions {
+        TransactionOptions {
+            takes_turn: false,
+            turn_max: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A short transaction over files and rows. It has the operations of a [`Database`], which see its own
+/// changes; nobody else does before [`Transaction::commit`]. Dropping it aborts it.
+///
+/// One operation runs at a time; others wait. `sync` in it does nothing: the commit is durable. What is for
+/// the whole database (`check`, `defrag`, `shrink`, …) answers [`ErrorKind::Unsupported`].
+pub struct Transaction {
+    view: Database,
+    gate: Arc<Gate>,
+    host: Database,
+}
+
+impl Database {
+    /// Begins a short transaction. Costs 5 to 10 µs; the first one of a thread at a time opens the catalog
+    /// once more, 2 ms. Its snapshot is taken by its first operation, and holds all that ended before in
+    /// this process. Errors: [`ErrorKind::Stopped`] after the end of the database.
+    pub fn begin(&self) -> Result<Transaction> {
+        self.begin_with(&TransactionOptions::default())
+    }
+
+    /// The same with options.
+    pub fn begin_with(&self, options: &TransactionOptions) -> Result<Transaction> {
+        if self.shared.gate.is_some() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "a transaction cannot hold another one; use a savepoint",
+            ));
+        }
+        let engine = self.shared.pool.take(&self.shared.engine)?;
+        let pool = Arc::clone(&self.shared.pool);
+        let gate = Gate::new(
+            engine,
+            pool,
+            Arc::clone(&self.shared) as _,
+            options.turn_max,
+        );
+        let gate = Arc::new(gate);
+        let view = Database {
+            shared: Arc::new(Shared {
+                engine: Arc::clone(gate.engine()),
+                factories: Arc::clone(&self.shared.factories),
+                stores: RwLock::default(),
+                pool: Arc::default(),
+                gate: Some(Arc::clone(&gate)),
+            }),
+        };
+        let stores = self.read_stores();
+        let mine = stores.iter().map(|store| MountedStore {
+            row: store.row.clone(),
+            provider: view.shared.make_provider(&store.row),
+            place: store.place.clone(),
+        });
+        *view
+            .shared
+            .stores
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = mine.collect();
+        drop(stores);
+        let host = self.clone();
+        let transaction = Transaction { view, gate, host };
+        if options.takes_turn {
+            transaction.gate.take_turn()?;
+        }
+        Ok(transaction)
+    }
+
+    /// Runs `body` in a short transaction and commits it; an error of `body` aborts it. After a conflict it
+    /// runs again, with the turn from the beginning, so that it meets no other; ten times at most. `body`
+    /// must not do what cannot be repeated.
+    pub fn transaction<T>(&self, mut body: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let options = TransactionOptions {
+                takes_turn: tries > 1,
+                ..TransactionOptions::default()
+            };
+            let transaction = self.begin_with(&options)?;
+            let outcome = body(&transaction).and_then(|value| {
+                transaction.commit()?;
+                Ok(value)
+            });
+            match outcome {
+                Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES_MAX => {}
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+impl Database {
+    /// The engine, for what is not part of a transaction.
+    pub(crate) fn whole(&self) -> Result<&Arc<Engine>> {
+        match &self.shared.gate {
+            None => Ok(&self.shared.engine),
+            Some(_) => Err(Error::new(
+                ErrorKind::Unsupported,
+                "this is about the whole database; ask it beside the transaction, not in it",
+            )),
+        }
+    }
+
+    /// Runs an operation that passes no provider.
+    pub(crate) fn enter<T>(&self, work: impl FnOnce(&Engine) -> Result<T>) -> Result<T> {
+        let engine = &self.shared.engine;
+        match &self.shared.gate {
+            None => work(engine),
+            Some(gate) => gate.enter(|| work(engine)),
+        }
+    }
+}
+
+impl Shared {
+    /// The provider of a store, guarded in a transaction; `None`: this program does not have it.
+    pub(crate) fn make_provider(&self, row: &StoreRow) -> Option<Arc<dyn StoreProvider>> {
+        let factory = self.factories.get(&row.provider)?;
+        let provider = factory(ProviderContext {
+            engine: self.engine.clone(),
+            store: row.store,
+            table_store: row.table_store,
+        });
+        Some(match &self.gate {
+            Some(gate) => Arc::new(GuardedProvider::new(
+                provider,
+                row.table_store,
+                Arc::clone(gate),
+            )),
+            None => provider,
+        })
+    }
+}
+
+impl Transaction {
+    /// Runs SQL in the transaction, with the rights of an `sqlite3` shell: it sees what the transaction has
+    /// done to files, and they see what it does. Several statements are separated by `;`; `parameters`
+    /// (`?1`, …) are those of a single one. An error names its place, and takes back the statement that
+    /// failed; those before it stay, and so does the transaction. Refused: statements that begin or end
+    /// transactions, ATTACH, settings, temporary tables.
+    pub fn sql(&self, sql: &str, parameters: &[SqlValue]) -> Result<SqlResult> {
+        self.gate
+            .enter(|| self.gate.engine().execute_in_transaction(sql, parameters))
+    }
+
+    /// A moment to go back to.
+    pub fn savepoint(&self) -> Result<Savepoint> {
+        self.gate.enter(|| self.gate.engine().set_savepoint())
+    }
+
+    /// Takes back everything since the savepoint, which stays; later ones are gone. Handles stay open.
+    /// [`ErrorKind::InvalidInput`] when it is gone itself.
+    pub fn roll_back_to(&self, savepoint: Savepoint) -> Result<()> {
+        self.gate
+            .enter(|| self.gate.engine().roll_back_to(savepoint))
+    }
+
+    /// Forgets the savepoint and later ones; what was done since stays.
+    pub fn release(&self, savepoint: Savepoint) -> Result<()> {
+        self.gate
+            .enter(|| self.gate.engine().release_savepoint(savepoint))
+    }
+
+    /// Commits, durably; handles of the transaction are closed. Then everything is seen through the
+    /// database, and by others as any commit is. An error leaves nothing of it: [`ErrorKind::Sql`] when a
+    /// deferred constraint refuses it. [`ErrorKind::Stopped`]: nobody knows before the database is opened
+    /// again. Cost: two flushes; nothing when nothing was changed.
+    pub fn commit(&self) -> Result<()> {
+        match self.gate.commit()? {
+            true => self.host.reload_stores(),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes everything back. Nothing of the transaction is left, and its space is free. Idempotent.
+    pub fn abort(&self) {
+        self.gate.abort();
+    }
+}
+
+impl Deref for Transaction {
+    type Target = Database;
+
+    fn deref(&self) -> &Database {
+        &self.view
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        self.gate.abort();
+    }
+}

@@ -1,0 +1,302 @@
+//! A backend on its ground: making it, its coldness, its device.
+
+use crate::backend::Backend;
+use crate::backend::directory::Directory;
+use crate::backend::larder::Larder;
+use crate::backend::spec::{Spec, System, Where};
+use crate::backend::sqlite::Sqlite;
+use crate::error::{Error, Result, Said};
+use crate::measure::device::Counters;
+use crate::volume::{Filesystem, PrivateMounts, Volume};
+use rustix::fs::Advice;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Bytes of the volume of logs. Sparse where the host can.
+const LOG_VOLUME_BYTES: u64 = 1 << 30;
+
+/// Where backends can be made.
+#[derive(Debug)]
+pub struct Site {
+    /// Images lie here.
+    pub work: PathBuf,
+    /// The `larder` command, for mounts.
+    pub program: PathBuf,
+    /// The right to mount; `None`: only places that exist can be used, for this reason.
+    mounts: std::result::Result<PrivateMounts, Error>,
+    /// Below it lie the mount points. Others may look: servers of databases run as somebody else.
+    mountpoints: TempDir,
+}
+
+impl Site {
+    /// A site for this thread and those that it starts.
+    pub fn new(work: &Path, program: &Path) -> Result<Site> {
+        let mounts = PrivateMounts::enter();
+        let mountpoints = tempfile::Builder::new().prefix("larder-lab-").tempdir()?;
+        fs::set_permissions(mountpoints.path(), fs::Permissions::from_mode(0o755))?;
+        fs::create_dir_all(work).said(|| work.display().to_string())?;
+        Ok(Site {
+            work: work.to_owned(),
+            program: program.to_owned(),
+            mounts,
+            mountpoints,
+        })
+    }
+
+    fn mounts(&self) -> Result<&PrivateMounts> {
+        self.mounts.as_ref().map_err(Clone::clone)
+    }
+
+    /// Whether `spec` can be made here; if not, why and what helps.
+    pub fn check(&self, spec: &Spec) -> Result<()> {
+        match &spec.place {
+            Where::Volume(filesystem) => {
+                self.mounts()?;
+                filesystem.check()
+            }
+            Where::Path(path) if path.is_dir() => Ok(()),
+            Where::Path(path) => Err(Error::cannot(format!(
+                "'{}' is no directory; make it first",
+                path.display()
+            ))),
+        }
+    }
+}
+
+/// Where a backend puts things.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Content.
+    pub data: PathBuf,
+    /// Logs and metadata (`BACKEND-2`).
+    pub log: PathBuf,
+    /// Mount points of its own.
+    pub mounts: PathBuf,
+}
+
+enum Ground {
+    Volumes {
+        data: Box<Volume>,
+        log: Box<Volume>,
+        /// Bytes that the filesystem holds when it is empty.
+        empty_bytes: u64,
+    },
+    /// A directory of our own in a place that exists.
+    Directory(TempDir),
+}
+
+/// What the devices of a subject did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// The volume.
+    pub data: Counters,
+    /// The volume of logs.
+    pub log: Counters,
+}
+
+impl Traffic {
+    /// What it rose by since `before`.
+    pub fn since(&self, before: &Traffic) -> Traffic {
+        Traffic {
+            data: self.data.since(&before.data),
+            log: self.log.since(&before.log),
+        }
+    }
+}
+
+/// A backend on its ground.
+pub struct Subject {
+    // First: it has files open on the ground.
+    backend: Box<dyn Backend>,
+    ground: Ground,
+    place: Place,
+}
+
+impl Subject {
+    /// Makes the backend, empty, on a volume of `volume_bytes`, or in the place that the spec names.
+    pub fn make(spec: &Spec, site: &Site, volume_bytes: u64) -> Result<Subject> {
+        site.check(spec)?;
+        let mountpoints = site.mountpoints.path();
+        let (ground, place) = match &spec.place {
+            Where::Volume(filesystem) => {
+                let make = |filesystem, bytes, name: &str| {
+                    let mountpoint = mountpoints.join(name);
+                    Volume::make(site.mounts()?, filesystem, bytes, &site.work, &mountpoint)
+                };
+                let log = Filesystem::find("ext2")
+                    .ok_or_else(|| Error::failed("there is no filesystem for logs"))?;
+                let data = make(*filesystem, volume_bytes, "volume")?;
+                let log = make(log, LOG_VOLUME_BYTES, "log")?;
+                let place = Place {
+                    data: data.mountpoint().join("store"),
+                    log: log.mountpoint().to_owned(),
+                    mounts: mountpoints.to_owned(),
+                };
+                let ground = Ground::Volumes {
+                    empty_bytes: used_bytes(data.mountpoint())?,
+                    data: Box::new(data),
+                    log: Box::new(log),
+                };
+                (ground, place)
+            }
+            Where::Path(path) => {
+                let own = tempfile::Builder::new()
+                    .prefix("larder-lab-")
+                    .tempdir_in(path)
+                    .said(|| path.display().to_string())?;
+                let place = Place {
+                    data: own.path().join("store"),
+                    log: own.path().join("log"),
+                    mounts: mountpoints.to_owned(),
+                };
+                fs::create_dir(&place.log)?;
+                (Ground::Directory(own), place)
+            }
+        };
+        fs::create_dir(&place.data).said(|| place.data.display().to_string())?;
+        let backend: Box<dyn Backend> = match spec.system {
+            System::Files => Box::new(Directory::create(&place, spec)?),
+            System::Sqlite => Box::new(Sqlite::create(&place, spec)?),
+            System::Larder => {
+                let capacity = matches!(ground, Ground::Directory(_)).then_some(volume_bytes);
+                Box::new(Larder::create(&place, capacity)?)
+            }
+            System::LarderMount => Box::new(crate::backend::larder::mounted(
+                &place,
+                &site.program,
+                spec,
+            )?),
+        };
+        Ok(Subject {
+            backend,
+            ground,
+            place,
+        })
+    }
+
+    /// A backend of one's own in a directory of one's own, without a device that could be looked at; for tests.
+    pub fn of(backend: Box<dyn Backend>, directory: TempDir) -> Subject {
+        let place = Place {
+            data: directory.path().to_owned(),
+            log: directory.path().to_owned(),
+            mounts: directory.path().to_owned(),
+        };
+        Subject {
+            backend,
+            ground: Ground::Directory(directory),
+            place,
+        }
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
+    /// Whether the backend lies on volumes whose devices can be counted and scanned.
+    pub fn has_device(&self) -> bool {
+        matches!(self.ground, Ground::Volumes { .. })
+    }
+
+    /// What the devices did so far; zeros without.
+    pub fn traffic(&self) -> Result<Traffic> {
+        match &self.ground {
+            Ground::Volumes { data, log, .. } => Ok(Traffic {
+                data: Counters::read(&data.stat_file())?,
+                log: Counters::read(&log.stat_file())?,
+            }),
+            Ground::Directory(_) => Ok(Traffic::default()),
+        }
+    }
+
+    /// Bytes that the backend holds on the volume, over those of an empty filesystem; `None` without a volume.
+    pub fn held_bytes(&self) -> Result<Option<u64>> {
+        match &self.ground {
+            Ground::Volumes {
+                data, empty_bytes, ..
+            } => Ok(Some(
+                used_bytes(data.mountpoint())?.saturating_sub(*empty_bytes),
+            )),
+            Ground::Directory(_) => Ok(None),
+        }
+    }
+
+    /// Bytes of objects that the backend can take, still; with `volume_bytes` where nothing else bounds it.
+    pub fn available_bytes(&self, volume_bytes: u64) -> Result<u64> {
+        if let Some(bytes) = self.backend.available_bytes()? {
+            return Ok(bytes);
+        }
+        match &self.ground {
+            Ground::Volumes { data, .. } => free_bytes(data.mountpoint()),
+            Ground::Directory(own) => Ok(free_bytes(own.path())?.min(volume_bytes)),
+        }
+    }
+
+    /// Puts everything at rest: nothing is open, nothing in memory. Calls `visit` with what raw bytes there are (the
+    /// device, or the files of a database), and opens the backend again.
+    pub fn at_rest<T>(&mut self, visit: impl FnOnce(&[&Path]) -> Result<T>) -> Result<T> {
+        self.backend.close()?;
+        let visited = match &mut self.ground {
+            Ground::Volumes { data, .. } => data.at_rest(|device| visit(&[device]))?,
+            Ground::Directory(own) => {
+                let mut files = Vec::new();
+                collect_files(own.path(), &mut files)?;
+                for file in &files {
+                    let opened = File::open(file).said(|| file.display().to_string())?;
+                    opened.sync_all()?;
+                    rustix::fs::fadvise(&opened, 0, None, Advice::DontNeed)?;
+                }
+                // Databases have few files; a file each has no raw device here.
+                let is_database =
+                    |file: &&PathBuf| !file.starts_with(self.place.data.join("objects"));
+                let raw: Vec<&Path> = files
+                    .iter()
+                    .filter(is_database)
+                    .filter(|file| {
+                        !file.starts_with(&self.place.log) || self.place.log == self.place.data
+                    })
+                    .map(PathBuf::as_path)
+                    .collect();
+                visit(&raw)?
+            }
+        };
+        self.backend.open()?;
+        Ok(visited)
+    }
+
+    /// Nothing is in memory any more.
+    pub fn cold(&mut self) -> Result<()> {
+        self.at_rest(|_| Ok(()))
+    }
+
+    /// Ends it in good order.
+    pub fn end(mut self) -> Result<()> {
+        self.backend.close()
+    }
+}
+
+fn collect_files(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let explain = || directory.display().to_string();
+    for entry in fs::read_dir(directory).said(explain)? {
+        let entry = entry.said(explain)?;
+        let kind = entry.file_type().said(explain)?;
+        if kind.is_dir() {
+            collect_files(&entry.path(), files)?;
+        } else if kind.is_file() {
+            files.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn used_bytes(path: &Path) -> Result<u64> {
+    let stat = rustix::fs::statvfs(path).said(|| path.display().to_string())?;
+    Ok((stat.f_blocks - stat.f_bfree) * stat.f_frsize)
+}
+
+fn free_bytes(path: &Path) -> Result<u64> {
+    let stat = rustix::fs::statvfs(path).said(|| path.display().to_string())?;
+    Ok(stat.f_bavail * stat.f_frsize)
+}

@@ -1,0 +1,184 @@
+//! The names of backends on the command line.
+//!
+//! ```text
+//! ext4  ext4-1k  xfs  btrfs  ntfs-64k  fat32  …   files on a volume of that filesystem, its block behind the dash
+//! sqlite  larder  larder-mount                    on an ext4 volume; on another with sqlite@xfs, larder@btrfs-4k
+//! dir:PATH  mount:PATH  sqlite:PATH  larder:PATH  in a place that exists
+//! +OPTION behind any of them: +bare (files without rows), +page=64k, +rollback (SQLite)
+//! ```
+
+use crate::error::{Error, Result};
+use crate::volume::Filesystem;
+use std::path::PathBuf;
+
+/// What stores the objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum System {
+    /// A file each; a row each in SQLite that says name and length, as the papers' file store.
+    Files,
+    /// A BLOB each in SQLite.
+    Sqlite,
+    /// Larder by its API.
+    Larder,
+    /// Files on a mount of Larder.
+    LarderMount,
+}
+
+/// Where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Where {
+    /// On a volume that is made for it.
+    Volume(Filesystem),
+    /// In a directory that exists.
+    Path(PathBuf),
+}
+
+/// A backend by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// As it was written.
+    pub text: String,
+    /// What records call it.
+    pub name: String,
+    /// What stores the objects.
+    pub system: System,
+    /// Where.
+    pub place: Where,
+    /// Files without rows.
+    pub is_bare: bool,
+    /// SQLite's page, bytes; `None`: its own choice, 4096.
+    pub page_bytes: Option<u32>,
+    /// SQLite with a rollback journal in place of the write-ahead log.
+    pub is_rollback: bool,
+}
+
+/// What databases lie on, if nothing else is said.
+const HOST: &str = "ext4";
+
+impl Spec {
+    /// Names of backends that need no path.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Filesystem::names().chain(["sqlite", "larder", "larder-mount"])
+    }
+
+    /// The backend that a text names.
+    pub fn parse(text: &str) -> Result<Spec> {
+        let mut parts = text.split('+');
+        let whole = parts.next().unwrap_or_default();
+        let unknown = || {
+            let filesystems: Vec<&str> = Filesystem::names().collect();
+            Error::failed(format!(
+                "'{text}' is no backend; there are {} (with -BLOCK), sqlite, larder, larder-mount (with @FILESYSTEM), \
+                 and dir:PATH, mount:PATH, sqlite:PATH, larder:PATH",
+                filesystems.join(", ")
+            ))
+        };
+        let (system, place, name) = match whole.split_once(':') {
+            Some((kind, path)) if !path.is_empty() => {
+                let system = match kind {
+                    "dir" | "mount" => System::Files,
+                    "sqlite" => System::Sqlite,
+                    "larder" => System::Larder,
+                    _ => return Err(unknown()),
+                };
+                (system, Where::Path(path.into()), whole.to_owned())
+            }
+            Some(_) => return Err(unknown()),
+            None => {
+                let (kind, host) = whole.split_once('@').unwrap_or((whole, HOST));
+                let system = match kind {
+                    "sqlite" => System::Sqlite,
+                    "larder" => System::Larder,
+                    "larder-mount" => System::LarderMount,
+                    _ => System::Files,
+                };
+                let filesystem = match system {
+                    System::Files => Filesystem::find(whole),
+                    _ => Filesystem::find(host),
+                };
+                let filesystem = filesystem.ok_or_else(unknown)?;
+                // The block stands among the parameters of a case.
+                let name = match (system, whole.contains('@')) {
+                    (System::Files, _) => filesystem.name().to_owned(),
+                    (_, true) => format!("{kind}@{}", filesystem.name()),
+                    (_, false) => kind.to_owned(),
+                };
+                (system, Where::Volume(filesystem), name)
+            }
+        };
+        let mut spec = Spec {
+            text: text.to_owned(),
+            name,
+            system,
+            place,
+            is_bare: false,
+            page_bytes: None,
+            is_rollback: false,
+        };
+        for option in parts {
+            spec.set(option).ok_or_else(|| {
+                Error::failed(format!(
+                    "'{text}': '{option}' is no option of this backend; files have +bare, SQLite has +page=BYTES \
+                     (a power of two, 512 to 64k) and +rollback"
+                ))
+            })?;
+            spec.name = format!("{}+{option}", spec.name);
+        }
+        Ok(spec)
+    }
+
+    fn set(&mut self, option: &str) -> Option<()> {
+        let has_files = matches!(self.system, System::Files | System::LarderMount);
+        match option.split_once('=') {
+            None if option == "bare" && has_files => self.is_bare = true,
+            None if option == "rollback" && self.system == System::Sqlite => {
+                self.is_rollback = true;
+            }
+            Some(("page", bytes)) if self.system == System::Sqlite => {
+                let digits = bytes.trim_end_matches(['k', 'K']);
+                let unit = if digits.len() < bytes.len() { 1024 } else { 1 };
+                let bytes = digits.parse::<u32>().ok()?.checked_mul(unit)?;
+                let is_possible = bytes.is_power_of_two() && (512..=65_536).contains(&bytes);
+                self.page_bytes = Some(is_possible.then_some(bytes)?);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read() {
+        let spec = Spec::parse("sqlite@xfs+page=64k+rollback").unwrap();
+        assert_eq!(
+            (spec.system, spec.page_bytes),
+            (System::Sqlite, Some(65_536))
+        );
+        assert!(spec.is_rollback);
+        assert_eq!(spec.place, Where::Volume(Filesystem::find("xfs").unwrap()));
+        assert_eq!(spec.name, "sqlite@xfs+page=64k+rollback");
+        let spec = Spec::parse("ext4-1k+bare").unwrap();
+        assert_eq!((spec.system, spec.is_bare), (System::Files, true));
+        let spec = Spec::parse("dir:/srv/x").unwrap();
+        assert_eq!(spec.place, Where::Path("/srv/x".into()));
+        for wrong in [
+            "zfs",
+            "",
+            "dir:",
+            "tape:/x",
+            "sqlite@zfs",
+            "ext4+page=4k",
+            "sqlite+page=3",
+        ] {
+            let error = Spec::parse(wrong).unwrap_err();
+            assert!(
+                error.text.contains("there are") || error.text.contains("is no option"),
+                "{wrong}"
+            );
+        }
+    }
+}

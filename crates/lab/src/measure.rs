@@ -1,0 +1,7 @@
+//! What is measured, and how: nothing here knows a backend.
+
+pub mod device;
+pub mod fiemap;
+pub mod latency;
+pub mod layout;
+pub mod markers;

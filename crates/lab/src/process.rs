@@ -1,0 +1,152 @@
+//! Programs of the machine: those that answer at once, and servers that end with us.
+
+use crate::error::{Error, Result, Said};
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Runs a program and returns what it prints; an exit code other than 0 is an error with what it complains about.
+pub fn output(program: &str, arguments: &[&OsStr]) -> Result<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .process_group(0)
+        .output()
+        .map_err(|error| Error::cannot(format!("'{program}' does not run: {error}")))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    let complaint = complaint.split_whitespace().collect::<Vec<_>>().join(" ");
+    Err(Error::failed(format!(
+        "'{program}' ended with {}: {complaint}",
+        output.status
+    )))
+}
+
+/// Where a program is, on the search path or where administrators' programs are.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|directory| directory.join(program))
+        .find(|path| path.is_file())
+}
+
+/// The path of a program, or what to install.
+pub fn require(program: &str, package: &str) -> Result<String> {
+    match find(program) {
+        Some(path) => Ok(path.to_string_lossy().into_owned()),
+        None => Err(Error::cannot(format!(
+            "there is no '{program}' here; install {package} (apt-get install {package})"
+        ))),
+    }
+}
+
+/// A server that is ended when this is dropped, and that the kernel ends if we are killed.
+#[derive(Debug)]
+pub struct Server {
+    name: String,
+    child: Child,
+    ending: rustix::process::Signal,
+}
+
+impl Server {
+    /// Starts `command`, which `ending` asks to end in good order.
+    pub fn start(mut command: Command, ending: rustix::process::Signal) -> Result<Server> {
+        let name = Path::new(command.get_program())
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        // ^C in a terminal is for us: we end our servers ourselves.
+        command.stdin(Stdio::null()).process_group(0);
+        // SAFETY: between fork and exec only prctl(2) is called, which is safe there.
+        unsafe {
+            command.pre_exec(move || {
+                Ok(rustix::process::set_parent_process_death_signal(Some(
+                    ending,
+                ))?)
+            });
+        }
+        let child = command
+            .spawn()
+            .map_err(|error| Error::cannot(format!("'{name}' does not run: {error}")))?;
+        Ok(Server {
+            name,
+            child,
+            ending,
+        })
+    }
+
+    /// Waits until `is_ready`; an error if the server ends before, or after a minute.
+    pub fn wait_until(&mut self, mut is_ready: impl FnMut() -> Result<bool>) -> Result<()> {
+        let started = Instant::now();
+        while !is_ready()? {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(Error::cannot(format!(
+                    "'{}' ended at once: {status}",
+                    self.name
+                )));
+            }
+            if started.elapsed() > Duration::from_secs(60) {
+                return Err(Error::cannot(format!(
+                    "'{}' does not serve after a minute",
+                    self.name
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        Ok(())
+    }
+
+    /// Asks it to end and waits for that.
+    pub fn end(mut self) -> Result<()> {
+        self.finish(false)
+    }
+
+    /// Waits for an end that something else brings about.
+    pub fn wait(mut self) -> Result<()> {
+        self.finish(true)
+    }
+
+    fn finish(&mut self, is_ending: bool) -> Result<()> {
+        let name = self.name.clone();
+        if !is_ending && self.child.try_wait()?.is_none() {
+            rustix::process::kill_process(pid(&self.child)?, self.ending)
+                .said(|| format!("ending '{name}'"))?;
+        }
+        let started = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if started.elapsed() > Duration::from_secs(120) {
+                return Err(Error::failed(format!("'{name}' does not end")));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let ended = self.finish(false).or_else(|_| {
+                self.child.kill()?;
+                self.child.wait()?;
+                Ok::<(), Error>(())
+            });
+            if let Err(error) = ended {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+}
+
+fn pid(child: &Child) -> Result<rustix::process::Pid> {
+    i32::try_from(child.id())
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+        .ok_or_else(|| Error::failed("a process has an id that is no id"))
+}

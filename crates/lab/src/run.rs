@@ -1,0 +1,274 @@
+//! A run: the cases of an experiment, one after the other, each recorded when it is complete.
+//!
+//! * `RUN-1` A case is in the records wholly, its last record being `seconds`, or it is measured again when the run goes
+//!   on: what a crash or ^C left of it is cut off.
+//! * `RUN-2` All backends of a case see the same operations. From round to round their order turns, so that what the
+//!   machine does beside falls on each of them.
+//! * `RUN-3` What this machine cannot make is said, in the header too, and the others are measured.
+
+mod machine;
+pub mod request;
+
+use crate::backend::{Site, Spec, Subject};
+use crate::error::{Error, Kind, Result, Said};
+use crate::measure::device::load_average;
+use crate::pattern::Pattern;
+use crate::results::{self, Appender, Header, Record};
+use crate::sizes::Random;
+use crate::workload::Work;
+pub use request::{Case, Experiment, Request};
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// Where a run happens, and what it is called.
+#[derive(Debug, Clone)]
+pub struct Circumstances {
+    /// The directory of the run; if it holds one already, that one goes on.
+    pub out: PathBuf,
+    /// Where images lie meanwhile.
+    pub work: PathBuf,
+    /// The `larder` command, for mounts.
+    pub program: PathBuf,
+    /// The present, RFC 3339, UTC.
+    pub started: String,
+    /// The command line that repeats it.
+    pub command: String,
+}
+
+/// What somebody who watches is told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A backend that this machine cannot make, and why.
+    Cannot {
+        /// As it was written.
+        backend: String,
+        /// Cause and remedy.
+        reason: String,
+    },
+    /// Cases that were measured by an earlier call.
+    Resumed {
+        /// So many.
+        cases: usize,
+    },
+    /// A case begins or goes on.
+    Progress {
+        /// Which, from 0.
+        case: usize,
+        /// Of so many.
+        cases: usize,
+        /// For people.
+        label: String,
+        /// What share of the whole run is done, 0 to 1.
+        share: f64,
+    },
+    /// A case is recorded.
+    Measured {
+        /// For people.
+        label: String,
+        /// Its records.
+        records: Vec<Record>,
+    },
+}
+
+/// What a run has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Cases measured now.
+    pub measured: usize,
+    /// Cases measured before.
+    pub resumed: usize,
+}
+
+/// Measures what `request` asks for. [`Kind::Stopped`] when `stop` becomes true; the same call goes on later.
+pub fn run(
+    request: &Request,
+    circumstances: &Circumstances,
+    stop: &AtomicBool,
+    on_event: &mut dyn FnMut(Event),
+) -> Result<Summary> {
+    request.check()?;
+    let site = Site::new(&circumstances.work, &circumstances.program)?;
+    let mut header = header(request, circumstances)?;
+    let mut backends = Vec::new();
+    for spec in &request.backends {
+        match site.check(spec) {
+            Ok(()) => backends.push(spec.clone()),
+            Err(error) if error.kind == Kind::Cannot => {
+                on_event(Event::Cannot {
+                    backend: spec.text.clone(),
+                    reason: error.text.clone(),
+                });
+                header
+                    .machine
+                    .insert(format!("cannot {}", spec.text), error.text);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if backends.is_empty() {
+        return Err(Error::cannot(
+            "none of these backends can be made here; 'larder lab list' says what can",
+        ));
+    }
+    let cases = request.cases(&backends);
+    let (mut appender, done) = begin(&circumstances.out, &header)?;
+    let is_done = |case: &Case| done.iter().any(|record| case.is_of(record));
+    let weight = |case: &Case| case.weight();
+    let total: f64 = cases.iter().map(weight).sum();
+    let mut summary = Summary {
+        resumed: cases.iter().filter(|case| is_done(case)).count(),
+        ..Summary::default()
+    };
+    if summary.resumed > 0 {
+        on_event(Event::Resumed {
+            cases: summary.resumed,
+        });
+    }
+    let mut before: f64 = cases.iter().filter(|case| is_done(case)).map(weight).sum();
+    for (index, case) in cases.iter().enumerate() {
+        if is_done(case) {
+            continue;
+        }
+        let mut on_share = |share: f64| {
+            on_event(Event::Progress {
+                case: index,
+                cases: cases.len(),
+                label: case.label(),
+                share: (before + share.clamp(0.0, 1.0) * weight(case)) / total,
+            });
+        };
+        on_share(0.0);
+        let records =
+            measure(case, request.seed, &site, stop, &mut on_share).said(|| case.label())?;
+        for record in &records {
+            appender.append(record).map_err(said)?;
+        }
+        before += weight(case);
+        summary.measured += 1;
+        on_event(Event::Measured {
+            label: case.label(),
+            records,
+        });
+    }
+    Ok(summary)
+}
+
+/// Measures one case.
+fn measure(
+    case: &Case,
+    seed: u64,
+    site: &Site,
+    stop: &AtomicBool,
+    on_progress: &mut dyn FnMut(f64),
+) -> Result<Vec<Record>> {
+    let started = Instant::now();
+    let mut records = Vec::new();
+    let mut note = |age: f64, measure: &str, value: f64| {
+        records.push(Record {
+            experiment: case.experiment.name().to_owned(),
+            backend: case.spec.name.clone(),
+            case: case.parameters.clone(),
+            round: case.round,
+            age,
+            measure: measure.to_owned(),
+            value,
+            load: load_average()?,
+        });
+        Ok(())
+    };
+    // RUN-2
+    let seed = case.seed(seed);
+    let mut subject = Subject::make(&case.spec, site, case.volume_bytes)?;
+    let mut work = Work {
+        subject: &mut subject,
+        pattern: Pattern::new(seed),
+        random: Random::with_seed(seed),
+        stop,
+        on_progress,
+        on_figure: &mut note,
+    };
+    case.workload.run(&mut work)?;
+    subject.end()?;
+    // RUN-1
+    note(0.0, "seconds", started.elapsed().as_secs_f64())?;
+    Ok(records)
+}
+
+/// The appender of a run and the last records of its complete cases.
+fn begin(out: &Path, header: &Header) -> Result<(Appender, Vec<Record>)> {
+    if !out.join("run.json").exists() {
+        return Ok((Appender::create(out, header).map_err(said)?, Vec::new()));
+    }
+    let found = results::read(out).map_err(said)?;
+    let asked = |header: &Header| {
+        (
+            header.experiment.clone(),
+            header.parameters.clone(),
+            header.seed,
+        )
+    };
+    if asked(&found.header) != asked(header) {
+        return Err(Error::failed(format!(
+            "'{}' holds a run with other parameters ({}); name another directory with --out",
+            out.display(),
+            found.header.command
+        )));
+    }
+    let is_end = |record: &Record| record.measure == "seconds";
+    let complete = found
+        .records
+        .iter()
+        .rposition(is_end)
+        .map_or(0, |at| at + 1);
+    cut_after(&out.join("records.jsonl"), complete)?;
+    let (appender, _) = Appender::resume(out).map_err(said)?;
+    let ends = found.records.into_iter().filter(is_end).collect();
+    Ok((appender, ends))
+}
+
+/// Cuts a file off after so many lines (`RUN-1`).
+fn cut_after(path: &Path, lines: usize) -> Result<()> {
+    let text = fs::read(path).said(|| path.display().to_string())?;
+    let len: usize = text
+        .split_inclusive(|byte| *byte == b'\n')
+        .take(lines)
+        .map(<[u8]>::len)
+        .sum();
+    if len < text.len() {
+        let file = OpenOptions::new().write(true).open(path)?;
+        file.set_len(len as u64)?;
+        file.sync_all()?;
+    }
+    Ok(())
+}
+
+fn header(request: &Request, circumstances: &Circumstances) -> Result<Header> {
+    let name = circumstances.out.file_name().unwrap_or_default();
+    Ok(Header {
+        format: results::FORMAT,
+        name: name.to_string_lossy().into_owned(),
+        experiment: request.experiment.name().to_owned(),
+        started: circumstances.started.clone(),
+        command: circumstances.command.clone(),
+        parameters: request.parameters(),
+        machine: machine::describe(&circumstances.work)?,
+        seed: request.seed,
+    })
+}
+
+fn said(error: results::Error) -> Error {
+    Error::failed(error.to_string())
+}
+
+/// What can be measured on this machine: each name of a backend, and why not if it cannot.
+pub fn list(work: &Path, program: &Path) -> Result<Vec<(String, Result<()>)>> {
+    let site = Site::new(work, program)?;
+    let mut found = Vec::new();
+    for name in Spec::names() {
+        let spec = Spec::parse(name)?;
+        found.push((name.to_owned(), site.check(&spec)));
+    }
+    Ok(found)
+}

@@ -1,0 +1,72 @@
+//! What machine it is, for the header of a run.
+
+use crate::error::{Result, Said};
+use crate::process;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+/// Processor, cores, memory, kernel, the device below `work`, and the versions of the systems under test.
+pub fn describe(work: &Path) -> Result<BTreeMap<String, String>> {
+    let read = |path: &str| fs::read_to_string(path).said(|| path.to_owned());
+    let field = |text: &str, name: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.split_once(':'))
+            .map_or_else(
+                || "unknown".to_owned(),
+                |(_, value)| value.trim().to_owned(),
+            )
+    };
+    let cores = std::thread::available_parallelism()?;
+    let mut machine = BTreeMap::from([
+        (
+            "processor".to_owned(),
+            field(&read("/proc/cpuinfo")?, "model name"),
+        ),
+        ("cores".to_owned(), cores.to_string()),
+        (
+            "memory".to_owned(),
+            field(&read("/proc/meminfo")?, "MemTotal"),
+        ),
+        (
+            "kernel".to_owned(),
+            read("/proc/sys/kernel/osrelease")?.trim().to_owned(),
+        ),
+        ("device".to_owned(), device_of(work)?),
+        ("larder".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        ("sqlite".to_owned(), rusqlite::version().to_owned()),
+    ]);
+    for (name, program, argument) in [
+        ("xfsprogs", "mkfs.xfs", "-V"),
+        ("ntfs-3g", "ntfs-3g", "--version"),
+        ("btrfs-progs", "mkfs.btrfs", "--version"),
+    ] {
+        if let Some(path) = process::find(program)
+            && let Ok(text) = process::output(&path.to_string_lossy(), &[OsStr::new(argument)])
+        {
+            let line = text.lines().next().unwrap_or_default();
+            machine.insert(name.to_owned(), line.trim().to_owned());
+        }
+    }
+    Ok(machine)
+}
+
+/// What the directory lies on: the longest mount point that leads there.
+fn device_of(directory: &Path) -> Result<String> {
+    let directory = directory
+        .canonicalize()
+        .said(|| directory.display().to_string())?;
+    let mounts = fs::read_to_string("/proc/self/mounts").said(|| "/proc/self/mounts".to_owned())?;
+    let found = mounts
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ');
+            let (device, mountpoint) = (fields.next()?, fields.next()?);
+            let kind = fields.next()?;
+            let leads = directory.starts_with(mountpoint);
+            leads.then(|| (mountpoint.len(), format!("{device} ({kind})")))
+        })
+        .max();
+    Ok(found.map_or_else(|| "unknown".to_owned(), |(_, device)| device))
+}

@@ -1,0 +1,384 @@
+//! What a run is asked for: an experiment, its parameters, and the cases that follow from them.
+
+use crate::backend::spec::Where;
+use crate::backend::{Put, Spec};
+use crate::error::{Error, Result};
+use crate::results::Record;
+use crate::sizes::Sizes;
+use crate::workload::age::Aging;
+use crate::workload::{FREE_POOL_OBJECTS_MIN, Work};
+use std::collections::BTreeMap;
+
+/// The questions of the laboratory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Experiment {
+    /// How stores age.
+    Age,
+    /// Below which size a row is faster, above which a file.
+    BreakEven,
+    /// How large volume and pool of free objects must be.
+    Volume,
+    /// What the size of write requests does.
+    WriteSize,
+}
+
+impl Experiment {
+    /// All of them.
+    pub const ALL: [Experiment; 4] = [
+        Experiment::Age,
+        Experiment::BreakEven,
+        Experiment::Volume,
+        Experiment::WriteSize,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Experiment::Age => "age",
+            Experiment::BreakEven => "break-even",
+            Experiment::Volume => "volume",
+            Experiment::WriteSize => "write-size",
+        }
+    }
+
+    /// What it asks, for people.
+    pub fn question(self) -> &'static str {
+        match self {
+            Experiment::Age => "how reading, writing and fragments change as objects are replaced",
+            Experiment::BreakEven => "below which size a row, above which a file or an extent",
+            Experiment::Volume => "how full is too full, and how large the free pool must be",
+            Experiment::WriteSize => "what the size of write requests does to the layout",
+        }
+    }
+}
+
+/// What a run is asked for. Lists make a case for each combination.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// The question.
+    pub experiment: Experiment,
+    /// The systems.
+    pub backends: Vec<Spec>,
+    /// Mean sizes of objects, bytes.
+    pub objects: Vec<u64>,
+    /// Their distributions.
+    pub sizes: Vec<Sizes>,
+    /// Bytes of objects ÷ what the empty backend could take.
+    pub occupancies: Vec<f64>,
+    /// Storage ages at which to look.
+    pub ages: Vec<f64>,
+    /// Sizes of the volume, bytes.
+    pub volumes: Vec<u64>,
+    /// Sizes of write requests, bytes.
+    pub requests: Vec<u64>,
+    /// Numbers of interleaved writers.
+    pub writers: Vec<u32>,
+    /// Backends are told the length of objects first.
+    pub is_size_known: bool,
+    /// Neighbours that are deleted together and come again; 1: safe writes.
+    pub group: u64,
+    /// Objects that are read at each age, at most.
+    pub reads_max: usize,
+    /// Read warm, too.
+    pub is_warm: bool,
+    /// Repetitions.
+    pub rounds: u32,
+    /// Of everything that is random.
+    pub seed: u64,
+    /// Also where the volume is too small for the objects.
+    pub is_forced: bool,
+}
+
+impl Request {
+    /// What is done if nothing else is said: at most three minutes and 3 GB, and the papers' effect shows.
+    pub fn new(experiment: Experiment) -> Result<Request> {
+        const KIB: u64 = 1024;
+        let names: &[&str] = match experiment {
+            Experiment::Age => &["larder", "larder-mount", "ext4", "xfs", "sqlite"],
+            _ => &["larder", "ext4", "sqlite"],
+        };
+        let mut request = Request {
+            experiment,
+            backends: names
+                .iter()
+                .map(|name| Spec::parse(name))
+                .collect::<Result<_>>()?,
+            objects: vec![256 * KIB],
+            sizes: vec![Sizes::Uniform],
+            occupancies: vec![0.9],
+            ages: vec![0.0, 1.0, 2.0],
+            volumes: vec![512 * KIB * KIB],
+            requests: vec![64 * KIB],
+            writers: vec![1],
+            is_size_known: false,
+            group: 1,
+            reads_max: 2000,
+            is_warm: false,
+            rounds: 1,
+            seed: 1,
+            is_forced: false,
+        };
+        match experiment {
+            Experiment::Age => {}
+            Experiment::BreakEven => {
+                request.objects = [4, 16, 64, 256].map(|kib| kib * KIB).to_vec();
+                request.volumes = vec![320 * KIB * KIB];
+                request.ages = vec![0.0, 1.0];
+                request.occupancies = vec![0.5];
+                request.is_warm = true;
+            }
+            Experiment::Volume => {
+                request.occupancies = vec![0.5, 0.9];
+                request.volumes = vec![320 * KIB * KIB, 640 * KIB * KIB];
+                request.ages = vec![0.0, 1.0];
+            }
+            Experiment::WriteSize => {
+                request.requests = [16, 64, 256].map(|kib| kib * KIB).to_vec();
+                request.ages = vec![0.0, 1.0];
+                request.writers = vec![4];
+            }
+        }
+        Ok(request)
+    }
+
+    /// Refuses what makes no sense, or would mean nothing.
+    pub fn check(&self) -> Result<()> {
+        let is_empty = self.backends.is_empty()
+            || self.objects.is_empty()
+            || self.ages.is_empty()
+            || self.rounds == 0;
+        if is_empty {
+            return Err(Error::failed(
+                "there is nothing to measure; name at least one of each",
+            ));
+        }
+        if !self.ages.is_sorted() || self.ages[0] < 0.0 {
+            return Err(Error::failed("storage ages must ascend from 0, like 0,2,4"));
+        }
+        if let Some(wrong) = self
+            .occupancies
+            .iter()
+            .find(|share| !(0.01..=0.995).contains(*share))
+        {
+            return Err(Error::failed(format!(
+                "an occupancy of {} % makes no sense; write 1 to 99.5",
+                wrong * 100.0
+            )));
+        }
+        if self.objects.contains(&0) || self.requests.contains(&0) || self.writers.contains(&0) {
+            return Err(Error::failed("sizes and numbers of writers begin at 1"));
+        }
+        for object_bytes in &self.objects {
+            for (volume_bytes, occupancy) in self.volumes.iter().flat_map(|volume| {
+                self.occupancies
+                    .iter()
+                    .map(move |occupancy| (volume, occupancy))
+            }) {
+                let free = *volume_bytes as f64 * (1.0 - occupancy) / *object_bytes as f64;
+                if free < FREE_POOL_OBJECTS_MIN as f64 && !self.is_forced {
+                    return Err(Error::failed(format!(
+                        "a volume of {} MiB that is {} % full has room for {free:.0} more objects of {} KiB, and with \
+                         less than {FREE_POOL_OBJECTS_MIN} a run means nothing; take a larger --volume, smaller \
+                         --objects, less --occupancy, or --force",
+                        volume_bytes >> 20,
+                        occupancy * 100.0,
+                        object_bytes >> 10
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// By the names of their flags.
+    pub fn parameters(&self) -> BTreeMap<String, String> {
+        let backends: Vec<&str> = self.backends.iter().map(|spec| &*spec.text).collect();
+        let sizes: Vec<&str> = self.sizes.iter().map(|sizes| sizes.name()).collect();
+        let percent = self.occupancies.iter().map(|share| share * 100.0);
+        [
+            ("backends", backends.join(",")),
+            ("objects", list(self.objects.iter())),
+            ("sizes", sizes.join(",")),
+            ("occupancy", list(percent)),
+            ("ages", list(self.ages.iter())),
+            ("volume", list(self.volumes.iter())),
+            ("request", list(self.requests.iter())),
+            ("writers", list(self.writers.iter())),
+            ("known-size", self.is_size_known.to_string()),
+            ("group", self.group.to_string()),
+            ("reads", self.reads_max.to_string()),
+            ("warm", self.is_warm.to_string()),
+            ("rounds", self.rounds.to_string()),
+            ("force", self.is_forced.to_string()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+
+    /// The cases on `backends`, in the order in which they are measured.
+    pub fn cases(&self, backends: &[Spec]) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for round in 0..self.rounds {
+            for (index, aging) in self.agings().into_iter().enumerate() {
+                let mut order: Vec<&Spec> = backends.iter().collect();
+                // RUN-2
+                if (round as usize + index) % 2 == 1 {
+                    order.reverse();
+                }
+                for spec in order {
+                    cases.push(Case {
+                        experiment: self.experiment,
+                        spec: spec.clone(),
+                        round,
+                        volume_bytes: aging.volume_bytes,
+                        parameters: parameters_of(&aging, spec),
+                        workload: Workload::Age(aging.clone()),
+                    });
+                }
+            }
+        }
+        cases
+    }
+
+    fn agings(&self) -> Vec<Aging> {
+        let mut agings = Vec::new();
+        for &volume_bytes in &self.volumes {
+            for &occupancy in &self.occupancies {
+                for &object_bytes in &self.objects {
+                    for &sizes in &self.sizes {
+                        for &request_bytes in &self.requests {
+                            for &writers in &self.writers {
+                                agings.push(Aging {
+                                    object_bytes,
+                                    sizes,
+                                    occupancy,
+                                    ages: self.ages.clone(),
+                                    volume_bytes,
+                                    put: Put {
+                                        is_replacing: false,
+                                        request_bytes: request_bytes as usize,
+                                        is_size_known: self.is_size_known,
+                                    },
+                                    writers,
+                                    group: self.group,
+                                    reads_max: self.reads_max,
+                                    is_warm: self.is_warm,
+                                });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        agings
+    }
+}
+
+fn list(values: impl Iterator<Item = impl ToString>) -> String {
+    values
+        .map(|value| value.to_string())
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+fn parameters_of(aging: &Aging, spec: &Spec) -> BTreeMap<String, String> {
+    let mut parameters: BTreeMap<String, String> = [
+        ("object_bytes", aging.object_bytes.to_string()),
+        ("sizes", aging.sizes.name().to_owned()),
+        ("occupancy", aging.occupancy.to_string()),
+        ("volume_bytes", aging.volume_bytes.to_string()),
+        ("request_bytes", aging.put.request_bytes.to_string()),
+        ("writers", aging.writers.to_string()),
+        ("size_known", aging.put.is_size_known.to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    if aging.group > 1 {
+        parameters.insert("group".to_owned(), aging.group.to_string());
+    }
+    if let Where::Volume(filesystem) = &spec.place
+        && let Some(bytes) = filesystem.block_bytes
+    {
+        parameters.insert("block_bytes".to_owned(), bytes.to_string());
+    }
+    parameters
+}
+
+/// What a case does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Workload {
+    /// Aging.
+    Age(Aging),
+}
+
+impl Workload {
+    /// Does it.
+    pub fn run(&self, work: &mut Work<'_>) -> Result<()> {
+        match self {
+            Workload::Age(aging) => aging.run(work),
+        }
+    }
+}
+
+/// One set of parameters on one backend.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Case {
+    /// The question.
+    pub experiment: Experiment,
+    /// The backend.
+    pub spec: Spec,
+    /// Repetition, from 0.
+    pub round: u32,
+    /// The volume to make, bytes.
+    pub volume_bytes: u64,
+    /// As records have them.
+    pub parameters: BTreeMap<String, String>,
+    /// What it does.
+    pub workload: Workload,
+}
+
+impl Case {
+    /// Whether a record is of this case.
+    pub fn is_of(&self, record: &Record) -> bool {
+        (&self.spec.name, self.round, &self.parameters)
+            == (&record.backend, record.round, &record.case)
+    }
+
+    /// The seed of what is random in it: the same for all backends (`RUN-2`), and in all versions of Rust.
+    pub fn seed(&self, seed: u64) -> u64 {
+        let shared = self
+            .parameters
+            .iter()
+            .filter(|(name, _)| *name != "block_bytes");
+        let text: String = shared
+            .map(|(name, value)| format!("{name}={value};"))
+            .collect();
+        // FNV-1a.
+        format!("{seed};{};{text}", self.round)
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            })
+    }
+
+    /// For people.
+    pub fn label(&self) -> String {
+        let Workload::Age(aging) = &self.workload;
+        format!(
+            "{}, {} KiB {}, {} % of {} MiB, round {}",
+            self.spec.text,
+            aging.object_bytes >> 10,
+            aging.sizes.name(),
+            aging.occupancy * 100.0,
+            aging.volume_bytes >> 20,
+            self.round + 1
+        )
+    }
+
+    /// How long it takes, in units of its own: the bytes that it writes.
+    pub fn weight(&self) -> f64 {
+        let Workload::Age(aging) = &self.workload;
+        let last_age = aging.ages.last().copied().unwrap_or(0.0);
+        aging.volume_bytes as f64 * aging.occupancy * (1.0 + last_age)
+    }
+}

@@ -1,0 +1,224 @@
+//! The report on made-up runs: every figure is drawn when its records exist and named when not, what is
+//! written is well-formed and refers to nothing outside, and a browser has nothing to complain about.
+
+mod synthetic;
+
+use larder_lab::results::Results;
+use larder_lab::{data::Data, figures, report};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn everything() -> Vec<Results> {
+    vec![
+        synthetic::age(),
+        synthetic::volume(),
+        synthetic::write_size(),
+        synthetic::dbfs(),
+        synthetic::cluster(),
+    ]
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if path.exists() {
+        fs::remove_dir_all(&path).unwrap();
+    }
+    path
+}
+
+fn parse(text: &str) -> roxmltree::Document<'_> {
+    let at = |error| panic!("not well-formed: {error}");
+    let text = text.strip_prefix("<!DOCTYPE html>\n").unwrap_or(text);
+    roxmltree::Document::parse(text).unwrap_or_else(at)
+}
+
+#[test]
+fn all_figures_are_drawn_and_written() {
+    let to = scratch("report-all");
+    let written = report::write(everything(), &to).unwrap();
+    assert_eq!(written.missing, []);
+    assert_eq!(written.drawn.len(), figures::all(&Data::new(vec![])).len());
+    let page = fs::read_to_string(&written.page).unwrap();
+    let document = parse(&page);
+    for id in &written.drawn {
+        // FIGURE-1, REPORT-2
+        let section = document
+            .descendants()
+            .find(|node| node.attribute("id") == Some(id));
+        let section = section.unwrap_or_else(|| panic!("{id} is not on the page"));
+        let drawings = section
+            .descendants()
+            .filter(|node| node.tag_name().name() == "svg");
+        assert_eq!(drawings.count(), 2, "{id}: one wide, one narrow");
+        let sentences = section
+            .descendants()
+            .filter(|node| node.tag_name().name() == "h4");
+        assert_eq!(sentences.count(), 3, "{id}");
+        let svg = fs::read_to_string(to.join(format!("figures/{id}.svg"))).unwrap();
+        parse(&svg);
+        let png = fs::read(to.join(format!("figures/{id}.png"))).unwrap();
+        assert!(png.starts_with(b"\x89PNG") && png.len() > 10_000, "{id}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{id}");
+    }
+    assert!(!page.contains("NaN") && !page.contains("inf "));
+    assert!(
+        fs::read_to_string(to.join("records.csv"))
+            .unwrap()
+            .lines()
+            .count()
+            > 1000
+    );
+}
+
+#[test]
+fn the_page_needs_nothing_else() {
+    let figures = figures::all(&Data::new(everything()));
+    let page = report::html(&Data::new(everything()), &figures);
+    for node in parse(&page).descendants().filter(|node| node.is_element()) {
+        // REPORT-1
+        assert!(!["script", "img", "iframe", "object"].contains(&node.tag_name().name()));
+        for name in ["href", "src"] {
+            let target = node.attribute(name).unwrap_or("#");
+            assert!(target.starts_with('#') || target == "data:,", "{target}");
+        }
+    }
+    assert!(!page.contains("url(") && !page.contains("@import"));
+}
+
+#[test]
+fn what_has_no_records_is_named_with_its_command() {
+    let to = scratch("report-some");
+    let written = report::write(vec![synthetic::write_size()], &to).unwrap();
+    assert_eq!(written.drawn, ["write-size"]);
+    let page = fs::read_to_string(&written.page).unwrap();
+    let missing: Vec<&str> = written.missing.iter().map(|(id, _)| *id).collect();
+    for (id, command) in &written.missing {
+        // FIGURE-1, REPORT-2
+        let document = parse(&page);
+        let item = document
+            .descendants()
+            .find(|node| node.attribute("id") == Some(id));
+        let code = item.and_then(|item| {
+            item.descendants()
+                .find(|node| node.tag_name().name() == "code")
+        });
+        assert_eq!(code.and_then(|code| code.text()), Some(*command), "{id}");
+    }
+    assert!(missing.contains(&"cluster-select") && missing.contains(&"fragments-large"));
+    let error = report::write(vec![], &to).unwrap_err();
+    assert!(error.to_string().contains("larder lab run"), "{error}");
+}
+
+#[test]
+fn sentences_follow_the_records() {
+    let mut run = synthetic::age();
+    let here = |run: &Results| {
+        let figures = figures::all(&Data::new(vec![run.clone()]));
+        let figure = figures
+            .into_iter()
+            .find(|figure| figure.paper.id == "fragments-large");
+        figure.unwrap().here
+    };
+    assert!(
+        here(&run).contains("SQLite has most fragments"),
+        "{}",
+        here(&run)
+    );
+    // The other way round.
+    for record in &mut run.records {
+        if record.measure == "fragments_mean" {
+            record.value = if record.backend == "sqlite" {
+                1.0
+            } else {
+                2.0 + record.value
+            };
+        }
+    }
+    assert!(here(&run).contains("SQLite fewest (1)"), "{}", here(&run));
+}
+
+#[test]
+fn records_under_load_are_marked() {
+    let figures = figures::all(&Data::new(vec![synthetic::age()]));
+    let figure = figures
+        .iter()
+        .find(|figure| figure.paper.id == "fragments-large")
+        .unwrap();
+    assert_eq!(figure.crowded_count, 3);
+    let quiet = figures::all(&Data::new(vec![synthetic::cluster()]));
+    assert!(quiet.iter().all(|figure| figure.crowded_count == 0));
+}
+
+#[test]
+fn odd_records_do_not_break_the_page() {
+    let mut run = synthetic::age();
+    run.header.name = "<script>&\"'\u{1}".to_owned();
+    for (index, record) in run.records.iter_mut().enumerate() {
+        match index % 7 {
+            0 => record.value = 0.0,
+            1 => record.case.clear(),
+            2 => record.backend = "<b>".to_owned(),
+            3 => drop(
+                record
+                    .case
+                    .insert("object_bytes".to_owned(), "many".to_owned()),
+            ),
+            4 => record.value = -1.0,
+            5 => record.value = 1e300,
+            _ => {}
+        }
+    }
+    let data = Data::new(vec![run]);
+    let figures = figures::all(&data);
+    parse(&report::html(&data, &figures));
+    figures
+        .iter()
+        .for_each(|figure| drop(parse(&figure.document())));
+}
+
+#[test]
+fn a_browser_draws_it_without_a_complaint() {
+    let to = scratch("report-browser");
+    let page = report::write(everything(), &to).unwrap().page;
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let browser = names
+        .iter()
+        .find(|name| Command::new(name).arg("--version").output().is_ok());
+    let Some(browser) = browser else {
+        println!("skipped: none of {names:?} is installed");
+        return;
+    };
+    let profile = to.join("profile");
+    for width in [1280, 390] {
+        let picture = to.join(format!("{width}.png"));
+        let shown = Command::new("timeout")
+            .arg("120")
+            .arg(browser)
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+            ])
+            .args([
+                "--enable-logging=stderr",
+                "--v=0",
+                "--virtual-time-budget=2000",
+            ])
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .arg(format!("--window-size={width},2000"))
+            .arg(format!("--screenshot={}", picture.display()))
+            .arg(format!("file://{}", page.display()))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&shown.stderr);
+        assert!(shown.status.success(), "{said}");
+        let complaints: Vec<&str> = said
+            .lines()
+            .filter(|line| line.contains("CONSOLE"))
+            .collect();
+        assert!(complaints.is_empty(), "{complaints:?}");
+        assert!(fs::metadata(&picture).unwrap().len() > 50_000);
+    }
+}

@@ -1,0 +1,670 @@
+//! Transactions over files and rows: a second engine in the same process, whose commits are steps of one
+//! SQLite transaction.
+//!
+//! # Words
+//! A *private* engine stands beside the engine of the session, its *host*, and serves one transaction after
+//! the other. It has a catalog of its own (`larder_catalog`, module `transaction`), memory of its own and
+//! its own place in the queue for the turn, but no background and no session: what it reads is pinned in the
+//! host's. All rules about files are those of any engine; only here a group commit is a *step*.
+//!
+//! ```text
+//!         first operation          first change: the turn, SQLite's write lock
+//!  idle ──────────────────▶ reading ─────────────────────────▶ writing ──commit──▶ idle
+//!                             │ the snapshot is old, and what         │
+//!                             │ was read has changed: conflict        └─roll_back─▶ idle
+//!                             └────────────────────────────▶ idle
+//! ```
+//!
+//! # Invariants
+//! * `PRIVATE-1` Between its first change and its end a transaction has the turn and the catalog's write
+//!   lock: nobody else commits, so what it saw is the present when it commits.
+//! * `PRIVATE-2` What a transaction wrote to segments is flushed before its COMMIT (`COMMIT-2`).
+//! * `PRIVATE-3` Nothing that a transaction rolled back is left in memory: nodes, names, promises, the free
+//!   set and inode numbers are read anew.
+//! * `PRIVATE-4` A private engine reclaims nothing and applies no patch: what it sees is not committed.
+//! * `PRIVATE-5` A transaction that continues on a newer snapshot than it began with has read nothing that
+//!   differs in it.
+//!
+//! # Concurrency
+//! One operation at a time: the caller sees to that. Lock order: `Writers`, then the turn; `state` before
+//! everything of the host.
+//!
+//! # Recovery
+//! SQLite's: a transaction that was not committed is not there. Blocks that it wrote are named by no row.
+
+use crate::engine::{Engine, NO_SCHEMA, lock, storage_of};
+use crate::group::Group;
+use crate::node::{Content, Node};
+use crate::pins::Place;
+use crate::room::Room;
+use crate::turn::Turn;
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::{Catalog, CatalogOptions, InodeRow, SqlRow, SqlStep, SqlValue};
+use larder_space::format::{FileKind, Ino, SegmentIndex, StoreId};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Rows that a transaction counts for when the length of the log is looked at.
+const TRANSACTION_ROWS: u64 = 32;
+/// Names of one directory that are compared at most; with more, a change of it is a conflict.
+const NAMES_MAX: usize = 1000;
+
+/// What a private engine has beside the parts of every engine.
+pub(crate) struct Private {
+    host: Arc<Engine>,
+    state: Mutex<State>,
+    /// Segments that were written to and not flushed (`PRIVATE-2`).
+    written: Mutex<BTreeSet<SegmentIndex>>,
+}
+
+#[derive(Default)]
+struct State {
+    stage: Stage,
+    /// In the host's pins.
+    pin: Option<Place>,
+    /// In the queue of the host's writers, or at its head.
+    is_writer: bool,
+    held_since: Option<Instant>,
+    /// Directories whose attributes or entries were read, and not only names in them.
+    told: HashSet<(StoreId, Ino)>,
+    /// Rows were read by SQL; nobody knows which.
+    has_read_rows: bool,
+    /// Those that are set, oldest first.
+    savepoints: Vec<Savepoint>,
+    /// What is in memory is of the last snapshot.
+    is_known: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Stage {
+    #[default]
+    Idle,
+    Reading,
+    Writing,
+}
+
+/// A moment in a transaction to go back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Savepoint(u64);
+
+/// What SQL answered.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SqlResult {
+    /// The rows of all results, in order.
+    pub rows: Vec<SqlRow>,
+    /// How many rows INSERT, UPDATE and DELETE changed (triggers and cascades not counted).
+    pub changed_count: u64,
+}
+
+/// The transactions of this process that want to change something: one at a time, in order.
+#[derive(Default)]
+pub(crate) struct Writers {
+    state: Mutex<Tickets>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Tickets {
+    next: u64,
+    serving: u64,
+}
+
+impl Writers {
+    fn enter(&self) {
+        let mut tickets = lock(&self.state);
+        let mine = tickets.next;
+        tickets.next += 1;
+        while tickets.serving != mine {
+            tickets = self
+                .changed
+                .wait(tickets)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn leave(&self) {
+        let mut tickets = lock(&self.state);
+        tickets.serving += 1;
+        if tickets.serving < tickets.next {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether somebody waits for the one who is served.
+    fn has_waiters(&self) -> bool {
+        let tickets = lock(&self.state);
+        tickets.next > tickets.serving + 1
+    }
+}
+
+impl Engine {
+    /// An engine for transactions beside `host`. Cost: opens the catalog and the segments, about 2 ms; it
+    /// serves any number of transactions.
+    pub fn open_private(host: &Arc<Engine>) -> Result<Arc<Engine>> {
+        host.check_running()?;
+        let options = crate::EngineOptions {
+            has_background: false,
+            ..host.options.clone()
+        };
+        let catalog_options = CatalogOptions {
+            vfs: options.catalog_vfs.clone(),
+        };
+        let catalog = Catalog::open_private(&host.path, &catalog_options)?;
+        let nudged = Arc::clone(host);
+        let nudge = Box::new(move || match nudged.turn.is_held() {
+            true => nudged.hand_over(),
+            false => Ok(()),
+        });
+        let private = Private {
+            host: Arc::clone(host),
+            state: Mutex::default(),
+            written: Mutex::default(),
+        };
+        Ok(Arc::new(Engine::assemble(
+            &host.path,
+            &options,
+            (catalog, host.info.clone(), storage_of(&host.path, &options)),
+            (
+                Turn::open_beside(&host.path, nudge)?,
+                Arc::clone(&host.session),
+                host.known_seq(),
+            ),
+            Some(private),
+        )))
+    }
+
+    fn private(&self) -> Result<&Private> {
+        self.private.as_ref().ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                "this engine serves no transactions",
+            )
+        })
+    }
+
+    // ---- begin ------------------------------------------------------------------------------
+
+    /// Takes the snapshot of the transaction, unless it has one: all that ended before in this process is
+    /// in it. 5 µs when nobody has committed since this engine's last transaction.
+    pub fn snapshot(&self) -> Result<()> {
+        let private = self.private()?;
+        let mut state = lock(&private.state);
+        if state.stage != Stage::Idle {
+            return Ok(());
+        }
+        self.check_running()?;
+        private.host.check_running()?;
+        private.host.sync_own()?;
+        self.begin_at_present(private, &mut state, Stage::Reading)
+            .inspect_err(|_| self.forget_stage(private, &mut state))
+    }
+
+    /// Takes the turn and the write lock now, so that no conflict can follow.
+    pub fn take_turn(&self) -> Result<()> {
+        self.edit().map(drop)
+    }
+
+    fn begin_at_present(&self, private: &Private, state: &mut State, stage: Stage) -> Result<()> {
+        let is_new = self.open_at_present(private, state, stage)?;
+        self.cache.begin_time();
+        if is_new || !state.is_known {
+            state.is_known = false;
+            self.learn_present()?;
+            state.is_known = true;
+        }
+        Ok(())
+    }
+
+    /// Says whether anybody has committed since the last time.
+    fn open_at_present(&self, private: &Private, state: &mut State, stage: Stage) -> Result<bool> {
+        let host = &private.host;
+        // Before the snapshot: what it can reach is pinned from here on (SESSION-2).
+        let pin = host.readers.take(&host.known_seq);
+        if let Some(old) = state.pin.replace(pin) {
+            host.readers.give_back(old);
+        }
+        let is_new = match stage {
+            Stage::Writing => self.catalog.begin_immediate()?,
+            Stage::Reading | Stage::Idle => self.catalog.begin_snapshot()?,
+        };
+        state.stage = stage;
+        Ok(is_new)
+    }
+
+    /// What is in memory is of another moment: learns what the catalog says now.
+    fn learn_present(&self) -> Result<()> {
+        self.find_constraints()?;
+        let seq = self.catalog.commit_seq()?;
+        self.open_segments()?;
+        self.refresh_patches()?;
+        self.find_pieces()?;
+        let _gate = self.close_gate();
+        let _names = self.write_names();
+        lock(&self.next_inos).clear();
+        self.invalidate(true);
+        self.known_seq.store(seq.0, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Takes a place in the queue of those who change something, the first time.
+    pub(crate) fn queue_as_writer(&self) {
+        let Some(private) = &self.private else { return };
+        let is_new = !std::mem::replace(&mut lock(&private.state).is_writer, true);
+        if is_new {
+            private.host.writers.enter();
+        }
+    }
+
+    /// Gives the place back, unless the transaction has changed something.
+    pub(crate) fn leave_writers(&self) {
+        let Some(private) = &self.private else { return };
+        let mut state = lock(&private.state);
+        if state.stage != Stage::Writing && std::mem::take(&mut state.is_writer) {
+            private.host.writers.leave();
+        }
+    }
+
+    /// Runs when a transaction has just got the turn: its snapshot must be the present (`PRIVATE-1`).
+    pub(crate) fn begin_to_write(&self, private: &Private) -> Result<()> {
+        let mut state = lock(&private.state);
+        let begun = match state.stage {
+            Stage::Idle => self.begin_at_present(private, &mut state, Stage::Writing),
+            Stage::Reading => match self.catalog.take_write_lock() {
+                Ok(true) => Ok(()),
+                Ok(false) => self.renew(private, &mut state),
+                // It can go on reading.
+                Err(error) => return Err(error.into()),
+            },
+            Stage::Writing => Ok(()),
+        };
+        let ready = begun.and_then(|()| {
+            state.stage = Stage::Writing;
+            state.held_since = Some(Instant::now());
+            lock(&self.group).has_others = true;
+            self.sync_space()
+        });
+        ready.inspect_err(|_| self.forget_stage(private, &mut state))
+    }
+
+    fn forget_stage(&self, private: &Private, state: &mut State) {
+        if let Err(error) = self.catalog.roll_back() {
+            tracing::warn!("the end of a transaction: {error}");
+        }
+        state.stage = Stage::Idle;
+        state.held_since = None;
+        state.is_known = false;
+        if let Some(pin) = state.pin.take() {
+            private.host.readers.give_back(pin);
+        }
+    }
+
+    // ---- conflicts --------------------------------------------------------------------------
+
+    /// Goes on with the newest snapshot if nothing that was read differs in it (`PRIVATE-5`). An inode is
+    /// as it was if all of its row is, the time of its last change included. A directory that was only
+    /// passed is as it was if the names that were looked up in it lead where they did.
+    fn renew(&self, private: &Private, state: &mut State) -> Result<()> {
+        let before = self.known_seq();
+        let used = self.cache.used_now().into_iter();
+        let read: Vec<(Arc<Node>, InodeRow)> = used
+            .map(|node| {
+                let row = node.lock().row.clone();
+                (node, row)
+            })
+            .collect();
+        self.catalog.roll_back()?;
+        state.stage = Stage::Idle;
+        let savepoints = std::mem::take(&mut state.savepoints);
+        self.open_at_present(private, state, Stage::Writing)?;
+        let now = self.catalog.commit_seq()?;
+        if state.has_read_rows {
+            return Err(conflict(format!(
+                "rows that the transaction read by SQL may have changed (commit {before} was read, {now} is the newest)"
+            )));
+        }
+        let mut changed = Vec::new();
+        for (node, row) in &read {
+            let is_passed =
+                row.kind == FileKind::Directory && !state.told.contains(&(node.store, node.ino));
+            if let Some(path) = self.find_change(node, row, is_passed)? {
+                changed.push((node.kind() == FileKind::Directory && !is_passed, path));
+            }
+        }
+        // A file says more than the directory that it is in.
+        if let Some((_, path)) = changed.into_iter().min() {
+            return Err(conflict(format!(
+                "'{path}' was changed after the transaction read it (commit {before} was read, {now} is the newest)"
+            )));
+        }
+        for savepoint in savepoints {
+            self.catalog.set_savepoint(state.savepoints.len())?;
+            state.savepoints.push(savepoint);
+        }
+        self.learn_present()
+    }
+
+    /// The path of what is not as it was read.
+    fn find_change(&self, node: &Node, row: &InodeRow, is_passed: bool) -> Result<Option<String>> {
+        let (store, ino) = (node.store, node.ino);
+        let found = self.catalog.inode(store, ino)?;
+        if !is_passed || found.is_none() {
+            let is_same = found.as_ref() == Some(row);
+            return Ok((!is_same).then(|| self.path_as_found(store, ino)));
+        }
+        let rules = |row: &InodeRow| (row.mode, row.uid, row.gid);
+        let names = node.names.read().unwrap_or_else(PoisonError::into_inner);
+        if found.as_ref().map(rules) != Some(rules(row)) || names.known.len() > NAMES_MAX {
+            return Ok(Some(self.path_as_found(store, ino)));
+        }
+        for (name, target) in &names.known {
+            if self.catalog.dirent(store, ino, name)? != *target {
+                let dir = self.path_as_found(store, ino);
+                return Ok(Some(format!("{}/{name}", dir.trim_end_matches('/'))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The attributes or the entries of an inode were told, not only names on the way.
+    pub fn note_told(&self, store: StoreId, ino: Ino) {
+        if let Some(private) = &self.private {
+            let mut state = lock(&private.state);
+            if state.stage == Stage::Reading {
+                state.told.insert((store, ino));
+            }
+        }
+    }
+
+    /// A path that leads to an inode: as the transaction found it, else as the catalog has it.
+    fn path_as_found(&self, store: StoreId, ino: Ino) -> String {
+        const DEPTH_MAX: usize = 64;
+        let mut parts: Vec<String> = Vec::new();
+        let mut at = ino;
+        while at != Ino::ROOT && parts.len() < DEPTH_MAX {
+            let found = self.cache.find_parent(store, at).or_else(|| {
+                let parents = self.catalog.parents(store, at).ok()?;
+                parents.into_iter().next()
+            });
+            let Some((parent, name)) = found else {
+                parts.push(format!("inode {at}"));
+                break;
+            };
+            parts.push(name.to_string());
+            at = parent;
+        }
+        let mounts = self.catalog.stores().unwrap_or_default();
+        let mount = mounts.iter().find(|row| row.store == store);
+        let mount = mount.map_or("", |row| row.mount.trim_end_matches('/'));
+        parts.reverse();
+        format!("{mount}/{}", parts.join("/"))
+    }
+
+    // ---- in a transaction -------------------------------------------------------------------
+
+    /// Hands what is in memory to the transaction of the catalog, so that SQL sees it. No sync.
+    fn flush_to_catalog(&self) -> Result<()> {
+        match lock(&self.private()?.state).stage {
+            Stage::Writing => {}
+            _ => return Ok(()),
+        }
+        self.commit_now()
+    }
+
+    /// Runs SQL in the transaction: it sees what the transaction has done to files, and they see what it
+    /// does. `parameters` are those of its only statement.
+    pub fn execute_in_transaction(&self, sql: &str, parameters: &[SqlValue]) -> Result<SqlResult> {
+        let private = self.private()?;
+        self.snapshot()?;
+        self.flush_to_catalog()?;
+        let mut result = SqlResult::default();
+        let mut skipped = 0;
+        loop {
+            let step =
+                self.catalog
+                    .execute_in_transaction(sql, parameters, skipped, &mut result.rows)?;
+            match step {
+                SqlStep::NeedsLock(number) => {
+                    lock(&private.state).has_read_rows |= number > 0;
+                    skipped = number;
+                    self.take_turn()?;
+                }
+                SqlStep::Done {
+                    changed_count,
+                    has_written,
+                } => {
+                    lock(&private.state).has_read_rows = true;
+                    result.changed_count = changed_count;
+                    if has_written {
+                        self.find_constraints()?;
+                        let _gate = self.close_gate();
+                        let _names = self.write_names();
+                        self.invalidate(false);
+                    }
+                    return Ok(result);
+                }
+            }
+        }
+    }
+
+    /// A row was read that no inode's time of change tells of.
+    pub(crate) fn note_rows_read(&self) {
+        if let Some(private) = &self.private {
+            lock(&private.state).has_read_rows = true;
+        }
+    }
+
+    /// Sets a savepoint.
+    pub fn set_savepoint(&self) -> Result<Savepoint> {
+        let private = self.private()?;
+        self.snapshot()?;
+        self.flush_to_catalog()?;
+        let mut state = lock(&private.state);
+        self.catalog.set_savepoint(state.savepoints.len())?;
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let savepoint = Savepoint(COUNT.fetch_add(1, Ordering::Relaxed));
+        state.savepoints.push(savepoint);
+        Ok(savepoint)
+    }
+
+    /// Takes back everything since the savepoint, which stays; later ones go.
+    pub fn roll_back_to(&self, savepoint: Savepoint) -> Result<()> {
+        let private = self.private()?;
+        let is_writing = {
+            let mut state = lock(&private.state);
+            let at = find_savepoint(&state, savepoint)?;
+            self.catalog.roll_back_to(at)?;
+            state.savepoints.truncate(at + 1);
+            state.stage == Stage::Writing
+        };
+        if !is_writing {
+            return Ok(()); // Nothing was changed.
+        }
+        self.forget_memory();
+        self.learn_present()?;
+        self.sync_space()
+    }
+
+    /// Forgets the savepoint and later ones; what was done since stays.
+    pub fn release_savepoint(&self, savepoint: Savepoint) -> Result<()> {
+        let private = self.private()?;
+        self.flush_to_catalog()?;
+        let mut state = lock(&private.state);
+        let at = find_savepoint(&state, savepoint)?;
+        self.catalog.release_savepoint(at)?;
+        state.savepoints.truncate(at);
+        Ok(())
+    }
+
+    /// How long the transaction has had the turn; `None` without it.
+    pub fn turn_held_for(&self) -> Option<Duration> {
+        let private = self.private.as_ref()?;
+        let since = lock(&private.state).held_since;
+        since.map(|since| since.elapsed())
+    }
+
+    /// Whether somebody else waits for the turn that the transaction has. A few µs.
+    pub fn is_turn_wanted(&self) -> bool {
+        let private = self.private.as_ref();
+        private.is_some_and(|private| private.host.writers.has_waiters()) || self.turn.is_wanted()
+    }
+
+    /// Whether the transaction has changed something, or has the turn in order to.
+    pub fn is_writing(&self) -> bool {
+        let private = self.private.as_ref();
+        private.is_some_and(|private| lock(&private.state).stage == Stage::Writing)
+    }
+
+    /// Whether the transaction is not what its caller believes: SQLite has rolled it back, or a step failed.
+    pub fn is_lost(&self) -> bool {
+        let Some(private) = &self.private else {
+            return false;
+        };
+        let stage = lock(&private.state).stage;
+        self.check_running().is_err() || (stage != Stage::Idle && !self.catalog.is_in_transaction())
+    }
+
+    /// A flush of segments that can wait until the transaction's commit (`PRIVATE-2`).
+    pub(crate) fn flushes_later(&self, touched: &BTreeSet<SegmentIndex>) -> bool {
+        match &self.private {
+            None => false,
+            Some(private) => {
+                lock(&private.written).extend(touched);
+                true
+            }
+        }
+    }
+
+    // ---- the end ----------------------------------------------------------------------------
+
+    /// Commits, durably: then the host's memory is of this moment too. Any error leaves nothing of the
+    /// transaction, but for [`ErrorKind::Stopped`], after which only reopening tells. The handles of the
+    /// transaction are closed before. Cost: one flush of each segment that was written, one of the log.
+    pub fn commit_transaction(&self) -> Result<()> {
+        let private = self.private()?;
+        let outcome = match self.is_writing() {
+            true => self.commit_changes(private),
+            false => Ok(()),
+        };
+        if outcome.is_err() || !self.is_writing() {
+            self.end(private, true);
+            return outcome;
+        }
+        private
+            .host
+            .has_foreign_change
+            .store(true, Ordering::SeqCst);
+        // What was retired waits for somebody who reclaims it.
+        private.host.may_have_orphans.store(true, Ordering::SeqCst);
+        let noticed = private.host.notice_foreign();
+        self.end(private, false);
+        if let Err(error) = noticed {
+            // It is durable; the host learns of it at its next look.
+            tracing::warn!("after a transaction: {error}");
+        }
+        if let Err(error) = private.host.look_at_log(TRANSACTION_ROWS) {
+            tracing::warn!("a checkpoint failed: {error}");
+        }
+        Ok(())
+    }
+
+    fn commit_changes(&self, private: &Private) -> Result<()> {
+        self.check_running()?;
+        private.host.check_running()?;
+        self.place_unsettled()?;
+        self.commit_now()?;
+        debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
+        let written = std::mem::take(&mut *lock(&private.written));
+        for segment in written {
+            self.segment(segment)?.flush()?; // PRIVATE-2
+        }
+        Ok(self.catalog.commit_transaction()?)
+    }
+
+    /// Ends the transaction; nothing of it stays. Idempotent.
+    pub fn roll_back(&self) {
+        if let Some(private) = &self.private {
+            self.end(private, true);
+        }
+    }
+
+    fn end(&self, private: &Private, is_undone: bool) {
+        let mut state = lock(&private.state);
+        let was_writing = state.stage == Stage::Writing;
+        if let Err(error) = self.catalog.roll_back() {
+            tracing::warn!("the end of a transaction: {error}");
+        }
+        state.stage = Stage::Idle;
+        state.held_since = None;
+        state.has_read_rows = false;
+        state.told.clear();
+        state.savepoints.clear();
+        if is_undone && was_writing {
+            self.forget_memory();
+            state.is_known = false;
+        }
+        lock(&private.written).clear();
+        self.give_turn_back();
+        if std::mem::take(&mut state.is_writer) {
+            private.host.writers.leave();
+        }
+        if let Some(pin) = state.pin.take() {
+            private.host.readers.give_back(pin);
+        }
+    }
+
+    /// Drops everything that is not committed, and what was read beside it (`PRIVATE-3`).
+    fn forget_memory(&self) {
+        let _gate = self.close_gate();
+        let _names = self.write_names();
+        *lock(&self.group) = Group {
+            has_others: true,
+            ..Group::default()
+        };
+        self.cache.retain(|node| {
+            self.cache.forget_names(node);
+            let is_used = Arc::strong_count(node) > 1;
+            // Its number may be given out again, to another node.
+            let is_there =
+                is_used && matches!(self.catalog.inode(node.store, node.ino), Ok(Some(_)));
+            if is_used {
+                // A handle has it: it becomes what the catalog says.
+                let mut state = node.lock();
+                state.content = Content::default();
+                state.mask = larder_catalog::AttrMask::default();
+                state.entries.clear();
+                state.xattrs_dirty.clear();
+                (state.parent, state.target, state.xattrs) = (None, None, None);
+                (state.is_fresh, state.is_deleted) = (false, !is_there);
+                (state.in_group, state.is_committing) = (false, false);
+                state.is_stale = true;
+                self.cache.count_map(node, &state);
+            }
+            is_there
+        });
+        self.dirty_bytes.store(0, Ordering::SeqCst);
+        self.kept_bytes.store(0, Ordering::SeqCst);
+        lock(&self.unsettled).clear();
+        lock(&self.next_inos).clear();
+        *self.lock_room() = Room::default();
+        self.schema_version.store(NO_SCHEMA, Ordering::SeqCst);
+    }
+}
+
+fn find_savepoint(state: &State, savepoint: Savepoint) -> Result<usize> {
+    let at = state.savepoints.iter().position(|&one| one == savepoint);
+    at.ok_or_else(|| {
+        Error::new(
+            ErrorKind::InvalidInput,
+            "the savepoint is gone: it was released, or an earlier one was gone back to",
+        )
+    })
+}
+
+fn conflict(what: String) -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        format!("{what}; nothing was done, run the transaction again"),
+    )
+}
