@@ -2,6 +2,7 @@
 //!
 //! Each verb prints what it does and ends with exit code 0 only when all went well.
 
+mod bank;
 mod bench;
 mod compare;
 mod crash;
@@ -44,6 +45,7 @@ usage: cargo xtask VERB
   test       install what the tests need, and run all of them (the README's test command)
   crash SEED [--points N] [--total T] replay crashes of other recorded runs, N per run and mode
   kill9 [--rounds N] [--seed S]      kill -9 a mount at random moments (100 rounds)
+  bank [--seconds N] [--seed S]      processes move documents and rows in transactions and are killed
   posix [SUITE…] [--quick]           programs that know nothing of Larder judge the mount
   demo-import DIR                    copy a tree in, compare, remount, compare, ask SQL
   bench [VERB] [--quick] [--write docs/performance.md]
@@ -56,6 +58,8 @@ fn main() -> ExitCode {
         ["test"] => suites::run(),
         ["crash", ref rest @ ..] => crash::parse_and_run(rest),
         ["kill9", ref rest @ ..] => kill9::parse_and_run(rest),
+        ["bank", ref rest @ ..] => bank::parse_and_run(rest),
+        [bank::WORKER, ref rest @ ..] => bank::work(rest),
         ["demo-import", directory] => demo_import::run(directory),
         ["posix", ref rest @ ..] => posix::parse_and_run(rest),
         ["bench", ref rest @ ..] => bench::run(rest),

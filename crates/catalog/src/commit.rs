@@ -5,6 +5,7 @@ use crate::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
 use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
+use crate::feed;
 use crate::meta::{add_meta, next_commit_seq};
 use crate::patches;
 use crate::rows::{ContentRow, InodeRow};
@@ -29,6 +30,7 @@ impl Catalog {
         let (retired, dropped) = self.split_retired(&changes.retired);
         self.write(|txn| {
             let seq = next_commit_seq(txn)?;
+            let before = feed::look_before(txn, &stores, changes)?;
             apply_inodes(txn, &stores, changes)?;
             apply_dirents(txn, &stores, changes)?;
             apply_contents(txn, &stores, changes)?;
@@ -51,6 +53,9 @@ impl Catalog {
             apply_segments(txn, changes)?;
             apply_orphans(txn, seq, changes)?;
             apply_session(txn, changes)?;
+            if let Some(before) = before {
+                feed::append(txn, seq, changes, &before)?;
+            }
             let owner = |store| stores[&store].table_store;
             let patch_blocks_change = patches::apply(txn, seq, changes, owner)?;
             Ok(CommitOutcome {

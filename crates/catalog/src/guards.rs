@@ -35,12 +35,15 @@ impl Guards {
             .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
             .at("the schema version")?;
         if self.schema_version != Some(version) {
-            // With the gate open a guard does nothing, whatever its name.
+            // With the gate open a guard does nothing, whatever its name. A watched table that no foreign
+            // key joins to others changes by plain SQL only.
             self.are_alone = txn
                 .query_row(
                     "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' \
                      AND tbl_name <> 'larder_gate' \
-                     AND instr(sql, 'WHEN (SELECT open FROM larder_gate) IS NOT 1') = 0)",
+                     AND instr(sql, 'WHEN (SELECT open FROM larder_gate) IS NOT 1') = 0 \
+                     AND NOT (name LIKE 'larder\\_watch\\_%' ESCAPE '\\' AND NOT EXISTS \
+                       (SELECT 1 FROM pragma_foreign_key_list(tbl_name))))",
                     [],
                     |row| row.get(0),
                 )

@@ -51,6 +51,10 @@ pub(crate) const STEPS: &[Step] = &[
         sql: include_str!("schema/v5.sql"),
         guarded: &["larder_transaction", "larder_grant"],
     },
+    Step {
+        sql: include_str!("schema/v6.sql"),
+        guarded: &[],
+    },
 ];
 
 /// The version this build writes: `PRAGMA user_version`.

@@ -118,7 +118,8 @@ pub(crate) fn run(
     Ok(ControlFlow::Continue(()))
 }
 
-fn value(value: ValueRef<'_>) -> SqlValue {
+/// A value of SQLite's.
+pub(crate) fn value(value: ValueRef<'_>) -> SqlValue {
     match value {
         ValueRef::Null => SqlValue::Null,
         ValueRef::Integer(number) => SqlValue::Integer(number),

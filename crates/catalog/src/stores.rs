@@ -7,7 +7,7 @@ use crate::meta::add_meta;
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
-use crate::{Catalog, extents, patches, schema};
+use crate::{Catalog, extents, feed, patches, schema};
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::PoisonError;
@@ -56,7 +56,9 @@ impl Catalog {
                     });
                 }
             }
-            insert_store(txn, name, provider, mount, table_store, &root)
+            let store = insert_store(txn, name, provider, mount, table_store, &root)?;
+            feed::watch_stores(txn)?;
+            Ok(store)
         })
     }
 

@@ -60,6 +60,7 @@ pub(crate) enum Verb {
     Shrink(ShrinkArgs),
     Stats(StatsArgs),
     Trace(TraceArgs),
+    Watch(crate::watch::WatchArgs),
     Check(CheckArgs),
     /// Measure how stores of objects age on this machine: files, SQLite, PostgreSQL, Larder
     #[command(subcommand)]

@@ -58,6 +58,7 @@ mod txn_run;
 mod units;
 mod upkeep;
 mod walk;
+mod watch;
 
 use args::{Cli, CompletionsArgs, Verb};
 use clap::{CommandFactory, Parser};
@@ -115,6 +116,7 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Shrink(args) => upkeep::shrink(&args, out),
         Verb::Stats(args) => stats::stats(&args, out),
         Verb::Trace(args) => trace::trace(&args, out),
+        Verb::Watch(args) => watch::watch(&args, out),
         Verb::Check(args) => report::check(&args, out),
         Verb::Lab(verb) => lab::lab(&verb, out),
         Verb::Txn(TxnVerb::Run(args)) => txn_run::run(&args, out),

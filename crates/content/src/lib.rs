@@ -23,6 +23,7 @@
 //! lets the kernel do them); the API acts as the owner of the database.
 
 mod acl;
+mod changes;
 mod copy;
 mod database;
 mod environment;
@@ -42,15 +43,16 @@ mod turnstile;
 mod types;
 mod xattr;
 
+pub use changes::Changes;
 pub use copy::{COPY_BYTES_MAX, copy_range};
 pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
 pub use environment::TRANSACTION_VARIABLE;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
-    Error, ErrorKind, FragReport, Gauges, MapCell, Result, Savepoint, SegmentMap, ShrinkReport,
-    SizeClass, SpaceReport, SqlResult, SqlRow, SqlSession, SqlValue, StatsReport, TransactionInfo,
-    TransactionOutcome,
+    Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, MapCell, Result,
+    Savepoint, SegmentMap, ShrinkReport, SizeClass, SpaceReport, SqlResult, SqlRow, SqlSession,
+    SqlValue, StatsReport, TransactionInfo, TransactionOutcome,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use path::split_path;

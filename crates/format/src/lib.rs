@@ -14,6 +14,7 @@
 //!
 //! No I/O, no clock, no locks.
 
+pub mod change_record;
 pub mod checksum;
 pub mod extent;
 pub mod extent_map;
@@ -22,6 +23,7 @@ pub mod piece_page;
 pub mod superblock;
 pub mod units;
 
+pub use change_record::{ChangeRecord, Entry, Operation};
 pub use checksum::{Checksum, block_checksum};
 pub use extent::Extent;
 pub use extent_map::{MapPage, MapRun};

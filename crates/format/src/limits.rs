@@ -38,3 +38,10 @@ pub const STORE_NAME_BYTES_MAX: usize = 48;
 pub const HELD_BACK_DIVISOR: u64 = 32;
 /// Smallest capacity of a database, bytes.
 pub const CAPACITY_BYTES_MIN: u64 = 16 << 20;
+
+/// Changes that the feed keeps at least; older ones go, and those older than [`FEED_AGE_MAX_NS`].
+pub const FEED_CHANGES_MAX: u64 = 1_000_000;
+/// How old a change in the feed becomes, nanoseconds: 24 hours.
+pub const FEED_AGE_MAX_NS: i64 = 24 * 3600 * 1_000_000_000;
+/// Changes in one row of the feed at most.
+pub const FEED_ROW_CHANGES_MAX: usize = 4096;

@@ -16,11 +16,12 @@ use larder_format::{
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
 /// The schema is the catalog's; read as text, since this crate must not use that one.
-const SCHEMA: [&str; 6] = [
+const SCHEMA: [&str; 7] = [
     include_str!("../../catalog/src/schema/v1.sql"),
     include_str!("../../catalog/src/schema/v2.sql"),
     include_str!("../../catalog/src/schema/v3.sql"),
     include_str!("../../catalog/src/schema/v4.sql"),
+    include_str!("../../catalog/src/schema/v6.sql"),
     include_str!("../../catalog/src/schema/store.sql"),
     include_str!("../../catalog/src/schema/guard.sql"),
 ];

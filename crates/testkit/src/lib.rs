@@ -23,6 +23,7 @@
 mod crash;
 mod disk;
 mod event;
+mod history;
 mod host;
 mod image;
 mod record;
@@ -36,6 +37,7 @@ mod window;
 pub use crash::{CrashState, States};
 pub use disk::Disk;
 pub use event::{Event, FileName, Payload, SEGMENTS, segment_file};
+pub use history::{Anomaly, Deed, End, Finding, Level, Step, check_history};
 pub use host::HostTree;
 pub use image::Image;
 pub use record::{Recorder, Recording};

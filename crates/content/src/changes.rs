@@ -1,0 +1,112 @@
+//! Following what changes: [`Database::changes`].
+
+use crate::database::Database;
+use crate::types::NodeId;
+use larder_object::{FeedBounds, FeedChange, Result};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How often [`Changes::wait`] looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+impl Database {
+    /// Switches the change feed on or off, for the whole database; returns the position before the first change
+    /// that it will tell. While it is on, each commit writes what it did; the last million changes and the last
+    /// 24 hours are kept, whichever is less.
+    pub fn set_feed(&self, is_on: bool) -> Result<u64> {
+        self.whole()?.set_feed(is_on)
+    }
+
+    /// What the feed has; all zero before it was ever switched on.
+    pub fn feed_bounds(&self) -> Result<FeedBounds> {
+        self.whole()?.feed_bounds()
+    }
+
+    /// Has the feed tell each row of a table of your own that SQL inserts, updates or deletes, or no longer. The
+    /// triggers are plain SQL: they work in every SQLite. Rows that `INSERT OR REPLACE` removes are told only
+    /// with `PRAGMA recursive_triggers`.
+    pub fn watch_table(&self, table: &str, is_watched: bool) -> Result<()> {
+        self.whole()?.watch_table(table, is_watched)
+    }
+
+    /// A path of a node as the newest commit has it, in bytes; `None` when it has no name there.
+    pub fn committed_path(&self, node: NodeId) -> Result<Option<Vec<u8>>> {
+        let below = self.whole()?.committed_path(node.store, node.ino)?;
+        let stores = self.read_stores();
+        let mount = (stores.iter())
+            .find(|store| store.row.store == node.store)
+            .map_or("/", |store| store.row.mount.as_str());
+        Ok(below.map(|below| {
+            let mut path = mount.trim_end_matches('/').as_bytes().to_vec();
+            path.extend(below);
+            match path.is_empty() {
+                true => b"/".to_vec(),
+                false => path,
+            }
+        }))
+    }
+
+    /// All changes that follow position `since`: an iterator that ends when there are no more yet, and goes on
+    /// after [`Changes::wait`]. [`larder_object::ErrorKind::InvalidInput`] from the iterator when they are gone.
+    pub fn changes(&self, since: u64) -> Changes {
+        Changes {
+            database: self.clone(),
+            position: since,
+            ahead: VecDeque::new(),
+        }
+    }
+}
+
+/// The changes of a database, in order, each exactly once. [`Changes::position`] of a change that was dealt with,
+/// kept somewhere, resumes behind it.
+pub struct Changes {
+    database: Database,
+    position: u64,
+    /// Read already.
+    ahead: VecDeque<FeedChange>,
+}
+
+impl Changes {
+    /// The position of the change that was returned last.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Waits until there is a change, at most `timeout`; whether there is.
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if self.has_more()? {
+                return Ok(true);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            std::thread::sleep(left.min(LOOK_PAUSE));
+        }
+    }
+
+    fn has_more(&mut self) -> Result<bool> {
+        if self.ahead.is_empty() {
+            self.ahead = self.database.whole()?.feed_after(self.position)?.into();
+        }
+        Ok(!self.ahead.is_empty())
+    }
+}
+
+impl Iterator for Changes {
+    type Item = Result<FeedChange>;
+
+    fn next(&mut self) -> Option<Result<FeedChange>> {
+        match self.has_more() {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => return Some(Err(error)),
+        }
+        let change = self.ahead.pop_front()?;
+        debug_assert_eq!(change.seq, self.position + 1, "FEED-1");
+        self.position = change.seq;
+        Some(Ok(change))
+    }
+}
