@@ -30,10 +30,7 @@ impl Guards {
     /// From here to [`Guards::close`] the engine may change everything. In a write transaction: nobody
     /// can add a trigger meanwhile.
     pub(crate) fn open(&mut self, txn: &Connection) -> Result<()> {
-        let version: i64 = txn
-            .prepare_cached("PRAGMA schema_version")
-            .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
-            .at("the schema version")?;
+        let version = schema_version(txn)?;
         if self.schema_version != Some(version) {
             // With the gate open a guard does nothing, whatever its name. A watched table that no foreign
             // key joins to others changes by plain SQL only.
@@ -55,6 +52,15 @@ impl Guards {
             true => Ok(()),
             false => set_gate(txn, true),
         }
+    }
+
+    /// Whether no triggers run now, and none exist but the guards; and the schema for which that holds.
+    pub(crate) fn are_off(&self, txn: &Connection) -> Result<Option<i64>> {
+        if !self.are_off {
+            return Ok(None);
+        }
+        let version = schema_version(txn)?;
+        Ok((self.are_alone && self.schema_version == Some(version)).then_some(version))
     }
 
     /// Ends what [`Guards::open`] began.
@@ -84,4 +90,10 @@ impl Guards {
         }
         Ok(())
     }
+}
+
+fn schema_version(txn: &Connection) -> Result<i64> {
+    txn.prepare_cached("PRAGMA schema_version")
+        .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
+        .at("the schema version")
 }

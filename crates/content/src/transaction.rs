@@ -54,6 +54,8 @@ impl Default for TransactionOptions {
 /// A short transaction over files and rows. It has the operations of a [`Database`], which see its own
 /// changes; nobody else does before [`Transaction::commit`]. Dropping it aborts it.
 ///
+/// Content is written while the transaction has the turn: what takes long to write keeps others waiting.
+///
 /// One operation runs at a time; others wait. `sync` in it does nothing: the commit is durable. What is for
 /// the whole database (`check`, `defrag`, `shrink`, …) answers [`ErrorKind::Unsupported`].
 pub struct Transaction {

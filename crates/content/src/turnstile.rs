@@ -17,12 +17,13 @@ const LOOK: Duration = Duration::from_millis(20);
 const FOREVER: Duration = Duration::from_secs(3600);
 
 /// An open handle of a transaction; empty after its end.
-pub(crate) type HandleSlot = Arc<Mutex<Option<Box<dyn FileHandle>>>>;
+pub(crate) type HandleSlot = Arc<OpenHandle>;
+type OpenHandle = Mutex<Option<Box<dyn FileHandle>>>;
 
 /// The handles that a transaction has to close.
 #[derive(Default)]
 pub(crate) struct Handles {
-    open: Vec<Weak<Mutex<Option<Box<dyn FileHandle>>>>>,
+    open: Vec<Weak<OpenHandle>>,
     /// Those that are gone are forgotten when there are so many.
     sweep_at: usize,
 }

@@ -439,6 +439,64 @@ fn mistakes_are_told_and_the_transaction_goes_on() {
     assert_clean(&db);
 }
 
+/// What the guards refuse is refused though the engine's own steps run without them; and so is what comes to
+/// a guarded table by a foreign key.
+#[test]
+fn the_guards_stand_between_steps() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    run(
+        &db,
+        "CREATE TABLE owner (id INTEGER PRIMARY KEY, n INTEGER); INSERT INTO owner VALUES (1, 0); \
+         ALTER TABLE main ADD COLUMN owner INTEGER REFERENCES owner (id) ON DELETE CASCADE",
+    );
+    let node = put(&db, R, "f", &pattern(9000, 1));
+    db.sync().unwrap();
+    run(&db, "UPDATE main SET owner = 1 WHERE ino > 1");
+    for round in 0..3 {
+        let txn = db.begin().unwrap();
+        txn.put(format!("/{round}").as_bytes(), b"x").unwrap();
+        for free in [
+            "UPDATE owner SET n = n + 1",
+            "UPDATE main SET owner = owner",
+        ] {
+            txn.sql(free, &[]).unwrap();
+        }
+        for guarded in [
+            "DELETE FROM owner",
+            "UPDATE main SET owner = 1, size = 7",
+            "INSERT INTO main_dirent VALUES (1, 'x', 2)",
+            "DELETE FROM larder_extent",
+        ] {
+            let refused = txn.sql(guarded, &[]).unwrap_err();
+            assert_eq!(
+                refused.kind(),
+                ErrorKind::Sql,
+                "CATALOG-3: {guarded}: {refused}"
+            );
+        }
+        // A chmod by SQL is one.
+        txn.sql("UPDATE main SET mode = 448 WHERE ino > 1", &[])
+            .unwrap();
+        assert_eq!(txn.attr(node).unwrap().mode, 0o700);
+        txn.commit().unwrap();
+        assert_eq!(db.attr(node).unwrap().mode, 0o700);
+    }
+    // A trigger that the transaction makes itself takes part from then on.
+    let txn = db.begin().unwrap();
+    txn.put(b"/before", b"x").unwrap();
+    txn.sql("CREATE TABLE seen (ino INTEGER)", &[]).unwrap();
+    txn.sql(
+        "CREATE TRIGGER see AFTER INSERT ON main BEGIN INSERT INTO seen VALUES (NEW.ino); END",
+        &[],
+    )
+    .unwrap();
+    txn.put(b"/after", b"x").unwrap();
+    assert_eq!(ask_in(&txn, "SELECT count(*) FROM seen"), Some(integer(1)));
+    txn.abort();
+    assert_clean(&db);
+}
+
 /// A user's constraints: refused where SQL users expect it, and no engine stops.
 #[test]
 fn constraints_refuse_an_operation_or_the_commit() {

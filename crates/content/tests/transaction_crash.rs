@@ -1,0 +1,292 @@
+//! Crash replay and kill -9 of transactions: every state holds a transaction wholly or not at all, and those
+//! whose commit returned (`CONTENT-6`, `PRIVATE-2`). And processes that count together.
+//!
+//! `LARDER_CRASH_SEED` and `LARDER_CRASH_POINTS` choose another run.
+#![allow(clippy::unwrap_used)] // All of it is a test.
+
+mod common;
+
+use common::{assert_clean, open, pattern};
+use larder::{CreateOptions, Database, ErrorKind, OpenOptions, SqlValue, Transaction};
+use larder_object::EngineOptions;
+use larder_testkit::{CrashState, Recorder, Recording, RecordingVfs, SEGMENTS, SimStorage};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const ROUNDS: u64 = 60;
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().unwrap())
+}
+
+/// What transaction `number` makes of the database: two files, one of them over the last one's, and a row.
+fn step(txn: &Transaction, number: u64) -> larder::Result<()> {
+    txn.put(b"/first", &content(number, 0))?;
+    txn.sql(
+        "UPDATE state SET n = ?1",
+        &[SqlValue::Integer(number as i64)],
+    )?;
+    let savepoint = txn.savepoint()?;
+    txn.put(b"/gone", &pattern(9000, number))?;
+    txn.roll_back_to(savepoint)?;
+    txn.put(format!("/second-{number}").as_bytes(), &content(number, 1))?;
+    if number > 1 {
+        let (parent, name) = txn.resolve_parent(format!("/second-{}", number - 1).as_bytes())?;
+        txn.unlink(parent, &name)?;
+    }
+    Ok(())
+}
+
+fn content(number: u64, which: u64) -> Vec<u8> {
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.extend(pattern(
+        (number as usize * 977 + which as usize * 5000) % 30_000,
+        number,
+    ));
+    bytes
+}
+
+/// The number of the transaction that made what is there; panics unless all of it is of that one.
+fn number_of(db: &Database) -> u64 {
+    let txn = db.begin().unwrap();
+    let row = txn.sql("SELECT n FROM state", &[]).unwrap().rows.remove(0);
+    let SqlValue::Integer(number) = row.values[0] else {
+        panic!("{row:?}");
+    };
+    let number = number as u64;
+    let kind = |path: &str| txn.get(path.as_bytes()).map_err(|error| error.kind());
+    assert_eq!(
+        kind("/gone"),
+        Err(ErrorKind::NotFound),
+        "CONTENT-6: {number}"
+    );
+    if number == 0 {
+        assert_eq!(kind("/first"), Err(ErrorKind::NotFound), "CONTENT-6");
+        return 0;
+    }
+    assert_eq!(
+        kind("/first"),
+        Ok(content(number, 0)),
+        "CONTENT-6: {number}"
+    );
+    for (other, is_there) in [(number - 1, false), (number, true), (number + 1, false)] {
+        let found = kind(&format!("/second-{other}"));
+        let wanted = is_there
+            .then(|| content(number, 1))
+            .ok_or(ErrorKind::NotFound);
+        assert_eq!(found, wanted, "CONTENT-6: {number}");
+    }
+    number
+}
+
+fn options(engine: EngineOptions) -> OpenOptions {
+    OpenOptions {
+        label: "test".into(),
+        engine,
+        ..OpenOptions::default()
+    }
+}
+
+fn make_table(db: &Database) {
+    let sql = "CREATE TABLE state (n INTEGER); INSERT INTO state VALUES (0)";
+    db.sql(false)
+        .unwrap()
+        .execute(sql, &mut |_| Ok(()))
+        .unwrap();
+}
+
+/// The recording, and where the empty table was there.
+fn record() -> (Recording, usize) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let recorder = Recorder::new();
+    let vfs = RecordingVfs::register(&recorder);
+    let engine = EngineOptions {
+        storage: Some(Arc::new(SimStorage::recording(&recorder))),
+        catalog_vfs: Some(vfs.name().to_owned()),
+        has_background: false,
+        ..EngineOptions::default()
+    };
+    let create = CreateOptions {
+        capacity_bytes: Some(32 << 20),
+        ..CreateOptions::default()
+    };
+    Database::create_with(&path, &create, &engine).unwrap();
+    let db = Database::open(&path, options(engine)).unwrap();
+    make_table(&db);
+    recorder.sync_names();
+    recorder.ack(0);
+    let created = recorder.position();
+    for number in 1..=ROUNDS {
+        if number % 7 == 0 {
+            let txn = db.begin().unwrap();
+            step(&txn, number).unwrap();
+            txn.abort();
+        }
+        if number % 5 == 0 {
+            db.put(b"/beside", &pattern(20_000, number)).unwrap();
+        }
+        db.transaction(|txn| step(txn, number)).unwrap();
+        recorder.ack(number);
+    }
+    db.close().unwrap();
+    (recorder.finish(), created)
+}
+
+/// What is wrong with a state, if anything is.
+fn find_fault(state: &CrashState) -> Option<String> {
+    let directory = tempfile::tempdir().unwrap();
+    state.disk.write_catalog(directory.path()).unwrap();
+    let engine = EngineOptions {
+        storage: Some(Arc::new(SimStorage::load(&state.disk, None))),
+        has_background: false,
+        ..EngineOptions::default()
+    };
+    let acked = state.acked.unwrap_or(0);
+    let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let db = Database::open(directory.path(), options(engine)).unwrap();
+        let number = number_of(&db);
+        assert!(number >= acked, "{number} is there, {acked} was committed");
+        assert_clean(&db);
+        // And it goes on.
+        db.transaction(|txn| step(txn, number + 1)).unwrap();
+        assert_eq!(number_of(&db), number + 1);
+        db.close().unwrap();
+    }));
+    looked.err().map(|why| match why.downcast_ref::<String>() {
+        Some(text) => text.clone(),
+        None => "it panics".into(),
+    })
+}
+
+#[test]
+fn every_crash_leaves_transactions_whole_or_not_at_all() {
+    let points = setting("LARDER_CRASH_POINTS", 400) as usize;
+    let seed = setting("LARDER_CRASH_SEED", 1);
+    let (recording, created) = record();
+    let mut count = 0;
+    for state in recording.states(created, seed, points) {
+        count += 1;
+        if let Some(fault) = find_fault(&state) {
+            panic!("seed {seed}: {state}: {fault}");
+        }
+    }
+    assert_eq!(count, points, "the log has too few states");
+    // The negative control: the flush of segments before COMMIT (PRIVATE-2).
+    let without = recording.without_flushes(|file| file.starts_with(SEGMENTS));
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let is_found = without
+        .states(created, seed, 150)
+        .any(|state| find_fault(&state).is_some());
+    std::panic::set_hook(hook);
+    assert!(is_found, "PRIVATE-2: nobody misses the flushes of segments");
+}
+
+/// Starts this program again as a process that runs `role` on the database in `dir`.
+fn spawn(role: &str, dir: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([
+            "a_process_of_its_own",
+            "--exact",
+            "--nocapture",
+            "--ignored",
+        ])
+        .env("LARDER_TXN_ROLE", role)
+        .env("LARDER_TXN_DIR", dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap()
+}
+
+/// Not a test: what `spawn` starts.
+#[test]
+#[ignore = "a part of other tests"]
+fn a_process_of_its_own() {
+    let (Ok(role), Ok(dir)) = (
+        std::env::var("LARDER_TXN_ROLE"),
+        std::env::var("LARDER_TXN_DIR"),
+    ) else {
+        return;
+    };
+    let db = open(Path::new(&dir));
+    if role == "step" {
+        for number in number_of(&db) + 1.. {
+            db.transaction(|txn| step(txn, number)).unwrap();
+            println!("done {number}");
+        }
+    }
+    for _ in 0..role.parse::<u64>().unwrap() {
+        db.transaction(|txn| {
+            let text = String::from_utf8(txn.get(b"/n")?).unwrap();
+            let next = text.parse::<u64>().unwrap() + 1;
+            txn.put(b"/n", next.to_string().as_bytes())?;
+            txn.sql("UPDATE state SET n = n + 1", &[]).map(drop)
+        })
+        .unwrap();
+    }
+    db.close().unwrap();
+}
+
+#[test]
+fn a_kill_leaves_transactions_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    make_table(&common::create(dir.path(), None));
+    let mut before = 0;
+    for round in 0..6 {
+        let mut child = spawn("step", dir.path());
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut told = before;
+        let until = Instant::now() + Duration::from_millis(20 + 37 * round);
+        let mut has_begun = false;
+        for line in lines.by_ref() {
+            if let Some(number) = line.unwrap().strip_prefix("done ") {
+                told = number.parse().unwrap();
+                has_begun = true;
+            }
+            if has_begun && Instant::now() > until {
+                break;
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for line in lines {
+            if let Some(number) = line.unwrap().strip_prefix("done ") {
+                told = number.parse().unwrap_or(told);
+            }
+        }
+        let db = open(dir.path());
+        let found = number_of(&db);
+        assert!(found >= told && told > before, "{before}, {told}, {found}");
+        assert_clean(&db);
+        before = found;
+    }
+}
+
+#[test]
+fn processes_lose_no_update() {
+    const PROCESSES: u64 = 4;
+    const EACH: u64 = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let db = common::create(dir.path(), None);
+    make_table(&db);
+    db.put(b"/n", b"0").unwrap();
+    db.sync().unwrap();
+    let children: Vec<Child> = (0..PROCESSES)
+        .map(|_| spawn(&EACH.to_string(), dir.path()))
+        .collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let total = PROCESSES * EACH;
+    let txn = db.begin().unwrap();
+    assert_eq!(txn.get(b"/n").unwrap(), total.to_string().as_bytes());
+    let row = txn.sql("SELECT n FROM state", &[]).unwrap().rows.remove(0);
+    assert_eq!(row.values, [SqlValue::Integer(total as i64)]);
+    drop(txn);
+    assert_clean(&db);
+}
