@@ -5,6 +5,7 @@
 //! join by the environment: [`Database::open`] of the database that `LARDER_TXN` belongs to opens the view.
 
 use crate::database::{Database, OpenOptions};
+use crate::environment::{TRANSACTION_VARIABLE, joined};
 use larder_object::{
     Error, ErrorKind, Result, TransactionInfo, TransactionOutcome, TransactionOwner,
     abort_transaction, begin_transaction, commit_transaction, list_transactions,
@@ -22,6 +23,7 @@ pub struct LongTransaction {
 impl LongTransaction {
     /// Begins a long transaction on the database in directory `path`. Cost: a copy of its catalog.
     pub fn begin(path: &Path, options: OpenOptions) -> Result<LongTransaction> {
+        refuse_nesting(path)?;
         let owner = begin_transaction(path, &options.label, true)?;
         let mut transaction = LongTransaction {
             database: None,
@@ -111,8 +113,21 @@ impl Database {
 /// Begins a long transaction that no process owns: it stays until it is committed or aborted. Returns
 /// its number and its workspace.
 pub fn begin_detached(path: &Path, label: &str) -> Result<(u64, PathBuf)> {
+    refuse_nesting(path)?;
     let owner = begin_transaction(path, label, false)?;
     Ok((owner.id(), owner.directory()))
+}
+
+fn refuse_nesting(path: &Path) -> Result<()> {
+    match joined(path)? {
+        None => Ok(()),
+        Some(_) => Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "this program is in a long transaction already ({TRANSACTION_VARIABLE}); commit that first"
+            ),
+        )),
+    }
 }
 
 /// Commits a long transaction by its number. With conflicts it stays open.

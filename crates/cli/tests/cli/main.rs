@@ -6,5 +6,6 @@ mod life;
 mod mount;
 mod rows;
 mod support;
+mod txn;
 mod upkeep;
 mod watch;

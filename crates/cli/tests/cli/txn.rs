@@ -1,0 +1,277 @@
+//! `larder txn`: programs in long transactions, killed at any moment.
+
+use super::support::Place;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const MAKEFILE: &str = "\
+install:
+\tmkdir -p $(DESTDIR)/bin $(DESTDIR)/share/doc
+\tfor i in `seq 1 200`; do cp tool $(DESTDIR)/bin/tool$$i; ln -s tool$$i $(DESTDIR)/bin/alias$$i; done
+\tcp Makefile $(DESTDIR)/share/doc/
+\tchmod 700 $(DESTDIR)/bin/tool1
+";
+
+fn names(place: &Place) -> Vec<String> {
+    let listed = place.ok(&["ls", "-R", "a.larder:/"]);
+    listed.lines().map(str::to_owned).collect()
+}
+
+fn spawn(place: &Place, arguments: &[&str]) -> Child {
+    let mut command = place.command(arguments);
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until the transactions of killed processes are gone; nothing of them is left.
+fn assert_no_trace(place: &Place) {
+    let patience = Instant::now();
+    while place.ok(&["txn", "list", "a.larder"]) != "" {
+        assert!(patience.elapsed() < Duration::from_secs(20), "WORKSPACE-7");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let left = std::fs::read_dir(place.path("a.larder/transactions")).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "WORKSPACE-7");
+    let granted = place.json(&[
+        "sql",
+        "a.larder",
+        "SELECT count(*) AS n FROM larder_extent WHERE store = 4294967295",
+    ]);
+    assert_eq!(granted[0]["n"], 0, "WORKSPACE-1");
+    place.assert_clean("a.larder");
+}
+
+#[test]
+fn an_install_is_one_commit_and_killed_in_the_middle_leaves_no_trace() {
+    let place = Place::with_database();
+    place.write("tool", 20_000);
+    std::fs::write(place.path("Makefile"), MAKEFILE).unwrap();
+    std::fs::create_dir(place.path("opt")).unwrap();
+    let destination = format!("DESTDIR={}", place.path("opt").display());
+    let install = [
+        "txn",
+        "run",
+        "a.larder",
+        "--mount",
+        "opt",
+        "--",
+        "make",
+        "-s",
+        "install",
+        &destination,
+    ];
+    for delay in [150, 300, 500] {
+        let mut runner = spawn(&place, &install);
+        std::thread::sleep(Duration::from_millis(delay));
+        runner.kill().unwrap();
+        runner.wait().unwrap();
+        assert_no_trace(&place);
+        assert_eq!(names(&place), Vec::<String>::new());
+    }
+    place.ok(&install);
+    let installed = names(&place);
+    assert_eq!(
+        installed
+            .iter()
+            .filter(|name| name.contains("tool"))
+            .count(),
+        200
+    );
+    assert_eq!(
+        place.run(&["cat", "a.larder:/bin/tool77"]).stdout.len(),
+        20_000
+    );
+    assert!(
+        std::fs::read_dir(place.path("opt"))
+            .unwrap()
+            .next()
+            .is_none()
+    );
+    assert_no_trace(&place);
+}
+
+#[test]
+fn of_two_conflicting_runs_exactly_one_commits() {
+    let place = Place::with_database();
+    place.ok(&[
+        "sql",
+        "a.larder",
+        "CREATE TABLE runs (id INTEGER PRIMARY KEY, by TEXT)",
+    ]);
+    let larder = env!("CARGO_BIN_EXE_larder");
+    let database = place.path("a.larder").display().to_string();
+    let script = |name: &str| {
+        format!(
+            "echo {name} > result && {larder} sql {database} \"INSERT INTO runs VALUES (1, '{name}')\" && \
+             touch '{database}/../{name}' && while [ ! -e '{database}/../go' ]; do sleep 0.05; done"
+        )
+    };
+    let start = |name: &str| {
+        place
+            .command(&["txn", "run", "a.larder", "--", "sh", "-c", &script(name)])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let runs = [start("one"), start("two")];
+    let patience = Instant::now();
+    while !(place.path("one").exists() && place.path("two").exists()) {
+        assert!(patience.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(names(&place), Vec::<String>::new(), "isolated");
+    std::fs::write(place.path("go"), "").unwrap();
+    let done: Vec<_> = runs.map(|run| run.wait_with_output().unwrap()).into();
+    let mut codes: Vec<_> = done
+        .iter()
+        .map(|done| done.status.code().unwrap())
+        .collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [0, 1], "{done:?}");
+    let loser = done
+        .iter()
+        .find(|done| done.status.code() == Some(1))
+        .unwrap();
+    let told = String::from_utf8_lossy(&loser.stderr).into_owned();
+    assert_eq!(
+        told.lines().collect::<Vec<_>>(),
+        [
+            "larder: conflict: /result: this name was given on both sides",
+            "larder: conflict: runs, id 1: a row of this key was added on both sides"
+        ]
+    );
+    let winner = place.json(&["sql", "a.larder", "SELECT by FROM runs"])[0]["by"].clone();
+    let content = place.run(&["cat", "a.larder:/result"]).stdout;
+    assert_eq!(
+        String::from_utf8_lossy(&content).trim(),
+        winner.as_str().unwrap()
+    );
+    assert_no_trace(&place);
+}
+
+#[test]
+fn exit_codes_and_signals_end_a_run() {
+    let place = Place::with_database();
+    let run = |script: &str| {
+        place
+            .run(&["txn", "run", "a.larder", "--", "sh", "-c", script])
+            .code
+    };
+    assert_eq!(run("echo x > x; exit 7"), Some(7));
+    assert_eq!(run("echo x > x; kill -9 $$"), Some(137));
+    assert_eq!(
+        place
+            .run(&["txn", "run", "a.larder", "--", "no-such-program"])
+            .code,
+        Some(127)
+    );
+    assert_eq!(names(&place), Vec::<String>::new());
+    // CLI-25: what is left running is ended, and the rest counts.
+    assert_eq!(
+        run("(sleep 60; echo late > late) & echo kept > kept"),
+        Some(0)
+    );
+    assert_eq!(names(&place), ["/kept"]);
+    // SIGTERM to the runner, whatever the program makes of it.
+    let mut runner = spawn(
+        &place,
+        &[
+            "txn",
+            "run",
+            "a.larder",
+            "--",
+            "sh",
+            "-c",
+            "echo x > x; trap 'exit 0' TERM; sleep 60 & wait",
+        ],
+    );
+    std::thread::sleep(Duration::from_millis(600));
+    let sent = Command::new("kill")
+        .arg(runner.id().to_string())
+        .status()
+        .unwrap();
+    assert!(sent.success());
+    assert_eq!(runner.wait().unwrap().code(), Some(128 + 15), "CLI-25");
+    assert_eq!(names(&place), ["/kept"]);
+    assert_no_trace(&place);
+}
+
+#[test]
+fn transactions_by_hand_survive_a_kill_of_their_mount() {
+    let place = Place::with_database();
+    std::fs::create_dir(place.path("m")).unwrap();
+    let begun = place.json(&["txn", "begin", "a.larder", "--label", "by hand"]);
+    let id = begun["transaction"].to_string();
+    let workspace = begun["workspace"].as_str().unwrap().to_owned();
+    let inside = |arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        command.env("LARDER_TXN", &workspace);
+        command
+    };
+    let mut server = inside(&["mount", "a.larder", "m"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let patience = Instant::now();
+    while std::fs::write(place.path("m/file"), "by hand").is_err()
+        || !std::fs::read_to_string("/proc/self/mountinfo")
+            .unwrap()
+            .contains(&workspace)
+    {
+        assert!(patience.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::fs::write(place.path("m/file"), "by hand").unwrap();
+    std::fs::File::open(place.path("m/file"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
+    let busy = place.run(&["txn", "commit", "a.larder", &id]);
+    assert_eq!(busy.code, Some(1));
+    assert!(busy.stderr.contains("in use"), "{}", busy.stderr);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let _dead = Command::new("fusermount3")
+        .args(["-u", "-z"])
+        .arg(place.path("m"))
+        .status();
+    assert_eq!(names(&place), Vec::<String>::new());
+    let listed = place.json(&["txn", "list", "a.larder"]);
+    assert_eq!(listed[0]["label"], "by hand");
+    let done = inside(&["txn", "commit", "a.larder"]).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(names(&place), ["/file"]);
+    assert_eq!(place.ok(&["cat", "a.larder:/file"]), "by hand");
+    assert_no_trace(&place);
+}
+
+/// kill -9 of a run and of all it has started, at any moment, beside somebody who writes.
+#[test]
+fn runs_are_killed_at_any_moment() {
+    let place = Place::with_database();
+    place.write("data", 3 << 20);
+    let script = "i=0; while [ $i -lt 200 ]; do cp ../data f$i 2>/dev/null || cp \"$DATA\" f$((i % 5)); rm -f f$((i-3)); i=$((i+1)); done";
+    for round in 0..8_u64 {
+        let mut command = place.command(&["txn", "run", "a.larder", "--", "sh", "-c", script]);
+        let mut runner = command
+            .env("DATA", place.path("data"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(20 + round * 67));
+        place.ok(&[
+            "put",
+            place.path("data").to_str().unwrap(),
+            &format!("a.larder:/beside{}", round % 2),
+        ]);
+        runner.kill().unwrap();
+        runner.wait().unwrap();
+        assert_no_trace(&place);
+    }
+    assert_eq!(names(&place), ["/beside0", "/beside1"]);
+}
