@@ -31,16 +31,20 @@ fn everybody_writes_within_each_second() {
     };
     shell("CREATE TABLE t(a); ALTER TABLE main ADD COLUMN note");
     fs::create_dir(mount.path("d")).unwrap();
+    fs::File::open(mount.root()).unwrap().sync_all().unwrap();
+    while library.resolve(b"/d", true).is_err() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let is_over = AtomicBool::new(false);
     let [by_mount, by_library, by_shell] = [(); 3].map(|()| AtomicU64::new(0));
+    let until_over = |count: &AtomicU64, work: &dyn Fn(u64)| {
+        while !is_over.load(Ordering::SeqCst) {
+            let index = count.load(Ordering::SeqCst);
+            work(index);
+            count.store(index + 1, Ordering::SeqCst);
+        }
+    };
     std::thread::scope(|scope| {
-        let until_over = |count: &AtomicU64, work: &dyn Fn(u64)| {
-            while !is_over.load(Ordering::SeqCst) {
-                let index = count.load(Ordering::SeqCst);
-                work(index);
-                count.store(index + 1, Ordering::SeqCst);
-            }
-        };
         scope.spawn(|| {
             until_over(&by_mount, &|index| {
                 fs::write(mount.path(&format!("d/m{index}")), index.to_string()).unwrap();
