@@ -100,6 +100,7 @@ Options of -o, separated by commas:
   idmap              let idmapped mounts of the kernel lie on top (Linux 6.12)
   threads=COUNT, metrics=ADDR, log=LEVEL
   cache_ttl=TIME     how long the kernel trusts names and attributes [default: 1h]
+  locks=local        locks of programs hold on this mount only [default: shared, on all of the database]
 Options of fstab(5) such as nofail, noauto, user, noatime and x-* are accepted.
 
 Signals: Ctrl-C or SIGTERM unmounts; while programs use the mount, it serves on until they are gone. A second

@@ -344,3 +344,41 @@ fn followers_of_busy_sessions_see_what_the_catalog_has() {
     }
     assert_eq!(names, listed, "FEED-1");
 }
+
+/// What the feed costs per created file; run by hand with `--ignored --nocapture`, in release.
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_the_feed() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = database(dir.path());
+    let mut best = [[f64::MAX; 2]; 2];
+    for round in 0..6 {
+        for is_on in [false, true] {
+            database.set_feed(is_on).unwrap();
+            let create = |what: &str, count: u32, syncs: bool| {
+                let began = std::time::Instant::now();
+                for index in 0..count {
+                    let path = format!("/{what}-{round}-{is_on}-{index}");
+                    database.put(path.as_bytes(), &[7; 4000]).unwrap();
+                    if syncs {
+                        database.sync().unwrap();
+                    }
+                }
+                database.sync().unwrap();
+                began.elapsed().as_secs_f64() * 1e6 / f64::from(count)
+            };
+            let times = [create("many", 10_000, false), create("synced", 300, true)];
+            for (best, time) in best[usize::from(is_on)].iter_mut().zip(times) {
+                *best = best.min(time);
+            }
+        }
+    }
+    let [off, on] = best;
+    for (what, index) in [("in groups", 0), ("each synced", 1)] {
+        let (off, on) = (off[index], on[index]);
+        println!(
+            "{what}: {off:.1} µs per file without, {on:.1} with the feed: {:+.1} %",
+            (on / off - 1.0) * 100.0
+        );
+    }
+}

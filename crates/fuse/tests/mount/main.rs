@@ -9,3 +9,4 @@ mod locks;
 mod model;
 mod pages;
 mod posix;
+mod together;
