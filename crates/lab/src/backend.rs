@@ -13,6 +13,7 @@
 pub mod directory;
 pub mod ground;
 pub mod larder;
+pub mod postgres;
 pub mod spec;
 pub mod sqlite;
 
@@ -58,6 +59,11 @@ pub trait Backend: Send + Sync {
 
     /// Lets go of everything, so that the volume can be unmounted. Only [`Backend::open`] may follow.
     fn close(&mut self) -> Result<()>;
+
+    /// Removes what is left where the ground does not go with the subject, and closes.
+    fn end(&mut self) -> Result<()> {
+        self.close()
+    }
 
     /// Opens what was closed.
     fn open(&mut self) -> Result<()>;

@@ -3,6 +3,7 @@
 use crate::backend::Backend;
 use crate::backend::directory::Directory;
 use crate::backend::larder::Larder;
+use crate::backend::postgres::{Cluster, Postgres};
 use crate::backend::spec::{Spec, System, Where};
 use crate::backend::sqlite::Sqlite;
 use crate::error::{Error, Result, Said};
@@ -51,12 +52,16 @@ impl Site {
 
     /// Whether `spec` can be made here; if not, why and what helps.
     pub fn check(&self, spec: &Spec) -> Result<()> {
+        if spec.system == System::Postgres && !matches!(spec.place, Where::Server(_)) {
+            Cluster::check()?;
+        }
         match &spec.place {
             Where::Volume(filesystem) => {
                 self.mounts()?;
                 filesystem.check()
             }
             Where::Path(path) if path.is_dir() => Ok(()),
+            Where::Server(_) => Ok(()),
             Where::Path(path) => Err(Error::cannot(format!(
                 "'{}' is no directory; make it first",
                 path.display()
@@ -85,6 +90,8 @@ enum Ground {
     },
     /// A directory of our own in a place that exists.
     Directory(TempDir),
+    /// A server, whose bytes nobody shows us.
+    Server,
 }
 
 /// What the devices of a subject did.
@@ -154,8 +161,18 @@ impl Subject {
                 fs::create_dir(&place.log)?;
                 (Ground::Directory(own), place)
             }
+            Where::Server(_) => {
+                let place = Place {
+                    data: mountpoints.to_owned(),
+                    log: mountpoints.to_owned(),
+                    mounts: mountpoints.to_owned(),
+                };
+                (Ground::Server, place)
+            }
         };
-        fs::create_dir(&place.data).said(|| place.data.display().to_string())?;
+        if !matches!(ground, Ground::Server) {
+            fs::create_dir(&place.data).said(|| place.data.display().to_string())?;
+        }
         let backend: Box<dyn Backend> = match spec.system {
             System::Files => Box::new(Directory::create(&place, spec)?),
             System::Sqlite => Box::new(Sqlite::create(&place, spec)?),
@@ -163,6 +180,10 @@ impl Subject {
                 let capacity = matches!(ground, Ground::Directory(_)).then_some(volume_bytes);
                 Box::new(Larder::create(&place, capacity)?)
             }
+            System::Postgres => Box::new(match &spec.place {
+                Where::Server(url) => Postgres::connect(url, spec.is_large_objects, volume_bytes)?,
+                _ => Postgres::create(&place, spec.is_large_objects, volume_bytes)?,
+            }),
             System::LarderMount => Box::new(crate::backend::larder::mounted(
                 &place,
                 &site.program,
@@ -207,7 +228,7 @@ impl Subject {
                 data: Counters::read(&data.stat_file())?,
                 log: Counters::read(&log.stat_file())?,
             }),
-            Ground::Directory(_) => Ok(Traffic::default()),
+            Ground::Directory(_) | Ground::Server => Ok(Traffic::default()),
         }
     }
 
@@ -219,7 +240,7 @@ impl Subject {
             } => Ok(Some(
                 used_bytes(data.mountpoint())?.saturating_sub(*empty_bytes),
             )),
-            Ground::Directory(_) => Ok(None),
+            Ground::Directory(_) | Ground::Server => Ok(None),
         }
     }
 
@@ -231,6 +252,7 @@ impl Subject {
         match &self.ground {
             Ground::Volumes { data, .. } => free_bytes(data.mountpoint()),
             Ground::Directory(own) => Ok(free_bytes(own.path())?.min(volume_bytes)),
+            Ground::Server => Ok(volume_bytes),
         }
     }
 
@@ -261,6 +283,7 @@ impl Subject {
                     .collect();
                 visit(&raw)?
             }
+            Ground::Server => visit(&[])?,
         };
         self.backend.open()?;
         Ok(visited)
@@ -273,7 +296,7 @@ impl Subject {
 
     /// Ends it in good order.
     pub fn end(mut self) -> Result<()> {
-        self.backend.close()
+        self.backend.end()
     }
 }
 

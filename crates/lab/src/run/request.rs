@@ -94,7 +94,7 @@ impl Request {
     pub fn new(experiment: Experiment) -> Result<Request> {
         const KIB: u64 = 1024;
         let names: &[&str] = match experiment {
-            Experiment::Age => &["larder", "larder-mount", "ext4", "xfs", "sqlite"],
+            Experiment::Age => &["larder", "ext4", "xfs", "sqlite", "postgres"],
             _ => &["larder", "ext4", "sqlite"],
         };
         let mut request = Request {
