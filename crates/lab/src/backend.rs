@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::measure::layout::Layout;
 use crate::measure::markers::Pages;
 use ::larder::AlignedBuf;
-pub use ground::{Site, Subject};
+pub use ground::{Ground, Site, Subject};
 pub use spec::Spec;
 
 /// How an object is written.

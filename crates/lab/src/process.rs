@@ -16,11 +16,23 @@ pub fn output(program: &str, arguments: &[&OsStr]) -> Result<String> {
     run(command)
 }
 
+/// The same with a file to read from, which was just written.
+pub fn answer(program: &str, arguments: &[&OsStr], mut asked: File) -> Result<String> {
+    asked.rewind()?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(asked);
+    finish(command)
+}
+
 /// The same, of a command with an environment or user of its own.
 pub fn run(mut command: Command) -> Result<String> {
+    command.stdin(Stdio::null());
+    finish(command)
+}
+
+fn finish(mut command: Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
-        .stdin(Stdio::null())
         .process_group(0)
         .output()
         .map_err(|error| Error::cannot(format!("'{program}' does not run: {error}")))?;

@@ -11,9 +11,10 @@ use larder_lab::measure::markers;
 use larder_lab::pattern::Pattern;
 use larder_lab::run::{Circumstances, Event, Experiment, Request};
 use larder_lab::sizes::{Random, Sizes};
-use larder_lab::workload::Work;
 use larder_lab::workload::age::Aging;
 use larder_lab::workload::population::{Population, Step};
+use larder_lab::workload::trace::{self, Op};
+use larder_lab::workload::{Figure, Work};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
@@ -54,8 +55,8 @@ fn work_on<T>(
 ) -> (Result<T>, HashMap<String, f64>) {
     let stop = AtomicBool::new(false);
     let mut figures = HashMap::new();
-    let mut on_figure = |_: f64, measure: &str, value: f64| {
-        figures.insert(measure.to_owned(), value);
+    let mut on_figure = |figure: Figure<'_>| {
+        figures.insert(figure.measure.to_owned(), figure.value);
         Ok(())
     };
     let mut work = Work {
@@ -110,7 +111,7 @@ fn conform(subject: &mut Subject, volume_bytes: u64) -> HashMap<String, f64> {
         assert_eq!(keys.len(), 11);
         work.subject.cold()?;
         // BACKEND-1, as far as closing shows it.
-        population.read(work, &keys)?;
+        population.read(work, &keys, 3)?;
         let gone = work.subject.backend().get(5, &mut AlignedBuf::default());
         assert_eq!(gone.unwrap_err().kind, Kind::Lost);
         population.apply(
@@ -163,16 +164,18 @@ fn backends_on_volumes_conform_and_leave_nothing() {
         "sqlite+page=64k",
         "sqlite@ntfs+rollback",
         "larder@ext4",
+        "postgres",
+        "postgres-lo@xfs",
     ] {
         if can(&site, name) {
-            let mut subject = Subject::make(&Spec::parse(name).unwrap(), &site, 192 * MIB).unwrap();
-            let before = subject.traffic().unwrap();
-            let figures = conform(&mut subject, 192 * MIB);
+            let mut subject = Subject::make(&Spec::parse(name).unwrap(), &site, 320 * MIB).unwrap();
+            let before = subject.ground().traffic().unwrap();
+            let figures = conform(&mut subject, 320 * MIB);
             assert!(
                 figures["read_amplification"] >= 0.9,
                 "VOLUME-2: {name}: {figures:?}"
             );
-            let log = subject.traffic().unwrap().since(&before).log;
+            let log = subject.ground().traffic().unwrap().since(&before).log;
             let has_log = !name.contains("bare") && !name.contains("larder");
             assert_eq!(log.write_bytes > 0, has_log, "BACKEND-2: {name}");
             // VOLUME-1: the image has no name already.
@@ -414,7 +417,7 @@ fn a_run_goes_on_where_it_was_interrupted() {
     });
     assert_eq!(stopped.unwrap_err().kind, Kind::Stopped);
     let one = fs::read_to_string(&records).unwrap();
-    assert!(one.ends_with('\n') && one.lines().last().unwrap().contains("\"seconds\""));
+    assert!(one.ends_with('\n') && one.lines().last().unwrap().contains("\"case_seconds\""));
     // A crash that leaves a part of the second case, the last line torn (RUN-1).
     let part: String = one
         .lines()
@@ -440,7 +443,7 @@ fn a_run_goes_on_where_it_was_interrupted() {
     let ends = read
         .records
         .iter()
-        .filter(|record| record.measure == "seconds")
+        .filter(|record| record.measure == "case_seconds")
         .count();
     assert_eq!((ends, read.torn_bytes), (4, 0));
     let mut seen = std::collections::HashSet::new();
@@ -538,4 +541,151 @@ fn what_means_nothing_or_cannot_be_done_is_refused() {
             .unwrap();
         assert!(error.text.contains("--work"), "{error}");
     }
+}
+
+#[test]
+fn the_other_experiments_measure() {
+    let directory = tempfile::tempdir().unwrap();
+    let (base, circumstances) = request(&directory);
+    let run = |request: &Request, name: &str| {
+        let stop = AtomicBool::new(false);
+        let circumstances = Circumstances {
+            out: directory.path().join(name),
+            ..circumstances.clone()
+        };
+        larder_lab::run::run(request, &circumstances, &stop, &mut |_| {}).unwrap();
+        larder_lab::results::read(&circumstances.out)
+            .unwrap()
+            .records
+    };
+    let base = Request {
+        rounds: 1,
+        volumes: vec![64 * MIB],
+        ..base
+    };
+
+    let dbfs = Request {
+        experiment: Experiment::Dbfs,
+        writers: vec![3],
+        reads_max: 50,
+        ..base.clone()
+    };
+    let records = run(&dbfs, "dbfs");
+    let reads: Vec<_> = records
+        .iter()
+        .filter(|one| one.measure == "read_mb_s")
+        .collect();
+    // The table and two cycles, for two backends.
+    assert_eq!(reads.len(), 6);
+    assert_eq!(
+        reads
+            .iter()
+            .filter(|one| one.case.contains_key("cycle"))
+            .count(),
+        4
+    );
+
+    let trace = directory.path().join("trace.csv");
+    fs::write(
+        &trace,
+        "op,key,size\nput,a,5000\nput,b,0\nget,a\nput,a,70000\ndelete,b\nput,b,31\n",
+    )
+    .unwrap();
+    assert_eq!(trace::read_trace(&trace).unwrap()[2], Op::Get { key: 0 });
+    let replay = Request {
+        experiment: Experiment::Trace,
+        source: Some(trace.clone()),
+        looks: 2,
+        ..base.clone()
+    };
+    let records = run(&replay, "trace");
+    let ages: Vec<f64> = records
+        .iter()
+        .filter(|one| one.measure == "live_bytes" && one.backend.starts_with("dir"))
+        .map(|one| one.age)
+        .collect();
+    assert_eq!(ages, [0.0, 5000.0 / 70_031.0], "AGE-1");
+    for (wrong, what) in [
+        ("put,a", "size"),
+        ("get,b", "not put"),
+        ("hold,a", "no operation"),
+        ("", "no operation"),
+    ] {
+        fs::write(&trace, wrong).unwrap();
+        assert!(
+            trace::read_trace(&trace).unwrap_err().text.contains(what),
+            "{wrong}"
+        );
+    }
+
+    // A history of three commits.
+    let repository = directory.path().join("repository");
+    let git = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("git");
+        command.arg("-C").arg(&repository).args(arguments);
+        command.env("GIT_CONFIG_GLOBAL", "/dev/null");
+        assert!(command.output().unwrap().status.success(), "{arguments:?}");
+    };
+    fs::create_dir(&repository).unwrap();
+    git(&["init", "-q"]);
+    git(&["config", "user.email", "a@example.org"]);
+    git(&["config", "user.name", "a"]);
+    for (name, bytes) in [("a b", 3), ("c", 2000), ("a b", 4000)] {
+        fs::write(repository.join(name), vec![b'x'; bytes]).unwrap();
+        git(&["add", "-A"]);
+        git(&["commit", "-qm", "one"]);
+    }
+    let put = |key, bytes| Op::Put { key, bytes };
+    let history = trace::read_history(&repository, 10).unwrap();
+    assert_eq!(history, [put(0, 3), put(1, 2000), put(0, 4000)]);
+    let replay = Request {
+        experiment: Experiment::Git,
+        source: Some(repository),
+        ..base.clone()
+    };
+    assert!(
+        run(&replay, "git")
+            .iter()
+            .any(|one| one.measure == "read_p99_us")
+    );
+
+    let site = site(directory.path());
+    if can(&site, "ext2-2k") && can(&site, "postgres") {
+        let cluster = Request {
+            experiment: Experiment::Cluster,
+            backends: vec![Spec::parse("ext2-2k").unwrap()],
+            volumes: vec![320 * MIB],
+            transactions: 10,
+            statements: 20,
+            ..base
+        };
+        let records = run(&cluster, "cluster");
+        let times: Vec<_> = records
+            .iter()
+            .filter(|one| one.measure == "seconds")
+            .collect();
+        assert_eq!(times.len(), 9);
+        assert_eq!(times[8].case["action"], "delete");
+        assert_eq!(times[8].case["transactions"], "10");
+        assert_eq!(times[8].case["block_bytes"], "2048");
+        assert!(
+            records
+                .iter()
+                .any(|one| one.measure == "device_kb_per_transaction" && one.value > 0.0)
+        );
+    }
+}
+
+#[test]
+fn an_absent_server_is_told_with_an_offer() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = site(directory.path());
+    let spec = Spec::parse("postgres:postgresql://u:secret@127.0.0.1:1/x").unwrap();
+    assert!(!spec.shown().contains("secret") && !spec.name.contains("secret"));
+    let error = Subject::make(&spec, &site, 64 * MIB).err().unwrap();
+    assert_eq!(error.kind, Kind::Cannot);
+    assert!(
+        error.text.contains("'postgres'") && !error.text.contains("secret"),
+        "{error}"
+    );
 }

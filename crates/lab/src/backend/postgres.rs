@@ -43,8 +43,8 @@ impl Cluster {
         find_programs().map(drop)
     }
 
-    /// A new cluster, running.
-    pub fn create(place: &Place) -> Result<Cluster> {
+    /// A new cluster, running. Its write-ahead log lies beside the volume if `is_log_apart`.
+    pub fn create(place: &Place, is_log_apart: bool) -> Result<Cluster> {
         let programs = find_programs()?;
         let owner = match rustix::process::geteuid().is_root() {
             true => Some(find_user()?),
@@ -66,7 +66,6 @@ impl Cluster {
             }
         }
         let mut initdb = cluster.command("initdb");
-        let wal = cluster.socket.join("wal");
         initdb
             .args([
                 "--auth=trust",
@@ -74,14 +73,16 @@ impl Cluster {
                 "--encoding=UTF8",
                 "--locale=C",
             ])
-            .arg("--waldir")
-            .arg(&wal)
             .arg("--pgdata")
             .arg(&cluster.data);
+        if is_log_apart {
+            initdb.arg("--waldir").arg(cluster.socket.join("wal"));
+        }
         process::run(initdb).map_err(|error| Error::cannot(error.text))?;
         let settings = format!(
-            "\nlisten_addresses = ''\nunix_socket_directories = '{}'\nautovacuum = off\nmax_wal_size = '512MB'\n",
-            cluster.socket.display()
+            "\nlisten_addresses = ''\nunix_socket_directories = '{}'\nautovacuum = off\nmax_wal_size = '{}MB'\n",
+            cluster.socket.display(),
+            if is_log_apart { 512 } else { 128 }
         );
         let file = cluster.data.join("postgresql.conf");
         let text = fs::read_to_string(&file).said(|| file.display().to_string())? + &settings;
@@ -184,7 +185,7 @@ pub struct Postgres {
 impl Postgres {
     /// On a new cluster.
     pub fn create(place: &Place, is_large_objects: bool, volume_bytes: u64) -> Result<Postgres> {
-        let cluster = Cluster::create(place)?;
+        let cluster = Cluster::create(place, true)?;
         let config = cluster.config();
         Postgres::new(Some(cluster), config, is_large_objects, volume_bytes)
     }
@@ -192,11 +193,11 @@ impl Postgres {
     /// On a server that runs, in a table of our own.
     pub fn connect(url: &str, is_large_objects: bool, volume_bytes: u64) -> Result<Postgres> {
         let config: Config = url.parse().map_err(|error| {
-            Error::failed(format!("'{url}' is no address of a server: {error}"))
+            Error::failed(format!("this is no address of a server: {error}"))
         })?;
         if let Err(error) = config.connect(NoTls) {
             return Err(Error::cannot(format!(
-                "no PostgreSQL at '{url}' ({}); start it, or name the backend 'postgres', which runs a private server on a \
+                "no PostgreSQL answers ({}); start it, or name the backend 'postgres', which runs a private server on a \
                  volume, or 'postgres:DIR', which runs one in a directory",
                 tell(&error)
             )));
@@ -391,7 +392,8 @@ impl Backend for Postgres {
     }
 }
 
-fn failed(error: postgres::Error) -> Error {
+/// What an error of the server is here.
+pub fn failed(error: postgres::Error) -> Error {
     let kind = match error.code() {
         Some(&SqlState::DISK_FULL) => Kind::NoSpace,
         Some(&SqlState::DATA_CORRUPTED) => Kind::Lost,

@@ -153,6 +153,14 @@ impl Spec {
         Ok(spec)
     }
 
+    /// As it was written, without the address of a server, which may hold a password.
+    pub fn shown(&self) -> &str {
+        match self.place {
+            Where::Server(_) => &self.name,
+            _ => &self.text,
+        }
+    }
+
     fn set(&mut self, option: &str) -> Option<()> {
         let has_files = matches!(self.system, System::Files | System::LarderMount);
         match option.split_once('=') {
