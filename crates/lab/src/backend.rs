@@ -14,6 +14,7 @@ pub mod directory;
 pub mod ground;
 pub mod larder;
 pub mod postgres;
+pub mod s3;
 pub mod spec;
 pub mod sqlite;
 

@@ -4,6 +4,7 @@ use crate::backend::Backend;
 use crate::backend::directory::Directory;
 use crate::backend::larder::{Larder, mounted};
 use crate::backend::postgres::{Cluster, Postgres};
+use crate::backend::s3::S3;
 use crate::backend::spec::{Spec, System, Where};
 use crate::backend::sqlite::Sqlite;
 use crate::error::{Error, Result, Said};
@@ -232,6 +233,10 @@ impl Subject {
         let backend: Box<dyn Backend> = match spec.system {
             System::Files => Box::new(Directory::create(place, spec)?),
             System::Sqlite => Box::new(Sqlite::create(place, spec)?),
+            System::S3 => match &spec.place {
+                Where::Server(url) => Box::new(S3::connect(url)?),
+                _ => return Err(Error::failed("a bucket needs an address")),
+            },
             System::Postgres => Box::new(match &spec.place {
                 Where::Server(url) => Postgres::connect(url, spec.is_large_objects, volume_bytes)?,
                 _ => Postgres::create(place, spec.is_large_objects, volume_bytes)?,

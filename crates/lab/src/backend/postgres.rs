@@ -192,9 +192,9 @@ impl Postgres {
 
     /// On a server that runs, in a table of our own.
     pub fn connect(url: &str, is_large_objects: bool, volume_bytes: u64) -> Result<Postgres> {
-        let config: Config = url.parse().map_err(|error| {
-            Error::failed(format!("this is no address of a server: {error}"))
-        })?;
+        let config: Config = url
+            .parse()
+            .map_err(|error| Error::failed(format!("this is no address of a server: {error}")))?;
         if let Err(error) = config.connect(NoTls) {
             return Err(Error::cannot(format!(
                 "no PostgreSQL answers ({}); start it, or name the backend 'postgres', which runs a private server on a \

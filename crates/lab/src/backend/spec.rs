@@ -4,7 +4,7 @@
 //! ext4  ext4-1k  xfs  btrfs  ntfs-64k  fat32  …   files on a volume of that filesystem, its block behind the dash
 //! sqlite  postgres  postgres-lo  larder  larder-mount      on an ext4 volume; on another with sqlite@xfs, larder@btrfs-4k
 //! dir:PATH  mount:PATH  sqlite:PATH  postgres:PATH  larder:PATH   in a place that exists
-//! postgres:URL                                             on a server that runs
+//! postgres:URL  s3:URL                                     on a server that runs
 //! +OPTION behind any of them: +bare (files without rows), +page=64k, +rollback (SQLite)
 //! ```
 
@@ -22,6 +22,8 @@ pub enum System {
     Sqlite,
     /// PostgreSQL.
     Postgres,
+    /// A bucket of an S3-compatible store.
+    S3,
     /// Larder by its API.
     Larder,
     /// Files on a mount of Larder.
@@ -83,7 +85,7 @@ impl Spec {
             let filesystems: Vec<&str> = Filesystem::names().collect();
             Error::failed(format!(
                 "'{text}' is no backend; there are {} (with -BLOCK), sqlite, postgres, postgres-lo, larder, larder-mount \
-                 (with @FILESYSTEM), and dir:PATH, mount:PATH, sqlite:PATH, postgres:PATH, postgres:URL, larder:PATH",
+                 (with @FILESYSTEM), and dir:PATH, mount:PATH, sqlite:PATH, postgres:PATH, postgres:URL, larder:PATH, s3:URL",
                 filesystems.join(", ")
             ))
         };
@@ -93,10 +95,12 @@ impl Spec {
                     "dir" | "mount" => System::Files,
                     "sqlite" => System::Sqlite,
                     "postgres" | "postgres-lo" => System::Postgres,
+                    "s3" => System::S3,
                     "larder" => System::Larder,
                     _ => return Err(unknown()),
                 };
                 let place = match system {
+                    System::S3 => Where::Server(path.to_owned()),
                     System::Postgres if !is_directory(path) => Where::Server(path.to_owned()),
                     _ => Where::Path(path.into()),
                 };

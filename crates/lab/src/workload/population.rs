@@ -263,10 +263,10 @@ impl Population {
     }
 
     /// Figures of the writes since this was last called: rates and times, and what the devices wrote for them
-    /// since `before`.
+    /// since `before`, up to when everything was at rest.
     pub fn write_figures(
         &mut self,
-        work: &Work<'_>,
+        work: &mut Work<'_>,
         before: &Traffic,
         writers: u32,
     ) -> Result<Vec<(String, f64)>> {
@@ -275,6 +275,8 @@ impl Population {
         let bytes = writes.bytes() as f64;
         let mut figures = Vec::new();
         if work.subject.ground().has_device() && bytes > 0.0 {
+            // What is still in memory was written for these, too.
+            work.subject.cold()?;
             let traffic = work.subject.ground().traffic()?.since(before);
             figures.extend([
                 (
@@ -424,7 +426,7 @@ fn in_threads<I: Sync, O: Send>(
     };
     let mut outcomes = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.min(items.len()))
-            .map(|_| scope.spawn(&work))
+            .map(|_| scope.spawn(work))
             .collect();
         let join = |worker: thread::ScopedJoinHandle<'_, _>| match worker.join() {
             Ok(done) => done,
