@@ -19,6 +19,7 @@ pub mod spec;
 pub mod sqlite;
 
 use crate::error::Result;
+use crate::measure::holes::Histogram;
 use crate::measure::layout::Layout;
 use crate::measure::markers::Pages;
 use ::larder::AlignedBuf;
@@ -77,6 +78,11 @@ pub trait Backend: Send + Sync {
     /// What lies between the pages of an object.
     fn pages(&self) -> Pages {
         Pages::default()
+    }
+
+    /// The holes of its free space; `None`: it does not tell.
+    fn holes(&self) -> Result<Option<Histogram>> {
+        Ok(None)
     }
 
     /// Where the objects lie, as the backend or its filesystem tells, in their own addresses; with the name of the

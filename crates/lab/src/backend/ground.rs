@@ -181,6 +181,14 @@ impl Ground {
         matches!(self.kind, GroundKind::Volumes { .. })
     }
 
+    /// The filesystem of the volume; `None` without.
+    pub fn filesystem(&self) -> Option<Filesystem> {
+        match &self.kind {
+            GroundKind::Volumes { data, .. } => Some(data.filesystem()),
+            _ => None,
+        }
+    }
+
     /// What the devices did so far; zeros without.
     pub fn traffic(&self) -> Result<Traffic> {
         match &self.kind {

@@ -4,6 +4,7 @@ use crate::age::StorageAge;
 use crate::backend::ground::Traffic;
 use crate::backend::{Backend, Put};
 use crate::error::{Error, Kind, Result, Said};
+use crate::measure::holes;
 use crate::measure::latency::Latencies;
 use crate::measure::layout::{Fragments, Layout};
 use crate::measure::markers::{self, Wanted};
@@ -326,12 +327,25 @@ impl Population {
         }
         let pages = work.subject.backend().pages();
         let (pattern, live) = (work.pattern, &self.live);
+        let mut holes = work.subject.backend().holes()?;
+        // Of files, the filesystem's free space is the pool.
+        let has_files = matches!(&told, Some(("fiemap", _)));
+        let filesystem = work.subject.ground().filesystem().filter(|_| has_files);
         let found = work.subject.at_rest(|raw| {
+            if let (Some(filesystem), [device]) = (filesystem, raw) {
+                holes = holes::of_device(filesystem, device)?;
+            }
             Ok(match raw.is_empty() {
                 true => None,
                 false => Some(markers::scan(raw, &pattern, live, pages)?),
             })
         })?;
+        figures.extend(
+            holes
+                .into_iter()
+                .flatten()
+                .map(|(power, count)| (format!("hole_blocks_log2.{power}"), count as f64)),
+        );
         let mut order = keys.clone();
         work.random.shuffle(&mut order);
         order.truncate(rest.reads_max);
