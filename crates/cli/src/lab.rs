@@ -134,7 +134,7 @@ fn tell_case(label: &str, records: &[Record], out: &mut Output) -> Result<()> {
             })
             .collect();
         if !cells.is_empty() {
-            out.line(&format!("  age {age}: {}", cells.join(", ")))?;
+            out.line(&format!("  age {age:.2}: {}", cells.join(", ")))?;
         }
     }
     out.flush()
