@@ -17,7 +17,7 @@ pub struct Tool {
     pub why: &'static str,
 }
 
-const TOOLS: [Tool; 5] = [
+const TOOLS: [Tool; 8] = [
     Tool {
         program: "fusermount3",
         package: "fuse3",
@@ -43,6 +43,21 @@ const TOOLS: [Tool; 5] = [
         package: "git",
         why: "clones onto a mount",
     },
+    Tool {
+        program: "/usr/sbin/mkfs.xfs",
+        package: "xfsprogs",
+        why: "makes volumes of the laboratory",
+    },
+    Tool {
+        program: "/usr/sbin/mkfs.btrfs",
+        package: "btrfs-progs",
+        why: "makes volumes of the laboratory",
+    },
+    Tool {
+        program: "ntfs-3g",
+        package: "ntfs-3g",
+        why: "serves volumes of the laboratory",
+    },
 ];
 
 /// The parts of the toolchain that the checks call: `(cargo subcommand, rustup component)`.
@@ -57,6 +72,8 @@ pub fn run() -> Outcome {
         }
     }
     packages(&TOOLS)?;
+    // The laboratory's tests run a private server.
+    find_postgres()?;
     match std::fs::metadata("/dev/fuse") {
         Ok(_) => Ok(()),
         Err(error) => Err(format!(

@@ -166,6 +166,18 @@ fn tell_case(label: &str, records: &[Record], out: &mut Output) -> Result<()> {
         ("log_amplification", "in the log"),
     ];
     out.line(label)?;
+    for record in records {
+        // What is told by action: the experiment `cluster`.
+        if let Some(action) = record.case.get("action") {
+            let after = record.case.get("transactions");
+            let after =
+                after.map_or_else(String::new, |count| format!(" after {count} transactions"));
+            out.line(&format!(
+                "  {action}{after}: {} {:.2}",
+                record.measure, record.value
+            ))?;
+        }
+    }
     let mut ages: Vec<f64> = records.iter().map(|record| record.age).collect();
     ages.sort_by(f64::total_cmp);
     ages.dedup();
@@ -173,13 +185,16 @@ fn tell_case(label: &str, records: &[Record], out: &mut Output) -> Result<()> {
         let cells: Vec<String> = COLUMNS
             .iter()
             .filter_map(|(measure, title)| {
-                let is_it = |record: &&Record| record.age == age && record.measure == *measure;
+                let is_it = |record: &&Record| {
+                    let is_whole = !record.case.contains_key("cycle");
+                    record.age == age && record.measure == *measure && is_whole
+                };
                 let value = records.iter().find(is_it)?.value;
                 Some(format!("{title} {value:.2}"))
             })
             .collect();
         if !cells.is_empty() {
-            out.line(&format!("  age {age}: {}", cells.join(", ")))?;
+            out.line(&format!("  age {age:.2}: {}", cells.join(", ")))?;
         }
     }
     out.flush()
@@ -248,6 +263,12 @@ fn request_of(args: &LabRunArgs) -> larder_lab::error::Result<Request> {
     request.reads_max = args.reads.unwrap_or(request.reads_max);
     request.rounds = args.rounds.unwrap_or(request.rounds);
     request.seed = args.seed.unwrap_or(request.seed);
+    request.cycles = args.cycles.unwrap_or(request.cycles);
+    request.transactions = args.transactions.unwrap_or(request.transactions);
+    request.statements = args.statements.unwrap_or(request.statements);
+    request.commits = args.commits.unwrap_or(request.commits);
+    request.looks = args.looks.unwrap_or(request.looks);
+    request.source = args.repository.clone().or_else(|| args.trace.clone());
     Ok(request)
 }
 
@@ -266,6 +287,10 @@ impl From<crate::args::LabExperiment> for Experiment {
             LabExperiment::BreakEven => Experiment::BreakEven,
             LabExperiment::Volume => Experiment::Volume,
             LabExperiment::WriteSize => Experiment::WriteSize,
+            LabExperiment::Dbfs => Experiment::Dbfs,
+            LabExperiment::Cluster => Experiment::Cluster,
+            LabExperiment::Git => Experiment::Git,
+            LabExperiment::Trace => Experiment::Trace,
         }
     }
 }
@@ -288,6 +313,8 @@ fn this_program() -> Result<PathBuf> {
 fn command_line() -> String {
     let arguments = std::env::args_os().skip(1);
     let words = arguments.map(|word| match word.to_string_lossy() {
+        // An address may hold a password, and this goes into the run.
+        address if address.contains("://") => "ADDRESS".to_owned(),
         plain if !plain.contains([' ', '\'']) => plain.into_owned(),
         other => format!("'{}'", other.replace('\'', "'\\''")),
     });

@@ -13,14 +13,17 @@
 pub mod directory;
 pub mod ground;
 pub mod larder;
+pub mod postgres;
+pub mod s3;
 pub mod spec;
 pub mod sqlite;
 
 use crate::error::Result;
+use crate::measure::holes::Histogram;
 use crate::measure::layout::Layout;
 use crate::measure::markers::Pages;
 use ::larder::AlignedBuf;
-pub use ground::{Site, Subject};
+pub use ground::{Ground, Site, Subject};
 pub use spec::Spec;
 
 /// How an object is written.
@@ -59,6 +62,11 @@ pub trait Backend: Send + Sync {
     /// Lets go of everything, so that the volume can be unmounted. Only [`Backend::open`] may follow.
     fn close(&mut self) -> Result<()>;
 
+    /// Removes what is left where the ground does not go with the subject, and closes.
+    fn end(&mut self) -> Result<()> {
+        self.close()
+    }
+
     /// Opens what was closed.
     fn open(&mut self) -> Result<()>;
 
@@ -70,6 +78,11 @@ pub trait Backend: Send + Sync {
     /// What lies between the pages of an object.
     fn pages(&self) -> Pages {
         Pages::default()
+    }
+
+    /// The holes of its free space; `None`: it does not tell.
+    fn holes(&self) -> Result<Option<Histogram>> {
+        Ok(None)
     }
 
     /// Where the objects lie, as the backend or its filesystem tells, in their own addresses; with the name of the

@@ -2,6 +2,7 @@
 
 pub mod device;
 pub mod fiemap;
+pub mod holes;
 pub mod latency;
 pub mod layout;
 pub mod markers;

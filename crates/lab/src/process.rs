@@ -11,9 +11,28 @@ use std::time::{Duration, Instant};
 
 /// Runs a program and returns what it prints; an exit code other than 0 is an error with what it complains about.
 pub fn output(program: &str, arguments: &[&OsStr]) -> Result<String> {
-    let output = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
+    let mut command = Command::new(program);
+    command.args(arguments);
+    run(command)
+}
+
+/// The same with a file to read from, which was just written.
+pub fn answer(program: &str, arguments: &[&OsStr], mut asked: File) -> Result<String> {
+    asked.rewind()?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(asked);
+    finish(command)
+}
+
+/// The same, of a command with an environment or user of its own.
+pub fn run(mut command: Command) -> Result<String> {
+    command.stdin(Stdio::null());
+    finish(command)
+}
+
+fn finish(mut command: Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
         .process_group(0)
         .output()
         .map_err(|error| Error::cannot(format!("'{program}' does not run: {error}")))?;
@@ -115,6 +134,11 @@ impl Server {
             std::thread::sleep(Duration::from_millis(3));
         }
         Ok(())
+    }
+
+    /// Asks it to end and waits for that.
+    pub fn end(mut self) -> Result<()> {
+        self.finish(false)
     }
 
     /// Waits for an end that something else brings about.

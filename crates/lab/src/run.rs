@@ -1,6 +1,6 @@
 //! A run: the cases of an experiment, one after the other, each recorded when it is complete.
 //!
-//! * `RUN-1` A case is in the records wholly, its last record being `seconds`, or it is measured again when the run goes
+//! * `RUN-1` A case is in the records wholly, its last record being `case_seconds`, or it is measured again when the run goes
 //!   on: what a crash or ^C left of it is cut off.
 //! * `RUN-2` All backends of a case see the same operations. From round to round their order turns, so that what the
 //!   machine does beside falls on each of them.
@@ -9,18 +9,21 @@
 mod machine;
 pub mod request;
 
-use crate::backend::{Site, Spec, Subject};
+use crate::backend::{Ground, Site, Spec, Subject};
 use crate::error::{Error, Kind, Result, Said};
 use crate::measure::device::load_average;
 use crate::pattern::Pattern;
 use crate::results::{self, Appender, Header, Record};
 use crate::sizes::Random;
-use crate::workload::Work;
-pub use request::{Case, Experiment, Request};
+use crate::workload::{Figure, Work};
+pub use request::{Case, Experiment, Request, Workload};
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
+
+/// The last record of a case (`RUN-1`).
+const END: &str = "case_seconds";
 
 /// Where a run happens, and what it is called.
 #[derive(Debug, Clone)]
@@ -97,12 +100,12 @@ pub fn run(
             Ok(()) => backends.push(spec.clone()),
             Err(error) if error.kind == Kind::Cannot => {
                 on_event(Event::Cannot {
-                    backend: spec.text.clone(),
+                    backend: spec.shown().to_owned(),
                     reason: error.text.clone(),
                 });
                 header
                     .machine
-                    .insert(format!("cannot {}", spec.text), error.text);
+                    .insert(format!("cannot {}", spec.shown()), error.text);
             }
             Err(error) => return Err(error),
         }
@@ -112,7 +115,7 @@ pub fn run(
             "none of these backends can be made here; 'larder lab list' says what can",
         ));
     }
-    let cases = request.cases(&backends);
+    let cases = request.cases(&backends)?;
     let (mut appender, done) = begin(&circumstances.out, &header)?;
     let is_done = |case: &Case| done.iter().any(|record| case.is_of(record));
     let weight = |case: &Case| case.weight();
@@ -165,34 +168,53 @@ fn measure(
 ) -> Result<Vec<Record>> {
     let started = Instant::now();
     let mut records = Vec::new();
-    let mut note = |age: f64, measure: &str, value: f64| {
+    let mut note = |figure: Figure<'_>| {
+        let extra = figure.extra.iter();
+        let extra = extra.map(|(name, value)| ((*name).to_owned(), value.clone()));
         records.push(Record {
             experiment: case.experiment.name().to_owned(),
             backend: case.spec.name.clone(),
-            case: case.parameters.clone(),
+            case: case.parameters.clone().into_iter().chain(extra).collect(),
             round: case.round,
-            age,
-            measure: measure.to_owned(),
-            value,
+            age: figure.age,
+            measure: figure.measure.to_owned(),
+            value: figure.value,
             load: load_average()?,
         });
         Ok(())
     };
     // RUN-2
     let seed = case.seed(seed);
-    let mut subject = Subject::make(&case.spec, site, case.volume_bytes)?;
-    let mut work = Work {
-        subject: &mut subject,
-        pattern: Pattern::new(seed),
-        random: Random::with_seed(seed),
-        stop,
-        on_progress,
-        on_figure: &mut note,
-    };
-    case.workload.run(&mut work)?;
-    subject.end()?;
+    let random = Random::with_seed(seed);
+    let volume_bytes = case.workload.volume_bytes();
+    if let Workload::Transactions(transactions, _) = &case.workload {
+        let ground = Ground::make(&case.spec, site, volume_bytes)?;
+        transactions.run(ground, random, stop, on_progress, &mut note)?;
+    } else {
+        let mut subject = Subject::make(&case.spec, site, volume_bytes)?;
+        let mut work = Work {
+            subject: &mut subject,
+            pattern: Pattern::new(seed),
+            random,
+            stop,
+            on_progress,
+            on_figure: &mut note,
+        };
+        match &case.workload {
+            Workload::Age(aging) => aging.run(&mut work)?,
+            Workload::Cycles(cycles) => cycles.run(&mut work)?,
+            Workload::Replay(replay) => replay.run(&mut work)?,
+            Workload::Transactions(..) => unreachable!("it has no subject"),
+        }
+        subject.end()?;
+    }
     // RUN-1
-    note(0.0, "seconds", started.elapsed().as_secs_f64())?;
+    note(Figure {
+        age: 0.0,
+        extra: &[],
+        measure: END,
+        value: started.elapsed().as_secs_f64(),
+    })?;
     Ok(records)
 }
 
@@ -216,7 +238,7 @@ fn begin(out: &Path, header: &Header) -> Result<(Appender, Vec<Record>)> {
             found.header.command
         )));
     }
-    let is_end = |record: &Record| record.measure == "seconds";
+    let is_end = |record: &Record| record.measure == END;
     let complete = found
         .records
         .iter()

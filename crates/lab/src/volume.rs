@@ -4,7 +4,8 @@
 //! namespace of our own.
 //!
 //! * `VOLUME-1` Nothing of a volume outlives the process that made it, however that ends: the kernel takes the mounts
-//!   with the namespace, the device with its last user, the image with the device.
+//!   with the namespace, the device with its last user, the image with the device. SIGKILL leaves empty directories,
+//!   where the mount points were.
 //! * `VOLUME-2` What is read after [`Volume::at_rest`] comes from the device: neither the filesystem nor the host has
 //!   it in memory.
 //!

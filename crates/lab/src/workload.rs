@@ -8,7 +8,10 @@
 //! Time is taken around calls of the backend only: making and comparing bytes does not count.
 
 pub mod age;
+pub mod cluster;
+pub mod dbfs;
 pub mod population;
+pub mod trace;
 
 use crate::backend::Subject;
 use crate::error::{Error, Kind, Result};
@@ -31,8 +34,21 @@ pub struct Work<'a> {
     pub stop: &'a AtomicBool,
     /// Hears what share of the case is done.
     pub on_progress: &'a mut dyn FnMut(f64),
-    /// Hears figures: storage age, measure, value.
-    pub on_figure: &'a mut dyn FnMut(f64, &str, f64) -> Result<()>,
+    /// Hears figures.
+    pub on_figure: &'a mut dyn FnMut(Figure<'_>) -> Result<()>,
+}
+
+/// One figure.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figure<'a> {
+    /// Storage age.
+    pub age: f64,
+    /// Parameters beside those of the case.
+    pub extra: &'a [(&'a str, String)],
+    /// As in [`crate::results::Record::measure`].
+    pub measure: &'a str,
+    /// In the unit of the measure.
+    pub value: f64,
 }
 
 impl Work<'_> {
@@ -49,9 +65,29 @@ impl Work<'_> {
 
     /// Several figures of one moment.
     pub fn figures(&mut self, age: f64, figures: Vec<(String, f64)>) -> Result<()> {
+        self.figures_of(age, &[], figures)
+    }
+
+    /// The same with parameters beside those of the case.
+    pub fn figures_of(
+        &mut self,
+        age: f64,
+        extra: &[(&str, String)],
+        figures: Vec<(String, f64)>,
+    ) -> Result<()> {
         for (measure, value) in figures {
-            (self.on_figure)(age, &measure, value)?;
+            (self.on_figure)(Figure {
+                age,
+                extra,
+                measure: &measure,
+                value,
+            })?;
         }
         Ok(())
+    }
+
+    /// One figure.
+    pub fn figure(&mut self, age: f64, measure: &str, value: f64) -> Result<()> {
+        self.figures(age, vec![(measure.to_owned(), value)])
     }
 }

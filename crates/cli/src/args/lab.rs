@@ -24,8 +24,9 @@ pub(crate) enum LabVerb {
 Lists are separated by commas; there is a case for each combination. Volumes are made on loop images (as root); nothing
 is left of them. The defaults take at most 3 minutes and 3 GB.
 
-BACKENDS: ext2 ext3 ext4 xfs btrfs ntfs fat32, also with a block: ext4-1k, ntfs-64k; sqlite, larder, larder-mount on
-an ext4 volume, or sqlite@xfs; dir:PATH, mount:PATH, sqlite:PATH, larder:PATH in a directory that exists.
+BACKENDS: ext2 ext3 ext4 xfs btrfs ntfs fat32, also with a block: ext4-1k, ntfs-64k; sqlite, postgres, postgres-lo, larder,
+larder-mount on an ext4 volume, or sqlite@xfs; dir:PATH, mount:PATH, sqlite:PATH, postgres:PATH, larder:PATH in a directory
+that exists; postgres:URL, a server that runs.
 Options behind one: +bare (files without rows), +page=64k, +rollback (SQLite). 'larder lab list' says what works here.
 
 Example: larder lab run age --objects 1M --volume 2G --backends larder,ext4,sqlite --ages 0,2,4 --out aging")]
@@ -83,6 +84,27 @@ pub(crate) struct LabRunArgs {
     /// Also where the volume is too small for the objects
     #[arg(long)]
     pub(crate) force: bool,
+    /// dbfs: how often all is written, read and removed [default: 2]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) cycles: Option<u32>,
+    /// cluster: transactions of each action [default: 50]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) transactions: Option<u32>,
+    /// cluster: statements in a transaction [default: 1000]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) statements: Option<u32>,
+    /// git: repository whose history is replayed
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, required_if_eq("experiment", "git"))]
+    pub(crate) repository: Option<PathBuf>,
+    /// git: commits of it, evenly spread, at most [default: 50]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) commits: Option<usize>,
+    /// trace: CSV file with lines put,KEY,BYTES or get,KEY or delete,KEY
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, required_if_eq("experiment", "trace"))]
+    pub(crate) trace: Option<PathBuf>,
+    /// git, trace: how often to look at the store at rest [default: 4]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) looks: Option<u32>,
 }
 
 /// Say which backends and experiments this machine can run, and what is missing for the others
@@ -101,4 +123,12 @@ pub(crate) enum LabExperiment {
     Volume,
     /// What the size of write requests does
     WriteSize,
+    /// File size and concurrency: write, read and remove, again and again
+    Dbfs,
+    /// PostgreSQL's transactions over filesystem and block size; name filesystems as backends
+    Cluster,
+    /// Aging by the history of a git repository
+    Git,
+    /// Aging by a trace of your own
+    Trace,
 }

@@ -2,7 +2,9 @@
 
 use crate::backend::Backend;
 use crate::backend::directory::Directory;
-use crate::backend::larder::Larder;
+use crate::backend::larder::{Larder, mounted};
+use crate::backend::postgres::{Cluster, Postgres};
+use crate::backend::s3::S3;
 use crate::backend::spec::{Spec, System, Where};
 use crate::backend::sqlite::Sqlite;
 use crate::error::{Error, Result, Said};
@@ -51,12 +53,16 @@ impl Site {
 
     /// Whether `spec` can be made here; if not, why and what helps.
     pub fn check(&self, spec: &Spec) -> Result<()> {
+        if spec.system == System::Postgres && !matches!(spec.place, Where::Server(_)) {
+            Cluster::check()?;
+        }
         match &spec.place {
             Where::Volume(filesystem) => {
                 self.mounts()?;
                 filesystem.check()
             }
             Where::Path(path) if path.is_dir() => Ok(()),
+            Where::Server(_) => Ok(()),
             Where::Path(path) => Err(Error::cannot(format!(
                 "'{}' is no directory; make it first",
                 path.display()
@@ -76,7 +82,14 @@ pub struct Place {
     pub mounts: PathBuf,
 }
 
-enum Ground {
+/// Where a backend's bytes lie.
+pub struct Ground {
+    kind: GroundKind,
+    /// Where a backend puts things on it.
+    pub place: Place,
+}
+
+enum GroundKind {
     Volumes {
         data: Box<Volume>,
         log: Box<Volume>,
@@ -85,6 +98,8 @@ enum Ground {
     },
     /// A directory of our own in a place that exists.
     Directory(TempDir),
+    /// A server, whose bytes nobody shows us.
+    Server,
 }
 
 /// What the devices of a subject did.
@@ -106,20 +121,17 @@ impl Traffic {
     }
 }
 
-/// A backend on its ground.
-pub struct Subject {
-    // First: it has files open on the ground.
-    backend: Box<dyn Backend>,
-    ground: Ground,
-    place: Place,
-}
-
-impl Subject {
-    /// Makes the backend, empty, on a volume of `volume_bytes`, or in the place that the spec names.
-    pub fn make(spec: &Spec, site: &Site, volume_bytes: u64) -> Result<Subject> {
+impl Ground {
+    /// The place that `spec` names: new volumes, one of them of `volume_bytes`, or a new directory.
+    pub fn make(spec: &Spec, site: &Site, volume_bytes: u64) -> Result<Ground> {
         site.check(spec)?;
         let mountpoints = site.mountpoints.path();
-        let (ground, place) = match &spec.place {
+        let place = |data: &Path, log: &Path| Place {
+            data: data.to_owned(),
+            log: log.to_owned(),
+            mounts: mountpoints.to_owned(),
+        };
+        let ground = match &spec.place {
             Where::Volume(filesystem) => {
                 let make = |filesystem, bytes, name: &str| {
                     let mountpoint = mountpoints.join(name);
@@ -129,65 +141,135 @@ impl Subject {
                     .ok_or_else(|| Error::failed("there is no filesystem for logs"))?;
                 let data = make(*filesystem, volume_bytes, "volume")?;
                 let log = make(log, LOG_VOLUME_BYTES, "log")?;
-                let place = Place {
-                    data: data.mountpoint().join("store"),
-                    log: log.mountpoint().to_owned(),
-                    mounts: mountpoints.to_owned(),
-                };
-                let ground = Ground::Volumes {
-                    empty_bytes: used_bytes(data.mountpoint())?,
-                    data: Box::new(data),
-                    log: Box::new(log),
-                };
-                (ground, place)
+                Ground {
+                    place: place(&data.mountpoint().join("store"), log.mountpoint()),
+                    kind: GroundKind::Volumes {
+                        empty_bytes: used_bytes(data.mountpoint())?,
+                        data: Box::new(data),
+                        log: Box::new(log),
+                    },
+                }
             }
             Where::Path(path) => {
                 let own = tempfile::Builder::new()
                     .prefix("larder-lab-")
                     .tempdir_in(path)
                     .said(|| path.display().to_string())?;
-                let place = Place {
-                    data: own.path().join("store"),
-                    log: own.path().join("log"),
-                    mounts: mountpoints.to_owned(),
-                };
+                // Servers of databases may run as somebody else.
+                fs::set_permissions(own.path(), fs::Permissions::from_mode(0o755))?;
+                let place = place(&own.path().join("store"), &own.path().join("log"));
                 fs::create_dir(&place.log)?;
-                (Ground::Directory(own), place)
+                Ground {
+                    place,
+                    kind: GroundKind::Directory(own),
+                }
             }
+            Where::Server(_) => Ground {
+                place: place(mountpoints, mountpoints),
+                kind: GroundKind::Server,
+            },
         };
-        fs::create_dir(&place.data).said(|| place.data.display().to_string())?;
+        if !matches!(ground.kind, GroundKind::Server) {
+            let data = &ground.place.data;
+            fs::create_dir(data).said(|| data.display().to_string())?;
+        }
+        Ok(ground)
+    }
+
+    /// Whether it is volumes, whose devices can be counted and scanned.
+    pub fn has_device(&self) -> bool {
+        matches!(self.kind, GroundKind::Volumes { .. })
+    }
+
+    /// The filesystem of the volume; `None` without.
+    pub fn filesystem(&self) -> Option<Filesystem> {
+        match &self.kind {
+            GroundKind::Volumes { data, .. } => Some(data.filesystem()),
+            _ => None,
+        }
+    }
+
+    /// What the devices did so far; zeros without.
+    pub fn traffic(&self) -> Result<Traffic> {
+        match &self.kind {
+            GroundKind::Volumes { data, log, .. } => Ok(Traffic {
+                data: Counters::read(&data.stat_file())?,
+                log: Counters::read(&log.stat_file())?,
+            }),
+            _ => Ok(Traffic::default()),
+        }
+    }
+
+    /// Calls `visit` with what raw bytes there are (the device, or the files of a database), while nothing of them is
+    /// in memory. Nobody has anything open on it.
+    pub fn at_rest<T>(&mut self, visit: impl FnOnce(&[&Path]) -> Result<T>) -> Result<T> {
+        match &mut self.kind {
+            GroundKind::Volumes { data, .. } => data.at_rest(|device| visit(&[device])),
+            GroundKind::Directory(own) => {
+                let mut files = Vec::new();
+                collect_files(own.path(), &mut files)?;
+                for file in &files {
+                    let opened = File::open(file).said(|| file.display().to_string())?;
+                    opened.sync_all()?;
+                    rustix::fs::fadvise(&opened, 0, None, Advice::DontNeed)?;
+                }
+                // Databases have few files; where each object is a file, there is no raw device here.
+                let objects = self.place.data.join("objects");
+                let is_raw = |file: &&PathBuf| {
+                    file.starts_with(&self.place.data) && !file.starts_with(&objects)
+                };
+                let raw: Vec<&Path> = files.iter().filter(is_raw).map(PathBuf::as_path).collect();
+                visit(&raw)
+            }
+            GroundKind::Server => visit(&[]),
+        }
+    }
+}
+
+/// A backend on its ground.
+pub struct Subject {
+    // First: it has files open on the ground.
+    backend: Box<dyn Backend>,
+    ground: Ground,
+}
+
+impl Subject {
+    /// Makes the backend, empty, on a volume of `volume_bytes`, or in the place that the spec names.
+    pub fn make(spec: &Spec, site: &Site, volume_bytes: u64) -> Result<Subject> {
+        let ground = Ground::make(spec, site, volume_bytes)?;
+        let place = &ground.place;
         let backend: Box<dyn Backend> = match spec.system {
-            System::Files => Box::new(Directory::create(&place, spec)?),
-            System::Sqlite => Box::new(Sqlite::create(&place, spec)?),
+            System::Files => Box::new(Directory::create(place, spec)?),
+            System::Sqlite => Box::new(Sqlite::create(place, spec)?),
+            System::S3 => match &spec.place {
+                Where::Server(url) => Box::new(S3::connect(url)?),
+                _ => return Err(Error::failed("a bucket needs an address")),
+            },
+            System::Postgres => Box::new(match &spec.place {
+                Where::Server(url) => Postgres::connect(url, spec.is_large_objects, volume_bytes)?,
+                _ => Postgres::create(place, spec.is_large_objects, volume_bytes)?,
+            }),
             System::Larder => {
-                let capacity = matches!(ground, Ground::Directory(_)).then_some(volume_bytes);
-                Box::new(Larder::create(&place, capacity)?)
+                let capacity = (!ground.has_device()).then_some(volume_bytes);
+                Box::new(Larder::create(place, capacity)?)
             }
-            System::LarderMount => Box::new(crate::backend::larder::mounted(
-                &place,
-                &site.program,
-                spec,
-            )?),
+            System::LarderMount => Box::new(mounted(place, &site.program, spec)?),
         };
-        Ok(Subject {
-            backend,
-            ground,
-            place,
-        })
+        Ok(Subject { backend, ground })
     }
 
     /// A backend of one's own in a directory of one's own, without a device that could be looked at; for tests.
     pub fn of(backend: Box<dyn Backend>, directory: TempDir) -> Subject {
-        let place = Place {
-            data: directory.path().to_owned(),
-            log: directory.path().to_owned(),
-            mounts: directory.path().to_owned(),
+        let path = directory.path().to_owned();
+        let ground = Ground {
+            place: Place {
+                data: path.clone(),
+                log: path.clone(),
+                mounts: path,
+            },
+            kind: GroundKind::Directory(directory),
         };
-        Subject {
-            backend,
-            ground: Ground::Directory(directory),
-            place,
-        }
+        Subject { backend, ground }
     }
 
     /// The backend.
@@ -195,31 +277,20 @@ impl Subject {
         &*self.backend
     }
 
-    /// Whether the backend lies on volumes whose devices can be counted and scanned.
-    pub fn has_device(&self) -> bool {
-        matches!(self.ground, Ground::Volumes { .. })
-    }
-
-    /// What the devices did so far; zeros without.
-    pub fn traffic(&self) -> Result<Traffic> {
-        match &self.ground {
-            Ground::Volumes { data, log, .. } => Ok(Traffic {
-                data: Counters::read(&data.stat_file())?,
-                log: Counters::read(&log.stat_file())?,
-            }),
-            Ground::Directory(_) => Ok(Traffic::default()),
-        }
+    /// Its ground.
+    pub fn ground(&self) -> &Ground {
+        &self.ground
     }
 
     /// Bytes that the backend holds on the volume, over those of an empty filesystem; `None` without a volume.
     pub fn held_bytes(&self) -> Result<Option<u64>> {
-        match &self.ground {
-            Ground::Volumes {
+        match &self.ground.kind {
+            GroundKind::Volumes {
                 data, empty_bytes, ..
             } => Ok(Some(
                 used_bytes(data.mountpoint())?.saturating_sub(*empty_bytes),
             )),
-            Ground::Directory(_) => Ok(None),
+            _ => Ok(None),
         }
     }
 
@@ -228,40 +299,18 @@ impl Subject {
         if let Some(bytes) = self.backend.available_bytes()? {
             return Ok(bytes);
         }
-        match &self.ground {
-            Ground::Volumes { data, .. } => free_bytes(data.mountpoint()),
-            Ground::Directory(own) => Ok(free_bytes(own.path())?.min(volume_bytes)),
+        match &self.ground.kind {
+            GroundKind::Volumes { data, .. } => free_bytes(data.mountpoint()),
+            GroundKind::Directory(own) => Ok(free_bytes(own.path())?.min(volume_bytes)),
+            GroundKind::Server => Ok(volume_bytes),
         }
     }
 
-    /// Puts everything at rest: nothing is open, nothing in memory. Calls `visit` with what raw bytes there are (the
-    /// device, or the files of a database), and opens the backend again.
+    /// Puts everything at rest: nothing is open, nothing in memory. Calls `visit` with what raw bytes there are, and
+    /// opens the backend again.
     pub fn at_rest<T>(&mut self, visit: impl FnOnce(&[&Path]) -> Result<T>) -> Result<T> {
         self.backend.close()?;
-        let visited = match &mut self.ground {
-            Ground::Volumes { data, .. } => data.at_rest(|device| visit(&[device]))?,
-            Ground::Directory(own) => {
-                let mut files = Vec::new();
-                collect_files(own.path(), &mut files)?;
-                for file in &files {
-                    let opened = File::open(file).said(|| file.display().to_string())?;
-                    opened.sync_all()?;
-                    rustix::fs::fadvise(&opened, 0, None, Advice::DontNeed)?;
-                }
-                // Databases have few files; a file each has no raw device here.
-                let is_database =
-                    |file: &&PathBuf| !file.starts_with(self.place.data.join("objects"));
-                let raw: Vec<&Path> = files
-                    .iter()
-                    .filter(is_database)
-                    .filter(|file| {
-                        !file.starts_with(&self.place.log) || self.place.log == self.place.data
-                    })
-                    .map(PathBuf::as_path)
-                    .collect();
-                visit(&raw)?
-            }
-        };
+        let visited = self.ground.at_rest(visit)?;
         self.backend.open()?;
         Ok(visited)
     }
@@ -273,7 +322,7 @@ impl Subject {
 
     /// Ends it in good order.
     pub fn end(mut self) -> Result<()> {
-        self.backend.close()
+        self.backend.end()
     }
 }
 

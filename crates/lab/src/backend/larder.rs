@@ -5,6 +5,7 @@ use crate::backend::ground::Place;
 use crate::backend::spec::Spec;
 use crate::backend::{Backend, Put};
 use crate::error::{Error, Result, Said};
+use crate::measure::holes::{self, Histogram};
 use crate::measure::layout::Layout;
 use crate::process::{self, Server};
 use larder::format::limits::BLOCK_BYTES;
@@ -131,6 +132,14 @@ impl Backend for Larder {
 
     fn available_bytes(&self) -> Result<Option<u64>> {
         Ok(Some(self.database()?.space()?.available_bytes))
+    }
+
+    fn holes(&self) -> Result<Option<Histogram>> {
+        let mut histogram = Histogram::new();
+        for (bytes, count) in self.database()?.frag()?.hole_histogram {
+            holes::add(&mut histogram, bytes, count);
+        }
+        Ok(Some(histogram))
     }
 
     fn layouts(&self, keys: &[u64]) -> Result<Option<(&'static str, Vec<Layout>)>> {

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! ext4  ext4-1k  xfs  btrfs  ntfs-64k  fat32  …   files on a volume of that filesystem, its block behind the dash
-//! sqlite  larder  larder-mount                    on an ext4 volume; on another with sqlite@xfs, larder@btrfs-4k
-//! dir:PATH  mount:PATH  sqlite:PATH  larder:PATH  in a place that exists
+//! sqlite  postgres  postgres-lo  larder  larder-mount      on an ext4 volume; on another with sqlite@xfs, larder@btrfs-4k
+//! dir:PATH  mount:PATH  sqlite:PATH  postgres:PATH  larder:PATH   in a place that exists
+//! postgres:URL  s3:URL                                     on a server that runs
 //! +OPTION behind any of them: +bare (files without rows), +page=64k, +rollback (SQLite)
 //! ```
 
+use crate::backend::postgres::is_directory;
 use crate::error::{Error, Result};
 use crate::volume::Filesystem;
 use std::path::PathBuf;
@@ -18,6 +20,10 @@ pub enum System {
     Files,
     /// A BLOB each in SQLite.
     Sqlite,
+    /// PostgreSQL.
+    Postgres,
+    /// A bucket of an S3-compatible store.
+    S3,
     /// Larder by its API.
     Larder,
     /// Files on a mount of Larder.
@@ -31,6 +37,8 @@ pub enum Where {
     Volume(Filesystem),
     /// In a directory that exists.
     Path(PathBuf),
+    /// On a server that runs, at this address.
+    Server(String),
 }
 
 /// A backend by name.
@@ -50,6 +58,8 @@ pub struct Spec {
     pub page_bytes: Option<u32>,
     /// SQLite with a rollback journal in place of the write-ahead log.
     pub is_rollback: bool,
+    /// PostgreSQL's large objects in place of `bytea`.
+    pub is_large_objects: bool,
 }
 
 /// What databases lie on, if nothing else is said.
@@ -58,7 +68,13 @@ const HOST: &str = "ext4";
 impl Spec {
     /// Names of backends that need no path.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        Filesystem::names().chain(["sqlite", "larder", "larder-mount"])
+        Filesystem::names().chain([
+            "sqlite",
+            "postgres",
+            "postgres-lo",
+            "larder",
+            "larder-mount",
+        ])
     }
 
     /// The backend that a text names.
@@ -68,8 +84,8 @@ impl Spec {
         let unknown = || {
             let filesystems: Vec<&str> = Filesystem::names().collect();
             Error::failed(format!(
-                "'{text}' is no backend; there are {} (with -BLOCK), sqlite, larder, larder-mount (with @FILESYSTEM), \
-                 and dir:PATH, mount:PATH, sqlite:PATH, larder:PATH",
+                "'{text}' is no backend; there are {} (with -BLOCK), sqlite, postgres, postgres-lo, larder, larder-mount \
+                 (with @FILESYSTEM), and dir:PATH, mount:PATH, sqlite:PATH, postgres:PATH, postgres:URL, larder:PATH, s3:URL",
                 filesystems.join(", ")
             ))
         };
@@ -78,16 +94,29 @@ impl Spec {
                 let system = match kind {
                     "dir" | "mount" => System::Files,
                     "sqlite" => System::Sqlite,
+                    "postgres" | "postgres-lo" => System::Postgres,
+                    "s3" => System::S3,
                     "larder" => System::Larder,
                     _ => return Err(unknown()),
                 };
-                (system, Where::Path(path.into()), whole.to_owned())
+                let place = match system {
+                    System::S3 => Where::Server(path.to_owned()),
+                    System::Postgres if !is_directory(path) => Where::Server(path.to_owned()),
+                    _ => Where::Path(path.into()),
+                };
+                // An address may hold a password: records name the kind of a server only.
+                let name = match place {
+                    Where::Server(_) => format!("{kind}:server"),
+                    _ => whole.to_owned(),
+                };
+                (system, place, name)
             }
             Some(_) => return Err(unknown()),
             None => {
                 let (kind, host) = whole.split_once('@').unwrap_or((whole, HOST));
                 let system = match kind {
                     "sqlite" => System::Sqlite,
+                    "postgres" | "postgres-lo" => System::Postgres,
                     "larder" => System::Larder,
                     "larder-mount" => System::LarderMount,
                     _ => System::Files,
@@ -114,6 +143,7 @@ impl Spec {
             is_bare: false,
             page_bytes: None,
             is_rollback: false,
+            is_large_objects: kind_of(whole) == "postgres-lo",
         };
         for option in parts {
             spec.set(option).ok_or_else(|| {
@@ -125,6 +155,14 @@ impl Spec {
             spec.name = format!("{}+{option}", spec.name);
         }
         Ok(spec)
+    }
+
+    /// As it was written, without the address of a server, which may hold a password.
+    pub fn shown(&self) -> &str {
+        match self.place {
+            Where::Server(_) => &self.name,
+            _ => &self.text,
+        }
     }
 
     fn set(&mut self, option: &str) -> Option<()> {
@@ -145,6 +183,10 @@ impl Spec {
         }
         Some(())
     }
+}
+
+fn kind_of(whole: &str) -> &str {
+    whole.split([':', '@']).next().unwrap_or(whole)
 }
 
 #[cfg(test)]

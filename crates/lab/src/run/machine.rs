@@ -37,6 +37,9 @@ pub fn describe(work: &Path) -> Result<BTreeMap<String, String>> {
         ("larder".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
         ("sqlite".to_owned(), rusqlite::version().to_owned()),
     ]);
+    if let Some(version) = crate::backend::postgres::version() {
+        machine.insert("postgres".to_owned(), version);
+    }
     for (name, program, argument) in [
         ("xfsprogs", "mkfs.xfs", "-V"),
         ("ntfs-3g", "ntfs-3g", "--version"),

@@ -5,9 +5,13 @@ use crate::backend::{Put, Spec};
 use crate::error::{Error, Result};
 use crate::results::Record;
 use crate::sizes::Sizes;
+use crate::workload::FREE_POOL_OBJECTS_MIN;
 use crate::workload::age::Aging;
-use crate::workload::{FREE_POOL_OBJECTS_MIN, Work};
+use crate::workload::cluster::Transactions;
+use crate::workload::dbfs::Cycles;
+use crate::workload::trace::{Op, Replay, read_history, read_trace};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// The questions of the laboratory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,15 +24,27 @@ pub enum Experiment {
     Volume,
     /// What the size of write requests does.
     WriteSize,
+    /// Files by many threads: write, read, remove.
+    Dbfs,
+    /// PostgreSQL over filesystem and block.
+    Cluster,
+    /// The history of a git repository.
+    Git,
+    /// A trace.
+    Trace,
 }
 
 impl Experiment {
     /// All of them.
-    pub const ALL: [Experiment; 4] = [
+    pub const ALL: [Experiment; 8] = [
         Experiment::Age,
         Experiment::BreakEven,
         Experiment::Volume,
         Experiment::WriteSize,
+        Experiment::Dbfs,
+        Experiment::Cluster,
+        Experiment::Git,
+        Experiment::Trace,
     ];
 
     /// Its name.
@@ -38,7 +54,19 @@ impl Experiment {
             Experiment::BreakEven => "break-even",
             Experiment::Volume => "volume",
             Experiment::WriteSize => "write-size",
+            Experiment::Dbfs => "dbfs",
+            Experiment::Cluster => "cluster",
+            Experiment::Git => "git",
+            Experiment::Trace => "trace",
         }
+    }
+
+    /// Whether objects are replaced at random on a volume that stays as full as it is.
+    fn is_aging(self) -> bool {
+        matches!(
+            self,
+            Experiment::Age | Experiment::BreakEven | Experiment::Volume | Experiment::WriteSize
+        )
     }
 
     /// What it asks, for people.
@@ -48,6 +76,12 @@ impl Experiment {
             Experiment::BreakEven => "below which size a row, above which a file or an extent",
             Experiment::Volume => "how full is too full, and how large the free pool must be",
             Experiment::WriteSize => "what the size of write requests does to the layout",
+            Experiment::Dbfs => {
+                "file size and concurrency: write, read and remove, again and again"
+            }
+            Experiment::Cluster => "PostgreSQL's transactions over filesystem and block size",
+            Experiment::Git => "aging by the history of a git repository (--repository)",
+            Experiment::Trace => "aging by a trace of one's own (--trace)",
         }
     }
 }
@@ -87,6 +121,18 @@ pub struct Request {
     pub seed: u64,
     /// Also where the volume is too small for the objects.
     pub is_forced: bool,
+    /// `dbfs`: how often all is written, read and removed.
+    pub cycles: u32,
+    /// `cluster`: transactions of each action.
+    pub transactions: u32,
+    /// `cluster`: statements in each.
+    pub statements: u32,
+    /// `git`, `trace`: what is replayed.
+    pub source: Option<PathBuf>,
+    /// `git`: commits, at most.
+    pub commits: usize,
+    /// `git`, `trace`: how often to look at the store.
+    pub looks: u32,
 }
 
 impl Request {
@@ -94,7 +140,9 @@ impl Request {
     pub fn new(experiment: Experiment) -> Result<Request> {
         const KIB: u64 = 1024;
         let names: &[&str] = match experiment {
-            Experiment::Age => &["larder", "larder-mount", "ext4", "xfs", "sqlite"],
+            Experiment::Age => &["larder", "ext4", "xfs", "sqlite", "postgres"],
+            Experiment::Dbfs => &["larder", "larder-mount", "ext4"],
+            Experiment::Cluster => &["ext2", "ext3", "ext4", "xfs", "ntfs"],
             _ => &["larder", "ext4", "sqlite"],
         };
         let mut request = Request {
@@ -117,6 +165,12 @@ impl Request {
             rounds: 1,
             seed: 1,
             is_forced: false,
+            cycles: 2,
+            transactions: 50,
+            statements: 1000,
+            source: None,
+            commits: 50,
+            looks: 4,
         };
         match experiment {
             Experiment::Age => {}
@@ -137,6 +191,14 @@ impl Request {
                 request.ages = vec![0.0, 1.0];
                 request.writers = vec![4];
             }
+            Experiment::Dbfs => {
+                request.objects = vec![10_000, 100_000, 1_000_000];
+                request.sizes = vec![Sizes::Constant];
+                request.writers = vec![1, 8];
+                request.occupancies = vec![0.1];
+                request.reads_max = 1000;
+            }
+            Experiment::Cluster | Experiment::Git | Experiment::Trace => {}
         }
         Ok(request)
     }
@@ -168,6 +230,14 @@ impl Request {
         if self.objects.contains(&0) || self.requests.contains(&0) || self.writers.contains(&0) {
             return Err(Error::failed("sizes and numbers of writers begin at 1"));
         }
+        if self.cycles == 0 || self.transactions == 0 || self.statements == 0 || self.looks == 0 {
+            return Err(Error::failed(
+                "numbers of cycles, transactions, statements and looks begin at 1",
+            ));
+        }
+        if !self.experiment.is_aging() {
+            return Ok(());
+        }
         for object_bytes in &self.objects {
             for (volume_bytes, occupancy) in self.volumes.iter().flat_map(|volume| {
                 self.occupancies
@@ -192,7 +262,7 @@ impl Request {
 
     /// By the names of their flags.
     pub fn parameters(&self) -> BTreeMap<String, String> {
-        let backends: Vec<&str> = self.backends.iter().map(|spec| &*spec.text).collect();
+        let backends: Vec<&str> = self.backends.iter().map(Spec::shown).collect();
         let sizes: Vec<&str> = self.sizes.iter().map(|sizes| sizes.name()).collect();
         let percent = self.occupancies.iter().map(|share| share * 100.0);
         [
@@ -210,34 +280,107 @@ impl Request {
             ("warm", self.is_warm.to_string()),
             ("rounds", self.rounds.to_string()),
             ("force", self.is_forced.to_string()),
+            ("cycles", self.cycles.to_string()),
+            ("transactions", self.transactions.to_string()),
+            ("statements", self.statements.to_string()),
+            (
+                "source",
+                self.source
+                    .as_ref()
+                    .map_or_else(String::new, |path| path.display().to_string()),
+            ),
+            ("commits", self.commits.to_string()),
+            ("looks", self.looks.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
     }
 
     /// The cases on `backends`, in the order in which they are measured.
-    pub fn cases(&self, backends: &[Spec]) -> Vec<Case> {
+    pub fn cases(&self, backends: &[Spec]) -> Result<Vec<Case>> {
+        let workloads = self.workloads()?;
         let mut cases = Vec::new();
         for round in 0..self.rounds {
-            for (index, aging) in self.agings().into_iter().enumerate() {
+            for (index, workload) in workloads.iter().enumerate() {
                 let mut order: Vec<&Spec> = backends.iter().collect();
                 // RUN-2
                 if (round as usize + index) % 2 == 1 {
                     order.reverse();
                 }
                 for spec in order {
+                    let mut parameters = workload.parameters();
+                    if let Where::Volume(filesystem) = &spec.place
+                        && let Some(bytes) = filesystem.block_bytes
+                    {
+                        parameters.insert("block_bytes".to_owned(), bytes.to_string());
+                    }
                     cases.push(Case {
                         experiment: self.experiment,
                         spec: spec.clone(),
                         round,
-                        volume_bytes: aging.volume_bytes,
-                        parameters: parameters_of(&aging, spec),
-                        workload: Workload::Age(aging.clone()),
+                        parameters,
+                        workload: workload.clone(),
                     });
                 }
             }
         }
-        cases
+        Ok(cases)
+    }
+
+    fn workloads(&self) -> Result<Vec<Workload>> {
+        let put = Put {
+            is_replacing: false,
+            request_bytes: self.requests[0] as usize,
+            is_size_known: self.is_size_known,
+        };
+        let source = || {
+            self.source.as_deref().ok_or_else(|| {
+                Error::failed(
+                    "name what is replayed: --repository DIR for git, --trace FILE for trace",
+                )
+            })
+        };
+        let replay = |ops: Vec<Op>| {
+            let volumes = self.volumes.iter();
+            let of_volume = |volume_bytes: &u64| {
+                Workload::Replay(Replay {
+                    ops: ops.clone(),
+                    looks: self.looks,
+                    volume_bytes: *volume_bytes,
+                    put,
+                    reads_max: self.reads_max,
+                    is_warm: self.is_warm,
+                })
+            };
+            volumes.map(of_volume).collect()
+        };
+        Ok(match self.experiment {
+            Experiment::Git => replay(read_history(source()?, self.commits)?),
+            Experiment::Trace => replay(read_trace(source()?)?),
+            Experiment::Cluster => {
+                let transactions = Transactions {
+                    transactions: self.transactions,
+                    statements: self.statements,
+                };
+                let of_volume = |bytes: &u64| Workload::Transactions(transactions.clone(), *bytes);
+                self.volumes.iter().map(of_volume).collect()
+            }
+            Experiment::Dbfs => {
+                let cycles = |aging: Aging| {
+                    Workload::Cycles(Cycles {
+                        object_bytes: aging.object_bytes,
+                        threads: aging.writers,
+                        occupancy: aging.occupancy,
+                        objects_max: self.reads_max,
+                        cycles: self.cycles,
+                        volume_bytes: aging.volume_bytes,
+                        put: aging.put,
+                    })
+                };
+                self.agings().into_iter().map(cycles).collect()
+            }
+            _ => self.agings().into_iter().map(Workload::Age).collect(),
+        })
     }
 
     fn agings(&self) -> Vec<Aging> {
@@ -281,41 +424,107 @@ fn list(values: impl Iterator<Item = impl ToString>) -> String {
         .join(",")
 }
 
-fn parameters_of(aging: &Aging, spec: &Spec) -> BTreeMap<String, String> {
-    let mut parameters: BTreeMap<String, String> = [
-        ("object_bytes", aging.object_bytes.to_string()),
-        ("sizes", aging.sizes.name().to_owned()),
-        ("occupancy", aging.occupancy.to_string()),
-        ("volume_bytes", aging.volume_bytes.to_string()),
-        ("request_bytes", aging.put.request_bytes.to_string()),
-        ("writers", aging.writers.to_string()),
-        ("size_known", aging.put.is_size_known.to_string()),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into();
-    if aging.group > 1 {
-        parameters.insert("group".to_owned(), aging.group.to_string());
-    }
-    if let Where::Volume(filesystem) = &spec.place
-        && let Some(bytes) = filesystem.block_bytes
-    {
-        parameters.insert("block_bytes".to_owned(), bytes.to_string());
-    }
-    parameters
-}
-
 /// What a case does.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Workload {
     /// Aging.
     Age(Aging),
+    /// Write, read, remove.
+    Cycles(Cycles),
+    /// PostgreSQL on a volume of so many bytes.
+    Transactions(Transactions, u64),
+    /// What was done elsewhere.
+    Replay(Replay),
 }
 
 impl Workload {
-    /// Does it.
-    pub fn run(&self, work: &mut Work<'_>) -> Result<()> {
+    /// The volume, bytes.
+    pub fn volume_bytes(&self) -> u64 {
         match self {
-            Workload::Age(aging) => aging.run(work),
+            Workload::Age(aging) => aging.volume_bytes,
+            Workload::Cycles(cycles) => cycles.volume_bytes,
+            Workload::Transactions(_, volume_bytes) => *volume_bytes,
+            Workload::Replay(replay) => replay.volume_bytes,
+        }
+    }
+
+    /// As records have them.
+    fn parameters(&self) -> BTreeMap<String, String> {
+        let mut parameters = BTreeMap::new();
+        let mut set = |name: &str, value: String| {
+            parameters.insert(name.to_owned(), value);
+        };
+        set("volume_bytes", self.volume_bytes().to_string());
+        match self {
+            Workload::Age(aging) => {
+                set("object_bytes", aging.object_bytes.to_string());
+                set("sizes", aging.sizes.name().to_owned());
+                set("occupancy", aging.occupancy.to_string());
+                set("request_bytes", aging.put.request_bytes.to_string());
+                set("writers", aging.writers.to_string());
+                set("size_known", aging.put.is_size_known.to_string());
+                if aging.group > 1 {
+                    set("group", aging.group.to_string());
+                }
+            }
+            Workload::Cycles(cycles) => {
+                set("object_bytes", cycles.object_bytes.to_string());
+                set("occupancy", cycles.occupancy.to_string());
+                set("request_bytes", cycles.put.request_bytes.to_string());
+                set("writers", cycles.threads.to_string());
+                set("size_known", cycles.put.is_size_known.to_string());
+            }
+            Workload::Transactions(transactions, _) => {
+                set("statements", transactions.statements.to_string());
+            }
+            Workload::Replay(replay) => {
+                set("operations", replay.ops.len().to_string());
+                set("request_bytes", replay.put.request_bytes.to_string());
+                set("size_known", replay.put.is_size_known.to_string());
+            }
+        }
+        parameters
+    }
+
+    /// For people.
+    fn label(&self) -> String {
+        match self {
+            Workload::Age(aging) => format!(
+                "{} KiB {}, {} % of {} MiB",
+                aging.object_bytes >> 10,
+                aging.sizes.name(),
+                aging.occupancy * 100.0,
+                aging.volume_bytes >> 20
+            ),
+            Workload::Cycles(cycles) => format!(
+                "{} KiB by {} threads",
+                cycles.object_bytes >> 10,
+                cycles.threads
+            ),
+            Workload::Transactions(transactions, _) => format!(
+                "{} transactions of {} statements",
+                transactions.transactions, transactions.statements
+            ),
+            Workload::Replay(replay) => format!("{} operations", replay.ops.len()),
+        }
+    }
+
+    /// How long it takes, in units of its own: about the bytes that it writes.
+    fn weight(&self) -> f64 {
+        match self {
+            Workload::Age(aging) => {
+                let last_age = aging.ages.last().copied().unwrap_or(0.0);
+                aging.volume_bytes as f64 * aging.occupancy * (1.0 + last_age)
+            }
+            Workload::Cycles(cycles) => {
+                let bytes = cycles.volume_bytes as f64 * cycles.occupancy;
+                let all = bytes.min(cycles.objects_max as f64 * cycles.object_bytes as f64);
+                all * f64::from(cycles.cycles)
+            }
+            Workload::Transactions(transactions, _) => {
+                f64::from(transactions.transactions) * f64::from(transactions.statements)
+            }
+            Workload::Replay(replay) => replay.ops.len() as f64,
         }
     }
 }
@@ -329,8 +538,6 @@ pub struct Case {
     pub spec: Spec,
     /// Repetition, from 0.
     pub round: u32,
-    /// The volume to make, bytes.
-    pub volume_bytes: u64,
     /// As records have them.
     pub parameters: BTreeMap<String, String>,
     /// What it does.
@@ -363,22 +570,16 @@ impl Case {
 
     /// For people.
     pub fn label(&self) -> String {
-        let Workload::Age(aging) = &self.workload;
         format!(
-            "{}, {} KiB {}, {} % of {} MiB, round {}",
-            self.spec.text,
-            aging.object_bytes >> 10,
-            aging.sizes.name(),
-            aging.occupancy * 100.0,
-            aging.volume_bytes >> 20,
+            "{}, {}, round {}",
+            self.spec.shown(),
+            self.workload.label(),
             self.round + 1
         )
     }
 
-    /// How long it takes, in units of its own: the bytes that it writes.
+    /// How long it takes, in units that all cases of a run share.
     pub fn weight(&self) -> f64 {
-        let Workload::Age(aging) = &self.workload;
-        let last_age = aging.ages.last().copied().unwrap_or(0.0);
-        aging.volume_bytes as f64 * aging.occupancy * (1.0 + last_age)
+        self.workload.weight()
     }
 }

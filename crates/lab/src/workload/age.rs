@@ -1,7 +1,7 @@
 //! Aging (\[BLOB\], \[FRAG\]): load to an occupancy, replace at random, and look at the store at rest at each age.
 
 use crate::backend::Put;
-use crate::error::{Kind, Result};
+use crate::error::Result;
 use crate::sizes::Sizes;
 use crate::workload::Work;
 use crate::workload::population::{AtRest, Population, Step};
@@ -36,18 +36,18 @@ impl Aging {
     pub fn run(&self, work: &mut Work<'_>) -> Result<()> {
         let mut population = Population::default();
         let usable_bytes = work.subject.available_bytes(self.volume_bytes)?;
-        (work.on_figure)(0.0, "usable_bytes", usable_bytes as f64)?;
+        work.figure(0.0, "usable_bytes", usable_bytes as f64)?;
         let target_bytes = (usable_bytes as f64 * self.occupancy) as u64;
         let last_age = self.ages.last().copied().unwrap_or(0.0);
-        let mut before = work.subject.traffic()?;
+        let mut before = work.subject.ground().traffic()?;
         let outcome = self.load(work, &mut population, target_bytes, last_age);
-        let mut is_full = self.tell_full(work, &population, outcome)?;
+        let mut is_full = population.tell_full(work, outcome)?;
         let figures = population.write_figures(work, &before, self.writers)?;
         work.figures(0.0, figures)?;
         for &age in &self.ages {
             if !is_full {
                 let outcome = self.rewrite(work, &mut population, target_bytes, age, last_age);
-                is_full = self.tell_full(work, &population, outcome)?;
+                is_full = population.tell_full(work, outcome)?;
             }
             // The age that was asked for, which the last replacement has met or passed by an object.
             let now = if is_full { population.age().age() } else { age };
@@ -55,7 +55,7 @@ impl Aging {
             work.figures(now, figures)?;
             let free_bytes = usable_bytes.saturating_sub(population.age().live_bytes());
             let free_objects = free_bytes as f64 / self.object_bytes as f64;
-            (work.on_figure)(now, "free_pool_objects", free_objects)?;
+            work.figure(now, "free_pool_objects", free_objects)?;
             let rest = AtRest {
                 age: now,
                 volume_bytes: self.volume_bytes,
@@ -66,27 +66,9 @@ impl Aging {
             if is_full {
                 return Ok(());
             }
-            before = work.subject.traffic()?;
+            before = work.subject.ground().traffic()?;
         }
         Ok(())
-    }
-
-    /// A full volume is a result: `full_at_age`, and the end of the case.
-    fn tell_full(
-        &self,
-        work: &mut Work<'_>,
-        population: &Population,
-        outcome: Result<()>,
-    ) -> Result<bool> {
-        match outcome {
-            Err(error) if error.kind == Kind::NoSpace => {
-                let age = population.age().age();
-                tracing::warn!("full at storage age {age:.2}: {error}");
-                (work.on_figure)(age, "full_at_age", age)?;
-                Ok(true)
-            }
-            other => other.map(|()| false),
-        }
     }
 
     fn load(

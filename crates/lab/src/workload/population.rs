@@ -4,6 +4,7 @@ use crate::age::StorageAge;
 use crate::backend::ground::Traffic;
 use crate::backend::{Backend, Put};
 use crate::error::{Error, Kind, Result, Said};
+use crate::measure::holes;
 use crate::measure::latency::Latencies;
 use crate::measure::layout::{Fragments, Layout};
 use crate::measure::markers::{self, Wanted};
@@ -11,6 +12,8 @@ use crate::model::{DISKS, Fragment, read_mb_s};
 use crate::pattern::Pattern;
 use crate::workload::Work;
 use larder::AlignedBuf;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -93,9 +96,33 @@ impl Population {
             .collect()
     }
 
-    /// Does `steps`, whose keys differ, at the same time. A volume that is full is full after its upkeep, too: then
-    /// none of the steps counts, and [`Kind::NoSpace`].
+    /// A full volume is a result: `full_at_age`, and true. Other failures stay what they are.
+    pub fn tell_full(&self, work: &mut Work<'_>, outcome: Result<()>) -> Result<bool> {
+        match outcome {
+            Err(error) if error.kind == Kind::NoSpace => {
+                let age = self.age.age();
+                tracing::warn!("full at storage age {age:.2}: {error}");
+                work.figure(age, "full_at_age", age)?;
+                Ok(true)
+            }
+            other => other.map(|()| false),
+        }
+    }
+
+    /// Does `steps`, whose keys differ, all at the same time. [`Kind::NoSpace`]: the volume is full after its upkeep,
+    /// too; steps that were done count.
     pub fn apply(&mut self, work: &mut Work<'_>, how: &Put, steps: &[Step]) -> Result<()> {
+        self.apply_with(work, how, steps, steps.len())
+    }
+
+    /// The same with so many threads, each of which takes the next step when it is done.
+    pub fn apply_with(
+        &mut self,
+        work: &mut Work<'_>,
+        how: &Put,
+        steps: &[Step],
+        threads: usize,
+    ) -> Result<()> {
         work.check_stop()?;
         let last = steps.iter().map(Step::key).max().unwrap_or(0) as usize + 1;
         if self.live.len() < last {
@@ -103,18 +130,24 @@ impl Population {
             self.versions.resize(last, 0);
         }
         let backend = work.subject.backend();
-        let mut outcomes = self.try_steps(backend, &work.pattern, how, steps);
+        let mut outcomes = self.try_steps(backend, &work.pattern, how, steps, threads);
         let is_full = |outcome: &Result<Duration>| matches!(outcome, Err(error) if error.kind == Kind::NoSpace);
         for (index, step) in steps.iter().enumerate() {
             if is_full(&outcomes[index]) {
                 self.look_after(backend)?;
-                let again = self.try_steps(backend, &work.pattern, how, &[*step]);
+                let again = self.try_steps(backend, &work.pattern, how, &[*step], 1);
                 outcomes[index] = again.into_iter().next().unwrap_or(Ok(Duration::ZERO));
             }
         }
+        let mut failure = None;
         for (step, outcome) in steps.iter().zip(outcomes) {
-            let elapsed = outcome?;
-            self.note(*step, elapsed);
+            match outcome {
+                Ok(elapsed) => self.note(*step, elapsed),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        if let Some(error) = failure {
+            return Err(error);
         }
         if backend
             .upkeep_bytes()
@@ -139,6 +172,7 @@ impl Population {
         pattern: &Pattern,
         how: &Put,
         steps: &[Step],
+        threads: usize,
     ) -> Vec<Result<Duration>> {
         let run = |step: &Step| {
             let key = step.key();
@@ -157,23 +191,7 @@ impl Population {
                 Step::Delete { .. } => timed(|| backend.delete(key)),
             }
         };
-        if let [only] = steps {
-            return vec![run(only)];
-        }
-        thread::scope(|scope| {
-            let run = &run;
-            let workers: Vec<_> = steps
-                .iter()
-                .map(|step| scope.spawn(move || run(step)))
-                .collect();
-            workers
-                .into_iter()
-                .map(|worker| match worker.join() {
-                    Ok(outcome) => outcome,
-                    Err(panic) => std::panic::resume_unwind(panic),
-                })
-                .collect()
-        })
+        in_threads(steps, threads, run)
     }
 
     fn note(&mut self, step: Step, elapsed: Duration) {
@@ -194,19 +212,29 @@ impl Population {
         }
     }
 
-    /// Reads the objects `keys` in this order and compares each (`WORKLOAD-1`).
-    pub fn read(&self, work: &mut Work<'_>, keys: &[u64]) -> Result<Latencies> {
+    /// Reads the objects `keys` in this order, so many at the same time, and compares each (`WORKLOAD-1`).
+    pub fn read(&self, work: &mut Work<'_>, keys: &[u64], threads: usize) -> Result<Latencies> {
+        work.check_stop()?;
+        let backend = work.subject.backend();
+        let (pattern, stop) = (&work.pattern, work.stop);
+        let outcomes = in_threads(keys, threads, |key: &u64| {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            BUFFERS.with_borrow_mut(|(buffer, expected)| {
+                let elapsed =
+                    timed(|| backend.get(*key, buffer)).said(|| format!("object {key}"))?;
+                self.verify(pattern, *key, buffer, expected)?;
+                Ok(Some((elapsed, buffer.len() as u64)))
+            })
+        });
         let mut latencies = Latencies::default();
-        let mut buffer = AlignedBuf::default();
-        let mut expected = Vec::new();
-        for key in keys {
-            work.check_stop()?;
-            let backend = work.subject.backend();
-            let elapsed =
-                timed(|| backend.get(*key, &mut buffer)).said(|| format!("object {key}"))?;
-            self.verify(&work.pattern, *key, &buffer, &mut expected)?;
-            latencies.add(elapsed, buffer.len() as u64);
+        for outcome in outcomes {
+            if let Some((elapsed, bytes)) = outcome? {
+                latencies.add(elapsed, bytes);
+            }
         }
+        work.check_stop()?;
         Ok(latencies)
     }
 
@@ -236,10 +264,10 @@ impl Population {
     }
 
     /// Figures of the writes since this was last called: rates and times, and what the devices wrote for them
-    /// since `before`.
+    /// since `before`, up to when everything was at rest.
     pub fn write_figures(
         &mut self,
-        work: &Work<'_>,
+        work: &mut Work<'_>,
         before: &Traffic,
         writers: u32,
     ) -> Result<Vec<(String, f64)>> {
@@ -247,8 +275,10 @@ impl Population {
         let deletes = std::mem::take(&mut self.deletes);
         let bytes = writes.bytes() as f64;
         let mut figures = Vec::new();
-        if work.subject.has_device() && bytes > 0.0 {
-            let traffic = work.subject.traffic()?.since(before);
+        if work.subject.ground().has_device() && bytes > 0.0 {
+            // What is still in memory was written for these, too.
+            work.subject.cold()?;
+            let traffic = work.subject.ground().traffic()?.since(before);
             figures.extend([
                 (
                     "write_amplification".to_owned(),
@@ -297,12 +327,25 @@ impl Population {
         }
         let pages = work.subject.backend().pages();
         let (pattern, live) = (work.pattern, &self.live);
+        let mut holes = work.subject.backend().holes()?;
+        // Of files, the filesystem's free space is the pool.
+        let has_files = matches!(&told, Some(("fiemap", _)));
+        let filesystem = work.subject.ground().filesystem().filter(|_| has_files);
         let found = work.subject.at_rest(|raw| {
+            if let (Some(filesystem), [device]) = (filesystem, raw) {
+                holes = holes::of_device(filesystem, device)?;
+            }
             Ok(match raw.is_empty() {
                 true => None,
                 false => Some(markers::scan(raw, &pattern, live, pages)?),
             })
         })?;
+        figures.extend(
+            holes
+                .into_iter()
+                .flatten()
+                .map(|(power, count)| (format!("hole_blocks_log2.{power}"), count as f64)),
+        );
         let mut order = keys.clone();
         work.random.shuffle(&mut order);
         order.truncate(rest.reads_max);
@@ -321,10 +364,10 @@ impl Population {
         } else if let Some((_, layouts)) = &told {
             figures.extend(layout_figures(layouts));
         }
-        let before = work.subject.traffic()?;
-        let cold = self.read(work, &order)?;
-        if work.subject.has_device() && cold.count() > 0 {
-            let traffic = work.subject.traffic()?.since(&before);
+        let before = work.subject.ground().traffic()?;
+        let cold = self.read(work, &order, 1)?;
+        if work.subject.ground().has_device() && cold.count() > 0 {
+            let traffic = work.subject.ground().traffic()?.since(&before);
             let count = cold.count() as f64;
             figures.extend([
                 (
@@ -339,7 +382,7 @@ impl Population {
         }
         figures.extend(cold.measures("read_", 1));
         if rest.is_warm {
-            figures.extend(self.read(work, &order)?.measures("warm_read_", 1));
+            figures.extend(self.read(work, &order, 1)?.measures("warm_read_", 1));
         }
         work.figures(rest.age, figures)
     }
@@ -368,6 +411,45 @@ fn modelled_figures(volume_bytes: u64, layouts: &[&Layout]) -> Vec<(String, f64)
         Some((format!("modelled_read_mb_s.{}", disk.id), rate))
     });
     modelled.collect()
+}
+
+thread_local! {
+    /// What a thread reads into, and what it compares with: both are used again.
+    static BUFFERS: RefCell<(AlignedBuf, Vec<u8>)> = RefCell::default();
+}
+
+/// Calls `run` with every item, in so many threads; the outcomes in the order of the items.
+fn in_threads<I: Sync, O: Send>(
+    items: &[I],
+    threads: usize,
+    run: impl Fn(&I) -> Result<O> + Sync,
+) -> Vec<Result<O>> {
+    if threads <= 1 || items.len() <= 1 {
+        return items.iter().map(run).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            match items.get(index) {
+                Some(item) => done.push((index, run(item))),
+                None => return done,
+            }
+        }
+    };
+    let mut outcomes = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.min(items.len()))
+            .map(|_| scope.spawn(work))
+            .collect();
+        let join = |worker: thread::ScopedJoinHandle<'_, _>| match worker.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        workers.into_iter().flat_map(join).collect::<Vec<_>>()
+    });
+    outcomes.sort_unstable_by_key(|(index, _)| *index);
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
 fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {

@@ -3,6 +3,9 @@
 //! Volumes need root and loop devices; where there are none, a test says so on stderr and tests nothing.
 #![allow(clippy::unwrap_used)] // All of it is a test.
 
+mod bucket;
+mod experiments;
+
 use larder::AlignedBuf;
 use larder_lab::backend::{Backend, Put, Site, Spec, Subject};
 use larder_lab::error::{Error, Kind, Result};
@@ -11,9 +14,9 @@ use larder_lab::measure::markers;
 use larder_lab::pattern::Pattern;
 use larder_lab::run::{Circumstances, Event, Experiment, Request};
 use larder_lab::sizes::{Random, Sizes};
-use larder_lab::workload::Work;
 use larder_lab::workload::age::Aging;
 use larder_lab::workload::population::{Population, Step};
+use larder_lab::workload::{Figure, Work};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
@@ -54,8 +57,8 @@ fn work_on<T>(
 ) -> (Result<T>, HashMap<String, f64>) {
     let stop = AtomicBool::new(false);
     let mut figures = HashMap::new();
-    let mut on_figure = |_: f64, measure: &str, value: f64| {
-        figures.insert(measure.to_owned(), value);
+    let mut on_figure = |figure: Figure<'_>| {
+        figures.insert(figure.measure.to_owned(), figure.value);
         Ok(())
     };
     let mut work = Work {
@@ -110,7 +113,7 @@ fn conform(subject: &mut Subject, volume_bytes: u64) -> HashMap<String, f64> {
         assert_eq!(keys.len(), 11);
         work.subject.cold()?;
         // BACKEND-1, as far as closing shows it.
-        population.read(work, &keys)?;
+        population.read(work, &keys, 3)?;
         let gone = work.subject.backend().get(5, &mut AlignedBuf::default());
         assert_eq!(gone.unwrap_err().kind, Kind::Lost);
         population.apply(
@@ -163,16 +166,24 @@ fn backends_on_volumes_conform_and_leave_nothing() {
         "sqlite+page=64k",
         "sqlite@ntfs+rollback",
         "larder@ext4",
+        "postgres",
+        "postgres-lo@xfs",
     ] {
         if can(&site, name) {
-            let mut subject = Subject::make(&Spec::parse(name).unwrap(), &site, 192 * MIB).unwrap();
-            let before = subject.traffic().unwrap();
-            let figures = conform(&mut subject, 192 * MIB);
+            let mut subject = Subject::make(&Spec::parse(name).unwrap(), &site, 320 * MIB).unwrap();
+            let before = subject.ground().traffic().unwrap();
+            let figures = conform(&mut subject, 320 * MIB);
             assert!(
                 figures["read_amplification"] >= 0.9,
                 "VOLUME-2: {name}: {figures:?}"
             );
-            let log = subject.traffic().unwrap().since(&before).log;
+            if name.starts_with("ext") || name.starts_with("larder") {
+                let has_holes = figures
+                    .keys()
+                    .any(|name| name.starts_with("hole_blocks_log2."));
+                assert!(has_holes, "{name}: {figures:?}");
+            }
+            let log = subject.ground().traffic().unwrap().since(&before).log;
             let has_log = !name.contains("bare") && !name.contains("larder");
             assert_eq!(log.write_bytes > 0, has_log, "BACKEND-2: {name}");
             // VOLUME-1: the image has no name already.
@@ -414,7 +425,7 @@ fn a_run_goes_on_where_it_was_interrupted() {
     });
     assert_eq!(stopped.unwrap_err().kind, Kind::Stopped);
     let one = fs::read_to_string(&records).unwrap();
-    assert!(one.ends_with('\n') && one.lines().last().unwrap().contains("\"seconds\""));
+    assert!(one.ends_with('\n') && one.lines().last().unwrap().contains("\"case_seconds\""));
     // A crash that leaves a part of the second case, the last line torn (RUN-1).
     let part: String = one
         .lines()
@@ -440,7 +451,7 @@ fn a_run_goes_on_where_it_was_interrupted() {
     let ends = read
         .records
         .iter()
-        .filter(|record| record.measure == "seconds")
+        .filter(|record| record.measure == "case_seconds")
         .count();
     assert_eq!((ends, read.torn_bytes), (4, 0));
     let mut seen = std::collections::HashSet::new();
@@ -538,4 +549,18 @@ fn what_means_nothing_or_cannot_be_done_is_refused() {
             .unwrap();
         assert!(error.text.contains("--work"), "{error}");
     }
+}
+
+#[test]
+fn an_absent_server_is_told_with_an_offer() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = site(directory.path());
+    let spec = Spec::parse("postgres:postgresql://u:secret@127.0.0.1:1/x").unwrap();
+    assert!(!spec.shown().contains("secret") && !spec.name.contains("secret"));
+    let error = Subject::make(&spec, &site, 64 * MIB).err().unwrap();
+    assert_eq!(error.kind, Kind::Cannot);
+    assert!(
+        error.text.contains("'postgres'") && !error.text.contains("secret"),
+        "{error}"
+    );
 }
