@@ -61,6 +61,7 @@ pub(crate) fn report(args: &LabReportArgs, out: &mut Output) -> Result<()> {
         .iter()
         .map(|(_, command)| *command)
         .collect();
+    commands.sort_unstable();
     commands.dedup();
     for command in commands {
         let ids = written
