@@ -122,7 +122,7 @@ pub const DBFS_STEADY: Paper = Paper {
     source: "[DBFS] Table 2",
     found: "Over 12 hours of writing, reading and removing everything, throughput fell by 1.8 % (files of 1 MB) to 9.3 % (10 GB), then levelled off.",
     differs: "A run of minutes sees fewer cycles than 12 hours; removing everything leaves a store nearly clean, so what remains is the noise of the machine.",
-    command: "larder lab run dbfs --steady",
+    command: "larder lab run dbfs",
 };
 
 /// \[CLUSTER\] Figures 3 to 10: insert.

@@ -1,6 +1,8 @@
 //! The report on made-up runs: every figure is drawn when its records exist and named when not, what is
 //! written is well-formed and refers to nothing outside, and a browser has nothing to complain about.
 
+#![allow(clippy::unwrap_used)]
+
 mod synthetic;
 
 use larder_lab::results::Results;

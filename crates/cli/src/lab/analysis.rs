@@ -61,6 +61,7 @@ pub(crate) fn report(args: &LabReportArgs, out: &mut Output) -> Result<()> {
         .iter()
         .map(|(_, command)| *command)
         .collect();
+    commands.sort_unstable();
     commands.dedup();
     for command in commands {
         let ids = written
@@ -199,12 +200,12 @@ fn requests(place: &Path) -> Result<Vec<Request>> {
         .iter()
         .map(|text| Spec::parse(text).map_err(failure));
     sizes.backends = specs.collect::<Result<_>>()?;
-    sizes.objects = [1, 4, 16, 64, 256].map(|kib| kib * KIB).to_vec();
-    sizes.volumes = vec![64 * KIB * KIB];
+    sizes.objects = [4, 16, 64, 256].map(|kib| kib * KIB).to_vec();
+    sizes.volumes = vec![24 * KIB * KIB];
     sizes.reads_max = 500;
     sizes.rounds = 3;
     let mut volume = request(Experiment::Volume)?;
-    let specs = ["ext4", "xfs", "larder"].map(|text| Spec::parse(text).map_err(failure));
+    let specs = ["ext4", "larder"].map(|text| Spec::parse(text).map_err(failure));
     volume.backends = specs.into_iter().collect::<Result<_>>()?;
     volume.reads_max = 100;
     volume.rounds = 2;
