@@ -821,7 +821,9 @@ fn random_round(seed: u64) -> bool {
                 .collect();
             let of_inos = |side: &Look| -> Vec<(String, Seen)> {
                 let named = side.iter().filter(|(_, seen)| inos.contains(&seen.ino));
-                named.map(|(path, seen)| (path.clone(), seen.clone())).collect()
+                named
+                    .map(|(path, seen)| (path.clone(), seen.clone()))
+                    .collect()
             };
             let touches = |side: &Look| {
                 let mut paths = base.keys().chain(side.keys());

@@ -39,9 +39,10 @@ use crate::pins::Place;
 use crate::room::Room;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Catalog, CatalogOptions, InodeRow, SqlRow, SqlStep, SqlValue};
+use larder_catalog::{Catalog, CatalogOptions, InodeRow, SqlFiles, SqlRow, SqlStatement, SqlValue};
 use larder_space::format::{FileKind, Ino, SegmentIndex, StoreId};
 use std::collections::{BTreeSet, HashSet};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -89,15 +90,6 @@ enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Savepoint(u64);
 
-/// What SQL answered.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SqlResult {
-    /// The rows of all results, in order.
-    pub rows: Vec<SqlRow>,
-    /// How many rows INSERT, UPDATE and DELETE changed (triggers and cascades not counted).
-    pub changed_count: u64,
-}
-
 /// The transactions of this process that want to change something: one at a time, in order.
 #[derive(Default)]
 pub(crate) struct Writers {
@@ -141,8 +133,8 @@ impl Writers {
 
 impl Engine {
     /// An engine for transactions beside `host`. Cost: opens the catalog and the segments, about 2 ms; it
-    /// serves any number of transactions.
-    pub fn open_private(host: &Arc<Engine>) -> Result<Arc<Engine>> {
+    /// serves any number of transactions. In an SQL session (`is_shell`) the user may change the connection.
+    pub fn open_private(host: &Arc<Engine>, is_shell: bool) -> Result<Arc<Engine>> {
         host.check_running()?;
         let options = crate::EngineOptions {
             has_background: false,
@@ -151,7 +143,7 @@ impl Engine {
         let catalog_options = CatalogOptions {
             vfs: options.catalog_vfs.clone(),
         };
-        let catalog = Catalog::open_private(&host.path, &catalog_options)?;
+        let catalog = Catalog::open_private(&host.path, &catalog_options, is_shell)?;
         let nudged = Arc::clone(host);
         let nudge = Box::new(move || match nudged.turn.is_held() {
             true => nudged.hand_over(),
@@ -413,40 +405,57 @@ impl Engine {
         self.commit_now()
     }
 
-    /// Runs SQL in the transaction: it sees what the transaction has done to files, and they see what it
-    /// does. `parameters` are those of its only statement.
-    pub fn execute_in_transaction(&self, sql: &str, parameters: &[SqlValue]) -> Result<SqlResult> {
+    /// The statement of `sql` that begins at byte `at`, before it runs; `None` when none is left.
+    pub fn inspect_sql(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
+        Ok(self.catalog.inspect_sql(sql, at)?)
+    }
+
+    /// Runs a statement in the transaction: it sees what the transaction has done to files, and they see
+    /// what it does. A writing one takes the turn before. `files` answers its functions. Returns how many
+    /// rows INSERT, UPDATE and DELETE changed, and whether `on_row` broke.
+    pub fn run_in_transaction(
+        &self,
+        sql: &str,
+        statement: &SqlStatement,
+        parameters: &[SqlValue],
+        files: Arc<dyn SqlFiles>,
+        on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
+    ) -> Result<(u64, ControlFlow<()>)> {
         let private = self.private()?;
         self.snapshot()?;
-        self.flush_to_catalog()?;
-        let mut result = SqlResult::default();
-        let mut skipped = 0;
-        loop {
-            let step =
-                self.catalog
-                    .execute_in_transaction(sql, parameters, skipped, &mut result.rows)?;
-            match step {
-                SqlStep::NeedsLock(number) => {
-                    lock(&private.state).has_read_rows |= number > 0;
-                    skipped = number;
-                    self.take_turn()?;
-                }
-                SqlStep::Done {
-                    changed_count,
-                    has_written,
-                } => {
-                    lock(&private.state).has_read_rows = true;
-                    result.changed_count = changed_count;
-                    if has_written {
-                        self.find_constraints()?;
-                        let _gate = self.close_gate();
-                        let _names = self.write_names();
-                        self.invalidate(false);
-                    }
-                    return Ok(result);
-                }
-            }
+        if statement.writes() {
+            self.take_turn()?;
         }
+        self.flush_to_catalog()?;
+        lock(&private.state).has_read_rows = true;
+        let outcome = self
+            .catalog
+            .run_sql(sql, statement, parameters, Some(files), on_row);
+        if !statement.is_read_only {
+            // Also after an error: what functions have read meanwhile was taken back with the statement.
+            self.find_constraints()?;
+            let _gate = self.close_gate();
+            let _names = self.write_names();
+            self.invalidate(false);
+        }
+        Ok(outcome?)
+    }
+
+    /// Runs a statement outside of any transaction of ours, as an `sqlite3` shell would. It can call no
+    /// functions about files.
+    pub fn run_beside(
+        &self,
+        sql: &str,
+        statement: &SqlStatement,
+        on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
+    ) -> Result<(u64, ControlFlow<()>)> {
+        {
+            let mut state = lock(&self.private()?.state);
+            debug_assert_eq!(state.stage, Stage::Idle, "CATALOG-9");
+            // The catalog does not tell this engine of changes on its own connection.
+            state.is_known &= statement.is_read_only;
+        }
+        Ok(self.catalog.run_sql(sql, statement, &[], None, on_row)?)
     }
 
     /// A row was read that no inode's time of change tells of.
