@@ -17,7 +17,6 @@
 //!   file changes, and what its functions tell of files is of the moment that it reads.
 
 use crate::database::Database;
-use crate::sql_files::StatementFiles;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::turnstile::Pool;
 use larder_object::{
@@ -75,7 +74,7 @@ fn run_one(
     parameters: &[SqlValue],
     on_row: OnRow<'_>,
 ) -> Result<u64> {
-    let files = StatementFiles::new(view);
+    let files = view.statement_files();
     let mut run = || {
         let lent = Arc::clone(&files) as _;
         let done = with_rows(on_row, |on_row| {

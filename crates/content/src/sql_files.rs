@@ -7,7 +7,6 @@
 use crate::database::{Database, MountedStore, Shared};
 use crate::turnstile::lock;
 use crate::types::NodeId;
-use crate::walk::Walk;
 use larder_object::format::{FileKind, Ino, StoreId};
 use larder_object::{
     Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, VALUE_BYTES_MAX,
@@ -35,16 +34,18 @@ struct State {
     failure: Option<Error>,
 }
 
-impl StatementFiles {
-    /// For a statement of the transaction that `view` sees.
-    pub(crate) fn new(view: &Database) -> Arc<StatementFiles> {
+impl Database {
+    /// Answers for a statement of the transaction that this database shows.
+    pub(crate) fn statement_files(&self) -> Arc<StatementFiles> {
         Arc::new(StatementFiles {
-            view: Arc::clone(&view.shared),
+            view: Arc::clone(&self.shared),
             inner: OnceLock::new(),
             state: Mutex::default(),
         })
     }
+}
 
+impl StatementFiles {
     /// The failure that ended the statement, if it came from here.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         lock(&self.state).failure.take()
@@ -255,7 +256,7 @@ impl SqlFiles for StatementFiles {
     }
 
     fn files(self: Arc<Self>, pattern: &[u8]) -> std::result::Result<FileRows, String> {
-        let walk = self.told("files", Walk::begin(self.database(), pattern))?;
+        let walk = self.told("files", self.database().walk_matches(pattern))?;
         let names: Vec<(StoreId, String)> = (self.database().read_stores().iter())
             .map(|store| (store.row.store, store.row.name.clone()))
             .collect();

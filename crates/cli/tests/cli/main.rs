@@ -5,6 +5,7 @@ mod files;
 mod life;
 mod mount;
 mod rows;
+mod sql;
 mod support;
 mod upkeep;
 mod watch;
