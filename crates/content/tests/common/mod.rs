@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, dead_code, missing_docs)] // Each test file uses some of it.
 
+pub mod sql;
+
 use larder::{
     Caller, CreateOptions, Database, Error, ErrorKind, Name, NewNode, NodeId, OpenOptions,
 };

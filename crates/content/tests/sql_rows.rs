@@ -1,0 +1,193 @@
+//! SQL over content: keys between files and rows, user columns, full-text search, long transactions.
+
+#![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
+
+mod common;
+
+use common::sql::*;
+use common::*;
+use larder::{ErrorKind, NodeId};
+
+const R: NodeId = NodeId::ROOT;
+
+#[test]
+fn rows_go_with_their_file_or_keep_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    db.put(b"/kept", b"1").unwrap();
+    db.put(b"/free", b"2").unwrap();
+    db.sync().unwrap();
+    let mut sql = db.sql(false).unwrap();
+    let schema = "CREATE TABLE album_photo (photo INTEGER REFERENCES main(ino) ON DELETE RESTRICT);
+        CREATE TABLE note (file INTEGER REFERENCES main ON DELETE CASCADE, text);
+        INSERT INTO album_photo SELECT ino('/kept');
+        INSERT INTO note SELECT ino, path FROM files('/*')";
+    run(&mut sql, schema).unwrap();
+    let txn = db.begin().unwrap();
+    let refused = txn.unlink(R, &name("kept")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+    let line = refused.to_string();
+    assert!(
+        line.contains("album_photo: FOREIGN KEY constraint failed: inode")
+            && line.contains("is referenced by photo of 1 rows"),
+        "{line}"
+    );
+    txn.unlink(R, &name("free")).unwrap();
+    txn.commit().unwrap();
+    // The row goes with the inode, which goes when nobody can have it open any more.
+    let begun = std::time::Instant::now();
+    while one(&mut sql, "SELECT group_concat(text) FROM note") != text("/kept") {
+        assert!(
+            begun.elapsed() < std::time::Duration::from_secs(5),
+            "the row goes with the file"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(db.get(b"/kept").unwrap(), b"1");
+    assert_clean(&db);
+}
+
+#[test]
+fn a_row_that_a_file_depends_on_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    db.put(b"/a", b"a").unwrap();
+    db.sync().unwrap();
+    let mut sql = db.sql(false).unwrap();
+    let schema = "CREATE TABLE album (id INTEGER PRIMARY KEY);
+        ALTER TABLE main ADD COLUMN album INTEGER REFERENCES album(id) ON DELETE CASCADE;
+        INSERT INTO album VALUES (1), (2); UPDATE main SET album = 1 WHERE kind = 'file'";
+    run(&mut sql, schema).unwrap();
+    let refused = told(&mut sql, "DELETE FROM album");
+    assert!(
+        refused.contains("a row of main is a file; delete it"),
+        "{refused}"
+    );
+    assert_eq!(one(&mut sql, "SELECT count(*) FROM album"), integer(2));
+    let txn = db.begin().unwrap();
+    assert!(txn.sql("DELETE FROM album WHERE id = 1", &[]).is_err());
+    assert_eq!(ask(&txn, "SELECT count(*) FROM album"), integer(2));
+    txn.sql("DELETE FROM album WHERE id = 2", &[]).unwrap();
+    txn.commit().unwrap();
+    assert_eq!(db.get(b"/a").unwrap(), b"a");
+    assert_eq!(one(&mut sql, "SELECT count(*) FROM album"), integer(1));
+    assert_clean(&db);
+}
+
+#[test]
+fn user_columns_are_typed_attributes() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let node = db.put(b"/a", b"a").unwrap().node;
+    db.sync().unwrap();
+    let mut sql = db.sql(false).unwrap();
+    let schema = "ALTER TABLE main ADD COLUMN rating INTEGER CHECK (rating BETWEEN 1 AND 5);
+        ALTER TABLE main ADD COLUMN weight REAL; ALTER TABLE main ADD COLUMN title TEXT";
+    run(&mut sql, schema).unwrap();
+    let set = |name: &str, value: &[u8]| {
+        let name = format!("user.column.{name}");
+        db.set_xattr(node, name.as_bytes(), value, larder::XattrMode::Set)
+    };
+    set("rating", b"4").unwrap();
+    set("weight", b"2").unwrap();
+    set("title", b"4").unwrap();
+    let types = "SELECT typeof(rating), typeof(weight), typeof(title) FROM main WHERE rating = 4";
+    assert_eq!(
+        run(&mut sql, types).unwrap(),
+        [text("integer"), text("real"), text("text")]
+    );
+    let refused = set("rating", b"9").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Sql);
+    assert!(
+        refused.to_string().contains("rating BETWEEN 1 AND 5"),
+        "{refused}"
+    );
+    assert_eq!(db.xattr(node, b"user.column.rating").unwrap(), b"4");
+    assert_eq!(db.xattrs(node).unwrap().len(), 3);
+    run(
+        &mut sql,
+        "UPDATE main SET rating = NULL, weight = 1.5 WHERE rating = 4",
+    )
+    .unwrap();
+    assert_eq!(
+        kind(db.xattr(node, b"user.column.rating")),
+        ErrorKind::NoAttribute
+    );
+    assert_eq!(db.xattr(node, b"user.column.weight").unwrap(), b"1.5");
+    assert_eq!(db.xattrs(node).unwrap().len(), 2);
+    // The same in a transaction, taken back.
+    let txn = db.begin().unwrap();
+    txn.set_xattr(
+        node,
+        b"user.column.title",
+        b"new",
+        larder::XattrMode::Replace,
+    )
+    .unwrap();
+    assert_eq!(
+        ask(&txn, "SELECT title FROM main WHERE weight = 1.5"),
+        text("new")
+    );
+    txn.abort();
+    assert_eq!(db.xattr(node, b"user.column.title").unwrap(), b"4");
+}
+
+#[test]
+fn the_example_of_full_text_search_works() {
+    let example = include_str!("../../../docs/examples/fulltext.sql");
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    directory(&db, R, "notes");
+    let mut sql = db.sql(false).unwrap();
+    let found = run(&mut sql, example).unwrap();
+    let expected = [
+        text("/notes/larder.txt"),
+        text("a [cool] place for [food]."),
+        text("/notes/sea.txt"),
+        text("/notes/larder.txt"),
+    ];
+    assert_eq!(found, expected);
+    // By the API: file and index in one commit, or neither.
+    let find = "SELECT path(rowid) FROM note_text WHERE note_text MATCH 'storm'";
+    let index = "INSERT INTO note_text (rowid, body) SELECT ino, CAST(content(ino) AS TEXT) FROM files('/notes/storm.txt')";
+    let txn = db.begin().unwrap();
+    txn.put(b"/notes/storm.txt", b"a storm at sea").unwrap();
+    txn.sql(index, &[]).unwrap();
+    assert_eq!(ask(&txn, find), text("/notes/storm.txt"));
+    assert_eq!(run(&mut sql, find).unwrap(), []);
+    txn.abort();
+    assert_eq!(run(&mut sql, find).unwrap(), []);
+    db.transaction(|txn| {
+        txn.put(b"/notes/storm.txt", b"a storm at sea")?;
+        txn.sql(index, &[]).map(drop)
+    })
+    .unwrap();
+    assert_eq!(run(&mut sql, find).unwrap(), [text("/notes/storm.txt")]);
+    assert_clean(&db);
+}
+
+#[test]
+fn files_are_written_by_sql_in_a_long_transaction_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    db.put(b"/a", b"old").unwrap();
+    run(
+        &mut db.sql(false).unwrap(),
+        "CREATE TABLE t (x INTEGER PRIMARY KEY)",
+    )
+    .unwrap();
+    let long = db.begin_long("test").unwrap();
+    let mut sql = long.database().unwrap().sql(false).unwrap();
+    let script = "INSERT INTO t VALUES (write_content('/b', content('/a') || '!'));
+        BEGIN; SELECT write_content('/a', 'new'); COMMIT; SELECT CAST(content('/b') AS TEXT)";
+    assert_eq!(run(&mut sql, script).unwrap(), [integer(3), text("old!")]);
+    drop(sql);
+    assert_eq!(kind(db.resolve(b"/b", false)), ErrorKind::NotFound);
+    assert_eq!(
+        long.commit().unwrap(),
+        larder::TransactionOutcome::Committed
+    );
+    assert_eq!(db.get(b"/a").unwrap(), b"new");
+    assert_eq!(db.get(b"/b").unwrap(), b"old!");
+    assert_clean(&db);
+}
