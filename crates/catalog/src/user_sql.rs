@@ -101,6 +101,8 @@ struct Judge {
 #[derive(Default)]
 struct Found {
     statement: SqlStatement,
+    /// The first table whose rows it changes: the one that it names.
+    changes: Option<String>,
     refusal: Option<&'static str>,
 }
 
@@ -110,7 +112,7 @@ impl Judge {
             return Authorization::Allow;
         }
         let mut found = lock(&self.found);
-        note(&mut found.statement, action);
+        note(&mut found, action);
         match refusal(action) {
             Some(why) if !self.is_shell => {
                 found.refusal = Some(why);
@@ -126,14 +128,14 @@ impl Judge {
         sql: &str,
         start: usize,
         compile: impl FnOnce() -> rusqlite::Result<T>,
-    ) -> Result<(T, SqlStatement)> {
+    ) -> Result<(T, Found)> {
         *lock(&self.found) = Found::default();
         self.is_asked.store(true, Ordering::Relaxed);
         let compiled = compile();
         self.is_asked.store(false, Ordering::Relaxed);
         let found = std::mem::take(&mut *lock(&self.found));
         match (compiled, found.refusal) {
-            (Ok(compiled), _) => Ok((compiled, found.statement)),
+            (Ok(compiled), _) => Ok((compiled, found)),
             (Err(_), Some(why)) => Err(refused(why)),
             (Err(error), None) => Err(explain(sql, start, error)),
         }
@@ -147,7 +149,8 @@ fn refused(why: impl Into<String>) -> CatalogError {
     }
 }
 
-fn note(statement: &mut SqlStatement, action: &AuthAction<'_>) {
+fn note(found: &mut Found, action: &AuthAction<'_>) {
+    let statement = &mut found.statement;
     match action {
         AuthAction::Function { function_name } => {
             let is = |name: &&str| name.eq_ignore_ascii_case(function_name);
@@ -156,6 +159,11 @@ fn note(statement: &mut SqlStatement, action: &AuthAction<'_>) {
         }
         AuthAction::Read { table_name, .. } => {
             statement.uses_files |= table_name.eq_ignore_ascii_case(functions::TABLE);
+        }
+        AuthAction::Insert { table_name }
+        | AuthAction::Delete { table_name }
+        | AuthAction::Update { table_name, .. } => {
+            found.changes.get_or_insert_with(|| table_name.to_string());
         }
         AuthAction::Transaction { operation } => {
             statement.control = Some(match operation {
@@ -279,7 +287,7 @@ impl Catalog {
             return Ok(Some(SqlStatement {
                 end: sql.len(),
                 is_read_only,
-                ..found
+                ..found.statement
             }));
         }
         let mut start = at;
@@ -292,12 +300,26 @@ impl Catalog {
                     start,
                     end,
                     is_read_only,
-                    ..found
+                    ..found.statement
                 }));
             }
             start = end; // Nothing but blanks and comments.
         }
         Ok(None)
+    }
+
+    /// The first table whose rows a statement changes: the one that it names.
+    pub(crate) fn find_changed(
+        &self,
+        sql: &str,
+        statement: &SqlStatement,
+    ) -> Result<Option<String>> {
+        let user = self.user_side()?;
+        let connection = lock(&user.connection);
+        // One that was kept compiled would not be judged again.
+        let compile = || compile_first(&connection, &sql[statement.start..statement.end]);
+        let (_, found) = user.judge.ask(sql, statement.start, compile)?;
+        Ok(found.changes)
     }
 
     /// Runs a statement of `sql` that was inspected, in the owner's transaction if there is one, with the

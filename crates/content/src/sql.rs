@@ -83,15 +83,30 @@ fn run_one(
         // SQLite passes on only what its functions say, not what kind of failure it is.
         done.map_err(|error| files.take_failure().unwrap_or(error))
     };
-    if !statement.writes_files {
-        return run();
+    if statement.writes_files {
+        return as_step(engine, || {
+            let changed_count = run()?;
+            files.write()?;
+            Ok(changed_count)
+        });
     }
+    match run() {
+        Err(error) if engine.is_cascade(sql, statement, &error)? => as_step(engine, || {
+            let lent = Arc::clone(&files) as _;
+            let names = engine.detach_cascades(sql, statement, parameters, lent)?;
+            let changed_count = run()?;
+            files.remove(names)?;
+            Ok(changed_count)
+        }),
+        done => done,
+    }
+}
+
+/// Runs `work` as a whole or not at all (`CONTENT-8`).
+fn as_step<T>(engine: &Engine, work: impl FnOnce() -> Result<T>) -> Result<T> {
     engine.take_turn()?;
     let before = engine.set_savepoint()?;
-    let done = run().and_then(|changed_count| {
-        files.write()?;
-        Ok(changed_count)
-    });
+    let done = work();
     if done.is_err() {
         engine.roll_back_to(before)?; // CONTENT-8
     }
@@ -209,9 +224,17 @@ impl SqlSession {
             return run_in(transaction, sql, statement, on_row);
         }
         if !statement.uses_files {
-            return self.alone(|engine| {
-                with_rows(on_row, |on_row| engine.run_beside(sql, statement, on_row))
-            });
+            let done = self.alone(|engine| {
+                let done = with_rows(on_row, |on_row| engine.run_beside(sql, statement, on_row));
+                match &done {
+                    // Files go with the rows, which takes a transaction.
+                    Err(error) if engine.is_cascade(sql, statement, error)? => Ok(None),
+                    _ => done.map(Some),
+                }
+            })?;
+            if let Some(changed_count) = done {
+                return Ok(changed_count);
+            }
         }
         let transaction = self.begin(statement.writes())?;
         let changed_count = run_in(&transaction, sql, statement, on_row)?;

@@ -7,7 +7,7 @@
 use crate::database::{Database, MountedStore, Shared};
 use crate::turnstile::lock;
 use crate::types::NodeId;
-use larder_object::format::{FileKind, Ino, StoreId};
+use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{
     Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, VALUE_BYTES_MAX,
 };
@@ -61,6 +61,25 @@ impl StatementFiles {
                     String::from_utf8_lossy(&path)
                 ))
             })?;
+        }
+        Ok(())
+    }
+
+    /// Removes names of files: of directories last, the innermost first if they are as old as they are deep.
+    pub(crate) fn remove(&self, names: Vec<(StoreId, Ino, Name)>) -> Result<()> {
+        let database = self.database();
+        let mut directories = Vec::new();
+        for (store, parent, name) in names {
+            let parent = NodeId { store, ino: parent };
+            let attr = database.lookup(parent, &name)?;
+            match attr.kind {
+                FileKind::Directory => directories.push((attr.node.ino, parent, name)),
+                _ => database.unlink(parent, &name)?,
+            }
+        }
+        directories.sort_unstable_by_key(|(ino, ..)| std::cmp::Reverse(*ino));
+        for (_, parent, name) in directories {
+            database.remove_dir(parent, &name)?;
         }
         Ok(())
     }

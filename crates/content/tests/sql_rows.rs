@@ -48,29 +48,105 @@ fn rows_go_with_their_file_or_keep_it() {
 }
 
 #[test]
-fn a_row_that_a_file_depends_on_stays() {
+fn files_go_with_the_row_that_they_depend_on() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), None);
-    db.put(b"/a", b"a").unwrap();
+    let sub = directory(&db, R, "d");
+    let data = pattern(100_000, 5);
+    for path in ["/a", "/b", "/d/c", "/kept"] {
+        db.put(path.as_bytes(), &data).unwrap();
+    }
+    let a = db.resolve(b"/a", false).unwrap().node;
+    db.link(a, sub, &name("also-a")).unwrap();
     db.sync().unwrap();
     let mut sql = db.sql(false).unwrap();
     let schema = "CREATE TABLE album (id INTEGER PRIMARY KEY);
         ALTER TABLE main ADD COLUMN album INTEGER REFERENCES album(id) ON DELETE CASCADE;
-        INSERT INTO album VALUES (1), (2); UPDATE main SET album = 1 WHERE kind = 'file'";
+        CREATE TABLE print (photo INTEGER REFERENCES main(ino) ON DELETE RESTRICT);
+        CREATE TABLE note (photo INTEGER REFERENCES main(ino) ON DELETE CASCADE);
+        INSERT INTO album VALUES (1), (2), (3);
+        UPDATE main SET album = 1 WHERE ino IN (ino('/a'), ino('/d'), ino('/d/c'));
+        UPDATE main SET album = 2 WHERE ino = ino('/b');
+        INSERT INTO print SELECT ino('/b'); INSERT INTO note SELECT ino('/a')";
     run(&mut sql, schema).unwrap();
-    let refused = told(&mut sql, "DELETE FROM album");
-    assert!(
-        refused.contains("a row of main is a file; delete it"),
-        "{refused}"
+    let gone = |path: &str| match db.resolve(path.as_bytes(), false) {
+        Ok(_) => false,
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    };
+    // What is restricted keeps all: file, row, and what the statement did besides.
+    let refused = run(&mut sql, "DELETE FROM album").unwrap_err();
+    assert!(refused.to_string().contains("FOREIGN KEY"), "{refused}");
+    assert_eq!(one(&mut sql, "SELECT count(*) FROM album"), integer(3));
+    assert_eq!(
+        one(
+            &mut sql,
+            "SELECT count(*) FROM main WHERE album IS NOT NULL"
+        ),
+        integer(4)
     );
-    assert_eq!(one(&mut sql, "SELECT count(*) FROM album"), integer(2));
-    let txn = db.begin().unwrap();
-    assert!(txn.sql("DELETE FROM album WHERE id = 1", &[]).is_err());
-    assert_eq!(ask(&txn, "SELECT count(*) FROM album"), integer(2));
-    txn.sql("DELETE FROM album WHERE id = 2", &[]).unwrap();
-    txn.commit().unwrap();
-    assert_eq!(db.get(b"/a").unwrap(), b"a");
-    assert_eq!(one(&mut sql, "SELECT count(*) FROM album"), integer(1));
+    for path in ["/a", "/b", "/d/c"] {
+        assert_eq!(db.get(path.as_bytes()).unwrap(), data, "CONTENT-8");
+    }
+    // In a transaction, taken back.
+    for _ in 0..2 {
+        let txn = db.begin().unwrap();
+        let delete = "DELETE FROM album WHERE id = ?1";
+        let deleted = txn.sql(delete, &[integer(1)]).unwrap();
+        assert_eq!(deleted.changed_count, 1);
+        assert_eq!(kind(txn.resolve(b"/a", false)), ErrorKind::NotFound);
+        assert_eq!(ask(&txn, "SELECT count(*) FROM files('/**')"), integer(2));
+        txn.abort();
+        assert_eq!(db.get(b"/d/also-a").unwrap(), data);
+    }
+    // Files in directories that go too, with all their names.
+    let changed = sql
+        .execute("DELETE FROM album WHERE id <> 2", &mut |_| Ok(()))
+        .unwrap();
+    assert_eq!(changed, 2);
+    assert!(gone("/a") && gone("/d") && !gone("/b") && !gone("/kept"));
+    assert_eq!(
+        one(&mut sql, "SELECT group_concat(id) FROM album"),
+        text("2")
+    );
+    let begun = std::time::Instant::now();
+    while run(
+        &mut sql,
+        "SELECT * FROM note UNION ALL SELECT ino FROM main WHERE nlink = 0",
+    )
+    .unwrap()
+        != []
+    {
+        assert!(
+            begun.elapsed() < std::time::Duration::from_secs(5),
+            "rows and space come back"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    // A directory that is not empty stays, and so does the row.
+    let other = directory(&db, R, "e");
+    put(&db, other, "f", b"f");
+    db.sync().unwrap();
+    run(
+        &mut sql,
+        "INSERT INTO album VALUES (4); UPDATE main SET album = 4 WHERE ino = ino('/e')",
+    )
+    .unwrap();
+    let refused = run(&mut sql, "DELETE FROM album WHERE id = 4").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotEmpty);
+    assert_eq!(
+        one(&mut sql, "SELECT count(*) FROM main WHERE album = 4"),
+        integer(1),
+        "CONTENT-8"
+    );
+    // Rows of files themselves are no rows to delete, nor is a whole table.
+    for wrong in ["DELETE FROM main WHERE size = 100000", "DROP TABLE album"] {
+        let refused = told(&mut sql, wrong);
+        assert!(
+            refused.contains("a row of main is a file; delete it"),
+            "{refused}"
+        );
+    }
+    assert_eq!(db.get(b"/b").unwrap(), data);
     assert_clean(&db);
 }
 

@@ -40,7 +40,7 @@ use crate::room::Room;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Catalog, CatalogOptions, InodeRow, SqlFiles, SqlRow, SqlStatement, SqlValue};
-use larder_space::format::{FileKind, Ino, SegmentIndex, StoreId};
+use larder_space::format::{FileKind, Ino, Name, SegmentIndex, StoreId};
 use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -439,6 +439,38 @@ impl Engine {
             self.invalidate(false);
         }
         Ok(outcome?)
+    }
+
+    /// Whether a statement failed because it would delete rows of files by foreign keys.
+    pub fn is_cascade(&self, sql: &str, statement: &SqlStatement, error: &Error) -> Result<bool> {
+        let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
+        match cause {
+            Some(cause) => Ok(self.catalog.is_cascade(sql, statement, cause)?),
+            None => Ok(false),
+        }
+    }
+
+    /// Detaches the files that a statement would take with it by foreign keys from the rows that they
+    /// refer to; all their names, to be removed after the statement: store, directory, name.
+    pub fn detach_cascades(
+        &self,
+        sql: &str,
+        statement: &SqlStatement,
+        parameters: &[SqlValue],
+        files: Arc<dyn SqlFiles>,
+    ) -> Result<Vec<(StoreId, Ino, Name)>> {
+        self.take_turn()?;
+        self.flush_to_catalog()?;
+        let taken = self
+            .catalog
+            .find_cascades(sql, statement, parameters, Some(files))?;
+        self.catalog.detach(&taken)?;
+        let mut names = Vec::new();
+        for (store, ino) in taken {
+            let parents = self.catalog.parents(store, ino)?.into_iter();
+            names.extend(parents.map(|(parent, name)| (store, parent, name)));
+        }
+        Ok(names)
     }
 
     /// Runs a statement outside of any transaction of ours, as an `sqlite3` shell would. It can call no
