@@ -58,6 +58,7 @@ mod report;
 mod room;
 mod session;
 mod shrink;
+mod sql;
 mod stats;
 mod survey;
 mod transaction;

@@ -39,10 +39,9 @@ use crate::pins::Place;
 use crate::room::Room;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Catalog, CatalogOptions, InodeRow, SqlFiles, SqlRow, SqlStatement, SqlValue};
-use larder_space::format::{FileKind, Ino, Name, SegmentIndex, StoreId};
+use larder_catalog::{Catalog, CatalogOptions, InodeRow};
+use larder_space::format::{FileKind, Ino, SegmentIndex, StoreId};
 use std::collections::{BTreeSet, HashSet};
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -397,7 +396,7 @@ impl Engine {
     // ---- in a transaction -------------------------------------------------------------------
 
     /// Hands what is in memory to the transaction of the catalog, so that SQL sees it. No sync.
-    fn flush_to_catalog(&self) -> Result<()> {
+    pub(crate) fn flush_to_catalog(&self) -> Result<()> {
         match lock(&self.private()?.state).stage {
             Stage::Writing => {}
             _ => return Ok(()),
@@ -405,89 +404,13 @@ impl Engine {
         self.commit_now()
     }
 
-    /// The statement of `sql` that begins at byte `at`, before it runs; `None` when none is left.
-    pub fn inspect_sql(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
-        Ok(self.catalog.inspect_sql(sql, at)?)
-    }
-
-    /// Runs a statement in the transaction: it sees what the transaction has done to files, and they see
-    /// what it does. A writing one takes the turn before. `files` answers its functions. Returns how many
-    /// rows INSERT, UPDATE and DELETE changed, and whether `on_row` broke.
-    pub fn run_in_transaction(
-        &self,
-        sql: &str,
-        statement: &SqlStatement,
-        parameters: &[SqlValue],
-        files: Arc<dyn SqlFiles>,
-        on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
-    ) -> Result<(u64, ControlFlow<()>)> {
-        let private = self.private()?;
-        self.snapshot()?;
-        if statement.writes() {
-            self.take_turn()?;
-        }
-        self.flush_to_catalog()?;
-        lock(&private.state).has_read_rows = true;
-        let outcome = self
-            .catalog
-            .run_sql(sql, statement, parameters, Some(files), on_row);
-        if !statement.is_read_only {
-            // Also after an error: what functions have read meanwhile was taken back with the statement.
-            self.find_constraints()?;
-            let _gate = self.close_gate();
-            let _names = self.write_names();
-            self.invalidate(false);
-        }
-        Ok(outcome?)
-    }
-
-    /// Whether a statement failed because it would delete rows of files by foreign keys.
-    pub fn is_cascade(&self, sql: &str, statement: &SqlStatement, error: &Error) -> Result<bool> {
-        let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
-        match cause {
-            Some(cause) => Ok(self.catalog.is_cascade(sql, statement, cause)?),
-            None => Ok(false),
-        }
-    }
-
-    /// Detaches the files that a statement would take with it by foreign keys from the rows that they
-    /// refer to; all their names, to be removed after the statement: store, directory, name.
-    pub fn detach_cascades(
-        &self,
-        sql: &str,
-        statement: &SqlStatement,
-        parameters: &[SqlValue],
-        files: Arc<dyn SqlFiles>,
-    ) -> Result<Vec<(StoreId, Ino, Name)>> {
-        self.take_turn()?;
-        self.flush_to_catalog()?;
-        let taken = self
-            .catalog
-            .find_cascades(sql, statement, parameters, Some(files))?;
-        self.catalog.detach(&taken)?;
-        let mut names = Vec::new();
-        for (store, ino) in taken {
-            let parents = self.catalog.parents(store, ino)?.into_iter();
-            names.extend(parents.map(|(parent, name)| (store, parent, name)));
-        }
-        Ok(names)
-    }
-
-    /// Runs a statement outside of any transaction of ours, as an `sqlite3` shell would. It can call no
-    /// functions about files.
-    pub fn run_beside(
-        &self,
-        sql: &str,
-        statement: &SqlStatement,
-        on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
-    ) -> Result<(u64, ControlFlow<()>)> {
-        {
-            let mut state = lock(&self.private()?.state);
-            debug_assert_eq!(state.stage, Stage::Idle, "CATALOG-9");
-            // The catalog does not tell this engine of changes on its own connection.
-            state.is_known &= statement.is_read_only;
-        }
-        Ok(self.catalog.run_sql(sql, statement, &[], None, on_row)?)
+    /// Rows were changed beside the transactions, on the connection of this engine, which the catalog does
+    /// not tell it of.
+    pub(crate) fn note_changed_beside(&self) -> Result<()> {
+        let mut state = lock(&self.private()?.state);
+        debug_assert_eq!(state.stage, Stage::Idle, "CATALOG-9");
+        state.is_known = false;
+        Ok(())
     }
 
     /// A row was read that no inode's time of change tells of.
