@@ -5,12 +5,14 @@
 //! things (few do, and most only seldom change) the engine tries the row change first.
 
 use crate::changes::{ChangeSet, InodeChange};
+use crate::codec::signed;
 use crate::commit::apply_inodes;
-use crate::error::{At, Result};
+use crate::error::{At, CatalogError, Result};
+use crate::read::rows;
 use crate::transaction::{Stage, as_trial};
 use crate::{Catalog, Writer};
-use larder_format::StoreId;
-use rusqlite::{Transaction, TransactionBehavior, params};
+use larder_format::{Ino, StoreId};
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 impl Catalog {
     /// Whether something of the user's may refuse a row of a store table: a trigger on it, a foreign
@@ -49,16 +51,74 @@ impl Catalog {
             stage,
             ..
         } = &mut *writer;
-        if *stage != Stage::Idle {
-            return as_trial(connection, |step| {
-                guards.open(step)?;
-                apply_inodes(step, &stores, &changes)
-            });
+        let mut tried = |step: &Connection| {
+            guards.open(step)?;
+            apply_inodes(step, &stores, &changes)
+        };
+        let outcome = match *stage {
+            Stage::Idle => {
+                let txn = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
+                    .at("the start of a trial")?;
+                let outcome = tried(&txn);
+                txn.rollback().at("the end of a trial")?;
+                outcome
+            }
+            Stage::Reading | Stage::Writing => as_trial(connection, tried),
+        };
+        match (outcome, change) {
+            (Err(error @ CatalogError::Constraint { .. }), InodeChange::Delete(ino)) => {
+                let table = &self.store_sql(store)?.table;
+                Err(name_keys(connection, table, *ino)?.unwrap_or(error))
+            }
+            (outcome, _) => outcome,
         }
-        let txn = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
-            .at("the start of a trial")?;
-        guards.open(&txn)?;
-        apply_inodes(&txn, &stores, &changes)?;
-        txn.rollback().at("the end of a trial")
     }
+}
+
+/// SQLite does not say which foreign key failed: looks for those that keep an inode.
+fn name_keys(connection: &Connection, table: &str, ino: Ino) -> Result<Option<CatalogError>> {
+    type Key = (String, i64, String, Option<String>);
+    let keys: Vec<Key> = rows(
+        connection,
+        "SELECT t.name, f.id, f.\"from\", f.\"to\" \
+         FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS f \
+         WHERE t.type = 'table' AND f.\"table\" = ?1 COLLATE NOCASE \
+           AND f.on_delete IN ('RESTRICT', 'NO ACTION') ORDER BY t.name, f.id, f.seq",
+        [table],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+    )
+    .at(table)?;
+    for columns in keys.chunk_by(|one, other| (&one.0, one.1) == (&other.0, other.1)) {
+        let child = &columns[0].0;
+        let pairs: Vec<String> = (columns.iter())
+            .map(|(_, _, from, to)| {
+                let to = to.as_deref().unwrap_or("ino");
+                format!("child.{} = parent.{}", quoted(from), quoted(to))
+            })
+            .collect();
+        let count = format!(
+            "SELECT count(*) FROM {} AS child JOIN {} AS parent ON {} WHERE parent.ino = ?1",
+            quoted(child),
+            quoted(table),
+            pairs.join(" AND ")
+        );
+        let count: i64 = connection
+            .query_row(&count, [signed(ino.0)], |row| row.get(0))
+            .at(child)?;
+        if count > 0 {
+            let names: Vec<&str> = columns.iter().map(|column| column.2.as_str()).collect();
+            return Ok(Some(CatalogError::Constraint {
+                table: child.clone(),
+                constraint: format!(
+                    "FOREIGN KEY constraint failed: inode {ino} of {table} is referenced by {} of {count} rows",
+                    names.join(", ")
+                ),
+            }));
+        }
+    }
+    Ok(None)
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
 }

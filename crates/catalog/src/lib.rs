@@ -52,6 +52,7 @@
 //! # Cost
 //! A commit: about 10 µs per new file, plus one sync. A lookup: 2–4 µs. See `examples/commit_cost.rs`.
 
+mod cascades;
 mod changes;
 mod check;
 mod codec;
@@ -61,6 +62,8 @@ mod constraints;
 mod error;
 mod extents;
 mod feed;
+mod files_table;
+mod functions;
 mod grants;
 mod guards;
 mod log_vfs;
@@ -77,12 +80,14 @@ mod statements;
 mod stores;
 mod survey;
 mod transaction;
+mod user_sql;
 mod workspace;
 
 pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange, XattrChange};
 pub use codec::dirent_order;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use feed::{FeedBounds, FeedChange, FeedEvent};
+pub use functions::{FileRow, FileRows, SqlFile, SqlFiles, VALUE_BYTES_MAX};
 pub use grants::Grants;
 pub use larder_format as format;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
@@ -91,8 +96,8 @@ pub use rows::{
     SegmentRow, SessionRow, StoreRow,
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
-pub use sql::{SqlRow, SqlSession, SqlValue};
-pub use transaction::SqlStep;
+pub use sql::{SqlRow, SqlValue, is_complete};
+pub use user_sql::{SqlControl, SqlStatement};
 pub use workspace::{Conflict, GRANTS, INO_RANGE, InoRange, Merged, TransactionRow};
 
 use error::{At, sort};
@@ -104,7 +109,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use transaction::{Refusals, Stage};
+use transaction::Stage;
+use user_sql::UserSide;
 
 /// Idle read connections that are kept.
 const READERS_MAX: usize = 8;
@@ -112,6 +118,9 @@ const READERS_MAX: usize = 8;
 /// An open catalog. Dropping it closes the connections; the last one in the world to close also
 /// empties the log.
 pub struct Catalog {
+    /// Of a catalog with one owner, who reads on the connection that writes (`transaction`): the user's
+    /// side of it. Dropped first: what it compiled must not outlive the connection.
+    user: Option<UserSide>,
     path: PathBuf,
     options: CatalogOptions,
     /// What a catalog has is decided when it is created.
@@ -121,9 +130,6 @@ pub struct Catalog {
     readers: Mutex<Vec<Connection>>,
     stores: RwLock<HashMap<StoreId, Arc<StoreSql>>>,
     is_stopped: AtomicBool,
-    /// One owner, who reads on the connection that writes (`transaction`).
-    is_private: bool,
-    refusals: Arc<Refusals>,
     /// The long transaction whose workspace this is.
     workspace: Option<u64>,
     grants: RwLock<Arc<Grants>>,
@@ -161,7 +167,7 @@ pub struct CheckpointOutcome {
 }
 
 impl Catalog {
-    /// Whether another connection (any process, or an [`SqlSession`]) committed since the last call,
+    /// Whether another connection (any process, or an SQL session) committed since the last call,
     /// or since opening. Our own commits do not count. Waits for a commit that is running; else 1 µs.
     pub fn foreign_change(&self) -> Result<bool> {
         let mut writer = lock(&self.writer);
@@ -214,7 +220,7 @@ impl Catalog {
 
     /// Runs `body` on a read connection. Every statement sees one committed moment.
     fn read<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        if self.is_private {
+        if self.user.is_some() {
             return body(&lock(&self.writer).connection);
         }
         let idle = lock(&self.readers).pop();

@@ -9,7 +9,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
 /// The catalog's file in the database directory.
@@ -18,7 +18,7 @@ pub const CATALOG_FILE: &str = "catalog.db";
 /// fill theirs whatever the size (docs/decisions/0019-commit-speed.md).
 const PAGE_BYTES: u32 = 4096;
 /// Compiled statements that each connection keeps.
-const STATEMENTS_MAX: usize = 256;
+pub(crate) const STATEMENTS_MAX: usize = 256;
 /// The first SQLite without the WAL-reset corruption.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 /// How long a checkpoint waits for readers: it must not keep the write lock meanwhile.
@@ -82,7 +82,7 @@ impl Catalog {
     /// database ([`CatalogError::NotFound`]), not a database, a newer format, read-only, and locked
     /// ([`CatalogError::Busy`], after [`BUSY_TIMEOUT`]).
     pub fn open(dir: &Path, options: &CatalogOptions) -> Result<Catalog> {
-        open_within(dir, options, BUSY_TIMEOUT)
+        open_within(dir, options, BUSY_TIMEOUT, Purpose::Engine)
     }
 
     /// A connection for reading only; it can change nothing.
@@ -96,7 +96,23 @@ impl Catalog {
     }
 }
 
-fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Result<Catalog> {
+/// Whom a catalog is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The engine of a session.
+    Engine,
+    /// Transactions, whose SQL may not change settings.
+    Transactions,
+    /// The SQL session of a person, who may.
+    Shell,
+}
+
+pub(crate) fn open_within(
+    dir: &Path,
+    options: &CatalogOptions,
+    timeout: Duration,
+    purpose: Purpose,
+) -> Result<Catalog> {
     let sqlite = rusqlite::version_number();
     if sqlite < SQLITE_VERSION_MIN {
         return Err(CatalogError::invalid(format!(
@@ -105,24 +121,38 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
         )));
     }
     let path = dir.join(CATALOG_FILE);
-    // LOG-1: this connection is ours alone, and `configure` has it sync every commit.
-    let with_log = CatalogOptions {
-        vfs: Some(log_vfs::register(options.vfs.as_deref())?),
+    let access = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | match purpose {
+            Purpose::Engine => OpenFlags::SQLITE_OPEN_NO_MUTEX,
+            // Two wrappers share the connection (`user_sql`): SQLite itself keeps threads apart.
+            Purpose::Transactions | Purpose::Shell => OpenFlags::SQLITE_OPEN_FULL_MUTEX,
+        };
+    let connection = match purpose {
+        // Its settings are the user's, so that LOG-1 and LOG-3 could not be kept.
+        Purpose::Shell => connect_with(&path, options, access, timeout)?,
+        Purpose::Engine | Purpose::Transactions => {
+            // LOG-1: this connection is ours alone, and `configure` has it sync every commit.
+            let with_log = CatalogOptions {
+                vfs: Some(log_vfs::register(options.vfs.as_deref())?),
+            };
+            connect_with(&path, &with_log, access, timeout)?
+        }
     };
-    let connection = connect(&path, &with_log, OpenFlags::empty(), timeout)?;
     identify(&connection, &path)?;
     sync_commits(&connection)?;
-    // LOG-3: a transaction that is rolled back has written nothing to the log.
-    connection
-        .pragma_update(None, "cache_spill", false)
-        .at("cache_spill")?;
-    debug_assert_eq!(
+    if purpose != Purpose::Shell {
+        // LOG-3: a transaction that is rolled back has written nothing to the log.
         connection
-            .pragma_query_value(None, "cache_spill", |row| row.get::<_, i64>(0))
-            .ok(),
-        Some(0),
-        "LOG-3"
-    );
+            .pragma_update(None, "cache_spill", false)
+            .at("cache_spill")?;
+        debug_assert_eq!(
+            connection
+                .pragma_query_value(None, "cache_spill", |row| row.get::<_, i64>(0))
+                .ok(),
+            Some(0),
+            "LOG-3"
+        );
+    }
     schema::upgrade(&connection, STEPS)?;
     configure(&connection)?;
     let data_version = crate::data_version(&connection)?;
@@ -133,6 +163,7 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
     let checkpointer = connect(&path, options, OpenFlags::empty(), CHECKPOINT_TIMEOUT)?;
     configure(&checkpointer)?;
     Ok(Catalog {
+        user: None,
         path,
         options: options.clone(),
         page_bytes,
@@ -146,8 +177,6 @@ fn open_within(dir: &Path, options: &CatalogOptions, timeout: Duration) -> Resul
         readers: Mutex::new(Vec::new()),
         stores: RwLock::default(),
         is_stopped: AtomicBool::new(false),
-        is_private: false,
-        refusals: Arc::default(),
         workspace,
         grants: RwLock::new(std::sync::Arc::new(grants)),
     })
@@ -373,6 +402,7 @@ mod tests {
             dir.path(),
             &CatalogOptions::default(),
             Duration::from_millis(20),
+            Purpose::Engine,
         );
         assert!(matches!(refused.err(), Some(CatalogError::Busy { .. })));
         drop(holder);

@@ -1,10 +1,8 @@
-//! SQL for people: a session on the catalog beside the engine.
+//! SQL for people: values, rows, and what is wrong where.
 
-use crate::error::{BUSY_TIMEOUT, CatalogError, Result, sort};
-use crate::{Catalog, open};
-use rusqlite::fallible_iterator::FallibleIterator;
-use rusqlite::types::ValueRef;
-use rusqlite::{Batch, Connection, OpenFlags, Statement};
+use crate::error::{CatalogError, sort};
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Statement, ToSql};
 use std::ffi::CString;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -33,67 +31,13 @@ pub struct SqlRow {
     pub values: Vec<SqlValue>,
 }
 
-/// A connection of its own, with the rights of an `sqlite3` shell (`CATALOG-3`): it sees what is
-/// committed, and waits for locks. A transaction that it opens stays open between calls and is
-/// rolled back when it is dropped.
-pub struct SqlSession {
-    connection: Connection,
-}
-
-impl Catalog {
-    /// Opens an SQL session; a `read_only` one can change nothing.
-    pub fn sql_session(&self, read_only: bool) -> Result<SqlSession> {
-        let access = match read_only {
-            true => OpenFlags::SQLITE_OPEN_READ_ONLY,
-            false => OpenFlags::SQLITE_OPEN_READ_WRITE,
-        };
-        let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = open::connect_with(&self.path, &self.options, flags, BUSY_TIMEOUT)?;
-        open::configure(&connection)?;
-        Ok(SqlSession { connection })
-    }
-}
-
-impl SqlSession {
-    /// Runs one or several statements in order, and calls `on_row` for each row of each result until
-    /// it breaks, which also skips the statements that follow. Returns the number of rows that
-    /// INSERT, UPDATE and DELETE changed (triggers and cascades not counted). An error ends it: what
-    /// the statements before changed stays, unless they opened a transaction.
-    pub fn execute(
-        &mut self,
-        sql: &str,
-        on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
-    ) -> Result<u64> {
-        let mut changed_count = 0;
-        let mut batch = Batch::new(&self.connection, sql);
-        while let Some(mut statement) = batch.next().map_err(|error| explain(sql, error))? {
-            let total_before = self.connection.total_changes();
-            let flow = run(&mut statement, on_row).map_err(|error| explain(sql, error))?;
-            drop(statement);
-            // `changes` keeps the count of the last INSERT, UPDATE or DELETE; was this one?
-            if self.connection.total_changes() != total_before {
-                changed_count += self.connection.changes();
-            }
-            if flow.is_break() {
-                break;
-            }
-        }
-        Ok(changed_count)
-    }
-
-    /// Whether `sql` ends with a complete statement (else a shell asks for another line).
-    pub fn is_complete(sql: &str) -> bool {
-        let Ok(text) = CString::new(sql) else {
-            return true;
-        };
-        // SAFETY: `text` is NUL-terminated and outlives the call, which only reads it.
-        unsafe { rusqlite::ffi::sqlite3_complete(text.as_ptr()) != 0 }
-    }
-
-    /// Whether a transaction is open.
-    pub fn is_in_transaction(&self) -> bool {
-        !self.connection.is_autocommit()
-    }
+/// Whether `sql` ends with a complete statement (else a shell asks for another line).
+pub fn is_complete(sql: &str) -> bool {
+    let Ok(text) = CString::new(sql) else {
+        return true;
+    };
+    // SAFETY: `text` is NUL-terminated and outlives the call, which only reads it.
+    unsafe { rusqlite::ffi::sqlite3_complete(text.as_ptr()) != 0 }
 }
 
 pub(crate) fn run(
@@ -129,22 +73,15 @@ pub(crate) fn value(value: ValueRef<'_>) -> SqlValue {
     }
 }
 
-/// The user's mistakes, in SQLite's words and with their place; the rest as everywhere.
-pub(crate) fn explain(sql: &str, error: rusqlite::Error) -> CatalogError {
+/// The user's mistakes, in SQLite's words and with their place; the rest as everywhere. The statement begins
+/// at byte `start` of `sql`.
+pub(crate) fn explain(sql: &str, start: usize, error: rusqlite::Error) -> CatalogError {
     match error {
-        rusqlite::Error::SqlInputError {
-            msg,
-            sql: rest,
-            offset,
-            ..
-        } => {
-            // SQLite counts from the statement that it was given: the rest of the text.
-            let at = sql.len() - rest.len() + offset.max(0) as usize;
-            CatalogError::Sql {
-                message: msg,
-                position: Some(line_column(sql, at)),
-            }
-        }
+        rusqlite::Error::SqlInputError { msg, offset, .. } => CatalogError::Sql {
+            message: msg,
+            // SQLite counts from the statement that it was given.
+            position: Some(line_column(sql, start + offset.max(0) as usize)),
+        },
         rusqlite::Error::SqliteFailure(code, Some(message))
             if code.extended_code == rusqlite::ffi::SQLITE_ERROR
                 || code.extended_code == rusqlite::ffi::SQLITE_CONSTRAINT_TRIGGER =>
@@ -175,9 +112,15 @@ pub(crate) fn line_column(sql: &str, at: usize) -> (usize, usize) {
     )
 }
 
-impl std::fmt::Debug for SqlSession {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SqlSession").finish_non_exhaustive()
+impl ToSql for SqlValue {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            SqlValue::Null => ValueRef::Null,
+            SqlValue::Integer(number) => ValueRef::Integer(*number),
+            SqlValue::Real(number) => ValueRef::Real(*number),
+            SqlValue::Text(text) => ValueRef::Text(text.as_bytes()),
+            SqlValue::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
     }
 }
 
@@ -194,8 +137,8 @@ mod tests {
 
     #[test]
     fn completeness_is_that_of_sqlite() {
-        assert!(SqlSession::is_complete("select 1;"));
-        assert!(!SqlSession::is_complete("select 1"));
-        assert!(!SqlSession::is_complete("select ';"));
+        assert!(is_complete("select 1;"));
+        assert!(!is_complete("select 1"));
+        assert!(!is_complete("select ';"));
     }
 }

@@ -352,12 +352,17 @@ fn foreign_commits_are_noticed_and_ours_are_not() {
     let second = open(dir.path());
     second.commit(&new_file(4, "h")).unwrap();
     assert!(catalog.foreign_change().unwrap());
-    let mut session = catalog.sql_session(false).unwrap();
-    session
-        .execute("UPDATE main SET mode = 2", &mut |_| {
+    let session =
+        Catalog::open_private(dir.path(), &larder_catalog::CatalogOptions::default(), true)
+            .unwrap();
+    let update = "UPDATE main SET mode = 2";
+    let statement = session.inspect_sql(update, 0).unwrap().unwrap();
+    let (changed, _) = session
+        .run_sql(update, &statement, &[], None, &mut |_| {
             std::ops::ControlFlow::Continue(())
         })
         .unwrap();
+    assert!(changed > 0);
     assert!(
         catalog.foreign_change().unwrap(),
         "an SQL session is another connection"

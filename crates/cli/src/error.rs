@@ -6,7 +6,8 @@
 //!
 //! # Invariants
 //! * `CLI-1` A failure is told in exactly one line on stderr and with an exit code that is not 0:
-//!   2 for wrong usage, 1 for the rest. A reader that went away (broken pipe) ends the command
+//!   2 for wrong usage, 1 for the rest. A mistake in SQL is followed by two indented lines: the line of the
+//!   statement that it is in, and a caret below the place. A reader that went away (broken pipe) ends the command
 //!   without a word.
 
 use larder::ErrorKind;
@@ -27,6 +28,14 @@ pub(crate) enum Failure {
     /// The database refused.
     #[error(transparent)]
     Larder(#[from] larder::Error),
+    /// A statement is wrong.
+    #[error("{error}")]
+    Sql {
+        /// What the database says.
+        error: larder::Error,
+        /// Where: the line of the statement and a caret below it, if that is known.
+        place: Option<String>,
+    },
     /// The host refused: a local file, a terminal, a process.
     #[error("{what}: {source}")]
     Io {
@@ -51,7 +60,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
-            Failure::Larder(_) | Failure::Io { .. } | Failure::Other(_) => 1,
+            Failure::Larder(_) | Failure::Sql { .. } | Failure::Io { .. } | Failure::Other(_) => 1,
             Failure::Told(code) => *code,
             Failure::Pipe => EXIT_PIPE,
         }
@@ -62,7 +71,9 @@ impl Failure {
         let (text, remedy) = match self {
             Failure::Told(_) | Failure::Pipe => return None,
             Failure::Usage(text) | Failure::Other(text) => (text.clone(), ""),
-            Failure::Larder(error) => (error.to_string(), remedy_of(error.kind())),
+            Failure::Larder(error) | Failure::Sql { error, .. } => {
+                (error.to_string(), remedy_of(error.kind()))
+            }
             Failure::Io { source, .. } => (self.to_string(), remedy_of_io(source.kind())),
         };
         let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -76,6 +87,12 @@ impl Failure {
     pub(crate) fn tell(&self) {
         if let Some(line) = self.line() {
             eprintln_lossless(&format!("larder: {line}"));
+        }
+        if let Failure::Sql {
+            place: Some(place), ..
+        } = self
+        {
+            eprintln_lossless(place);
         }
     }
 }

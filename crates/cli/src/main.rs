@@ -26,7 +26,6 @@ mod databases;
 mod ending;
 mod error;
 mod exposition;
-mod glob;
 mod helper;
 mod inside;
 mod lab;

@@ -101,6 +101,6 @@ pub(crate) fn is_fatal(failure: &Failure) -> bool {
                 | io::ErrorKind::QuotaExceeded
         ),
         Failure::Pipe => true,
-        Failure::Usage(_) | Failure::Other(_) | Failure::Told(_) => false,
+        Failure::Usage(_) | Failure::Sql { .. } | Failure::Other(_) | Failure::Told(_) => false,
     }
 }

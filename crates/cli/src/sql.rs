@@ -80,9 +80,9 @@ impl Console<'_> {
                 ErrorKind::ReadOnly => Failure::Other(
                     "nothing can be changed with --read-only; leave the flag out".into(),
                 ),
-                _ => Failure::Larder(error),
+                _ => mistake(error, statements),
             }),
-            None => Ok(done?),
+            None => done.map_err(|error| mistake(error, statements)),
         }
     }
 
@@ -103,9 +103,11 @@ impl Console<'_> {
             } else if is_end || SqlSession::is_complete(&statement) {
                 self.run_into(&statement, &mut printer)
                     .map_err(|failure| match failure {
-                        Failure::Larder(error) => Failure::Larder(
-                            error.context(format!("statement at line {first_line} of the input")),
-                        ),
+                        Failure::Sql { error, place } => Failure::Sql {
+                            error: error
+                                .context(format!("statement at line {first_line} of the input")),
+                            place,
+                        },
                         other => other,
                     })?;
                 statement.clear();
@@ -226,6 +228,39 @@ impl Console<'_> {
     }
 }
 
+/// The failure of statements, with its place.
+fn mistake(error: Error, statements: &str) -> Failure {
+    let place = error
+        .position()
+        .and_then(|position| show_place(statements, position));
+    Failure::Sql { error, place }
+}
+
+/// The line of a text that has column `column` of line `line`, both from 1, and a caret below it.
+fn show_place(text: &str, (line, column): (usize, usize)) -> Option<String> {
+    const INDENT: &str = "    ";
+    const BEFORE: usize = 60;
+    const AFTER: usize = 40;
+    let line = text.lines().nth(line.checked_sub(1)?)?;
+    let at = column.checked_sub(1)?;
+    let first = at.saturating_sub(BEFORE);
+    let mut shown = String::from(INDENT);
+    let mut below = String::from(INDENT);
+    for (index, character) in line.chars().enumerate().skip(first).take(BEFORE + AFTER) {
+        // Whatever it is takes one place: tabs would shift the caret, other controls the terminal.
+        let character = match character.is_control() {
+            true => ' ',
+            false => character,
+        };
+        shown.push(character);
+        if index < at {
+            let width = unicode_width::UnicodeWidthChar::width(character).unwrap_or(1);
+            below.extend(std::iter::repeat_n(' ', width));
+        }
+    }
+    Some(format!("{}\n{below}^", shown.trim_end()))
+}
+
 fn terminal_failure(error: ReadlineError) -> Failure {
     Failure::Other(format!(
         "the terminal or the history failed: {error}; give the statement as an argument"
@@ -254,4 +289,29 @@ fn save_history(editor: &mut DefaultEditor, path: &std::path::Path) -> Result<()
             path.display()
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_mistake_is_shown() {
+        let shown = |text, position| show_place(text, position).unwrap();
+        assert_eq!(
+            shown("SELECT 1;\nSELECT\tx FROM y;", (2, 8)),
+            "    SELECT x FROM y;\n           ^",
+            "CLI-1"
+        );
+        assert_eq!(shown("日本 x", (1, 4)), "    日本 x\n         ^");
+        assert_eq!(shown("ab", (1, 3)), "    ab\n      ^", "behind the end");
+        let long = format!("{}x{}", "a".repeat(500), "b".repeat(500));
+        let (line, caret) = shown(&long, (1, 501))
+            .split_once('\n')
+            .map(|(a, b)| (a.to_owned(), b.to_owned()))
+            .unwrap();
+        assert_eq!(line.chars().nth(caret.len() - 1), Some('x'));
+        assert!(line.len() <= 104);
+        assert_eq!(show_place("a", (2, 1)), None);
+    }
 }

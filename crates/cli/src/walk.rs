@@ -4,7 +4,6 @@ use crate::address::{DbAddress, join, last_name};
 use crate::args::{DuArgs, FindArgs, KindLetter};
 use crate::databases::with_databases;
 use crate::error::{At, Failure, Result, each};
-use crate::glob;
 use crate::inside::{for_each_entry, resolve};
 use crate::output::{Output, put_name};
 use crate::units::show_size;
@@ -79,7 +78,7 @@ pub(crate) fn find(args: &FindArgs, out: &mut Output) -> Result<()> {
             walk(&database, &address, &attr, |visit| {
                 let name = last_name(visit.path).unwrap_or(b"/");
                 let is_match = kind.is_none_or(|kind| kind == visit.kind)
-                    && pattern.is_none_or(|pattern| glob::matches(pattern, name));
+                    && pattern.is_none_or(|pattern| larder::matches_glob(pattern, name));
                 if is_match {
                     print_found(&address, &visit, args.print0, out)
                 } else {

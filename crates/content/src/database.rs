@@ -12,7 +12,7 @@ use larder_object::format::{Extent, FileKind, Ino, Name, NameError, StoreId};
 use larder_object::{
     AlignedBuf, CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Engine,
     EngineOptions, Error, ErrorKind, FragReport, Gauges, InitOptions, Result, SegmentMap,
-    ShrinkReport, SpaceReport, SqlSession, StatsReport, StoreRow,
+    ShrinkReport, SpaceReport, StatsReport, StoreRow,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -80,12 +80,14 @@ pub(crate) struct Shared {
     pub(crate) pool: Arc<Pool>,
     /// What a transaction sees passes its turnstile; none: the database itself.
     pub(crate) turnstile: Option<Arc<Turnstile>>,
+    /// Else it serves transactions, and is theirs.
+    pub(crate) owns_engine: bool,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.turnstile.is_some() {
-            return; // The engine serves other transactions.
+        if !self.owns_engine {
+            return;
         }
         self.pool.clear();
         if let Err(error) = self.engine.close() {
@@ -138,6 +140,7 @@ impl Database {
             stores: RwLock::default(),
             pool: Arc::default(),
             turnstile: None,
+            owns_engine: true,
         };
         let database = Database {
             shared: Arc::new(shared),
@@ -641,11 +644,6 @@ impl Database {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<CheckReport> {
         self.whole()?.check(read_content, progress)
-    }
-
-    /// An SQL session on the catalog, beside the engine: it sees what is committed.
-    pub fn sql(&self, read_only: bool) -> Result<SqlSession> {
-        self.whole()?.sql_session(read_only)
     }
 }
 

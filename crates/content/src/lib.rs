@@ -28,7 +28,7 @@ mod copy;
 mod database;
 mod environment;
 mod files;
-
+mod glob;
 mod guarded;
 mod handle;
 mod listing;
@@ -37,26 +37,31 @@ mod path;
 mod provider;
 mod readonly;
 mod set_id;
+mod sql;
+mod sql_files;
 mod stores;
 mod transaction;
 mod turnstile;
 mod types;
+mod walk;
 mod xattr;
 
 pub use changes::Changes;
 pub use copy::{COPY_BYTES_MAX, copy_range};
 pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
 pub use environment::TRANSACTION_VARIABLE;
+pub use glob::matches as matches_glob;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
     Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, MapCell, Result,
-    Savepoint, SegmentMap, ShrinkReport, SizeClass, SpaceReport, SqlResult, SqlRow, SqlSession,
-    SqlValue, StatsReport, TransactionInfo, TransactionOutcome,
+    Savepoint, SegmentMap, ShrinkReport, SizeClass, SpaceReport, SqlRow, SqlValue, StatsReport,
+    TransactionInfo, TransactionOutcome,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use path::split_path;
 pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};
+pub use sql::{SqlResult, SqlSession};
 pub use transaction::{Transaction, TransactionOptions};
 pub use types::{
     AllocateMode, Attr, Caller, DirEntry, NewNode, NodeId, RenameMode, SeekTarget, SetAttr,

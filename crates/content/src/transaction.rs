@@ -22,8 +22,9 @@
 use crate::database::{Database, MountedStore, Shared};
 use crate::guarded::GuardedProvider;
 use crate::provider::{ProviderContext, StoreProvider};
-use crate::turnstile::Turnstile;
-use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlResult, SqlValue, StoreRow};
+use crate::sql::{self, SqlResult};
+use crate::turnstile::{Pool, Turnstile};
+use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlValue, StoreRow};
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -74,17 +75,25 @@ impl Database {
 
     /// The same with options.
     pub fn begin_with(&self, options: &TransactionOptions) -> Result<Transaction> {
+        self.begin_in(&self.shared.pool, options)
+    }
+
+    /// The same with an engine of `pool`.
+    pub(crate) fn begin_in(
+        &self,
+        pool: &Arc<Pool>,
+        options: &TransactionOptions,
+    ) -> Result<Transaction> {
         if self.shared.turnstile.is_some() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "a transaction cannot hold another one; use a savepoint",
             ));
         }
-        let engine = self.shared.pool.take(&self.shared.engine)?;
-        let pool = Arc::clone(&self.shared.pool);
+        let engine = pool.take(&self.shared.engine)?;
         let turnstile = Turnstile::new(
             engine,
-            pool,
+            Arc::clone(pool),
             Arc::clone(&self.shared) as _,
             options.turn_max,
         );
@@ -96,6 +105,7 @@ impl Database {
                 stores: RwLock::default(),
                 pool: Arc::default(),
                 turnstile: Some(Arc::clone(&turnstile)),
+                owns_engine: false,
             }),
         };
         let stores = self.read_stores();
@@ -193,13 +203,16 @@ impl Transaction {
     /// done to files, and they see what it does. Several statements are separated by `;`; `parameters`
     /// (`?1`, …) are those of a single one. An error names its place, and takes back the statement that
     /// failed; those before it stay, and so does the transaction. Refused: statements that begin or end
-    /// transactions, ATTACH, settings, temporary tables.
+    /// transactions, ATTACH, settings, temporary tables. The functions about files are those of
+    /// docs/semantics.md, "SQL over content".
     pub fn sql(&self, sql: &str, parameters: &[SqlValue]) -> Result<SqlResult> {
-        self.turnstile.enter(|| {
-            self.turnstile
-                .engine()
-                .execute_in_transaction(sql, parameters)
-        })
+        self.turnstile
+            .enter(|| sql::run_text(&self.view, self.turnstile.engine(), sql, parameters))
+    }
+
+    /// What the session runs a statement in.
+    pub(crate) fn parts(&self) -> (&Database, &Arc<Turnstile>) {
+        (&self.view, &self.turnstile)
     }
 
     /// A moment to go back to.

@@ -51,6 +51,8 @@ struct TurnstileState {
 /// Engines for transactions, kept between them.
 #[derive(Default)]
 pub(crate) struct Pool {
+    /// Its engines serve an SQL session, whose user may change their connections.
+    is_shell: bool,
     idle: Mutex<Vec<Arc<Engine>>>,
     watch: Watch,
 }
@@ -60,13 +62,23 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
+    /// A pool of one SQL session: the same engine serves all of its statements, so that what they change
+    /// in their connection lasts.
+    pub(crate) fn of_session() -> Pool {
+        Pool {
+            is_shell: true,
+            ..Pool::default()
+        }
+    }
+
     /// An engine beside `host`, until [`Pool::put`].
     pub(crate) fn take(&self, host: &Arc<Engine>) -> Result<Arc<Engine>> {
         let idle = lock(&self.idle).pop();
-        idle.map_or_else(|| Engine::open_private(host), Ok)
+        idle.map_or_else(|| Engine::open_private(host, self.is_shell), Ok)
     }
 
-    fn put(&self, engine: Arc<Engine>) {
+    /// Gives an engine back.
+    pub(crate) fn put(&self, engine: Arc<Engine>) {
         let mut idle = lock(&self.idle);
         if engine.is_running() && idle.len() < ENGINES_MAX {
             idle.push(engine);
@@ -172,6 +184,11 @@ impl Turnstile {
         self.pool.watch.begin(self)?;
         state.is_watched = true;
         Ok(())
+    }
+
+    /// Whether nothing more is possible.
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.state).ended.is_some()
     }
 
     /// How long the transaction may keep the turn.

@@ -98,6 +98,14 @@ impl Error {
         self.kind
     }
 
+    /// Where in the user's SQL it is: line and column, from 1, where SQLite knows.
+    pub fn position(&self) -> Option<(usize, usize)> {
+        match self.source.as_ref()?.downcast_ref()? {
+            CatalogError::Sql { position, .. } => *position,
+            _ => None,
+        }
+    }
+
     /// The same error, told with more context in front.
     pub fn context(mut self, what: impl std::fmt::Display) -> Error {
         self.context = match self.context.as_str() {

@@ -75,6 +75,10 @@ pub use error::{Error, ErrorKind, Result};
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{Conflict, SCHEMA_VERSION};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
+pub use larder_catalog::{
+    FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlStatement, VALUE_BYTES_MAX,
+    is_complete as is_complete_sql,
+};
 pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};
@@ -84,8 +88,7 @@ pub use report::{
     CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, Gauges, MapCell,
     SegmentMap, ShrinkReport, SizeClass, SpaceReport, StatsReport,
 };
-pub use sql::SqlSession;
-pub use transaction::{Savepoint, SqlResult};
+pub use transaction::Savepoint;
 pub use transactions::{
     TransactionInfo, TransactionOutcome, TransactionOwner, abort_transaction, begin_transaction,
     commit_transaction, list_transactions,

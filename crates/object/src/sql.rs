@@ -1,47 +1,91 @@
-//! SQL sessions for people and applications, beside the engine: they see what is committed.
+//! SQL of users on an engine that serves transactions (`transaction`).
 
 use crate::engine::Engine;
 use crate::{Error, Result};
-use larder_catalog::SqlRow;
+use larder_catalog::{SqlFiles, SqlRow, SqlStatement, SqlValue};
+use larder_space::format::{Ino, Name, StoreId};
 use std::ops::ControlFlow;
-
-/// A connection to the catalog. It waits up to 30 s for locks; the guard triggers hold for it.
-pub struct SqlSession {
-    inner: larder_catalog::SqlSession,
-}
-
-impl SqlSession {
-    /// Runs one or several statements; calls `on_row` for each row of a result; returns how many
-    /// rows were inserted, updated or deleted. Errors say where in the text they are. What the
-    /// statements before did stays, unless they opened a transaction.
-    pub fn execute(
-        &mut self,
-        sql: &str,
-        on_row: &mut dyn FnMut(SqlRow) -> Result<()>,
-    ) -> Result<u64> {
-        let mut failed: Option<Error> = None;
-        let changed = self.inner.execute(sql, &mut |row| match on_row(row) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
-        })?;
-        failed.map_or(Ok(changed), Err)
-    }
-
-    /// Whether `sql` ends a statement (and is not inside a string, comment or trigger): a shell
-    /// asks for more lines otherwise.
-    pub fn is_complete(sql: &str) -> bool {
-        larder_catalog::SqlSession::is_complete(sql)
-    }
-}
+use std::sync::Arc;
 
 impl Engine {
-    /// An SQL session beside the engine.
-    pub fn sql_session(&self, read_only: bool) -> Result<SqlSession> {
-        Ok(SqlSession {
-            inner: self.catalog.sql_session(read_only)?,
-        })
+    /// The statement of `sql` that begins at byte `at`, before it runs; `None` when none is left.
+    pub fn inspect_sql(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
+        Ok(self.catalog.inspect_sql(sql, at)?)
+    }
+
+    /// Runs a statement in the transaction: it sees what the transaction has done to files, and they see
+    /// what it does. A writing one takes the turn before. `files` answers its functions. Returns how many
+    /// rows INSERT, UPDATE and DELETE changed, and whether `on_row` broke.
+    pub fn run_in_transaction(
+        &self,
+        sql: &str,
+        statement: &SqlStatement,
+        parameters: &[SqlValue],
+        files: Arc<dyn SqlFiles>,
+        on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
+    ) -> Result<(u64, ControlFlow<()>)> {
+        self.snapshot()?;
+        if statement.writes() {
+            self.take_turn()?;
+        }
+        self.flush_to_catalog()?;
+        self.note_rows_read();
+        let outcome = self
+            .catalog
+            .run_sql(sql, statement, parameters, Some(files), on_row);
+        if !statement.is_read_only {
+            // Also after an error: what functions have read meanwhile was taken back with the statement.
+            self.find_constraints()?;
+            let _gate = self.close_gate();
+            let _names = self.write_names();
+            self.invalidate(false);
+        }
+        Ok(outcome?)
+    }
+
+    /// Whether a statement failed because it would delete rows of files by foreign keys.
+    pub fn is_cascade(&self, sql: &str, statement: &SqlStatement, error: &Error) -> Result<bool> {
+        let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
+        match cause {
+            Some(cause) => Ok(self.catalog.is_cascade(sql, statement, cause)?),
+            None => Ok(false),
+        }
+    }
+
+    /// Detaches the files that a statement would take with it by foreign keys from the rows that they
+    /// refer to; all their names, to be removed after the statement: store, directory, name.
+    pub fn detach_cascades(
+        &self,
+        sql: &str,
+        statement: &SqlStatement,
+        parameters: &[SqlValue],
+        files: Arc<dyn SqlFiles>,
+    ) -> Result<Vec<(StoreId, Ino, Name)>> {
+        self.take_turn()?;
+        self.flush_to_catalog()?;
+        let taken = self
+            .catalog
+            .find_cascades(sql, statement, parameters, Some(files))?;
+        self.catalog.detach(&taken)?;
+        let mut names = Vec::new();
+        for (store, ino) in taken {
+            let parents = self.catalog.parents(store, ino)?.into_iter();
+            names.extend(parents.map(|(parent, name)| (store, parent, name)));
+        }
+        Ok(names)
+    }
+
+    /// Runs a statement outside of any transaction of ours, as an `sqlite3` shell would. It can call no
+    /// functions about files.
+    pub fn run_beside(
+        &self,
+        sql: &str,
+        statement: &SqlStatement,
+        on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
+    ) -> Result<(u64, ControlFlow<()>)> {
+        if !statement.is_read_only {
+            self.note_changed_beside()?;
+        }
+        Ok(self.catalog.run_sql(sql, statement, &[], None, on_row)?)
     }
 }

@@ -39,7 +39,7 @@ use crate::pins::Place;
 use crate::room::Room;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Catalog, CatalogOptions, InodeRow, SqlRow, SqlStep, SqlValue};
+use larder_catalog::{Catalog, CatalogOptions, InodeRow};
 use larder_space::format::{FileKind, Ino, SegmentIndex, StoreId};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,15 +89,6 @@ enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Savepoint(u64);
 
-/// What SQL answered.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SqlResult {
-    /// The rows of all results, in order.
-    pub rows: Vec<SqlRow>,
-    /// How many rows INSERT, UPDATE and DELETE changed (triggers and cascades not counted).
-    pub changed_count: u64,
-}
-
 /// The transactions of this process that want to change something: one at a time, in order.
 #[derive(Default)]
 pub(crate) struct Writers {
@@ -141,8 +132,8 @@ impl Writers {
 
 impl Engine {
     /// An engine for transactions beside `host`. Cost: opens the catalog and the segments, about 2 ms; it
-    /// serves any number of transactions.
-    pub fn open_private(host: &Arc<Engine>) -> Result<Arc<Engine>> {
+    /// serves any number of transactions. In an SQL session (`is_shell`) the user may change the connection.
+    pub fn open_private(host: &Arc<Engine>, is_shell: bool) -> Result<Arc<Engine>> {
         host.check_running()?;
         let options = crate::EngineOptions {
             has_background: false,
@@ -151,7 +142,7 @@ impl Engine {
         let catalog_options = CatalogOptions {
             vfs: options.catalog_vfs.clone(),
         };
-        let catalog = Catalog::open_private(&host.path, &catalog_options)?;
+        let catalog = Catalog::open_private(&host.path, &catalog_options, is_shell)?;
         let nudged = Arc::clone(host);
         let nudge = Box::new(move || match nudged.turn.is_held() {
             true => nudged.hand_over(),
@@ -405,7 +396,7 @@ impl Engine {
     // ---- in a transaction -------------------------------------------------------------------
 
     /// Hands what is in memory to the transaction of the catalog, so that SQL sees it. No sync.
-    fn flush_to_catalog(&self) -> Result<()> {
+    pub(crate) fn flush_to_catalog(&self) -> Result<()> {
         match lock(&self.private()?.state).stage {
             Stage::Writing => {}
             _ => return Ok(()),
@@ -413,40 +404,13 @@ impl Engine {
         self.commit_now()
     }
 
-    /// Runs SQL in the transaction: it sees what the transaction has done to files, and they see what it
-    /// does. `parameters` are those of its only statement.
-    pub fn execute_in_transaction(&self, sql: &str, parameters: &[SqlValue]) -> Result<SqlResult> {
-        let private = self.private()?;
-        self.snapshot()?;
-        self.flush_to_catalog()?;
-        let mut result = SqlResult::default();
-        let mut skipped = 0;
-        loop {
-            let step =
-                self.catalog
-                    .execute_in_transaction(sql, parameters, skipped, &mut result.rows)?;
-            match step {
-                SqlStep::NeedsLock(number) => {
-                    lock(&private.state).has_read_rows |= number > 0;
-                    skipped = number;
-                    self.take_turn()?;
-                }
-                SqlStep::Done {
-                    changed_count,
-                    has_written,
-                } => {
-                    lock(&private.state).has_read_rows = true;
-                    result.changed_count = changed_count;
-                    if has_written {
-                        self.find_constraints()?;
-                        let _gate = self.close_gate();
-                        let _names = self.write_names();
-                        self.invalidate(false);
-                    }
-                    return Ok(result);
-                }
-            }
-        }
+    /// Rows were changed beside the transactions, on the connection of this engine, which the catalog does
+    /// not tell it of.
+    pub(crate) fn note_changed_beside(&self) -> Result<()> {
+        let mut state = lock(&self.private()?.state);
+        debug_assert_eq!(state.stage, Stage::Idle, "CATALOG-9");
+        state.is_known = false;
+        Ok(())
     }
 
     /// A row was read that no inode's time of change tells of.

@@ -6,6 +6,7 @@ mod files;
 mod life;
 mod mount;
 mod rows;
+mod sql;
 mod support;
 mod txn;
 mod upkeep;

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A mount in the foreground, unmounted at the latest when the test ends.
-struct Foreground {
+pub struct Foreground {
     child: Child,
     mountpoint: PathBuf,
     status_line: String,
 }
 
-fn serve(place: &Place, more: &[&str]) -> Foreground {
+pub fn serve(place: &Place, more: &[&str]) -> Foreground {
     let mut child = place
         .command(&[&["mount", "--create", "a.larder", "mnt"], more].concat())
         .stdout(Stdio::piped())
@@ -46,7 +46,7 @@ impl Foreground {
     }
 
     /// The exit code, once it has ended, and what it said.
-    fn end(&mut self) -> (Option<i32>, String) {
+    pub fn end(&mut self) -> (Option<i32>, String) {
         let began = Instant::now();
         let status = loop {
             match self.child.try_wait().unwrap() {

@@ -56,6 +56,22 @@ fn wrong_sql_is_explained() {
         "nothing",
     );
     place.fails(1, &["sql", "a.larder", "SELECT 1\nFORM main"], "line 2");
+    let done = place.run(&["sql", "a.larder", "SELECT 1;\nSELECT nowhere FROM main"]);
+    assert_eq!(
+        done.stderr,
+        "larder: line 2 column 8: no such column: nowhere; correct the statement\n    SELECT nowhere FROM main\n           ^\n",
+        "CLI-1"
+    );
+    let done = place.run_with(&["sql", "a.larder"], b"SELECT 1;\n\n SELECT oops;\n");
+    assert!(
+        done.stderr
+            .starts_with("larder: statement at line 3 of the input: line 1 column 9: ")
+            && done
+                .stderr
+                .ends_with("\n     SELECT oops;\n            ^\n"),
+        "CLI-1: {}",
+        done.stderr
+    );
     place.fails(
         1,
         &["sql", "a.larder", "UPDATE main SET size = 3"],

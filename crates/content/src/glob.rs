@@ -3,7 +3,7 @@
 
 /// Whether `name` matches `pattern` as a whole. A `[` that is never closed stands for itself.
 /// Cost: O(pattern × name) at worst, no recursion.
-pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
+pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at_pattern, mut at_name) = (0, 0);
     // Where to go on after the last `*` took one more byte.
     let mut retry: Option<(usize, usize)> = None;

@@ -1,0 +1,460 @@
+//! SQL of users on the connection of a catalog that has one owner.
+//!
+//! # Words
+//! A *statement* is a part of a text; it is *inspected* before it is run: does it write, does it call
+//! functions about files (`functions`), does it begin or end a transaction. The owner decides by that what has
+//! to be done before.
+//!
+//! # Concurrency
+//! While a statement runs, the functions that it calls have the owner read the catalog, on the same
+//! connection: only so do they see what the statement sees. So the connection has two wrappers, the owner's
+//! behind the mutex `writer` and the user's behind one of its own, and no call holds both while a statement
+//! runs. SQLite was told to keep threads apart itself. Lock order: the user's, then `writer`.
+
+use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
+use crate::files_table;
+use crate::functions::{self, FilesSlot, SqlFiles};
+use crate::open::{Purpose, STATEMENTS_MAX, open_within};
+use crate::sql::{SqlRow, SqlValue, explain, line_column, run};
+use crate::transaction::{Stage, require_open};
+use crate::{Catalog, CatalogOptions, lock};
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperation};
+use rusqlite::{Connection, ffi};
+use std::ffi::c_int;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Pragmas that only tell something, and may be asked with an argument.
+const PRAGMAS_THAT_TELL: [&str; 10] = [
+    "table_info",
+    "table_xinfo",
+    "table_list",
+    "index_list",
+    "index_info",
+    "index_xinfo",
+    "foreign_key_list",
+    "foreign_key_check",
+    "function_list",
+    "collation_list",
+];
+
+/// A statement that begins or ends a transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SqlControl {
+    /// BEGIN.
+    Begin,
+    /// COMMIT or END.
+    Commit,
+    /// ROLLBACK, to the beginning.
+    Rollback,
+    /// SAVEPOINT with this name.
+    Savepoint(String),
+    /// RELEASE of the savepoint with this name.
+    Release(String),
+    /// ROLLBACK TO the savepoint with this name.
+    RollbackTo(String),
+}
+
+/// What is known of a statement before it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SqlStatement {
+    /// Where it begins in its text, bytes.
+    pub start: usize,
+    /// Where the next one begins.
+    pub end: usize,
+    /// It changes no table.
+    pub is_read_only: bool,
+    /// It calls functions about files, or reads the table `files`.
+    pub uses_files: bool,
+    /// It calls `write_content`.
+    pub writes_files: bool,
+    /// It begins or ends a transaction.
+    pub control: Option<SqlControl>,
+}
+
+impl SqlStatement {
+    /// Whether it changes rows or files.
+    pub fn writes(&self) -> bool {
+        !self.is_read_only || self.writes_files
+    }
+}
+
+/// The user's side of an owner's connection.
+pub(crate) struct UserSide {
+    connection: Mutex<Connection>,
+    judge: Arc<Judge>,
+    files: FilesSlot,
+}
+
+/// Looks at statements while they are compiled: what they are, and whether they are refused.
+#[derive(Default)]
+struct Judge {
+    /// A statement of the user's is being compiled.
+    is_asked: AtomicBool,
+    /// The user may do what lasts longer than a transaction: settings, temporary tables.
+    is_shell: bool,
+    found: Mutex<Found>,
+}
+
+#[derive(Default)]
+struct Found {
+    statement: SqlStatement,
+    /// The first table whose rows it changes: the one that it names.
+    changes: Option<String>,
+    refusal: Option<&'static str>,
+}
+
+impl Judge {
+    fn judge(&self, action: &AuthAction<'_>) -> Authorization {
+        if !self.is_asked.load(Ordering::Relaxed) {
+            return Authorization::Allow;
+        }
+        let mut found = lock(&self.found);
+        note(&mut found, action);
+        match refusal(action) {
+            Some(why) if !self.is_shell => {
+                found.refusal = Some(why);
+                Authorization::Deny
+            }
+            _ => Authorization::Allow,
+        }
+    }
+
+    /// Runs `compile`; what was found out, or why it was refused.
+    fn ask<T>(
+        &self,
+        sql: &str,
+        start: usize,
+        compile: impl FnOnce() -> rusqlite::Result<T>,
+    ) -> Result<(T, Found)> {
+        *lock(&self.found) = Found::default();
+        self.is_asked.store(true, Ordering::Relaxed);
+        let compiled = compile();
+        self.is_asked.store(false, Ordering::Relaxed);
+        let found = std::mem::take(&mut *lock(&self.found));
+        match (compiled, found.refusal) {
+            (Ok(compiled), _) => Ok((compiled, found)),
+            (Err(_), Some(why)) => Err(refused(why)),
+            (Err(error), None) => Err(explain(sql, start, error)),
+        }
+    }
+}
+
+fn refused(why: impl Into<String>) -> CatalogError {
+    CatalogError::Sql {
+        message: why.into(),
+        position: None,
+    }
+}
+
+fn note(found: &mut Found, action: &AuthAction<'_>) {
+    let statement = &mut found.statement;
+    match action {
+        AuthAction::Function { function_name } => {
+            let is = |name: &&str| name.eq_ignore_ascii_case(function_name);
+            statement.uses_files |= functions::NAMES.iter().any(is);
+            statement.writes_files |= is(&functions::WRITE);
+        }
+        AuthAction::Read { table_name, .. } => {
+            statement.uses_files |= table_name.eq_ignore_ascii_case(functions::TABLE);
+        }
+        AuthAction::Insert { table_name }
+        | AuthAction::Delete { table_name }
+        | AuthAction::Update { table_name, .. } => {
+            found.changes.get_or_insert_with(|| table_name.to_string());
+        }
+        AuthAction::Transaction { operation } => {
+            statement.control = Some(match operation {
+                TransactionOperation::Begin => SqlControl::Begin,
+                TransactionOperation::Rollback => SqlControl::Rollback,
+                _ => SqlControl::Commit,
+            });
+        }
+        AuthAction::Savepoint {
+            operation,
+            savepoint_name,
+        } => {
+            let name = savepoint_name.to_string();
+            statement.control = Some(match operation {
+                TransactionOperation::Begin => SqlControl::Savepoint(name),
+                TransactionOperation::Release => SqlControl::Release(name),
+                _ => SqlControl::RollbackTo(name),
+            });
+        }
+        _ => {}
+    }
+}
+
+/// Why a transaction refuses it.
+fn refusal(action: &AuthAction<'_>) -> Option<&'static str> {
+    match action {
+        AuthAction::Transaction { .. } | AuthAction::Savepoint { .. } => Some(
+            "BEGIN, COMMIT, ROLLBACK, SAVEPOINT and RELEASE are calls of the transaction, not statements in it",
+        ),
+        AuthAction::Attach { .. } | AuthAction::Detach { .. } => {
+            Some("no other database can be attached in a transaction")
+        }
+        AuthAction::Pragma {
+            pragma_name,
+            pragma_value,
+        } if pragma_value.is_some()
+            && !PRAGMAS_THAT_TELL
+                .iter()
+                .any(|tells| tells.eq_ignore_ascii_case(pragma_name)) =>
+        {
+            Some("settings cannot be changed in a transaction")
+        }
+        AuthAction::CreateTempTable { .. }
+        | AuthAction::CreateTempIndex { .. }
+        | AuthAction::CreateTempTrigger { .. }
+        | AuthAction::CreateTempView { .. } => {
+            Some("nothing temporary can be created in a transaction; use WITH, or a table")
+        }
+        _ => None,
+    }
+}
+
+impl Catalog {
+    /// Opens the catalog in `dir` for one owner, who keeps transactions open and runs SQL of users. Errors as
+    /// [`Catalog::open`]. With `is_shell` the user may also change settings and make temporary tables.
+    pub fn open_private(dir: &Path, options: &CatalogOptions, is_shell: bool) -> Result<Catalog> {
+        let purpose = match is_shell {
+            true => Purpose::Shell,
+            false => Purpose::Transactions,
+        };
+        let mut catalog = open_within(dir, options, BUSY_TIMEOUT, purpose)?;
+        let judge = Arc::new(Judge {
+            is_shell,
+            ..Judge::default()
+        });
+        let files = FilesSlot::default();
+        let user = {
+            let mut writer = lock(&catalog.writer);
+            let asked = Arc::clone(&judge);
+            (writer.connection)
+                .authorizer(Some(move |context: AuthContext<'_>| {
+                    asked.judge(&context.action)
+                }))
+                .at("the rules of a transaction")?;
+            functions::register(&writer.connection, &files)
+                .and_then(|()| files_table::register(&writer.connection, &files))
+                .at("the functions about files")?;
+            // SAFETY: the handle is that of `writer`, which lives as long as the catalog and is dropped after
+            // `user`; it does not close what it does not own. Both may be used by any thread: the
+            // connection was opened with SQLITE_OPEN_FULL_MUTEX.
+            unsafe { Connection::from_handle(writer.connection.handle()) }
+                .at("the user's side of a connection")?
+        };
+        user.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        catalog.user = Some(UserSide {
+            connection: Mutex::new(user),
+            judge,
+            files,
+        });
+        Ok(catalog)
+    }
+
+    fn user_side(&self) -> Result<&UserSide> {
+        self.user
+            .as_ref()
+            .ok_or_else(|| CatalogError::invalid("this catalog runs no SQL of users"))
+    }
+
+    /// The guards treat what follows like an `sqlite3` shell.
+    fn stand_guard(&self) -> Result<()> {
+        let mut writer = lock(&self.writer);
+        let writer = &mut *writer;
+        if writer.stage != Stage::Idle {
+            require_open(&writer.connection)?;
+        }
+        writer.guards.stand(&writer.connection)
+    }
+
+    /// The statement of `sql` that begins at byte `at`; `None` when none is left. Errors name the place.
+    /// Cost: compiles it; statements without `;` that stand alone stay compiled.
+    pub fn inspect_sql(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
+        let user = self.user_side()?;
+        let connection = lock(&user.connection);
+        self.stand_guard()?;
+        if let Some(text) = alone(sql).filter(|_| !user.judge.is_shell) {
+            if at > 0 {
+                return Ok(None);
+            }
+            let compile = || connection.prepare_cached(text).map(|one| one.readonly());
+            let (is_read_only, found) = user.judge.ask(sql, 0, compile)?;
+            return Ok(Some(SqlStatement {
+                end: sql.len(),
+                is_read_only,
+                ..found.statement
+            }));
+        }
+        let mut start = at;
+        while start < sql.len() {
+            let compile = || compile_first(&connection, &sql[start..]);
+            let (first, found) = user.judge.ask(sql, start, compile)?;
+            let end = start + first.length;
+            if let Some(is_read_only) = first.is_read_only {
+                return Ok(Some(SqlStatement {
+                    start,
+                    end,
+                    is_read_only,
+                    ..found.statement
+                }));
+            }
+            start = end; // Nothing but blanks and comments.
+        }
+        Ok(None)
+    }
+
+    /// The first table whose rows a statement changes: the one that it names.
+    pub(crate) fn find_changed(
+        &self,
+        sql: &str,
+        statement: &SqlStatement,
+    ) -> Result<Option<String>> {
+        let user = self.user_side()?;
+        let connection = lock(&user.connection);
+        // One that was kept compiled would not be judged again.
+        let compile = || compile_first(&connection, &sql[statement.start..statement.end]);
+        let (_, found) = user.judge.ask(sql, statement.start, compile)?;
+        Ok(found.changes)
+    }
+
+    /// Runs a statement of `sql` that was inspected, in the owner's transaction if there is one, with the
+    /// rights of an `sqlite3` shell, and calls `on_row` for each row of its result until it breaks. `files`
+    /// answers its functions. Returns how many rows INSERT, UPDATE and DELETE changed (triggers and cascades
+    /// not counted), and whether `on_row` broke. An error takes back the statement.
+    pub fn run_sql(
+        &self,
+        sql: &str,
+        statement: &SqlStatement,
+        parameters: &[SqlValue],
+        files: Option<Arc<dyn SqlFiles>>,
+        on_row: &mut dyn FnMut(SqlRow) -> ControlFlow<()>,
+    ) -> Result<(u64, ControlFlow<()>)> {
+        let user = self.user_side()?;
+        let connection = lock(&user.connection);
+        self.stand_guard()?;
+        let start = statement.start;
+        let compile = || match alone(sql).filter(|_| !user.judge.is_shell) {
+            Some(text) => connection.prepare_cached(text).map(Compiled::Cached),
+            None => (connection.prepare(&sql[start..statement.end])).map(Compiled::Once),
+        };
+        let (mut compiled, _) = user.judge.ask(sql, start, compile)?;
+        if compiled.parameter_count() != parameters.len() {
+            return Err(CatalogError::Sql {
+                message: format!(
+                    "the statement has {} parameters and {} values were given",
+                    compiled.parameter_count(),
+                    parameters.len()
+                ),
+                position: Some(line_column(sql, start)),
+            });
+        }
+        for (index, value) in parameters.iter().enumerate() {
+            compiled
+                .raw_bind_parameter(index + 1, value)
+                .map_err(|error| sort("a parameter", error))?;
+        }
+        let total_before = connection.total_changes();
+        let _lent = user.files.lend(files);
+        let flow = run(&mut compiled, on_row).map_err(|error| explain(sql, start, error))?;
+        drop(compiled);
+        // `changes` keeps the count of the last INSERT, UPDATE or DELETE; was this one?
+        let changed_count = match connection.total_changes() == total_before {
+            true => 0,
+            false => connection.changes(),
+        };
+        Ok((changed_count, flow))
+    }
+}
+
+/// The text of `sql` if it is one statement at most, which may stay compiled: what is found out while
+/// compiling it does not matter later.
+fn alone(sql: &str) -> Option<&str> {
+    let text = sql.trim_end_matches(|c: char| c.is_whitespace() || c == ';');
+    let writes_files = || {
+        let name = functions::WRITE.as_bytes();
+        (text.as_bytes().windows(name.len())).any(|part| part.eq_ignore_ascii_case(name))
+    };
+    (!text.trim_start().is_empty() && !text.contains(';') && !writes_files()).then_some(text)
+}
+
+/// A compiled statement, which may be kept.
+enum Compiled<'c> {
+    Cached(rusqlite::CachedStatement<'c>),
+    Once(rusqlite::Statement<'c>),
+}
+
+impl<'c> std::ops::Deref for Compiled<'c> {
+    type Target = rusqlite::Statement<'c>;
+
+    fn deref(&self) -> &rusqlite::Statement<'c> {
+        match self {
+            Compiled::Cached(statement) => statement,
+            Compiled::Once(statement) => statement,
+        }
+    }
+}
+
+impl std::ops::DerefMut for Compiled<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match self {
+            Compiled::Cached(statement) => statement,
+            Compiled::Once(statement) => statement,
+        }
+    }
+}
+
+/// The first statement of a text.
+struct First {
+    /// Bytes.
+    length: usize,
+    /// `None`: there is none, only blanks and comments.
+    is_read_only: Option<bool>,
+}
+
+/// Compiles the first statement of `sql` and forgets it again.
+fn compile_first(connection: &Connection, sql: &str) -> rusqlite::Result<First> {
+    let Ok(length) = c_int::try_from(sql.len()) else {
+        return Err(rusqlite::Error::SqliteFailure(
+            ffi::Error::new(ffi::SQLITE_TOOBIG),
+            Some("the text of the statements is too long; divide it".into()),
+        ));
+    };
+    let mut statement = std::ptr::null_mut();
+    let mut tail = std::ptr::null();
+    // SAFETY: the handle is open while `connection` is borrowed; SQLite reads `length` bytes of `sql` and sets
+    // `tail` to a place in them or behind them; `statement` is null or ours, and is finalized once.
+    let (code, first) = unsafe {
+        let text = sql.as_ptr().cast();
+        let code = ffi::sqlite3_prepare_v2(
+            connection.handle(),
+            text,
+            length,
+            &raw mut statement,
+            &raw mut tail,
+        );
+        let is_read_only =
+            (!statement.is_null()).then(|| ffi::sqlite3_stmt_readonly(statement) != 0);
+        ffi::sqlite3_finalize(statement);
+        let length = match tail.is_null() {
+            true => sql.len(),
+            false => tail.offset_from(text) as usize,
+        };
+        (
+            code,
+            First {
+                length,
+                is_read_only,
+            },
+        )
+    };
+    match code {
+        ffi::SQLITE_OK => Ok(first),
+        // The same again: this time the error comes with its message and place.
+        _ => connection.prepare(sql).map(|_| first),
+    }
+}

@@ -1,0 +1,384 @@
+//! SQL on a database: sessions, and statements in transactions.
+//!
+//! # Words
+//! A *session* is what a person or program talks SQL to: [`Database::sql`]. A statement in it that stands
+//! alone runs as in an `sqlite3` shell, on the catalog, and sees what is committed. Between BEGIN and COMMIT,
+//! and where a statement uses the functions about files (`sql_files`), it runs in a short transaction of ours
+//! (`transaction`).
+//!
+//! ```text
+//!  alone ──BEGIN, SAVEPOINT──▶ in a transaction ──COMMIT, ROLLBACK, RELEASE of the first──▶ alone
+//!    │                                └── it is lost: conflict, too long, ROLLBACK by a constraint ──▶ alone
+//!    └── with functions about files: a transaction of its own ──▶ alone
+//! ```
+//!
+//! # Invariants
+//! * `CONTENT-8` A statement and the files that it writes happen as a whole or not at all; while it runs, no
+//!   file changes, and what its functions tell of files is of the moment that it reads.
+
+use crate::database::Database;
+use crate::transaction::{Transaction, TransactionOptions};
+use crate::turnstile::Pool;
+use larder_object::{
+    Engine, Error, ErrorKind, Result, Savepoint, SqlControl, SqlRow, SqlStatement, SqlValue,
+};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a transaction of a session may keep the turn while others wait for it.
+const SESSION_TURN_MAX: Duration = Duration::from_secs(60);
+
+/// What SQL answered.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SqlResult {
+    /// The rows of all results, in order.
+    pub rows: Vec<SqlRow>,
+    /// How many rows INSERT, UPDATE and DELETE changed (triggers and cascades not counted).
+    pub changed_count: u64,
+}
+
+/// Who gets the rows; an error ends it all.
+type OnRow<'a> = &'a mut dyn FnMut(SqlRow) -> Result<()>;
+
+/// Runs all statements of a text in the transaction that `engine` serves and `view` sees.
+pub(crate) fn run_text(
+    view: &Database,
+    engine: &Engine,
+    sql: &str,
+    parameters: &[SqlValue],
+) -> Result<SqlResult> {
+    let mut result = SqlResult::default();
+    let mut at = 0;
+    while let Some(statement) = engine.inspect_sql(sql, at)? {
+        if at > 0 && !parameters.is_empty() {
+            let why = "parameters go with one statement; run the others by calls of their own";
+            return Err(Error::new(ErrorKind::Sql, why));
+        }
+        at = statement.end;
+        let mut keep = |row| {
+            result.rows.push(row);
+            Ok(())
+        };
+        result.changed_count += run_one(view, engine, sql, &statement, parameters, &mut keep)?;
+    }
+    Ok(result)
+}
+
+/// Runs one statement in a transaction; returns how many rows it changed.
+fn run_one(
+    view: &Database,
+    engine: &Engine,
+    sql: &str,
+    statement: &SqlStatement,
+    parameters: &[SqlValue],
+    on_row: OnRow<'_>,
+) -> Result<u64> {
+    let files = view.statement_files();
+    let mut run = || {
+        let lent = Arc::clone(&files) as _;
+        let done = with_rows(on_row, |on_row| {
+            engine.run_in_transaction(sql, statement, parameters, lent, on_row)
+        });
+        // SQLite passes on only what its functions say, not what kind of failure it is.
+        done.map_err(|error| files.take_failure().unwrap_or(error))
+    };
+    if statement.writes_files {
+        return as_step(engine, || {
+            let changed_count = run()?;
+            files.write()?;
+            Ok(changed_count)
+        });
+    }
+    match run() {
+        Err(error) if engine.is_cascade(sql, statement, &error)? => as_step(engine, || {
+            let lent = Arc::clone(&files) as _;
+            let names = engine.detach_cascades(sql, statement, parameters, lent)?;
+            let changed_count = run()?;
+            files.remove(names)?;
+            Ok(changed_count)
+        }),
+        done => done,
+    }
+}
+
+/// Runs `work` as a whole or not at all (`CONTENT-8`).
+fn as_step<T>(engine: &Engine, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    engine.take_turn()?;
+    let before = engine.set_savepoint()?;
+    let done = work();
+    if done.is_err() {
+        engine.roll_back_to(before)?; // CONTENT-8
+    }
+    engine.release_savepoint(before)?;
+    done
+}
+
+/// Runs `work` with a callback that can only break; what `on_row` failed with comes out again.
+fn with_rows(
+    on_row: OnRow<'_>,
+    work: impl FnOnce(&mut dyn FnMut(SqlRow) -> ControlFlow<()>) -> Result<(u64, ControlFlow<()>)>,
+) -> Result<u64> {
+    let mut failed: Option<Error> = None;
+    let (changed_count, _) = work(&mut |row| match on_row(row) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            failed = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    failed.map_or(Ok(changed_count), Err)
+}
+
+/// An SQL session, with the rights of an `sqlite3` shell: the guard triggers hold for it. It waits up to
+/// 30 s for other clients' locks. Beyond what SQLite has, it knows the functions about files
+/// (docs/semantics.md, "SQL over content"). A statement that uses them, and what stands between BEGIN and
+/// COMMIT, is a short transaction ([`Database::begin`]). It keeps the database open.
+pub struct SqlSession {
+    database: Database,
+    pool: Arc<Pool>,
+    is_read_only: bool,
+    transaction: Option<Transaction>,
+    /// Those that the user has set in the transaction, oldest first.
+    savepoints: Vec<(String, Savepoint)>,
+    /// The transaction was begun by the first savepoint, and ends with it.
+    is_of_savepoint: bool,
+}
+
+impl Database {
+    /// An SQL session on the catalog. Alone, a statement sees what is committed. A `read_only` session can
+    /// change nothing. Cost: opens the catalog once more, about 2 ms.
+    pub fn sql(&self, read_only: bool) -> Result<SqlSession> {
+        let engine = self.whole()?;
+        let pool = Arc::new(Pool::of_session());
+        pool.put(pool.take(engine)?);
+        Ok(SqlSession {
+            database: self.clone(),
+            pool,
+            is_read_only: read_only,
+            transaction: None,
+            savepoints: Vec::new(),
+            is_of_savepoint: false,
+        })
+    }
+}
+
+impl SqlSession {
+    /// Runs one or several statements; calls `on_row` for each row of a result; returns how many rows were
+    /// inserted, updated or deleted (triggers and cascades not counted). Errors say where in the text they
+    /// are. What the statements before did stays, unless they opened a transaction.
+    pub fn execute(
+        &mut self,
+        sql: &str,
+        on_row: &mut dyn FnMut(SqlRow) -> Result<()>,
+    ) -> Result<u64> {
+        let mut changed_count = 0;
+        let mut at = 0;
+        while let Some(statement) = self.inspect(sql, at)? {
+            at = statement.end;
+            let done = match &statement.control {
+                Some(control) => self.steer(sql, &statement, control).map(|()| 0),
+                None => self.run(sql, &statement, on_row),
+            };
+            self.forget_lost();
+            changed_count += done?;
+        }
+        Ok(changed_count)
+    }
+
+    /// Whether `sql` ends a statement (and is not inside a string, comment or trigger): a shell
+    /// asks for more lines otherwise.
+    pub fn is_complete(sql: &str) -> bool {
+        larder_object::is_complete_sql(sql)
+    }
+
+    /// Whether a transaction is open.
+    pub fn is_in_transaction(&self) -> bool {
+        self.transaction.is_some()
+    }
+
+    fn inspect(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
+        match &self.transaction {
+            Some(transaction) => {
+                let (_, turnstile) = transaction.parts();
+                turnstile.enter(|| turnstile.engine().inspect_sql(sql, at))
+            }
+            None => self.alone(|engine| engine.inspect_sql(sql, at)),
+        }
+    }
+
+    /// Lends the engine, which serves no transaction now.
+    fn alone<T>(&self, work: impl FnOnce(&Engine) -> Result<T>) -> Result<T> {
+        let engine = self.pool.take(&self.database.shared.engine)?;
+        let done = work(&engine);
+        self.pool.put(engine);
+        done
+    }
+
+    fn run(&self, sql: &str, statement: &SqlStatement, on_row: OnRow<'_>) -> Result<u64> {
+        if self.is_read_only && statement.writes() {
+            let why = "the session is read-only; open one that may write";
+            return Err(Error::new(ErrorKind::ReadOnly, why));
+        }
+        if let Some(transaction) = &self.transaction {
+            return run_in(transaction, sql, statement, on_row);
+        }
+        if !statement.uses_files {
+            let done = self.alone(|engine| {
+                let done = with_rows(on_row, |on_row| engine.run_beside(sql, statement, on_row));
+                match &done {
+                    // Files go with the rows, which takes a transaction.
+                    Err(error) if engine.is_cascade(sql, statement, error)? => Ok(None),
+                    _ => done.map(Some),
+                }
+            })?;
+            if let Some(changed_count) = done {
+                return Ok(changed_count);
+            }
+        }
+        let transaction = self.begin(statement.writes())?;
+        let changed_count = run_in(&transaction, sql, statement, on_row)?;
+        transaction.commit()?;
+        Ok(changed_count)
+    }
+
+    fn begin(&self, takes_turn: bool) -> Result<Transaction> {
+        let options = TransactionOptions {
+            takes_turn,
+            turn_max: SESSION_TURN_MAX,
+        };
+        self.database.begin_in(&self.pool, &options)
+    }
+
+    /// Begins, ends or goes back.
+    fn steer(&mut self, sql: &str, statement: &SqlStatement, control: &SqlControl) -> Result<()> {
+        let Some(transaction) = self.transaction.take() else {
+            return self.begin_by(sql, statement, control);
+        };
+        match control {
+            SqlControl::Commit => return self.end(transaction, true),
+            SqlControl::Rollback => return self.end(transaction, false),
+            _ => {}
+        }
+        let is_last = matches!(control, SqlControl::Release(name)
+            if self.is_of_savepoint && self.find_savepoint(name) == Some(0));
+        if is_last {
+            return self.end(transaction, true);
+        }
+        let done = self.step(&transaction, control);
+        self.transaction = Some(transaction);
+        done
+    }
+
+    fn begin_by(
+        &mut self,
+        sql: &str,
+        statement: &SqlStatement,
+        control: &SqlControl,
+    ) -> Result<()> {
+        let text = &sql[statement.start..statement.end];
+        let is_now = |word: &str| {
+            ["IMMEDIATE", "EXCLUSIVE"]
+                .iter()
+                .any(|kind| word.trim_end_matches(';').eq_ignore_ascii_case(kind))
+        };
+        match control {
+            SqlControl::Begin => {
+                let takes_turn = text.split_whitespace().any(is_now);
+                if takes_turn && self.is_read_only {
+                    let why = "the session is read-only; BEGIN without IMMEDIATE";
+                    return Err(Error::new(ErrorKind::ReadOnly, why));
+                }
+                self.transaction = Some(self.begin(takes_turn)?);
+                Ok(())
+            }
+            SqlControl::Savepoint(_) => {
+                let transaction = self.begin(false)?;
+                self.step(&transaction, control)?;
+                self.transaction = Some(transaction);
+                self.is_of_savepoint = true;
+                Ok(())
+            }
+            // SQLite says what is wrong.
+            _ => self.alone(|engine| {
+                let nobody = &mut |_| Ok(());
+                with_rows(nobody, |on_row| engine.run_beside(sql, statement, on_row)).map(drop)
+            }),
+        }
+    }
+
+    fn step(&mut self, transaction: &Transaction, control: &SqlControl) -> Result<()> {
+        let named = |session: &SqlSession, name: &str| {
+            session.find_savepoint(name).ok_or_else(|| {
+                Error::new(ErrorKind::Sql, format!("there is no savepoint '{name}'"))
+            })
+        };
+        match control {
+            SqlControl::Savepoint(name) => {
+                let savepoint = transaction.savepoint()?;
+                self.savepoints.push((name.clone(), savepoint));
+                Ok(())
+            }
+            SqlControl::Release(name) => {
+                let at = named(self, name)?;
+                transaction.release(self.savepoints[at].1)?;
+                self.savepoints.truncate(at);
+                Ok(())
+            }
+            SqlControl::RollbackTo(name) => {
+                let at = named(self, name)?;
+                transaction.roll_back_to(self.savepoints[at].1)?;
+                self.savepoints.truncate(at + 1);
+                Ok(())
+            }
+            _ => Err(Error::new(
+                ErrorKind::Sql,
+                "a transaction is open already; COMMIT or ROLLBACK first",
+            )),
+        }
+    }
+
+    /// The newest savepoint of that name.
+    fn find_savepoint(&self, name: &str) -> Option<usize> {
+        let is_it = |(known, _): &(String, Savepoint)| known.eq_ignore_ascii_case(name);
+        self.savepoints.iter().rposition(is_it)
+    }
+
+    fn end(&mut self, transaction: Transaction, is_commit: bool) -> Result<()> {
+        self.savepoints.clear();
+        self.is_of_savepoint = false;
+        match is_commit {
+            true => transaction.commit(),
+            false => {
+                transaction.abort();
+                Ok(())
+            }
+        }
+    }
+
+    /// A transaction that was rolled back by itself is none.
+    fn forget_lost(&mut self) {
+        let is_lost = |transaction: &Transaction| transaction.parts().1.is_over();
+        if self.transaction.as_ref().is_some_and(is_lost) {
+            self.transaction = None;
+            self.savepoints.clear();
+            self.is_of_savepoint = false;
+        }
+    }
+}
+
+fn run_in(
+    transaction: &Transaction,
+    sql: &str,
+    statement: &SqlStatement,
+    on_row: OnRow<'_>,
+) -> Result<u64> {
+    let (view, turnstile) = transaction.parts();
+    turnstile.enter(|| run_one(view, turnstile.engine(), sql, statement, &[], on_row))
+}
+
+impl std::fmt::Debug for SqlSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqlSession").finish_non_exhaustive()
+    }
+}

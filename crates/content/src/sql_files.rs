@@ -1,0 +1,301 @@
+//! What the SQL functions about files answer, and what they do.
+//!
+//! Reading is done at once, by the engine that serves the statement's transaction: it reads what the
+//! statement reads. Writing waits until the statement has ended, since it must not change what the statement
+//! still reads; then it is a `put` for each file (`CONTENT-8`).
+
+use crate::database::{Database, MountedStore, Shared};
+use crate::turnstile::lock;
+use crate::types::NodeId;
+use larder_object::format::{FileKind, Ino, Name, StoreId};
+use larder_object::{
+    Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, VALUE_BYTES_MAX,
+};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+/// Bytes of content that one statement may write: they are in memory until it ends.
+const WRITTEN_BYTES_MAX: u64 = 1 << 30;
+
+/// Answers the functions of one statement in a transaction.
+pub(crate) struct StatementFiles {
+    /// What the transaction sees.
+    view: Arc<Shared>,
+    /// The same without its turnstile, which the statement has passed. Made when the first function asks.
+    inner: OnceLock<Database>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// To be written, in order: path, content.
+    waiting: Vec<(Vec<u8>, Vec<u8>)>,
+    waiting_bytes: u64,
+    /// The last failure: SQLite knows its text only.
+    failure: Option<Error>,
+}
+
+impl Database {
+    /// Answers for a statement of the transaction that this database shows.
+    pub(crate) fn statement_files(&self) -> Arc<StatementFiles> {
+        Arc::new(StatementFiles {
+            view: Arc::clone(&self.shared),
+            inner: OnceLock::new(),
+            state: Mutex::default(),
+        })
+    }
+}
+
+impl StatementFiles {
+    /// The failure that ended the statement, if it came from here.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        lock(&self.state).failure.take()
+    }
+
+    /// Writes what waits.
+    pub(crate) fn write(&self) -> Result<()> {
+        let waiting = std::mem::take(&mut lock(&self.state).waiting);
+        for (path, bytes) in waiting {
+            self.database().put(&path, &bytes).map_err(|error| {
+                error.context(format!(
+                    "write_content('{}')",
+                    String::from_utf8_lossy(&path)
+                ))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Removes names of files: of directories last, the innermost first if they are as old as they are deep.
+    pub(crate) fn remove(&self, names: Vec<(StoreId, Ino, Name)>) -> Result<()> {
+        let database = self.database();
+        let mut directories = Vec::new();
+        for (store, parent, name) in names {
+            let parent = NodeId { store, ino: parent };
+            let attr = database.lookup(parent, &name)?;
+            match attr.kind {
+                FileKind::Directory => directories.push((attr.node.ino, parent, name)),
+                _ => database.unlink(parent, &name)?,
+            }
+        }
+        directories.sort_unstable_by_key(|(ino, ..)| std::cmp::Reverse(*ino));
+        for (_, parent, name) in directories {
+            database.remove_dir(parent, &name)?;
+        }
+        Ok(())
+    }
+
+    fn database(&self) -> &Database {
+        self.inner.get_or_init(|| {
+            let view = Database {
+                shared: Arc::clone(&self.view),
+            };
+            let shared = Shared {
+                engine: Arc::clone(&self.view.engine),
+                factories: Arc::clone(&self.view.factories),
+                stores: RwLock::default(),
+                pool: Arc::default(),
+                turnstile: None,
+                owns_engine: false,
+            };
+            let stores = view.read_stores();
+            let mine = stores.iter().map(|store| MountedStore {
+                row: store.row.clone(),
+                provider: shared.make_provider(&store.row),
+                place: store.place.clone(),
+            });
+            let mine = mine.collect();
+            *shared
+                .stores
+                .write()
+                .unwrap_or_else(PoisonError::into_inner) = mine;
+            Database {
+                shared: Arc::new(shared),
+            }
+        })
+    }
+
+    /// Keeps a failure; returns its text.
+    fn note(&self, error: Error) -> String {
+        let text = error.to_string();
+        lock(&self.state).failure = Some(error);
+        text
+    }
+
+    fn told<T>(&self, name: &str, done: Result<T>) -> std::result::Result<T, String> {
+        done.map_err(|error| self.note(error.context(name)))
+    }
+
+    fn find(&self, file: SqlFile<'_>) -> Result<Option<NodeId>> {
+        let found = match file {
+            SqlFile::Ino(ino) => self.database().attr(NodeId {
+                store: StoreId::MAIN,
+                ino: Ino(ino),
+            }),
+            SqlFile::Path(path) => self.database().resolve(path, true),
+        };
+        absent_is_none(found.map(|attr| attr.node))
+    }
+
+    fn read(&self, file: SqlFile<'_>, range: Option<(u64, u64)>) -> Result<Option<Vec<u8>>> {
+        let Some(node) = self.find(file)? else {
+            return Ok(None);
+        };
+        let database = self.database();
+        let attr = database.attr(node)?;
+        if attr.kind != FileKind::File {
+            let kind = match attr.kind {
+                FileKind::Directory => ErrorKind::IsADirectory,
+                _ => ErrorKind::InvalidInput,
+            };
+            let why = format!(
+                "it is a {}, and only regular files have content",
+                attr.kind.as_str()
+            );
+            return Err(Error::new(kind, why));
+        }
+        let (offset, length) = range.unwrap_or((0, u64::MAX));
+        let length = attr.size_bytes.saturating_sub(offset).min(length);
+        if length > VALUE_BYTES_MAX {
+            let why = format!(
+                "{length} bytes are more than the {VALUE_BYTES_MAX} that an SQL value can have; read parts: content(file, offset, length)"
+            );
+            return Err(Error::new(ErrorKind::TooBig, why));
+        }
+        let mut bytes = vec![0; length as usize];
+        if bytes.is_empty() {
+            return Ok(Some(bytes));
+        }
+        let handle = database.open_file(node, false)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            match handle.read_at(offset + done as u64, &mut bytes[done..])? {
+                0 => break,
+                read => done += read,
+            }
+        }
+        bytes.truncate(done);
+        Ok(Some(bytes))
+    }
+
+    fn find_path(&self, ino: u64, store: Option<&str>) -> Result<Option<Vec<u8>>> {
+        let store = match store {
+            None => StoreId::MAIN,
+            Some(name) => {
+                let stores = self.database().read_stores();
+                let named = stores
+                    .iter()
+                    .find(|one| one.row.name.eq_ignore_ascii_case(name));
+                let named = named.ok_or_else(|| {
+                    let why = format!("there is no store '{name}'; larder_store lists them");
+                    Error::new(ErrorKind::NotFound, why)
+                })?;
+                named.row.store
+            }
+        };
+        let node = NodeId {
+            store,
+            ino: Ino(ino),
+        };
+        match absent_is_none(self.database().attr(node))? {
+            Some(_) => self.database().committed_path(node),
+            None => Ok(None),
+        }
+    }
+
+    fn take(&self, path: &[u8], bytes: &[u8]) -> Result<()> {
+        // What is wrong with the path is found here, where the row is known.
+        let (parent, name) = self.database().resolve_parent(path)?;
+        match absent_is_none(self.database().lookup(parent, &name))? {
+            Some(attr) if attr.kind != FileKind::File => {
+                let why = format!(
+                    "it is a {}, and only regular files have content",
+                    attr.kind.as_str()
+                );
+                return Err(Error::new(ErrorKind::InvalidInput, why));
+            }
+            _ => {}
+        }
+        let mut state = lock(&self.state);
+        state.waiting_bytes += bytes.len() as u64;
+        if state.waiting_bytes > WRITTEN_BYTES_MAX {
+            let why = format!(
+                "one statement writes at most {WRITTEN_BYTES_MAX} bytes; divide it into several between BEGIN and COMMIT"
+            );
+            return Err(Error::new(ErrorKind::TooBig, why));
+        }
+        state.waiting.push((path.to_vec(), bytes.to_vec()));
+        Ok(())
+    }
+}
+
+fn absent_is_none<T>(found: Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn shown(name: &str, file: SqlFile<'_>) -> String {
+    match file {
+        SqlFile::Ino(ino) => format!("{name}({ino})"),
+        SqlFile::Path(path) => format!("{name}('{}')", String::from_utf8_lossy(path)),
+    }
+}
+
+impl SqlFiles for StatementFiles {
+    fn content(
+        &self,
+        file: SqlFile<'_>,
+        range: Option<(u64, u64)>,
+    ) -> std::result::Result<Option<Vec<u8>>, String> {
+        let read = self.read(file, range);
+        read.map_err(|error| self.note(error.context(shown("content", file))))
+    }
+
+    fn write_content(&self, path: &[u8], bytes: &[u8]) -> std::result::Result<(), String> {
+        let taken = self.take(path, bytes);
+        taken.map_err(|error| self.note(error.context(shown("write_content", SqlFile::Path(path)))))
+    }
+
+    fn path(&self, ino: u64, store: Option<&str>) -> std::result::Result<Option<Vec<u8>>, String> {
+        self.told("path", self.find_path(ino, store))
+    }
+
+    fn ino(&self, path: &[u8]) -> std::result::Result<Option<u64>, String> {
+        let found = self.find(SqlFile::Path(path));
+        let found = found.map(|node| node.map(|node| node.ino.0));
+        found.map_err(|error| self.note(error.context(shown("ino", SqlFile::Path(path)))))
+    }
+
+    fn now_ns(&self) -> i64 {
+        self.view.engine.now_ns()
+    }
+
+    fn files(self: Arc<Self>, pattern: &[u8]) -> std::result::Result<FileRows, String> {
+        let walk = self.told("files", self.database().walk_matches(pattern))?;
+        let names: Vec<(StoreId, String)> = (self.database().read_stores().iter())
+            .map(|store| (store.row.store, store.row.name.clone()))
+            .collect();
+        Ok(Box::new(walk.map(move |found| {
+            let (path, attr) = self.told("files", found)?;
+            let store = names.iter().find(|(store, _)| *store == attr.node.store);
+            Ok(FileRow {
+                path,
+                store: store.map(|(_, name)| name.clone()).unwrap_or_default(),
+                ino: attr.node.ino.0,
+                kind: attr.kind,
+                size_bytes: attr.size_bytes,
+                mode: attr.mode,
+                uid: attr.uid,
+                gid: attr.gid,
+                nlink: attr.nlink,
+                mtime_ns: attr.mtime_ns,
+                ctime_ns: attr.ctime_ns,
+                btime_ns: attr.btime_ns,
+            })
+        })))
+    }
+}
