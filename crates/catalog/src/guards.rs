@@ -54,15 +54,6 @@ impl Guards {
         }
     }
 
-    /// Whether no triggers run now, and none exist but the guards; and the schema for which that holds.
-    pub(crate) fn are_off(&self, txn: &Connection) -> Result<Option<i64>> {
-        if !self.are_off {
-            return Ok(None);
-        }
-        let version = schema_version(txn)?;
-        Ok((self.are_alone && self.schema_version == Some(version)).then_some(version))
-    }
-
     /// Ends what [`Guards::open`] began.
     pub(crate) fn close(&self, txn: &Connection) -> Result<()> {
         match self.are_alone {

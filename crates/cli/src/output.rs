@@ -1,7 +1,7 @@
 //! What commands print: lines for people, or exactly one JSON document.
 //!
 //! # Invariants
-//! * `CLI-5` With `--json` stdout holds exactly one JSON document (but see `CLI-25`): an object, or an array that is
+//! * `CLI-5` With `--json` stdout holds exactly one JSON document (but see `CLI-26`): an object, or an array that is
 //!   written element by element, one per line. An array that a failure cut short is not closed.
 //! * `CLI-6` A name is printed in its bytes, except that on a terminal control characters are shown
 //!   as `\x1b`. In JSON a name that is not UTF-8 has its bytes beside it, in hex, under `KEY_hex`.

@@ -45,7 +45,8 @@ pub(crate) struct RunArgs {
 Prints its number and the environment in which programs join it. Without a process it keeps space that
 others give back; 'larder txn list' shows what is open.
 
-Example: eval \"$(larder txn begin photos.larder)\"")]
+Example: larder txn begin photos.larder\n\
+In a shell that joins it: eval \"$(larder txn begin photos.larder)\"")]
 pub(crate) struct BeginArgs {
     /// Database to work on
     #[arg(value_hint = ValueHint::DirPath)]

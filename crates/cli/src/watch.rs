@@ -5,7 +5,7 @@
 //! ```
 //!
 //! # Invariants
-//! * `CLI-25` Every change is printed once, in order, with its position; an interrupted command resumes behind
+//! * `CLI-26` Every change is printed once, in order, with its position; an interrupted command resumes behind
 //!   the last one with `--since`. With `--json` each is a document on a line of its own, since there is no end.
 
 use crate::databases::with_database;

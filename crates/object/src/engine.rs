@@ -4,6 +4,7 @@ use crate::cache::NodeCache;
 use crate::commit_lock::CommitLock;
 use crate::defrag::Compactor;
 use crate::group::Group;
+use crate::host::{memory_pages, random_id, system_clock};
 use crate::node::Node;
 use crate::overlay::PatchBook;
 use crate::pins::Pins;
@@ -165,14 +166,6 @@ pub fn process_owner() -> (u32, u32) {
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
     )
-}
-
-fn system_clock() -> i64 {
-    let now = std::time::SystemTime::now();
-    match now.duration_since(std::time::UNIX_EPOCH) {
-        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
-        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),
-    }
 }
 
 impl Engine {
@@ -684,24 +677,4 @@ pub(crate) fn storage_of(path: &Path, options: &EngineOptions) -> Arc<dyn Storag
         .storage
         .clone()
         .unwrap_or_else(|| Arc::new(FileStorage::new(path)))
-}
-
-fn random_id() -> std::io::Result<[u8; 16]> {
-    use std::io::Read;
-    let mut id = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut id)?;
-    Ok(id)
-}
-
-/// Physical memory, pages; 0 when the system does not say.
-fn memory_pages() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = text.lines().find_map(|line| {
-        line.strip_prefix("MemTotal:")?
-            .split_whitespace()
-            .next()?
-            .parse::<u64>()
-            .ok()
-    });
-    kib.unwrap_or(0) * 1024 / rustix::param::page_size() as u64
 }

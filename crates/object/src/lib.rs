@@ -42,6 +42,7 @@ mod feed;
 mod fragments;
 mod gather;
 mod group;
+mod host;
 mod listing;
 mod logged;
 mod map;

@@ -48,8 +48,7 @@ pub(super) fn read(text: &str) -> Result<Diary, String> {
     for line in complete.lines() {
         let bad = || format!("not a line of a diary: {line}");
         let mut words = line.split(' ');
-        let mut number =
-            |word: Option<&str>| word.and_then(|word| word.parse().ok()).ok_or_else(bad);
+        let number = |word: Option<&str>| word.and_then(|word| word.parse().ok()).ok_or_else(bad);
         match words.next() {
             Some("look") => diary.reads += 1,
             Some("fault") => return Err(line.to_owned()),

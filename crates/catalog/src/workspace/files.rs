@@ -640,11 +640,11 @@ impl<'m> Files<'m> {
             })
             .map_or_else(
                 || format!("inode {ino}"),
-                |path| self.from_mount(&String::from_utf8_lossy(&path)),
+                |path| self.in_database(&String::from_utf8_lossy(&path)),
             )
     }
 
-    fn from_mount(&self, path: &str) -> String {
+    fn in_database(&self, path: &str) -> String {
         match (self.mount, path) {
             ("/", path) => path.into(),
             (mount, "/") => mount.into(),

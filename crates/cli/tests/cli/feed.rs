@@ -31,7 +31,7 @@ fn changes_are_told_in_order_and_resumed() {
     assert_eq!(
         ops,
         ["begin", "create", "rename", "insert"],
-        "CLI-25: {all:?}"
+        "CLI-26: {all:?}"
     );
     assert_eq!(all[2]["from_path"], "/f");
     assert_eq!(
@@ -40,10 +40,10 @@ fn changes_are_told_in_order_and_resumed() {
     );
     assert_eq!((&all[3]["table"], &all[3]["key"]), (&"t".into(), &1.into()));
     for (index, line) in all.iter().enumerate() {
-        assert_eq!(line["seq"], index as u64 + 1, "CLI-25");
+        assert_eq!(line["seq"], index as u64 + 1, "CLI-26");
         let since = (index + 1).to_string();
         let rest = place.ok(&["watch", "a.larder", "--once", "--json", "--since", &since]);
-        assert_eq!(lines(&rest), all[index + 1..], "CLI-25");
+        assert_eq!(lines(&rest), all[index + 1..], "CLI-26");
     }
     place.fails(
         1,

@@ -1,3 +1,5 @@
+//! Planted anomalies of each kind, and random histories that have none.
+
 use super::*;
 use crate::Rng;
 

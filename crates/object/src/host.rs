@@ -1,0 +1,31 @@
+//! What the engine asks of the machine: the time, its memory, random bytes.
+
+/// The present by the system's clock, nanoseconds since 1970.
+pub(crate) fn system_clock() -> i64 {
+    let now = std::time::SystemTime::now();
+    match now.duration_since(std::time::UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),
+    }
+}
+
+/// A number for a new database.
+pub(crate) fn random_id() -> std::io::Result<[u8; 16]> {
+    use std::io::Read;
+    let mut id = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut id)?;
+    Ok(id)
+}
+
+/// Physical memory, pages; 0 when the system does not say.
+pub(crate) fn memory_pages() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text.lines().find_map(|line| {
+        line.strip_prefix("MemTotal:")?
+            .split_whitespace()
+            .next()?
+            .parse::<u64>()
+            .ok()
+    });
+    kib.unwrap_or(0) * 1024 / rustix::param::page_size() as u64
+}
