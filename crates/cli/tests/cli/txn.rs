@@ -29,7 +29,7 @@ fn spawn(place: &Place, arguments: &[&str]) -> Child {
 /// Waits until the transactions of killed processes are gone; nothing of them is left.
 fn assert_no_trace(place: &Place) {
     let patience = Instant::now();
-    while place.ok(&["txn", "list", "a.larder"]) != "" {
+    while !place.ok(&["txn", "list", "a.larder"]).is_empty() {
         assert!(patience.elapsed() < Duration::from_secs(20), "WORKSPACE-7");
         std::thread::sleep(Duration::from_millis(50));
     }

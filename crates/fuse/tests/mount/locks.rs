@@ -1,5 +1,7 @@
 //! Locks across two mounts of one database, each served by a process of its own, taken by processes of their own.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests.
+
 use crate::common::{TestMount, database_path, shell};
 use larder::{Database, OpenOptions};
 use larder_fuse::MountOptions;

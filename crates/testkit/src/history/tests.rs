@@ -161,6 +161,7 @@ fn run(seed: u64, overlap: u64) -> Vec<Deed> {
     let mut rng = Rng::new(seed);
     let mut lists: HashMap<u64, Vec<u64>> = HashMap::new();
     let mut history = Vec::new();
+    #[allow(clippy::type_complexity)]
     let mut open: Vec<(u64, HashMap<u64, Vec<u64>>, Vec<Step>)> = Vec::new();
     let (mut clock, mut value) = (0, 0);
     for session in 0..200 {
