@@ -463,7 +463,6 @@ fn the_guards_stand_between_steps() {
             txn.sql(free, &[]).unwrap();
         }
         for guarded in [
-            "DELETE FROM owner",
             "UPDATE main SET owner = 1, size = 7",
             "INSERT INTO main_dirent VALUES (1, 'x', 2)",
             "DELETE FROM larder_extent",

@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(wrong("larder", &["larder-object", "larder-testkit"]), 1);
         assert_eq!(wrong("larder-testkit", &["larder"]), 1);
         assert_eq!(
-            wrong("larder-cli", &["larder"]),
+            wrong("larder-cli", &["larder", "larder-fuse"]),
             1,
             "a planned edge is missing"
         );
