@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use crate::process;
-use crate::{Outcome, Tally, install, kill9, posix, tidy};
+use crate::{Outcome, Tally, bank, install, kill9, posix, tidy};
 
 /// Kills in the test run; `cargo xtask kill9` does more.
 const KILLS: u64 = 12;
@@ -39,6 +39,7 @@ pub fn run() -> Outcome {
         cargo_test(&["test", "--workspace", "--no-fail-fast"])
     }));
     sum.add(suite("kill -9", || kill9::count(KILLS)));
+    sum.add(suite("bank", bank::count));
     for name in POSIX_SUITES {
         if name == PJDFSTEST && !rustix::process::geteuid().is_root() {
             println!("\n== {name}: not run, because it needs root");

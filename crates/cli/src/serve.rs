@@ -22,7 +22,7 @@ pub(crate) struct Request {
 pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<()>) -> Result<()> {
     let Request { db, dir, settings } = request;
     let cannot = || format!("cannot mount '{}' at '{}'", db.display(), dir.display());
-    let options = settings.mount_options(db).at(cannot)?;
+    let options = settings.mount_options().at(cannot)?;
     let endpoint = match &settings.metrics {
         Some(address) => Some(Endpoint::bind(address)?),
         None => None,

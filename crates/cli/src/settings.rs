@@ -11,7 +11,6 @@
 
 use crate::units::{parse_mode, parse_time};
 use larder_fuse::{IdMap, IdRange, Ids, MountOptions};
-use std::path::Path;
 use std::time::Duration;
 use tracing::Level;
 
@@ -185,12 +184,11 @@ impl Settings {
         list.join(",")
     }
 
-    /// The options of the mount of `database`. [`larder::ErrorKind::InvalidInput`] when the maps of ids
+    /// The options of the mount. [`larder::ErrorKind::InvalidInput`] when the maps of ids
     /// contradict one another.
-    pub(crate) fn mount_options(&self, database: &Path) -> larder::Result<MountOptions> {
+    pub(crate) fn mount_options(&self) -> larder::Result<MountOptions> {
         let defaults = MountOptions::default();
         Ok(MountOptions {
-            database_path: database.to_owned(),
             read_only: self.read_only,
             allow_other: self.allow_other || defaults.allow_other,
             suid: self.suid,
@@ -373,7 +371,7 @@ mod tests {
 
     #[test]
     fn ids_are_squashed_or_mapped() {
-        let options = |list: &str| read(list).unwrap().mount_options(Path::new("/db"));
+        let options = |list: &str| read(list).unwrap().mount_options();
         let made = options("uid=7,map_gid=1000:501,umask=077,dmask=022,ro,threads=3").unwrap();
         assert_eq!(made.id_map.users, Ids::Squash(7));
         assert_eq!(made.id_map.groups.new_owner(1000), NewOwner::Store(501));

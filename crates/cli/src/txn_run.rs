@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 
 /// How long what CMD has left running may take to end after SIGTERM, and CMD after a signal.
 const GRACE: Duration = Duration::from_secs(5);
+/// The mountpoint in the workspace, where no other was named.
+const VIEW: &str = "view";
 const POLL: Duration = Duration::from_millis(10);
 /// How long an unmount waits until nobody uses the mount, before it is detached.
 const UNMOUNT_WAIT: Duration = Duration::from_secs(5);
@@ -139,7 +141,7 @@ fn in_transaction(
     let (dir, is_own) = match place {
         Place::At(dir) => (dir, false),
         Place::Own => {
-            let dir = std::env::temp_dir().join(format!("larder-txn-{}", transaction.id()));
+            let dir = workspace.join(VIEW); // What is left after a kill goes with the workspace.
             std::fs::create_dir(&dir).at(|| format!("cannot create '{}'", dir.display()))?;
             (dir, true)
         }
@@ -168,7 +170,6 @@ fn mount_view(workspace: &Path, dir: &Path) -> Result<Mounted> {
         }
     }
     let options = MountOptions {
-        database_path: workspace.to_owned(),
         is_private: true,
         ..MountOptions::default()
     };

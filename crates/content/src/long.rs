@@ -93,6 +93,11 @@ impl Drop for LongTransaction {
 }
 
 impl Database {
+    /// The directory of the database, or of the workspace that [`Database::open`] went to.
+    pub fn path(&self) -> &Path {
+        self.shared.engine.path()
+    }
+
     /// Begins a long transaction on this database; it sees what is committed.
     pub fn begin_long(&self, label: &str) -> Result<LongTransaction> {
         self.sync()?;

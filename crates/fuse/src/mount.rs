@@ -42,7 +42,7 @@ pub fn mount(
 ) -> Result<Mounted, Error> {
     clean_stale(mountpoint)?;
     let place = resolve(mountpoint)?;
-    let source = resolve(&options.database_path)?;
+    let source = resolve(database.path())?;
     check_place(&place, &source, options.is_private)?;
 
     let locks = match options.shares_locks {

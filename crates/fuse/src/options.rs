@@ -1,14 +1,11 @@
 //! How a database is mounted.
 
 use crate::idmap::IdMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// How a database is mounted.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// The database directory: it names the mount in the table of mounts.
-    pub database_path: PathBuf,
     /// Refuses every change with `EROFS`.
     pub read_only: bool,
     /// Lets other users than the one who mounts use the mount, within the permissions of its files.
@@ -45,7 +42,6 @@ pub struct MountOptions {
 impl Default for MountOptions {
     fn default() -> MountOptions {
         MountOptions {
-            database_path: PathBuf::new(),
             read_only: false,
             allow_other: rustix::process::geteuid().is_root(),
             suid: false,

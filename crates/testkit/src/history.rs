@@ -145,16 +145,25 @@ impl<'h> Checker<'h> {
         self.findings.push(Finding { anomaly, text });
     }
 
-    fn reads(&self) -> impl Iterator<Item = (usize, u64, &'h [u64])> + 'h {
-        let history = self.history;
-        (history.iter().enumerate())
-            .filter(|(_, deed)| deed.end != End::Aborted)
-            .flat_map(|(index, deed)| {
-                deed.steps.iter().filter_map(move |step| match step {
-                    Step::Read { list, values } => Some((index, *list, &values[..])),
-                    Step::Append { .. } => None,
-                })
-            })
+    /// All reads but those of aborted ones. What a transaction of unknown end has appended itself is cut off:
+    /// perhaps it never happened.
+    fn reads(&self) -> Vec<(usize, u64, &'h [u64])> {
+        let mut reads = Vec::new();
+        for (index, deed) in self.history.iter().enumerate() {
+            for step in &deed.steps {
+                let (Step::Read { list, values }, false) = (step, deed.end == End::Aborted) else {
+                    continue;
+                };
+                let is_own = |value: &u64| self.writers.get(&(*list, *value)) == Some(&index);
+                let own = values.iter().rev().take_while(|value| is_own(value));
+                let kept = match deed.end {
+                    End::Unknown => values.len() - own.count(),
+                    _ => values.len(),
+                };
+                reads.push((index, *list, &values[..kept]));
+            }
+        }
+        reads
     }
 
     fn note_writers(&mut self) {

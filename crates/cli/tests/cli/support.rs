@@ -2,8 +2,9 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// A scratch directory in which commands run.
 pub struct Place {
@@ -221,5 +222,41 @@ fn describe_below(
         names
             .iter()
             .for_each(|name| describe_below(root, &below.join(name), inodes, lines));
+    }
+}
+
+/// A process that is killed when the test ends, by a failure too. Derefs to its [`Child`].
+pub struct Killed(Option<Child>);
+
+impl Killed {
+    pub fn spawn(command: &mut Command) -> Killed {
+        Killed(Some(command.spawn().unwrap()))
+    }
+
+    pub fn wait_with_output(mut self) -> Output {
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+}
+
+impl Deref for Killed {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        self.0.as_ref().unwrap()
+    }
+}
+
+impl DerefMut for Killed {
+    fn deref_mut(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill(); // It may have ended.
+            let _ = child.wait();
+        }
     }
 }

@@ -176,10 +176,7 @@ pub fn mount_in(
     );
     let database =
         Database::open(&database_path(directory), OpenOptions::default()).expect("a database");
-    let mut options = MountOptions {
-        database_path: database_path(directory),
-        ..MountOptions::default()
-    };
+    let mut options = MountOptions::default();
     change(&mut options);
     larder_fuse::mount(database, &mountpoint(directory), &options)
 }

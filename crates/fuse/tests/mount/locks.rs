@@ -91,10 +91,7 @@ fn serve() {
     };
     let path = database_path(&directory);
     let database = Database::open(&path, OpenOptions::default()).unwrap();
-    let options = MountOptions {
-        database_path: path,
-        ..MountOptions::default()
-    };
+    let options = MountOptions::default();
     let mounted = larder_fuse::mount(database, &directory.join("second"), &options).unwrap();
     std::io::stdin().lines().for_each(drop);
     mounted.unmounter().detach().unwrap();
