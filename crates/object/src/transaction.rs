@@ -104,18 +104,6 @@ struct Tickets {
     serving: u64,
 }
 
-impl State {
-    fn require_snapshot(&self) -> Result<()> {
-        match self.is_lost {
-            false => Ok(()),
-            true => Err(Error::new(
-                ErrorKind::InvalidInput,
-                "the transaction has lost its snapshot; begin another one",
-            )),
-        }
-    }
-}
-
 impl Writers {
     fn enter(&self) {
         let mut tickets = lock(&self.state);
@@ -200,7 +188,7 @@ impl Engine {
         if state.stage != Stage::Idle {
             return Ok(());
         }
-        state.require_snapshot()?;
+        require_snapshot(&state)?;
         self.check_running()?;
         private.host.check_running()?;
         private.host.sync_own()?;
@@ -276,7 +264,7 @@ impl Engine {
     /// Runs when a transaction has just got the turn: its snapshot must be the present (`PRIVATE-1`).
     pub(crate) fn begin_to_write(&self, private: &Private) -> Result<()> {
         let mut state = lock(&private.state);
-        state.require_snapshot()?;
+        require_snapshot(&state)?;
         let has_read = state.stage == Stage::Reading;
         let begun = match state.stage {
             Stage::Idle => self.begin_at_present(private, &mut state, Stage::Writing),
@@ -646,6 +634,16 @@ impl Engine {
         self.schema_version.store(NO_SCHEMA, Ordering::SeqCst);
         self.catalog.forget_stores();
         self.forget_ino_ends();
+    }
+}
+
+fn require_snapshot(state: &State) -> Result<()> {
+    match state.is_lost {
+        false => Ok(()),
+        true => Err(Error::new(
+            ErrorKind::InvalidInput,
+            "the transaction has lost its snapshot; begin another one",
+        )),
     }
 }
 
