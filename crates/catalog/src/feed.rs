@@ -13,7 +13,8 @@
 //!
 //! A commit is told as its outcome: a file that is made and removed again between two commits is not told of at
 //! all, and of two renames that exchange names each may be told first. A name that is set takes the place of what
-//! had it. Creating and destroying stores is not told.
+//! had it. Creating and destroying stores is not told. Of what a long transaction brings only that it came is told:
+//! as if the feed began there.
 
 mod collect;
 
@@ -51,7 +52,8 @@ pub enum FeedEvent {
         /// What.
         operation: String,
     },
-    /// The feed was switched on: what was before is not told.
+    /// The feed was switched on, or a long transaction was merged: what came before and was not told is not
+    /// going to be; read anew what you keep of the database.
     Begin,
     /// The feed was switched off.
     End,
@@ -100,12 +102,7 @@ impl Catalog {
                     drop_trigger(txn, &trigger)?;
                 }
             }
-            let op = if is_on { "begin" } else { "end" };
-            txn.execute(
-                &format!("INSERT INTO larder_change (at_ns, op) VALUES ({NOW}, ?1)"),
-                [op],
-            )
-            .at("larder_change")?;
+            append_mark(txn, if is_on { "begin" } else { "end" })?;
             if is_on {
                 watch_stores(txn)?;
             }
@@ -324,6 +321,24 @@ pub(crate) fn append(
         trim(txn, position)?;
     }
     Ok(())
+}
+
+/// Says that what came here is not told: a long transaction was merged.
+pub(crate) fn append_gap(txn: &Connection) -> Result<()> {
+    match newest(txn)? {
+        Some((_, true)) => append_mark(txn, "begin"),
+        _ => Ok(()), // FEED-3
+    }
+}
+
+/// Writes that the feed begins or ends here.
+fn append_mark(txn: &Connection, op: &str) -> Result<()> {
+    txn.execute(
+        &format!("INSERT INTO larder_change (at_ns, op) VALUES ({NOW}, ?1)"),
+        [op],
+    )
+    .at("larder_change")
+    .map(drop)
 }
 
 /// Drops what is too old, but never the newest row (`FEED-2`).

@@ -149,7 +149,13 @@ pub(crate) fn register(connection: &Connection, files: &FilesSlot) -> Result<()>
     define("path", 1, |context, files| path(context, files, None))?;
     define("path", 2, |context, files| match context.get_raw(1) {
         ValueRef::Null => Ok(null()),
-        ValueRef::Text(name) => path(context, files, std::str::from_utf8(name).ok()),
+        ValueRef::Text(name) => match std::str::from_utf8(name) {
+            Ok(name) => path(context, files, Some(name)),
+            Err(_) => Err(wrong(
+                "path: the store is a name in UTF-8",
+                ValueRef::Blob(name),
+            )),
+        },
         other => Err(wrong("path: the store is a name", other)),
     })?;
     define("ino", 1, |context, files| match context.get_raw(0) {

@@ -26,6 +26,13 @@ impl Catalog {
         Ok(stores)
     }
 
+    /// Forgets what is known of stores: a transaction was taken back, and another one may give the number of a
+    /// store that it made to another name.
+    pub fn forget_stores(&self) {
+        let mut known = self.stores.write().unwrap_or_else(PoisonError::into_inner);
+        known.clear();
+    }
+
     /// Creates a store with an empty root directory; with `table_store`, one that shows the tables
     /// of that store instead (root attributes are then not used). The name follows
     /// [`check_store_name`](crate::check_store_name) and is unique without regard to case.

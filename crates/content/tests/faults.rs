@@ -5,7 +5,7 @@
 use larder::{Caller, CreateOptions, Database, ErrorKind, Name, NewNode, NodeId, OpenOptions};
 use larder_object::EngineOptions;
 use larder_testkit::SimStorage;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const OWNER: Caller = Caller {
@@ -23,6 +23,18 @@ fn put(db: &Database, name: &str, len: usize) -> larder::Result<()> {
         .create_node(NodeId::ROOT, &name, NewNode::File, 0o644, OWNER)?
         .node;
     db.open_file(node, true)?.write_at(0, &vec![7; len])
+}
+
+/// A new database in `dir` on simulated devices.
+fn create(dir: &Path) -> (PathBuf, Arc<SimStorage>) {
+    let path = dir.join("db");
+    let storage = Arc::new(SimStorage::new());
+    let engine = EngineOptions {
+        storage: Some(storage.clone()),
+        ..EngineOptions::default()
+    };
+    Database::create_with(&path, &CreateOptions::default(), &engine).unwrap();
+    (path, storage)
 }
 
 fn open(path: &Path, storage: &Arc<SimStorage>) -> Database {
@@ -44,13 +56,7 @@ fn open(path: &Path, storage: &Arc<SimStorage>) -> Database {
 /// Runs `fail` on the devices between a promised and a refused write; returns the reopened database.
 fn fail_between(fail: impl Fn(&SimStorage)) {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("db");
-    let storage = Arc::new(SimStorage::new());
-    let engine = EngineOptions {
-        storage: Some(storage.clone()),
-        ..EngineOptions::default()
-    };
-    Database::create_with(&path, &CreateOptions::default(), &engine).unwrap();
+    let (path, storage) = create(dir.path());
     let db = open(&path, &storage);
     put(&db, "kept", LARGE).unwrap();
     db.sync().unwrap();
@@ -101,13 +107,7 @@ fn a_failed_write_stops_the_engine_and_reopening_recovers() {
 #[test]
 fn logged_content_survives_a_failed_apply() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("db");
-    let storage = Arc::new(SimStorage::new());
-    let engine = EngineOptions {
-        storage: Some(storage.clone()),
-        ..EngineOptions::default()
-    };
-    Database::create_with(&path, &CreateOptions::default(), &engine).unwrap();
+    let (path, storage) = create(dir.path());
     let faults: [fn(&SimStorage); 2] = [
         |storage| storage.faults().fail_flush(1),
         |storage| storage.faults().fail_write(1),
@@ -130,13 +130,7 @@ fn logged_content_survives_a_failed_apply() {
 #[test]
 fn a_full_host_is_no_space_at_the_write_and_nothing_else_breaks() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("db");
-    let storage = Arc::new(SimStorage::new());
-    let engine = EngineOptions {
-        storage: Some(storage.clone()),
-        ..EngineOptions::default()
-    };
-    Database::create_with(&path, &CreateOptions::default(), &engine).unwrap();
+    let (path, storage) = create(dir.path());
     storage.faults().limit_host(100 << 20);
     let db = open(&path, &storage);
     let mut fitted = 0;

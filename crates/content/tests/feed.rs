@@ -347,9 +347,9 @@ fn followers_of_busy_sessions_see_what_the_catalog_has() {
     assert_eq!(names, listed, "FEED-1");
 }
 
-/// What the feed costs per created file; run by hand with `--ignored --nocapture`, in release.
+/// What the feed costs per created file.
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement: cargo test --release -p larder --test feed cost_of -- --ignored --nocapture"]
 fn cost_of_the_feed() {
     let dir = tempfile::tempdir().unwrap();
     let database = database(dir.path());

@@ -205,7 +205,7 @@ fn spawn(role: &str, dir: &Path) -> Child {
 
 /// Not a test: what `spawn` starts.
 #[test]
-#[ignore = "a part of other tests"]
+#[ignore = "the other tests of this file start it as a process of its own"]
 fn a_process_of_its_own() {
     let (Ok(role), Ok(dir)) = (
         std::env::var("LARDER_TXN_ROLE"),

@@ -245,29 +245,21 @@ fn attributes_and_columns_merge_one_by_one() {
 
 #[test]
 fn the_same_on_both_sides_is_no_conflict() {
+    fn change(side: &Database, new_link: &str) {
+        remove(side, b"/f");
+        rmdir(side, "/old");
+        chmod(side, "/g", 0o640);
+        link(side, "/g", new_link);
+        sql(
+            side,
+            "DELETE FROM notes WHERE id = 3; UPDATE words SET count = 9 WHERE word = 'a'",
+        );
+    }
     let merged = clean(
         &["/d", "/old"],
         &["/f", "/g"],
-        |view| {
-            remove(view, b"/f");
-            rmdir(view, "/old");
-            chmod(view, "/g", 0o640);
-            link(view, "/g", "/d/g2");
-            sql(
-                view,
-                "DELETE FROM notes WHERE id = 3; UPDATE words SET count = 9 WHERE word = 'a'",
-            );
-        },
-        |parent| {
-            remove(parent, b"/f");
-            rmdir(parent, "/old");
-            chmod(parent, "/g", 0o640);
-            link(parent, "/g", "/d/g3");
-            sql(
-                parent,
-                "DELETE FROM notes WHERE id = 3; UPDATE words SET count = 9 WHERE word = 'a'",
-            );
-        },
+        |view| change(view, "/d/g2"),
+        |parent| change(parent, "/d/g3"),
     );
     assert_eq!(merged.names(), ["/d", "/d/g2", "/d/g3", "/g"]);
     let attr = merged.parent.resolve(b"/g", false).unwrap();

@@ -45,13 +45,8 @@ pub fn is_mounted(dir: &Path) -> Result<bool, Error> {
 /// Where the database in directory `database` is mounted, the newest mount first.
 pub fn find_mounts_of(database: &Path) -> Result<Vec<PathBuf>, Error> {
     let source = resolve(database)?;
-    let table = std::fs::read(TABLE_PATH).map_err(|error| {
-        Error::with_source(ErrorKind::Io, format!("cannot read {TABLE_PATH}"), error)
-    })?;
-    Ok(table
-        .split(|&byte| byte == b'\n')
-        .rev()
-        .filter_map(parse)
+    Ok(newest_first()?
+        .into_iter()
         .filter(|mount| mount.filesystem_type == LARDER_TYPE && mount.info.source == source)
         .map(|mount| mount.info.mountpoint)
         .collect())
@@ -66,15 +61,18 @@ pub(crate) struct AnyMount {
 
 /// The topmost mount at `mountpoint`, which is a result of [`resolve`].
 pub(crate) fn find_any_mount(mountpoint: &Path) -> Result<Option<AnyMount>, Error> {
+    // Later mounts lie on top of earlier ones.
+    let mut mounts = newest_first()?.into_iter();
+    Ok(mounts.find(|mount| mount.info.mountpoint == mountpoint))
+}
+
+/// All mounts that this process sees.
+fn newest_first() -> Result<Vec<AnyMount>, Error> {
     let table = std::fs::read(TABLE_PATH).map_err(|error| {
         Error::with_source(ErrorKind::Io, format!("cannot read {TABLE_PATH}"), error)
     })?;
-    // Later lines lie on top of earlier ones.
-    Ok(table
-        .split(|&byte| byte == b'\n')
-        .rev()
-        .filter_map(parse)
-        .find(|mount| mount.info.mountpoint == mountpoint))
+    let lines = table.split(|&byte| byte == b'\n').rev();
+    Ok(lines.filter_map(parse).collect())
 }
 
 /// The Larder mounts that `path` lies on or below, the deepest mountpoint first.

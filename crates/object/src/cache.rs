@@ -9,7 +9,8 @@
 //!   sets it in the same step, and a foreign commit drops it. Names are read and set with the
 //!   namespace lock held.
 //! * `CACHE-2` Idle nodes are forgotten, the least recently used first, when nodes keep more than
-//!   [`CACHE_BYTES_MAX`]; the background looks at that after each tick.
+//!   [`CACHE_BYTES_MAX`]; the background looks at that after each tick, and an engine that serves transactions
+//!   at the end of each.
 
 use crate::engine::Engine;
 use crate::node::{Names, Node, NodeState};
@@ -305,5 +306,31 @@ mod tests {
         assert_eq!(cache.bytes.load(Ordering::Relaxed), NODE_BYTES, "CACHE-2");
         cache.remove(StoreId::MAIN, Ino(1));
         assert_eq!(cache.bytes.load(Ordering::Relaxed), 0, "CACHE-2");
+    }
+
+    #[test]
+    fn an_engine_of_transactions_forgets_at_their_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let options = crate::EngineOptions::default();
+        let init = crate::InitOptions {
+            capacity_bytes: None,
+            retention_ns: 0,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+        };
+        Engine::create(&path, &init, &options).unwrap();
+        let host = Engine::open(&path, "host", &options).unwrap();
+        let engine = Engine::open_private(&host, false).unwrap();
+        engine.snapshot().unwrap();
+        for ino in 2..2 + CACHE_BYTES_MAX / NODE_BYTES + 1000 {
+            engine.cache.insert(node(ino));
+        }
+        assert!(engine.cache.size().1 > CACHE_BYTES_MAX);
+        engine.commit_transaction().unwrap();
+        assert!(engine.cache.size().1 <= CACHE_BYTES_MAX, "CACHE-2");
+        engine.close().unwrap();
+        host.close().unwrap();
     }
 }

@@ -389,6 +389,7 @@ impl Engine {
                 if let Err(error) = self.catalog.roll_back() {
                     tracing::warn!("the end of a transaction: {error}");
                 }
+                self.forget_ino_ends();
             } else if !self.is_closed.load(Ordering::SeqCst) {
                 tracing::error!(
                     "the engine stopped: {}",

@@ -19,8 +19,8 @@
 //! * `PRIVATE-1` Between its first change and its end a transaction has the turn and the catalog's write
 //!   lock: nobody else commits, so what it saw is the present when it commits.
 //! * `PRIVATE-2` What a transaction wrote to segments is flushed before its COMMIT (`COMMIT-2`).
-//! * `PRIVATE-3` Nothing that a transaction rolled back is left in memory: nodes, names, promises, the free
-//!   set and inode numbers are read anew.
+//! * `PRIVATE-3` Nothing that a transaction rolled back is left in memory: nodes, names, stores, promises, the
+//!   free set and inode numbers are read anew.
 //! * `PRIVATE-4` A private engine reclaims nothing and applies no patch: what it sees is not committed.
 //! * `PRIVATE-5` A transaction that continues on a newer snapshot than it began with has read nothing that
 //!   differs in it.
@@ -75,6 +75,8 @@ struct State {
     savepoints: Vec<Savepoint>,
     /// What is in memory is of the last snapshot.
     is_known: bool,
+    /// What the transaction has read is of no snapshot any more: nothing but its end is left.
+    is_lost: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -186,6 +188,7 @@ impl Engine {
         if state.stage != Stage::Idle {
             return Ok(());
         }
+        require_snapshot(&state)?;
         self.check_running()?;
         private.host.check_running()?;
         private.host.sync_own()?;
@@ -261,6 +264,8 @@ impl Engine {
     /// Runs when a transaction has just got the turn: its snapshot must be the present (`PRIVATE-1`).
     pub(crate) fn begin_to_write(&self, private: &Private) -> Result<()> {
         let mut state = lock(&private.state);
+        require_snapshot(&state)?;
+        let has_read = state.stage == Stage::Reading;
         let begun = match state.stage {
             Stage::Idle => self.begin_at_present(private, &mut state, Stage::Writing),
             Stage::Reading => match self.catalog.take_write_lock() {
@@ -277,7 +282,11 @@ impl Engine {
             lock(&self.group).has_others = true;
             self.sync_space()
         });
-        ready.inspect_err(|_| self.forget_stage(private, &mut state))
+        ready.inspect_err(|_| {
+            // PRIVATE-5: a later operation must not go on with another snapshot.
+            state.is_lost = has_read;
+            self.forget_stage(private, &mut state);
+        })
     }
 
     fn forget_stage(&self, private: &Private, state: &mut State) {
@@ -481,13 +490,19 @@ impl Engine {
         private.is_some_and(|private| lock(&private.state).stage == Stage::Writing)
     }
 
-    /// Whether the transaction is not what its caller believes: SQLite has rolled it back, or a step failed.
+    /// Whether the transaction is not what its caller believes: SQLite has rolled it back, a step failed, or it
+    /// has lost its snapshot.
     pub fn is_lost(&self) -> bool {
         let Some(private) = &self.private else {
             return false;
         };
-        let stage = lock(&private.state).stage;
-        self.check_running().is_err() || (stage != Stage::Idle && !self.catalog.is_in_transaction())
+        let (stage, is_lost) = {
+            let state = lock(&private.state);
+            (state.stage, state.is_lost)
+        };
+        is_lost
+            || self.check_running().is_err()
+            || (stage != Stage::Idle && !self.catalog.is_in_transaction())
     }
 
     /// A flush of segments that can wait until the transaction's commit (`PRIVATE-2`).
@@ -564,6 +579,7 @@ impl Engine {
         state.stage = Stage::Idle;
         state.held_since = None;
         state.has_read_rows = false;
+        state.is_lost = false;
         state.told.clear();
         state.savepoints.clear();
         if is_undone && was_writing {
@@ -578,6 +594,7 @@ impl Engine {
         if let Some(pin) = state.pin.take() {
             private.host.readers.give_back(pin);
         }
+        self.shrink_cache(); // CACHE-2: there is no background.
     }
 
     /// Drops everything that is not committed, and what was read beside it (`PRIVATE-3`).
@@ -615,6 +632,18 @@ impl Engine {
         lock(&self.next_inos).clear();
         *self.lock_room() = Room::default();
         self.schema_version.store(NO_SCHEMA, Ordering::SeqCst);
+        self.catalog.forget_stores();
+        self.forget_ino_ends();
+    }
+}
+
+fn require_snapshot(state: &State) -> Result<()> {
+    match state.is_lost {
+        false => Ok(()),
+        true => Err(Error::new(
+            ErrorKind::InvalidInput,
+            "the transaction has lost its snapshot; begin another one",
+        )),
     }
 }
 

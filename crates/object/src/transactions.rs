@@ -12,6 +12,7 @@ use larder_catalog::{Conflict, GRANTS, InoRange, Merged, SegmentRow, Transaction
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
 use larder_space::format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
 use larder_space::{AgSummary, Placement, Purpose, Space};
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -367,6 +368,13 @@ impl Engine {
         Ok(self.catalog.next_ino(store)?.0)
     }
 
+    /// A transaction that may have got inode numbers was taken back, and they are nobody's (`WORKSPACE-5`).
+    pub(crate) fn forget_ino_ends(&self) {
+        if let Some(workspace) = &self.workspace {
+            lock(&workspace.ino_ends).clear();
+        }
+    }
+
     // ---- the engine of the parent -------------------------------------------------------------
 
     /// The catalog made a commit of its own, under this engine's turn and beside no group.
@@ -403,12 +411,17 @@ impl Engine {
     /// (`WORKSPACE-7`). Never waits for the turn: there is always a next opener.
     pub(crate) fn sweep_transactions(&self) -> Result<()> {
         let directory = self.path.join(DIRECTORY);
-        let Ok(entries) = std::fs::read_dir(&directory) else {
-            return Ok(()); // There never was one.
+        let names = match names_in(&directory) {
+            Ok(names) => names,
+            // There never was one.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => {
+                tracing::warn!("ended transactions are not looked for: {error}");
+                return Ok(());
+            }
         };
-        let ids: Vec<u64> = entries
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .collect();
+        let numbers = names.iter().filter_map(|name| name.to_str()?.parse().ok());
+        let ids: Vec<u64> = numbers.collect();
         let open = self.catalog.transactions()?;
         let is_over = |id: u64| match open.iter().find(|row| row.id == id) {
             Some(row) => is_abandoned(&self.path, row),
@@ -452,6 +465,12 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+fn names_in(directory: &Path) -> std::io::Result<Vec<OsString>> {
+    std::fs::read_dir(directory)?
+        .map(|entry| Ok(entry?.file_name()))
+        .collect()
 }
 
 /// Gets blocks from the parent: `step`, or at least `least`; `None` when it is full. Also how long its

@@ -177,12 +177,31 @@ pub(crate) fn seal(parent: &Path, id: u64) -> Result<Option<File>> {
     }
 }
 
-/// Whether the owner is gone, and the transaction with it.
+/// Whether the owner is gone, and the transaction with it (`WORKSPACE-7`). Where that cannot be found out it is
+/// taken as alive: what it did would be lost, and there is always a next opener.
 pub(crate) fn is_abandoned(parent: &Path, row: &TransactionRow) -> bool {
     let directory = directory_of(parent, row.id);
-    let is_owned = File::open(directory.join(OWNER))
-        .is_ok_and(|owner| matches!(owner.try_lock(), Err(TryLockError::WouldBlock)));
-    !is_owned && (row.is_bound || !directory.join(CATALOG_FILE).exists())
+    match find_owner(&directory) {
+        Ok(true) => false,
+        Ok(false) => row.is_bound || !directory.join(CATALOG_FILE).exists(),
+        Err(error) => {
+            tracing::warn!("transaction {} is left as it is: {error}", row.id);
+            false
+        }
+    }
+}
+
+/// Whether the owner of a workspace lives.
+fn find_owner(directory: &Path) -> std::io::Result<bool> {
+    let owner = match File::open(directory.join(OWNER)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        opened => opened?,
+    };
+    match owner.try_lock() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 /// Nothing outside of the grants is allocated (`WORKSPACE-1`).

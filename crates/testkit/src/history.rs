@@ -110,16 +110,19 @@ pub struct Finding {
     pub text: String,
 }
 
-/// Checks a history; empty when all is well. Lists begin empty. Cost: about n log n of its steps.
+/// Checks a history; empty when all is well. Lists begin empty. A transaction of unknown end may have happened or
+/// not; what others saw of it says that it has. Cost: about n log n of its steps.
 pub fn check_history(history: &[Deed], level: Level) -> Vec<Finding> {
     let mut checker = Checker {
         history,
+        reads: Vec::new(),
         writers: HashMap::new(),
         last_of: HashMap::new(),
         orders: HashMap::new(),
         findings: Vec::new(),
     };
     checker.note_writers();
+    checker.note_reads();
     checker.check_within();
     checker.find_orders();
     checker.check_reads();
@@ -129,8 +132,12 @@ pub fn check_history(history: &[Deed], level: Level) -> Vec<Finding> {
     checker.findings
 }
 
+/// A read that counts: which transaction, which list, what was there.
+type Read<'h> = (usize, u64, &'h [u64]);
+
 struct Checker<'h> {
     history: &'h [Deed],
+    reads: Vec<Read<'h>>,
     /// Who appended which value to which list.
     writers: HashMap<(u64, u64), usize>,
     /// The last value that a transaction appended to a list.
@@ -145,25 +152,34 @@ impl<'h> Checker<'h> {
         self.findings.push(Finding { anomaly, text });
     }
 
-    /// All reads but those of aborted ones. What a transaction of unknown end has appended itself is cut off:
-    /// perhaps it never happened.
-    fn reads(&self) -> Vec<(usize, u64, &'h [u64])> {
-        let mut reads = Vec::new();
+    fn reads(&self) -> std::vec::IntoIter<Read<'h>> {
+        self.reads.clone().into_iter()
+    }
+
+    /// Of a transaction of unknown end, whose appends nobody else has seen, nobody knows whether they happened:
+    /// what it read of its own is left out, and the rest is of a snapshot all the same.
+    fn note_reads(&mut self) {
+        let mut seen: HashSet<usize> = HashSet::new();
         for (index, deed) in self.history.iter().enumerate() {
+            if deed.end == End::Aborted {
+                continue;
+            }
             for step in &deed.steps {
-                let (Step::Read { list, values }, false) = (step, deed.end == End::Aborted) else {
+                let Step::Read { list, values } = step else {
                     continue;
                 };
-                let is_own = |value: &u64| self.writers.get(&(*list, *value)) == Some(&index);
-                let own = values.iter().rev().take_while(|value| is_own(value));
-                let kept = match deed.end {
-                    End::Unknown => values.len() - own.count(),
-                    _ => values.len(),
-                };
-                reads.push((index, *list, &values[..kept]));
+                let writers = values.iter().filter_map(|v| self.writers.get(&(*list, *v)));
+                seen.extend(writers.filter(|writer| **writer != index));
+                self.reads.push((index, *list, values));
             }
         }
-        reads
+        for (index, list, values) in &mut self.reads {
+            if self.history[*index].end == End::Unknown && !seen.contains(index) {
+                let is_own = |value: &&u64| self.writers.get(&(*list, **value)) == Some(index);
+                let own = values.iter().rev().take_while(is_own).count();
+                *values = &values[..values.len() - own];
+            }
+        }
     }
 
     fn note_writers(&mut self) {

@@ -18,7 +18,7 @@ use crate::grants::Grants;
 use crate::meta::{add_meta, next_commit_seq, set_gate};
 use crate::open::{self, CATALOG_FILE, connect};
 use crate::read::rows;
-use crate::{BUSY_TIMEOUT, Catalog};
+use crate::{BUSY_TIMEOUT, Catalog, feed};
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::config::DbConfig;
 use rusqlite::{
@@ -130,6 +130,7 @@ impl Catalog {
             return Ok(Merged::Conflicts(findings.conflicts.into_iter().collect()));
         }
         settle_space(&txn, id, seq, findings.retired)?;
+        feed::append_gap(&txn)?;
         set_gate(&txn, false)?;
         txn.commit().map_err(|error| self.sort_commit(error))?;
         Ok(Merged::Done(seq))

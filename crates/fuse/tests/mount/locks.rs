@@ -400,9 +400,9 @@ fn many_waiters_leave_workers_for_others() {
     }
 }
 
-/// What a lock and its unlock cost; run by hand: `cargo test -p larder-fuse --test mount cost_of -- --ignored --nocapture`.
+/// What a lock and its unlock cost.
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement: cargo test -p larder-fuse --test mount cost_of -- --ignored --nocapture"]
 fn cost_of_a_lock() {
     let two = Two::new();
     let plain = two.first.directory().join("plain");

@@ -167,6 +167,29 @@ fn who_was_killed_may_have_committed_or_not() {
     assert_found(&replaced, SI, Anomaly::Order);
 }
 
+#[test]
+fn who_was_killed_may_have_read_what_it_did_not_commit() {
+    // It read its own append and was killed before its commit; then others appended.
+    let mut history = vec![
+        deed(0, 1, &[append(1, 1)]),
+        deed(2, 100, &[append(1, 2), read(1, &[1, 2])]),
+        deed(4, 5, &[append(1, 3)]),
+        deed(6, 7, &[read(1, &[1, 3])]),
+    ];
+    history[1].end = End::Unknown;
+    assert_eq!(check_history(&history, SI), [], "TESTKIT-5");
+    // What it saw of others still counts.
+    history[1].steps = vec![append(1, 2), read(1, &[2])];
+    assert_found(&history, SI, Anomaly::GSi);
+    // Who was told that it is committed cannot have been passed over, and nor can one that others saw.
+    history[1].steps = vec![append(1, 2), append(2, 2), read(1, &[1, 2])];
+    history[1].end = End::Committed;
+    assert_found(&history, SI, Anomaly::Order);
+    history[1].end = End::Unknown;
+    history.push(deed(8, 9, &[read(2, &[2])]));
+    assert_found(&history, SI, Anomaly::Order);
+}
+
 /// Runs random transactions on lists in memory: each reads a snapshot, and commits unless somebody has written
 /// what it writes since. `overlap` 1: one after the other.
 fn run(seed: u64, overlap: u64) -> Vec<Deed> {
