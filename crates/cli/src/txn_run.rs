@@ -21,7 +21,10 @@ use crate::txn_args::RunArgs;
 use larder::{LongTransaction, OpenOptions, TRANSACTION_VARIABLE};
 use larder_fuse::{MountOptions, Mounted};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
-use rustix::process::{Pid, Signal, WaitOptions, getegid, geteuid, kill_process};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getegid, geteuid, kill_process, pidfd_open,
+    pidfd_send_signal,
+};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -148,11 +151,9 @@ fn in_transaction(
     };
     let outcome = mount_view(&workspace, &dir).and_then(|mounted| {
         let ended = run_command(args, &workspace, &dir, is_own, signals);
-        // CLI-25: also when the program could not be started.
-        let rest = end_the_rest();
         let closed = unmount_view(mounted);
         let ended = ended?;
-        rest.and(closed).map(|()| ended)
+        closed.map(|()| ended)
     });
     if is_own && let Err(error) = std::fs::remove_dir(&dir) {
         warn(&format!("cannot remove '{}': {error}", dir.display()));
@@ -215,30 +216,49 @@ fn run_command(
     wait_for(child, signals)
 }
 
-/// Waits for CMD. A signal to this process is passed on, and means that nothing is committed.
+/// Waits for CMD, and ends what it has left running. A signal to this process is passed on, and means that nothing
+/// is committed (`CLI-25`).
 fn wait_for(mut child: Child, mut signals: Signals) -> Result<Ended> {
     let asked = Arc::new(AtomicI32::new(0));
     let handle = signals.handle();
     let listener = {
         let asked = asked.clone();
-        let pid = Pid::from_child(&child);
+        // By its descriptor: its number may be somebody else's when it has ended.
+        let program = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+            .at(|| "cannot watch the program".into())?;
         std::thread::spawn(move || {
             for signal in signals.forever() {
                 asked.store(signal, Ordering::SeqCst);
                 // By the terminal, CMD has it already. It may be gone by now.
                 if signal != SIGINT {
-                    let _gone = kill_process(pid, Signal::TERM);
+                    let _gone = pidfd_send_signal(&program, Signal::TERM);
                 }
             }
         })
     };
+    let status = wait_until_asked(&mut child, &asked);
+    let rest = end_the_rest();
+    handle.close();
+    if listener.join().is_err() {
+        return Err(Failure::Other(
+            "the thread that waits for signals panicked; report it".into(),
+        ));
+    }
+    let status = status?;
+    rest?;
+    Ok(match asked.load(Ordering::SeqCst) {
+        0 => code_of(status),
+        signal => Ended::Otherwise(128 + signal as u8), // Below 32.
+    })
+}
+
+/// Waits for CMD; ends it when it does not end soon after a signal.
+fn wait_until_asked(child: &mut Child, asked: &AtomicI32) -> Result<ExitStatus> {
     let mut told = None;
-    let status = loop {
-        if let Some(status) = child
-            .try_wait()
-            .at(|| "cannot wait for the program".into())?
-        {
-            break status;
+    loop {
+        let ended = child.try_wait();
+        if let Some(status) = ended.at(|| "cannot wait for the program".into())? {
+            return Ok(status);
         }
         if asked.load(Ordering::SeqCst) != 0 {
             let since: Instant = *told.get_or_insert_with(Instant::now);
@@ -247,17 +267,7 @@ fn wait_for(mut child: Child, mut signals: Signals) -> Result<Ended> {
             }
         }
         std::thread::sleep(POLL);
-    };
-    handle.close();
-    if listener.join().is_err() {
-        return Err(Failure::Other(
-            "the thread that waits for signals panicked; report it".into(),
-        ));
     }
-    Ok(match asked.load(Ordering::SeqCst) {
-        0 => code_of(status),
-        signal => Ended::Otherwise(128 + signal as u8), // Below 32.
-    })
 }
 
 fn code_of(status: ExitStatus) -> Ended {

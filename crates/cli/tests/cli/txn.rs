@@ -193,6 +193,25 @@ fn exit_codes_and_signals_end_a_run() {
     assert!(sent.success());
     assert_eq!(runner.wait().unwrap().code(), Some(128 + 15), "CLI-25");
     assert_eq!(names(&place), ["/kept"]);
+    // The same when the program has ended well, and what it has left running takes its time to end.
+    let lingering =
+        "echo x > x; (trap '' TERM; touch ../over; sleep 60) & while [ ! -e ../over ]; do :; done";
+    let lingering = lingering.replace("../over", place.path("over").to_str().unwrap());
+    let run = ["txn", "run", "a.larder", "--", "sh", "-c", &lingering];
+    let mut runner = spawn(&place, &run);
+    let patience = Instant::now();
+    while !place.path("over").exists() {
+        assert!(patience.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let sent = Command::new("kill")
+        .arg(runner.id().to_string())
+        .status()
+        .unwrap();
+    assert!(sent.success());
+    assert_eq!(runner.wait().unwrap().code(), Some(128 + 15), "CLI-25");
+    assert_eq!(names(&place), ["/kept"]);
     assert_no_trace(&place);
 }
 
