@@ -57,6 +57,23 @@ pub(crate) struct Private {
     state: Mutex<State>,
     /// Segments that were written to and not flushed (`PRIVATE-2`).
     written: Mutex<BTreeSet<SegmentIndex>>,
+    /// Blocks that the transaction has logged (`logged`).
+    logged_blocks: AtomicU64,
+}
+
+impl Private {
+    /// How much more of `blocks_max` the transaction may log: nothing when it has to flush a segment anyway.
+    pub(crate) fn blocks_to_log(&self, blocks_max: u64) -> u64 {
+        match lock(&self.written).is_empty() {
+            true => blocks_max.saturating_sub(self.logged_blocks.load(Ordering::Relaxed)),
+            false => 0,
+        }
+    }
+
+    /// It has logged so many more.
+    pub(crate) fn note_logged(&self, blocks: u64) {
+        self.logged_blocks.fetch_add(blocks, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -152,6 +169,7 @@ impl Engine {
             host: Arc::clone(host),
             state: Mutex::default(),
             written: Mutex::default(),
+            logged_blocks: AtomicU64::new(0),
         };
         Ok(Arc::new(Engine::assemble(
             &host.path,
@@ -571,6 +589,7 @@ impl Engine {
             state.is_known = false;
         }
         lock(&private.written).clear();
+        private.logged_blocks.store(0, Ordering::Relaxed);
         self.give_turn_back();
         if std::mem::take(&mut state.is_writer) {
             private.host.writers.leave();
