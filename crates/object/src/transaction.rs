@@ -480,6 +480,23 @@ impl Engine {
         Ok(())
     }
 
+    /// Takes the turn; then a file without a name that the session made, and has open, may get its first one in
+    /// the transaction. [`ErrorKind::NotFound`] when it is no such file.
+    pub fn expect_name(&self, store: StoreId, ino: Ino) -> Result<()> {
+        let _edit = self.edit()?;
+        let held = self.catalog.holders()?;
+        let node = self.node(store, ino)?;
+        let mut state = self.lock_node(&node)?;
+        if state.row.nlink > 0 || !held.contains(&(store, ino, self.session.id)) {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "the file is none that waits for a name",
+            ));
+        }
+        (state.is_anonymous, state.is_linkable) = (true, true);
+        Ok(())
+    }
+
     /// How long the transaction has had the turn; `None` without it.
     pub fn turn_held_for(&self) -> Option<Duration> {
         let private = self.private.as_ref()?;
