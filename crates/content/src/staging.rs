@@ -17,7 +17,7 @@ use crate::types::{Attr, Caller};
 use larder_object::format::{FileKind, StoreId};
 use larder_object::{Error, ErrorKind, Result};
 use std::io::Read;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Content up to this, bytes, is written in the transaction itself: a commit beside it would cost more.
 const STAGED_FROM: usize = 64 << 10;
@@ -111,9 +111,6 @@ fn fill(buffer: &mut [u8], content: &mut dyn Read) -> Result<usize> {
     }
     Ok(filled)
 }
-
-/// Files without a name yet, of one transaction.
-pub(crate) type Staged = Mutex<Vec<Arc<dyn FileHandle>>>;
 
 impl Transaction {
     /// Keeps a handle until the end of the transaction.

@@ -21,13 +21,12 @@
 
 use crate::database::{Database, MountedStore, Shared};
 use crate::guarded::GuardedProvider;
-use crate::provider::{ProviderContext, StoreProvider};
+use crate::provider::{FileHandle, ProviderContext, StoreProvider};
 use crate::sql::{self, SqlResult};
-use crate::staging::Staged;
 use crate::turnstile::{Pool, Turnstile, lock};
 use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlValue, StoreRow};
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 /// How often [`Database::transaction`] runs a transaction that meets conflicts.
@@ -65,7 +64,8 @@ pub struct Transaction {
     view: Database,
     turnstile: Arc<Turnstile>,
     host: Database,
-    staged: Staged,
+    /// Files that were written beside it, open until its end (`staging`).
+    staged: Mutex<Vec<Arc<dyn FileHandle>>>,
 }
 
 impl Database {
@@ -128,7 +128,7 @@ impl Database {
             view,
             turnstile,
             host,
-            staged: Staged::default(),
+            staged: Mutex::default(),
         };
         if options.takes_turn {
             transaction.turnstile.take_turn()?;
@@ -225,7 +225,7 @@ impl Transaction {
     }
 
     /// Files that were written beside the transaction, open until its end.
-    pub(crate) fn staged(&self) -> &Staged {
+    pub(crate) fn staged(&self) -> &Mutex<Vec<Arc<dyn FileHandle>>> {
         &self.staged
     }
 
