@@ -44,6 +44,7 @@ use crate::process;
 use crate::workspace::Workspace;
 use report::Report;
 use setting::{Options, Setting};
+pub use txn::{COUNT, count};
 pub use yardsticks::{SERVE_MEMORY, SERVE_PASSTHROUGH, serve_memory, serve_passthrough};
 
 const SUMMARY_HEAD: &str = "\
@@ -99,6 +100,7 @@ usage: cargo xtask bench [VERB] [FLAGS]
   --side SIDE        age: only `api` or `mount`
   --part NAME        mount: only parts whose name contains this: create, sync, read, tree, stream, random, pgbench
   --juicefs PATH     mount: a built `juicefs` command; without it JuiceFS is not measured
+  --processes N      txn: only small transactions of N processes, beside one process
   --stub             mount: every part also on a filesystem that answers from memory";
 
 /// Runs what the arguments after `bench` ask for.
@@ -215,6 +217,7 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<(&'a str, Options, Option<&'a str>
             "--sizes" => options.sizes = Some(value()?.to_owned()),
             "--part" => options.part = Some(value()?.to_owned()),
             "--juicefs" => options.juicefs = Some(value()?.to_owned()),
+            "--processes" => options.processes = Some(number(value()?)?.max(1)),
             "--stub" => options.is_stub = true,
             "--side" => options.side = Some(value()?.to_owned()),
             _ => return Err(format!("bench does not know '{flag}'\n{USAGE}")),

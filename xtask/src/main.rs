@@ -63,6 +63,7 @@ fn main() -> ExitCode {
         ["demo-import", directory] => demo_import::run(directory),
         ["posix", ref rest @ ..] => posix::parse_and_run(rest),
         ["bench", ref rest @ ..] => bench::run(rest),
+        [bench::COUNT, database, count] => bench::count(database, count),
         [bench::SERVE_MEMORY, mountpoint] => bench::serve_memory(mountpoint),
         [bench::SERVE_PASSTHROUGH, directory, mountpoint] => {
             bench::serve_passthrough(directory, mountpoint)

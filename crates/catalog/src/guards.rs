@@ -20,6 +20,8 @@ use rusqlite::config::DbConfig;
 pub(crate) struct Guards {
     /// The schema version that was looked at.
     schema_version: Option<i64>,
+    /// How often the triggers were looked at.
+    looks: u64,
     /// No other triggers exist.
     are_alone: bool,
     /// The connection runs no triggers now.
@@ -46,12 +48,23 @@ impl Guards {
                 )
                 .at("the triggers")?;
             self.schema_version = Some(version);
+            self.looks += 1;
         }
         self.set_off(txn, self.are_alone)?;
         match self.are_alone {
             true => Ok(()),
             false => set_gate(txn, true),
         }
+    }
+
+    /// Whether no triggers run now, and none exist but the guards and those of watched tables; and the look at
+    /// the triggers that says so: what was found out in another one may not hold.
+    pub(crate) fn are_off(&self, txn: &Connection) -> Result<Option<u64>> {
+        if !self.are_off || !self.are_alone {
+            return Ok(None);
+        }
+        let is_present = self.schema_version == Some(schema_version(txn)?);
+        Ok(is_present.then_some(self.looks))
     }
 
     /// Ends what [`Guards::open`] began.

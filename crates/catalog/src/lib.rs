@@ -65,6 +65,7 @@ mod feed;
 mod files_table;
 mod functions;
 mod grants;
+mod guarded;
 mod guards;
 mod log_vfs;
 mod meta;

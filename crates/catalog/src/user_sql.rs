@@ -14,6 +14,7 @@
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::files_table;
 use crate::functions::{self, FilesSlot, SqlFiles};
+use crate::guarded::Guarded;
 use crate::open::{Purpose, STATEMENTS_MAX, open_within};
 use crate::sql::{SqlRow, SqlValue, explain, line_column, run};
 use crate::transaction::{Stage, require_open};
@@ -96,6 +97,7 @@ struct Judge {
     /// The user may do what lasts longer than a transaction: settings, temporary tables.
     is_shell: bool,
     found: Mutex<Found>,
+    guarded: Mutex<Guarded>,
 }
 
 #[derive(Default)]
@@ -103,6 +105,8 @@ struct Found {
     statement: SqlStatement,
     /// The first table whose rows it changes: the one that it names.
     changes: Option<String>,
+    /// A trigger would run for something that it changes.
+    is_guarded: bool,
     refusal: Option<&'static str>,
 }
 
@@ -113,6 +117,7 @@ impl Judge {
         }
         let mut found = lock(&self.found);
         note(&mut found, action);
+        found.is_guarded |= lock(&self.guarded).looks_at(action);
         match refusal(action) {
             Some(why) if !self.is_shell => {
                 found.refusal = Some(why);
@@ -139,6 +144,26 @@ impl Judge {
             (Err(_), Some(why)) => Err(refused(why)),
             (Err(error), None) => Err(explain(sql, start, error)),
         }
+    }
+}
+
+impl UserSide {
+    /// Whether no guard looks at a statement (`guarded`), while the triggers are off.
+    fn is_free(&self, connection: &Connection, text: &str, look: u64) -> Result<bool> {
+        {
+            let mut guarded = lock(&self.judge.guarded);
+            guarded.learn(connection, look)?;
+            if let Some(is_free) = guarded.find(text) {
+                return Ok(is_free);
+            }
+        }
+        // Compiled and not run; its mistakes are told when it is.
+        let asked = self.judge.ask(text, 0, || connection.prepare(text));
+        let Ok((_, found)) = asked else {
+            return Ok(false);
+        };
+        lock(&self.judge.guarded).remember(text, !found.is_guarded);
+        Ok(!found.is_guarded)
     }
 }
 
@@ -262,13 +287,28 @@ impl Catalog {
             .ok_or_else(|| CatalogError::invalid("this catalog runs no SQL of users"))
     }
 
-    /// The guards treat what follows like an `sqlite3` shell.
-    fn stand_guard(&self) -> Result<()> {
+    /// The guards treat the statement that follows like an `sqlite3` shell. `text`: all of it, if it stands
+    /// alone.
+    fn stand_guard(
+        &self,
+        user: &UserSide,
+        connection: &Connection,
+        text: Option<&str>,
+    ) -> Result<()> {
+        let look = {
+            let writer = lock(&self.writer);
+            if writer.stage != Stage::Idle {
+                require_open(&writer.connection)?;
+            }
+            writer.guards.are_off(&writer.connection)?
+        };
+        if let (Some(text), Some(look)) = (text, look)
+            && user.is_free(connection, text, look)?
+        {
+            return Ok(());
+        }
         let mut writer = lock(&self.writer);
         let writer = &mut *writer;
-        if writer.stage != Stage::Idle {
-            require_open(&writer.connection)?;
-        }
         writer.guards.stand(&writer.connection)
     }
 
@@ -277,8 +317,9 @@ impl Catalog {
     pub fn inspect_sql(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
         let user = self.user_side()?;
         let connection = lock(&user.connection);
-        self.stand_guard()?;
-        if let Some(text) = alone(sql).filter(|_| !user.judge.is_shell) {
+        let only = alone(sql).filter(|_| !user.judge.is_shell);
+        self.stand_guard(user, &connection, only)?;
+        if let Some(text) = only {
             if at > 0 {
                 return Ok(None);
             }
@@ -336,9 +377,10 @@ impl Catalog {
     ) -> Result<(u64, ControlFlow<()>)> {
         let user = self.user_side()?;
         let connection = lock(&user.connection);
-        self.stand_guard()?;
+        let only = alone(sql).filter(|_| !user.judge.is_shell);
+        self.stand_guard(user, &connection, only)?;
         let start = statement.start;
-        let compile = || match alone(sql).filter(|_| !user.judge.is_shell) {
+        let compile = || match only {
             Some(text) => connection.prepare_cached(text).map(Compiled::Cached),
             None => (connection.prepare(&sql[start..statement.end])).map(Compiled::Once),
         };

@@ -39,6 +39,7 @@ mod readonly;
 mod set_id;
 mod sql;
 mod sql_files;
+mod staging;
 mod stores;
 mod transaction;
 mod turnstile;

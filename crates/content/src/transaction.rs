@@ -21,12 +21,12 @@
 
 use crate::database::{Database, MountedStore, Shared};
 use crate::guarded::GuardedProvider;
-use crate::provider::{ProviderContext, StoreProvider};
+use crate::provider::{FileHandle, ProviderContext, StoreProvider};
 use crate::sql::{self, SqlResult};
-use crate::turnstile::{Pool, Turnstile};
+use crate::turnstile::{Pool, Turnstile, lock};
 use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlValue, StoreRow};
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 /// How often [`Database::transaction`] runs a transaction that meets conflicts.
@@ -55,7 +55,8 @@ impl Default for TransactionOptions {
 /// A short transaction over files and rows. It has the operations of a [`Database`], which see its own
 /// changes; nobody else does before [`Transaction::commit`]. Dropping it aborts it.
 ///
-/// Content is written while the transaction has the turn: what takes long to write keeps others waiting.
+/// Content is written while the transaction has the turn: what takes long to write keeps others waiting, but
+/// by [`Transaction::write_file`].
 ///
 /// One operation runs at a time; others wait. `sync` in it does nothing: the commit is durable. What is for
 /// the whole database (`check`, `defrag`, `shrink`, …) answers [`ErrorKind::Unsupported`].
@@ -63,6 +64,8 @@ pub struct Transaction {
     view: Database,
     turnstile: Arc<Turnstile>,
     host: Database,
+    /// Files that were written beside it, open until its end (`staging`).
+    staged: Mutex<Vec<Arc<dyn FileHandle>>>,
 }
 
 impl Database {
@@ -125,6 +128,7 @@ impl Database {
             view,
             turnstile,
             host,
+            staged: Mutex::default(),
         };
         if options.takes_turn {
             transaction.turnstile.take_turn()?;
@@ -215,6 +219,16 @@ impl Transaction {
         (&self.view, &self.turnstile)
     }
 
+    /// The database beside the transaction.
+    pub(crate) fn host(&self) -> &Database {
+        &self.host
+    }
+
+    /// Files that were written beside the transaction, open until its end.
+    pub(crate) fn staged(&self) -> &Mutex<Vec<Arc<dyn FileHandle>>> {
+        &self.staged
+    }
+
     /// A moment to go back to.
     pub fn savepoint(&self) -> Result<Savepoint> {
         self.turnstile
@@ -239,7 +253,9 @@ impl Transaction {
     /// deferred constraint refuses it. [`ErrorKind::Stopped`]: nobody knows before the database is opened
     /// again. Cost: two flushes; nothing when nothing was changed.
     pub fn commit(&self) -> Result<()> {
-        match self.turnstile.commit()? {
+        let outcome = self.turnstile.commit();
+        lock(&self.staged).clear();
+        match outcome? {
             true => self.host.reload_stores(),
             false => Ok(()),
         }
@@ -248,6 +264,7 @@ impl Transaction {
     /// Takes everything back. Nothing of the transaction is left, and its space is free. Idempotent.
     pub fn abort(&self) {
         self.turnstile.abort();
+        lock(&self.staged).clear();
     }
 }
 

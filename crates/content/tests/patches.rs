@@ -306,6 +306,29 @@ fn small_synced_content_is_logged_while_no_other_session_lives() {
     let (logged, node, bytes) = synced(&one, "not alone", 2);
     assert_eq!(logged, 0, "LOGGED-2");
     assert!(content(&two, node) == bytes);
+    // Of what its commit makes nobody has read patches before; to a transaction its own session is another one.
+    let before = patch_blocks(&one);
+    let (path, bytes) = (b"/made".as_slice(), pattern(3 * BLOCK as usize - 9, 7));
+    let node = make(&one, R, "made too");
+    let handle = one.open_file(node, true).unwrap();
+    handle.write_at(0, &bytes).unwrap();
+    handle.sync().unwrap();
+    drop(handle);
+    assert_eq!(patch_blocks(&one) - before, 3, "LOGGED-2");
+    let txn = one.begin().unwrap();
+    txn.put(path, &bytes).unwrap();
+    txn.sql("SELECT 1", &[]).unwrap();
+    txn.put(b"/over", &pattern(14 * BLOCK as usize, 8)).unwrap();
+    txn.commit().unwrap();
+    assert_eq!(patch_blocks(&one) - before, 6, "LOGGED-1: 17 blocks");
+    let txn = one.begin().unwrap();
+    txn.put(path, &bytes).unwrap();
+    txn.commit().unwrap();
+    let ended = patch_blocks(&one) - before;
+    assert!(ended <= 6, "LOGGED-2: an old file: {ended}");
+    for db in [&one, &two] {
+        assert!(db.get(path).unwrap() == bytes && content(db, node) == bytes);
+    }
     assert_clean(&two);
     two.close().unwrap();
     let (_, node, bytes) = synced(&one, "alone again", 2);

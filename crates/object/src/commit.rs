@@ -81,7 +81,8 @@ pub(crate) struct FrozenNode {
     pub node: Arc<Node>,
     pub row: InodeRow,
     pub mask: AttrMask,
-    is_fresh: bool,
+    /// No commit has it.
+    pub is_fresh: bool,
     is_deleted: bool,
     entries: Vec<(Name, Option<Ino>)>,
     xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,

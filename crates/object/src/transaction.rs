@@ -57,6 +57,23 @@ pub(crate) struct Private {
     state: Mutex<State>,
     /// Segments that were written to and not flushed (`PRIVATE-2`).
     written: Mutex<BTreeSet<SegmentIndex>>,
+    /// Blocks that the transaction has logged (`logged`).
+    logged_blocks: AtomicU64,
+}
+
+impl Private {
+    /// How much more of `blocks_max` the transaction may log: nothing when it has to flush a segment anyway.
+    pub(crate) fn blocks_to_log(&self, blocks_max: u64) -> u64 {
+        match lock(&self.written).is_empty() {
+            true => blocks_max.saturating_sub(self.logged_blocks.load(Ordering::Relaxed)),
+            false => 0,
+        }
+    }
+
+    /// It has logged so many more.
+    pub(crate) fn note_logged(&self, blocks: u64) {
+        self.logged_blocks.fetch_add(blocks, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -154,6 +171,7 @@ impl Engine {
             host: Arc::clone(host),
             state: Mutex::default(),
             written: Mutex::default(),
+            logged_blocks: AtomicU64::new(0),
         };
         Ok(Arc::new(Engine::assemble(
             &host.path,
@@ -471,6 +489,23 @@ impl Engine {
         Ok(())
     }
 
+    /// Takes the turn; then a file without a name that the session made, and has open, may get its first one in
+    /// the transaction. [`ErrorKind::NotFound`] when it is no such file.
+    pub fn expect_name(&self, store: StoreId, ino: Ino) -> Result<()> {
+        let _edit = self.edit()?;
+        let held = self.catalog.holders()?;
+        let node = self.node(store, ino)?;
+        let mut state = self.lock_node(&node)?;
+        if state.row.nlink > 0 || !held.contains(&(store, ino, self.session.id)) {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "the file is none that waits for a name",
+            ));
+        }
+        (state.is_anonymous, state.is_linkable) = (true, true);
+        Ok(())
+    }
+
     /// How long the transaction has had the turn; `None` without it.
     pub fn turn_held_for(&self) -> Option<Duration> {
         let private = self.private.as_ref()?;
@@ -587,6 +622,7 @@ impl Engine {
             state.is_known = false;
         }
         lock(&private.written).clear();
+        private.logged_blocks.store(0, Ordering::Relaxed);
         self.give_turn_back();
         if std::mem::take(&mut state.is_writer) {
             private.host.writers.leave();

@@ -30,6 +30,13 @@ use std::time::{Duration, Instant};
 /// How long a session waits for another session's group before it gives up.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
+/// How long who waits sleeps between two looks, at most: in the queue, and at its head, where every sleep
+/// beyond the end of the turn is lost to all, ...
+const QUEUE_PAUSE_MAX: Duration = Duration::from_millis(2);
+const HEAD_PAUSE_MAX: Duration = Duration::from_micros(200);
+/// ... while the turn is short.
+const SHORT_TURN: Duration = Duration::from_millis(50);
+
 /// This process's side of the turn.
 pub(crate) struct Turn {
     lock: OwnedFd,
@@ -261,10 +268,10 @@ impl Turn {
     fn acquire(&self) -> Result<()> {
         let deadline = Instant::now() + WAIT_MAX;
         self.nudge()?;
-        self.lock_until(&self.queue, deadline)?;
+        self.lock_until(&self.queue, deadline, QUEUE_PAUSE_MAX)?;
         let outcome = self
             .nudge()
-            .and_then(|()| self.lock_until(&self.lock, deadline));
+            .and_then(|()| self.lock_until(&self.lock, deadline, HEAD_PAUSE_MAX));
         // Closing the process would release it too; an error here cannot happen on a valid fd.
         let unlocked = rustix::fs::flock(&self.queue, FlockOperation::Unlock);
         debug_assert!(unlocked.is_ok());
@@ -276,8 +283,9 @@ impl Turn {
         debug_assert!(unlocked.is_ok());
     }
 
-    fn lock_until(&self, file: &OwnedFd, deadline: Instant) -> Result<()> {
+    fn lock_until(&self, file: &OwnedFd, deadline: Instant, pause_max: Duration) -> Result<()> {
         let mut pause = Duration::from_micros(100);
+        let started = Instant::now();
         loop {
             if self.state().is_abandoned {
                 return Err(abandoned());
@@ -299,7 +307,8 @@ impl Turn {
                 ));
             }
             std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(2));
+            let is_short = started.elapsed() < SHORT_TURN;
+            pause = (pause * 2).min(if is_short { pause_max } else { QUEUE_PAUSE_MAX });
         }
     }
 }

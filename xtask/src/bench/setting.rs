@@ -34,6 +34,8 @@ pub struct Options {
     pub part: Option<String>,
     /// A built `juicefs` command.
     pub juicefs: Option<String>,
+    /// So many processes that make small transactions, and nothing else of `txn`.
+    pub processes: Option<u64>,
     /// Every part of `mount` also on a filesystem that answers from memory.
     pub is_stub: bool,
 }

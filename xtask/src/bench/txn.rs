@@ -2,6 +2,10 @@
 //! as a blob, and beside what programs do without transactions over both: a safe write of the file (write,
 //! fsync, rename, fsync of the directory), then the row in SQLite. And what a read-only transaction costs.
 
+mod processes;
+
+pub use processes::{COUNT, count};
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,6 +31,9 @@ trait Way: Sync {
 
 /// Measures.
 pub fn run(setting: &mut Setting) -> Result<Report, String> {
+    if let Some(count) = setting.options.processes {
+        return processes::run(setting, count);
+    }
     let rounds = setting.options.rounds.unwrap_or(5);
     let count = setting.options.choose(200, 800, 2000);
     let mut report = Report::new(
