@@ -29,6 +29,9 @@ const CHECKPOINT_TIMEOUT: Duration = Duration::from_millis(100);
 pub struct CatalogOptions {
     /// A named SQLite VFS that the process has registered (crash tests); `None`: the system's.
     pub vfs: Option<String>,
+    /// SQLite is that of a program that has loaded the extension, whatever its version: nothing is
+    /// checkpointed by it.
+    pub is_extension: bool,
 }
 
 /// What a new database starts with.
@@ -114,7 +117,7 @@ pub(crate) fn open_within(
     purpose: Purpose,
 ) -> Result<Catalog> {
     let sqlite = rusqlite::version_number();
-    if sqlite < SQLITE_VERSION_MIN {
+    if sqlite < SQLITE_VERSION_MIN && !options.is_extension {
         return Err(CatalogError::invalid(format!(
             "SQLite {} may damage a database (fixed in 3.51.3); build larder with its bundled SQLite",
             rusqlite::version()
@@ -134,6 +137,7 @@ pub(crate) fn open_within(
             // LOG-1: this connection is ours alone, and `configure` has it sync every commit.
             let with_log = CatalogOptions {
                 vfs: Some(log_vfs::register(options.vfs.as_deref())?),
+                ..options.clone()
             };
             connect_with(&path, &with_log, access, timeout)?
         }
@@ -153,7 +157,9 @@ pub(crate) fn open_within(
             "LOG-3"
         );
     }
-    schema::upgrade(&connection, STEPS)?;
+    if !options.is_extension {
+        schema::upgrade(&connection, STEPS)?;
+    }
     configure(&connection)?;
     let data_version = crate::data_version(&connection)?;
     let page_bytes = connection
@@ -164,6 +170,7 @@ pub(crate) fn open_within(
     configure(&checkpointer)?;
     Ok(Catalog {
         user: None,
+        client: None,
         path,
         options: options.clone(),
         page_bytes,
@@ -268,11 +275,26 @@ fn use_wal(connection: &Connection) -> Result<()> {
 
 /// Refuses what is not our catalog, before anything is written to it.
 fn identify(connection: &Connection, path: &Path) -> Result<()> {
+    identify_client(application_id(connection), connection, path)?;
+    if connection.is_readonly("main").at("the access mode")? {
+        return Err(CatalogError::ReadOnly {
+            what: path.display().to_string(),
+        });
+    }
+    Ok(())
+}
+
+/// The same for a connection that need not be able to write.
+pub(crate) fn identify_client(
+    application_id: rusqlite::Result<u32>,
+    connection: &Connection,
+    path: &Path,
+) -> Result<()> {
     let not_ours = |why: &str| CatalogError::NotADatabase {
         path: path.into(),
         why: why.into(),
     };
-    let application_id = match application_id(connection) {
+    let application_id = match application_id {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
             return Err(not_ours(
                 "it is not an SQLite file; check the path, or restore it from a copy",
@@ -302,15 +324,10 @@ fn identify(connection: &Connection, path: &Path) -> Result<()> {
             known: SCHEMA_VERSION,
         });
     }
-    if connection.is_readonly("main").at("the access mode")? {
-        return Err(CatalogError::ReadOnly {
-            what: path.display().to_string(),
-        });
-    }
     Ok(())
 }
 
-fn application_id(connection: &Connection) -> rusqlite::Result<u32> {
+pub(crate) fn application_id(connection: &Connection) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, "application_id", |row| row.get(0))
 }
 
