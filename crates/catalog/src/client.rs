@@ -12,7 +12,7 @@
 //!  a statement begins or ends   sqlite3_trace_v2: before its first step, so before it takes SQLite's locks. The
 //!                               program may set a tracer of its own and take ours away; nothing but waiting
 //!                               depends on it.
-//!  commit, rollback, savepoint  methods of the virtual table `larder_transaction`, of which SQLite calls them
+//!  commit, rollback, savepoint  methods of the virtual table `larder_client`, of which SQLite calls them
 //!                               once something was written to it in a transaction (`Catalog::enlist`). FTS5
 //!                               does the same.
 //! ```
@@ -41,8 +41,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
 
 /// What a client is told to do with [`Catalog::enlist`].
-const ENLIST: &str = "INSERT INTO larder_transaction DEFAULT VALUES";
-const TABLE: &CStr = c"larder_transaction";
+const ENLIST: &str = "INSERT INTO larder_client DEFAULT VALUES";
+const TABLE: &CStr = c"larder_client";
 
 /// The connection of a client. Its owner keeps it open for as long as this is used.
 #[derive(Debug, Clone, Copy)]
@@ -184,7 +184,7 @@ impl ClientHandle {
                 Some(destroy_watch),
             )
         };
-        require(code, "the table larder_transaction")?;
+        require(code, "the table larder_client")?;
         // SAFETY: as above; the tracer is called for statements only.
         let code = unsafe {
             let events = ffi::SQLITE_TRACE_STMT | ffi::SQLITE_TRACE_PROFILE;
@@ -210,9 +210,7 @@ impl ClientHandle {
 fn require(code: c_int, what: &str) -> Result<()> {
     match code {
         ffi::SQLITE_OK => Ok(()),
-        code => {
-            Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).at(what)
-        }
+        code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).at(what),
     }
 }
 
@@ -296,7 +294,9 @@ impl Catalog {
     pub fn forget_compiled(&self) {
         if let Some(side) = &self.client {
             lock(&side.beside).flush_prepared_statement_cache();
-            lock(&self.writer).connection.flush_prepared_statement_cache();
+            lock(&self.writer)
+                .connection
+                .flush_prepared_statement_cache();
         }
     }
 }
@@ -382,7 +382,7 @@ unsafe extern "C" fn connect(
 ) -> c_int {
     // SAFETY: SQLite's own connection and a C string; `table` is its place for the answer.
     unsafe {
-        let code = ffi::sqlite3_declare_vtab(connection, c"CREATE TABLE x(nothing)".as_ptr());
+        let code = ffi::sqlite3_declare_vtab(connection, c"CREATE TABLE x(y)".as_ptr());
         if code == ffi::SQLITE_OK {
             let made = Box::new(Table {
                 base: ffi::sqlite3_vtab::default(),
@@ -408,7 +408,7 @@ unsafe extern "C" fn refuse_plan(
     _info: *mut ffi::sqlite3_index_info,
 ) -> c_int {
     // SAFETY: `connect` made it.
-    unsafe { refuse(table, "larder_transaction is not for reading".into()) }
+    unsafe { refuse(table, "larder_client is not for reading".into()) }
 }
 
 unsafe extern "C" fn refuse_cursor(
@@ -416,7 +416,7 @@ unsafe extern "C" fn refuse_cursor(
     _cursor: *mut *mut ffi::sqlite3_vtab_cursor,
 ) -> c_int {
     // SAFETY: `connect` made it.
-    unsafe { refuse(table, "larder_transaction is not for reading".into()) }
+    unsafe { refuse(table, "larder_client is not for reading".into()) }
 }
 
 unsafe extern "C" fn update(

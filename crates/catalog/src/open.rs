@@ -6,7 +6,8 @@ use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
 use crate::{Catalog, Writer, codec, log_vfs, meta, stores};
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
+use std::ffi::c_int;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, RwLock};
@@ -226,7 +227,16 @@ pub(crate) fn connect_with(
         },
         _ => sort(&path.display().to_string(), error),
     })?;
-    connection.busy_timeout(timeout).at("the busy timeout")?;
+    // Not by `Connection::busy_timeout`, which needs SQLite 3.44: an extension's may be older.
+    let timeout_ms = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
+    // SAFETY: an open connection.
+    match unsafe { ffi::sqlite3_busy_timeout(connection.handle(), timeout_ms) } {
+        ffi::SQLITE_OK => {}
+        code => {
+            let failed = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            return Err(failed).at("the busy timeout");
+        }
+    }
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     Ok(connection)
 }

@@ -49,11 +49,7 @@ impl Engine {
 
     /// Runs `work`, which reads. All of it sees one moment, that of the client's transaction if there is one.
     /// `is_new`: a statement has begun since the last time. Cost: a few µs, 50 µs in a new moment.
-    pub fn in_client_moment<T>(
-        &self,
-        is_new: bool,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
+    pub fn in_client_moment<T>(&self, is_new: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.pin_client()?;
         self.catalog.in_one_moment(|| {
             self.learn_client_moment(is_new)?;
@@ -118,7 +114,10 @@ impl Engine {
         self.check_running()?;
         if !self.turn.is_held() {
             // CLIENT-3
-            return Err(Error::new(ErrorKind::Busy, "the turn was lost; ROLLBACK, and try again"));
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "the turn was lost; ROLLBACK, and try again",
+            ));
         }
         private.begin_to_change();
         let outcome = self.change_and_commit(work);

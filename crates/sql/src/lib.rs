@@ -107,7 +107,9 @@ unsafe extern "C" fn claim_version() -> c_int {
 unsafe fn tell(api: *mut sqlite3_api_routines, message: *mut *mut c_char, what: &str) {
     // SAFETY: SQLite frees what its own `malloc` gave, which is as long as asked for, or null.
     unsafe {
-        let Some(allocate) = (*api).malloc else { return };
+        let Some(allocate) = (*api).malloc else {
+            return;
+        };
         if message.is_null() {
             return;
         }
