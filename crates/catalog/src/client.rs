@@ -185,6 +185,11 @@ impl ClientHandle {
             )
         };
         require(code, "the table larder_client")?;
+        // Connects it: it is told when the connection closes (CLIENT-2).
+        connection
+            .prepare(ENLIST)
+            .map(drop)
+            .at("the table larder_client")?;
         // SAFETY: as above; the tracer is called for statements only.
         let code = unsafe {
             let events = ffi::SQLITE_TRACE_STMT | ffi::SQLITE_TRACE_PROFILE;
@@ -273,7 +278,8 @@ impl Catalog {
         let side = self.client_side()?;
         let beside = lock(&side.beside);
         let done = beside
-            .prepare_cached(ENLIST)
+            // Not kept: a statement would keep the table connected (CLIENT-2).
+            .prepare(ENLIST)
             .and_then(|mut insert| insert.execute([]).map(drop));
         if done.is_err() && side.handle.failure_code() == ffi::SQLITE_BUSY_SNAPSHOT {
             return Ok(false);
