@@ -1,7 +1,6 @@
 //! The extension in clients as people have them: the `sqlite3` shell and Python's `sqlite3`.
 //!
-//! `LARDER` names the `larder` command, and `LARDER_EXTENSION` the built library: `cargo xtask extension --test`
-//! sets both.
+//! `LARDER` names the `larder` command, and `LARDER_EXTENSION` the built library: `cargo xtask test` sets both.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -80,8 +79,7 @@ impl Drop for Place {
 }
 
 fn variable(name: &str) -> String {
-    std::env::var(name)
-        .unwrap_or_else(|_| panic!("{name} is not set; run cargo xtask extension --test"))
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run `cargo xtask test`"))
 }
 
 fn told(output: Output) -> String {
