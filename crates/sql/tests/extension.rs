@@ -211,8 +211,35 @@ fn mistakes_are_told_in_one_line() {
 fn clients_and_sessions_write_side_by_side_and_none_fails() {
     let place = Place::new("crowd");
     place.shell("CREATE TABLE plain(x); CREATE TABLE log(path, bytes)");
+    let mountpoint = place.0.join("mnt");
+    std::fs::create_dir(&mountpoint).unwrap();
+    let mut mount = Command::new(variable("LARDER"))
+        .args(["mount", "t.larder", "mnt"])
+        .current_dir(&place.0)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let is_mounted = || {
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+        mounts.contains(&*mountpoint.to_string_lossy())
+    };
+    let begun = Instant::now();
+    while !is_mounted() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "no mount");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let end = Instant::now() + Duration::from_secs(8);
     std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0;
+            while Instant::now() < end {
+                let path = mountpoint.join(format!("m{number}"));
+                write(&path, &[3; 10_000]);
+                assert_eq!(std::fs::read(&path).unwrap(), [3; 10_000]);
+                number += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
         scope.spawn(|| {
             let mut python = place.python(
                 "end = time.time() + 8\nn = 0\n\
@@ -259,5 +286,9 @@ fn clients_and_sessions_write_side_by_side_and_none_fails() {
          SELECT (SELECT count(*) FROM files('/py*')) = (SELECT count(*) FROM log)",
     );
     assert_eq!(said, "0\n1\n");
+    // The mount shows what the client wrote.
+    assert_eq!(std::fs::read(mountpoint.join("py0")).unwrap(), [b'x'; 9000]);
+    place.larder(&["umount", "mnt"]);
+    mount.wait().unwrap();
     place.check();
 }
