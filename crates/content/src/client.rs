@@ -191,7 +191,7 @@ impl Client {
             Ok(Arc::clone(files))
         })?;
         {
-            let mut state = lock(&self.state);
+            let mut state = lock(&self.state); // CLIENT-6
             if !state.waiting.iter().any(|one| Arc::ptr_eq(one, &files)) {
                 state.waiting.push(Arc::clone(&files));
             }
