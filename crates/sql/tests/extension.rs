@@ -30,7 +30,10 @@ impl Place {
     }
 
     fn larder(&self, arguments: &[&str]) -> String {
-        told(self.run(&variable("LARDER"), arguments))
+        // It logs to stderr, also what is no failure.
+        let output = self.run(&variable("LARDER"), arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// What the shell prints, with the extension loaded.
