@@ -7,6 +7,7 @@ mod bench;
 mod compare;
 mod crash;
 mod demo_import;
+mod extension;
 mod install;
 mod kill9;
 mod mounts;
@@ -47,6 +48,7 @@ usage: cargo xtask VERB
   kill9 [--rounds N] [--seed S]      kill -9 a mount at random moments (100 rounds)
   bank [--seconds N] [--seed S]      processes move documents and rows in transactions and are killed
   posix [SUITE…] [--quick]           programs that know nothing of Larder judge the mount
+  extension  build the SQLite extension, and say where it lies
   demo-import DIR                    copy a tree in, compare, remount, compare, ask SQL
   bench [VERB] [--quick] [--write docs/performance.md]
                                      measure beside other systems (`bench help` lists the verbs)";
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         ["bank", ref rest @ ..] => bank::parse_and_run(rest),
         [bank::WORKER, ref rest @ ..] => bank::work(rest),
         ["demo-import", directory] => demo_import::run(directory),
+        ["extension"] => extension::run(),
         ["posix", ref rest @ ..] => posix::parse_and_run(rest),
         ["bench", ref rest @ ..] => bench::run(rest),
         [bench::COUNT, database, count] => bench::count(database, count),

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use crate::process;
-use crate::{Outcome, Tally, bank, install, kill9, posix, tidy};
+use crate::{Outcome, Tally, bank, extension, install, kill9, posix, tidy};
 
 /// Kills in the test run; `cargo xtask kill9` does more.
 const KILLS: u64 = 12;
@@ -37,6 +37,13 @@ pub fn run() -> Outcome {
     sum.add(suite("lints", || check(process::run("cargo", &clippy))));
     sum.add(suite("tests", || {
         cargo_test(&["test", "--workspace", "--no-fail-fast"])
+    }));
+    sum.add(suite("extension", || match extension::prepare_test() {
+        Ok(command) => {
+            let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
+            count_tests("env", &arguments)
+        }
+        Err(line) => check(Err(line)),
     }));
     sum.add(suite("kill -9", || kill9::count(KILLS)));
     sum.add(suite("bank", bank::count));
@@ -87,12 +94,17 @@ fn check(outcome: Outcome) -> Tally {
 
 /// Runs `cargo test`, shows its output as it comes, and adds up its results.
 fn cargo_test(arguments: &[&str]) -> Tally {
+    count_tests("cargo", arguments)
+}
+
+/// The same by any program that runs it.
+fn count_tests(program: &str, arguments: &[&str]) -> Tally {
     let mut tally = Tally::default();
     let mut on_line = |line: &str| {
         println!("{line}");
         tally.add(find_result(line).unwrap_or_default());
     };
-    let success = process::run_streaming("cargo", arguments, &mut on_line);
+    let success = process::run_streaming(program, arguments, &mut on_line);
     // What does not compile prints no result, and must not pass for that.
     if tally.failed == 0 && success != Ok(true) {
         println!(

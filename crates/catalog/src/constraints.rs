@@ -64,6 +64,8 @@ impl Catalog {
                 outcome
             }
             Stage::Reading | Stage::Writing => as_trial(connection, tried),
+            // No savepoint can be set under a client's statement; the change itself fails in a moment.
+            Stage::Client => return Ok(()),
         };
         match (outcome, change) {
             (Err(error @ CatalogError::Constraint { .. }), InodeChange::Delete(ino)) => {

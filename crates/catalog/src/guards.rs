@@ -26,12 +26,25 @@ pub(crate) struct Guards {
     are_alone: bool,
     /// The connection runs no triggers now.
     are_off: bool,
+    /// The connection is another program's: its settings stay (`CLIENT-1`).
+    is_client: bool,
 }
 
 impl Guards {
+    /// On the connection of another program: always by the gate.
+    pub(crate) fn for_client() -> Guards {
+        Guards {
+            is_client: true,
+            ..Guards::default()
+        }
+    }
+
     /// From here to [`Guards::close`] the engine may change everything. In a write transaction: nobody
     /// can add a trigger meanwhile.
     pub(crate) fn open(&mut self, txn: &Connection) -> Result<()> {
+        if self.is_client {
+            return set_gate(txn, true);
+        }
         let version = schema_version(txn)?;
         if self.schema_version != Some(version) {
             // With the gate open a guard does nothing, whatever its name. A watched table that no foreign

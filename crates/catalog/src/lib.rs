@@ -55,6 +55,7 @@
 mod cascades;
 mod changes;
 mod check;
+mod client;
 mod codec;
 mod columns;
 mod commit;
@@ -85,6 +86,7 @@ mod user_sql;
 mod workspace;
 
 pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange, XattrChange};
+pub use client::{ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use codec::dirent_order;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use feed::{FeedBounds, FeedChange, FeedEvent};
@@ -101,6 +103,7 @@ pub use sql::{SqlRow, SqlValue, is_complete};
 pub use user_sql::{SqlControl, SqlStatement};
 pub use workspace::{Conflict, GRANTS, INO_RANGE, InoRange, Merged, TransactionRow};
 
+use client::ClientSide;
 use error::{At, sort};
 use guards::Guards;
 use larder_format::StoreId;
@@ -122,6 +125,8 @@ pub struct Catalog {
     /// Of a catalog with one owner, who reads on the connection that writes (`transaction`): the user's
     /// side of it. Dropped first: what it compiled must not outlive the connection.
     user: Option<UserSide>,
+    /// Of a catalog that is another program's connection (`client`).
+    client: Option<ClientSide>,
     path: PathBuf,
     options: CatalogOptions,
     /// What a catalog has is decided when it is created.
@@ -221,7 +226,7 @@ impl Catalog {
 
     /// Runs `body` on a read connection. Every statement sees one committed moment.
     fn read<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        if self.user.is_some() {
+        if self.user.is_some() || self.client.is_some() {
             return body(&lock(&self.writer).connection);
         }
         let idle = lock(&self.readers).pop();
@@ -268,8 +273,13 @@ impl Catalog {
                 cause: "an earlier commit failed".into(),
             });
         }
-        if *stage != Stage::Idle {
-            return transaction::as_step(connection, |step| body(step, guards));
+        match stage {
+            // CLIENT-1: no savepoint either. Who fails refuses the client's commit.
+            Stage::Client => return body(connection, guards),
+            Stage::Reading | Stage::Writing => {
+                return transaction::as_step(connection, |step| body(step, guards));
+            }
+            Stage::Idle => {}
         }
         let txn = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
             .at("the start of a commit")?;

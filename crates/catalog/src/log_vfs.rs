@@ -63,6 +63,8 @@ pub(crate) fn register(below: Option<&str>) -> Result<String> {
         .map_err(|_| failed("a name contains a NUL byte"))?;
     let name = format!("larder-log-{}", below.unwrap_or("system"));
     let c_name = CString::new(name.as_str()).map_err(|_| failed("a name contains a NUL byte"))?;
+    // In an extension SQLite has started long ago.
+    #[cfg(feature = "bundled")]
     // SAFETY: initialising is always allowed, and is needed before a VFS can be found.
     if unsafe { ffi::sqlite3_initialize() } != SQLITE_OK {
         return Err(failed("SQLite does not start"));

@@ -6,7 +6,8 @@ use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
 use crate::{Catalog, Writer, codec, log_vfs, meta, stores};
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
+use std::ffi::c_int;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, RwLock};
@@ -29,6 +30,9 @@ const CHECKPOINT_TIMEOUT: Duration = Duration::from_millis(100);
 pub struct CatalogOptions {
     /// A named SQLite VFS that the process has registered (crash tests); `None`: the system's.
     pub vfs: Option<String>,
+    /// SQLite is that of a program that has loaded the extension, whatever its version: nothing is
+    /// checkpointed by it.
+    pub is_extension: bool,
 }
 
 /// What a new database starts with.
@@ -114,7 +118,7 @@ pub(crate) fn open_within(
     purpose: Purpose,
 ) -> Result<Catalog> {
     let sqlite = rusqlite::version_number();
-    if sqlite < SQLITE_VERSION_MIN {
+    if sqlite < SQLITE_VERSION_MIN && !options.is_extension {
         return Err(CatalogError::invalid(format!(
             "SQLite {} may damage a database (fixed in 3.51.3); build larder with its bundled SQLite",
             rusqlite::version()
@@ -134,6 +138,7 @@ pub(crate) fn open_within(
             // LOG-1: this connection is ours alone, and `configure` has it sync every commit.
             let with_log = CatalogOptions {
                 vfs: Some(log_vfs::register(options.vfs.as_deref())?),
+                ..options.clone()
             };
             connect_with(&path, &with_log, access, timeout)?
         }
@@ -153,7 +158,9 @@ pub(crate) fn open_within(
             "LOG-3"
         );
     }
-    schema::upgrade(&connection, STEPS)?;
+    if !options.is_extension {
+        schema::upgrade(&connection, STEPS)?;
+    }
     configure(&connection)?;
     let data_version = crate::data_version(&connection)?;
     let page_bytes = connection
@@ -164,6 +171,7 @@ pub(crate) fn open_within(
     configure(&checkpointer)?;
     Ok(Catalog {
         user: None,
+        client: None,
         path,
         options: options.clone(),
         page_bytes,
@@ -219,7 +227,16 @@ pub(crate) fn connect_with(
         },
         _ => sort(&path.display().to_string(), error),
     })?;
-    connection.busy_timeout(timeout).at("the busy timeout")?;
+    // Not by `Connection::busy_timeout`, which needs SQLite 3.44: an extension's may be older.
+    let timeout_ms = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
+    // SAFETY: an open connection.
+    match unsafe { ffi::sqlite3_busy_timeout(connection.handle(), timeout_ms) } {
+        ffi::SQLITE_OK => {}
+        code => {
+            let failed = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            return Err(failed).at("the busy timeout");
+        }
+    }
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     Ok(connection)
 }
@@ -268,11 +285,26 @@ fn use_wal(connection: &Connection) -> Result<()> {
 
 /// Refuses what is not our catalog, before anything is written to it.
 fn identify(connection: &Connection, path: &Path) -> Result<()> {
+    identify_client(application_id(connection), connection, path)?;
+    if connection.is_readonly("main").at("the access mode")? {
+        return Err(CatalogError::ReadOnly {
+            what: path.display().to_string(),
+        });
+    }
+    Ok(())
+}
+
+/// The same for a connection that need not be able to write.
+pub(crate) fn identify_client(
+    application_id: rusqlite::Result<u32>,
+    connection: &Connection,
+    path: &Path,
+) -> Result<()> {
     let not_ours = |why: &str| CatalogError::NotADatabase {
         path: path.into(),
         why: why.into(),
     };
-    let application_id = match application_id(connection) {
+    let application_id = match application_id {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
             return Err(not_ours(
                 "it is not an SQLite file; check the path, or restore it from a copy",
@@ -302,15 +334,10 @@ fn identify(connection: &Connection, path: &Path) -> Result<()> {
             known: SCHEMA_VERSION,
         });
     }
-    if connection.is_readonly("main").at("the access mode")? {
-        return Err(CatalogError::ReadOnly {
-            what: path.display().to_string(),
-        });
-    }
     Ok(())
 }
 
-fn application_id(connection: &Connection) -> rusqlite::Result<u32> {
+pub(crate) fn application_id(connection: &Connection) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, "application_id", |row| row.get(0))
 }
 

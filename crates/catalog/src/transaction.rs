@@ -33,6 +33,8 @@ pub(crate) enum Stage {
     Reading,
     /// It has the write lock.
     Writing,
+    /// It is another program's, which alone begins and ends it (`CLIENT-1`).
+    Client,
 }
 
 /// Runs `body` as one step: as a whole or not at all.
@@ -144,6 +146,7 @@ impl Catalog {
     /// [`CatalogError::CommitUnknown`] only reopening tells. Without changes: nothing is written.
     pub fn commit_transaction(&self) -> Result<()> {
         let mut writer = lock(&self.writer);
+        debug_assert!(writer.stage != Stage::Client, "CLIENT-1");
         require_open(&writer.connection)?;
         match execute(&writer.connection, "COMMIT") {
             Ok(()) => {
@@ -206,6 +209,9 @@ impl Catalog {
 }
 
 fn end(writer: &mut Writer) -> Result<()> {
+    if writer.stage == Stage::Client {
+        return Ok(()); // CLIENT-1
+    }
     let was_writing = std::mem::replace(&mut writer.stage, Stage::Idle) == Stage::Writing;
     if was_writing {
         writer.guards.forget();

@@ -24,6 +24,7 @@
 
 mod acl;
 mod changes;
+mod client;
 mod copy;
 mod database;
 mod environment;
@@ -48,10 +49,12 @@ mod walk;
 mod xattr;
 
 pub use changes::Changes;
+pub use client::attach_client;
 pub use copy::{COPY_BYTES_MAX, copy_range};
 pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
 pub use environment::TRANSACTION_VARIABLE;
 pub use glob::matches as matches_glob;
+pub use larder_object::ClientHandle;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,

@@ -65,6 +65,14 @@ impl StatementFiles {
         Ok(())
     }
 
+    /// Forgets what was taken last.
+    pub(crate) fn forget_last(&self) {
+        let mut state = lock(&self.state);
+        if let Some((_, bytes)) = state.waiting.pop() {
+            state.waiting_bytes -= bytes.len() as u64;
+        }
+    }
+
     /// Removes names of files: of directories last, the innermost first if they are as old as they are deep.
     pub(crate) fn remove(&self, names: Vec<(StoreId, Ino, Name)>) -> Result<()> {
         let database = self.database();
@@ -215,6 +223,13 @@ impl StatementFiles {
             }
             _ => {}
         }
+        let stores = self.database().read_stores();
+        let store = stores.iter().find(|store| store.row.store == parent.store);
+        if store.is_some_and(|store| store.row.provider == "readonly") {
+            let why = "the store is read-only; write to another one";
+            return Err(Error::new(ErrorKind::ReadOnly, why));
+        }
+        drop(stores);
         let mut state = lock(&self.state);
         state.waiting_bytes += bytes.len() as u64;
         if state.waiting_bytes > WRITTEN_BYTES_MAX {

@@ -56,6 +56,18 @@ pub struct EngineOptions {
     /// Commits in the background; without it only `sync` and a full gather commit (tests that must
     /// repeat exactly).
     pub has_background: bool,
+    /// The process is another program's, which has loaded the extension: the session does nothing that can
+    /// be left to others, no checkpoints, no reclaim, no upgrade.
+    pub is_extension: bool,
+}
+
+impl EngineOptions {
+    pub(crate) fn for_catalog(&self) -> CatalogOptions {
+        CatalogOptions {
+            vfs: self.catalog_vfs.clone(),
+            is_extension: self.is_extension,
+        }
+    }
 }
 
 impl Default for EngineOptions {
@@ -69,6 +81,7 @@ impl Default for EngineOptions {
             patch_bytes_max: 64 << 20,
             clock: None,
             has_background: true,
+            is_extension: false,
         }
     }
 }
@@ -208,9 +221,7 @@ impl Engine {
         let storage = storage_of(path, options);
         let device = storage.create_segment(SegmentIndex(0)).map_err(failed)?;
         Segment::create(device, database_id, SegmentIndex(0), now_ns)?;
-        let catalog_options = CatalogOptions {
-            vfs: options.catalog_vfs.clone(),
-        };
+        let catalog_options = options.for_catalog();
         let catalog_init = DatabaseInit {
             database_id,
             capacity_bytes: init.capacity_bytes.unwrap_or(0),
@@ -242,12 +253,7 @@ impl Engine {
     /// the committed extent rows, sessions that died are forgotten, what they held open is gone.
     pub fn open(path: &Path, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
         let workspace = Workspace::find(path)?;
-        let catalog = Catalog::open(
-            path,
-            &CatalogOptions {
-                vfs: options.catalog_vfs.clone(),
-            },
-        )?;
+        let catalog = Catalog::open(path, &options.for_catalog())?;
         let info = catalog.info()?;
         let storage = storage_of(workspace.as_ref().map_or(path, Workspace::parent), options);
         let now_ns = options
@@ -271,7 +277,9 @@ impl Engine {
         engine.find_pieces()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
-        engine.sweep_transactions()?;
+        if !options.is_extension {
+            engine.sweep_transactions()?;
+        }
         if options.has_background {
             engine.start_background()?;
         }
@@ -347,7 +355,10 @@ impl Engine {
             return Ok(()); // The session is another engine's.
         }
         self.stop_background();
-        let outcome = self.close_orderly();
+        let outcome = match self.options.is_extension {
+            true => Ok(()), // Nothing is changed by it but through the client.
+            false => self.close_orderly(),
+        };
         {
             // Another thread's commit must end before the turn is abandoned.
             let _no_commit = self.commit_lock.lock();

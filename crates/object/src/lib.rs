@@ -30,6 +30,7 @@ mod cache;
 mod check_pieces;
 mod checkpoint;
 mod chunk_pool;
+mod client;
 mod commit;
 mod commit_lock;
 mod compact;
@@ -74,6 +75,7 @@ pub use edit::CAPABILITY_XATTR;
 pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
 pub use error::{Error, ErrorKind, Result};
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
+pub use larder_catalog::{ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use larder_catalog::{Conflict, SCHEMA_VERSION};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_catalog::{

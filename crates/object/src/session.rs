@@ -27,6 +27,8 @@ use std::time::Duration;
 
 /// How often the background looks for foreign commits and due groups.
 const TICK: Duration = Duration::from_millis(20);
+/// The same in the process of a program that has loaded the extension: it only moves its pin, by a commit.
+const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
 
 /// This process's session.
 pub(crate) struct Session {
@@ -34,7 +36,7 @@ pub(crate) struct Session {
     directory: PathBuf,
     _lock: OwnedFd,
     /// The pin as the catalog has it.
-    row_pin: AtomicU64,
+    pub(crate) row_pin: AtomicU64,
 }
 
 fn open_lock(path: &Path) -> Result<OwnedFd> {
@@ -167,9 +169,16 @@ impl Engine {
         let (stopping, _) = self
             .stop_signal
             .1
-            .wait_timeout(stopping, TICK)
+            .wait_timeout(stopping, self.pause())
             .unwrap_or_else(PoisonError::into_inner);
         !*stopping
+    }
+
+    fn pause(&self) -> Duration {
+        match self.options.is_extension {
+            true => TICK_OF_EXTENSION,
+            false => TICK,
+        }
     }
 
     fn tick(self: &Arc<Engine>) -> Result<()> {
@@ -178,6 +187,9 @@ impl Engine {
         }
         self.notice_foreign()?;
         self.advance_pin()?;
+        if self.options.is_extension {
+            return Ok(()); // The rest is for those whose process it is.
+        }
         self.commit_if_due()?;
         if let Err(error) = self.checkpoint_if_wanted() {
             // Nothing is lost: the log is only longer than it should be.

@@ -39,7 +39,7 @@ use crate::pins::Place;
 use crate::room::Room;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Catalog, CatalogOptions, InodeRow};
+use larder_catalog::{Catalog, InodeRow};
 use larder_space::format::{FileKind, Ino, SegmentIndex, StoreId};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,8 +53,8 @@ const NAMES_MAX: usize = 1000;
 
 /// What a private engine has beside the parts of every engine.
 pub(crate) struct Private {
-    host: Arc<Engine>,
-    state: Mutex<State>,
+    pub(crate) host: Arc<Engine>,
+    pub(crate) state: Mutex<State>,
     /// Segments that were written to and not flushed (`PRIVATE-2`).
     written: Mutex<BTreeSet<SegmentIndex>>,
     /// Blocks that the transaction has logged (`logged`).
@@ -77,10 +77,10 @@ impl Private {
 }
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     stage: Stage,
     /// In the host's pins.
-    pin: Option<Place>,
+    pub(crate) pin: Option<Place>,
     /// In the queue of the host's writers, or at its head.
     is_writer: bool,
     held_since: Option<Instant>,
@@ -91,7 +91,7 @@ struct State {
     /// Those that are set, oldest first.
     savepoints: Vec<Savepoint>,
     /// What is in memory is of the last snapshot.
-    is_known: bool,
+    pub(crate) is_known: bool,
     /// What the transaction has read is of no snapshot any more: nothing but its end is left.
     is_lost: bool,
 }
@@ -119,6 +119,34 @@ pub(crate) struct Writers {
 struct Tickets {
     next: u64,
     serving: u64,
+}
+
+impl Private {
+    /// A client's transaction is going to be changed: what was read before counts no more.
+    pub(crate) fn begin_to_change(&self) {
+        let mut state = lock(&self.state);
+        state.stage = Stage::Writing;
+        state.is_known = false;
+    }
+
+    /// Nothing is known of the client's moment.
+    pub(crate) fn forget_known(&self) {
+        lock(&self.state).is_known = false;
+        lock(&self.written).clear();
+    }
+
+    /// A client's transaction has ended; with it what it pinned, if it `unpins`.
+    pub(crate) fn end_change(&self, unpins: bool) {
+        let mut state = lock(&self.state);
+        state.stage = Stage::Idle;
+        state.is_known = false;
+        if std::mem::take(&mut state.is_writer) {
+            self.host.writers.leave();
+        }
+        if let Some(pin) = state.pin.take_if(|_| unpins) {
+            self.host.readers.give_back(pin);
+        }
+    }
 }
 
 impl Writers {
@@ -154,40 +182,44 @@ impl Engine {
     /// serves any number of transactions. In an SQL session (`is_shell`) the user may change the connection.
     pub fn open_private(host: &Arc<Engine>, is_shell: bool) -> Result<Arc<Engine>> {
         host.check_running()?;
-        let options = crate::EngineOptions {
-            has_background: false,
-            ..host.options.clone()
-        };
-        let catalog_options = CatalogOptions {
-            vfs: options.catalog_vfs.clone(),
-        };
+        let catalog_options = host.options.for_catalog();
         let catalog = Catalog::open_private(&host.path, &catalog_options, is_shell)?;
         let nudged = Arc::clone(host);
         let nudge = Box::new(move || match nudged.turn.is_held() {
             true => nudged.hand_over(),
             false => Ok(()),
         });
+        let turn = Turn::open_beside(&host.path, nudge)?;
+        Ok(Engine::assemble_private(host, catalog, turn))
+    }
+
+    /// An engine of these parts beside `host`.
+    pub(crate) fn assemble_private(
+        host: &Arc<Engine>,
+        catalog: Catalog,
+        turn: Turn,
+    ) -> Arc<Engine> {
+        let options = crate::EngineOptions {
+            has_background: false,
+            ..host.options.clone()
+        };
         let private = Private {
             host: Arc::clone(host),
             state: Mutex::default(),
             written: Mutex::default(),
             logged_blocks: AtomicU64::new(0),
         };
-        Ok(Arc::new(Engine::assemble(
+        Arc::new(Engine::assemble(
             &host.path,
             &options,
             (catalog, host.info.clone(), Arc::clone(&host.storage)),
-            (
-                Turn::open_beside(&host.path, nudge)?,
-                Arc::clone(&host.session),
-                host.known_seq(),
-            ),
+            (turn, Arc::clone(&host.session), host.known_seq()),
             host.workspace.clone(),
             Some(private),
-        )))
+        ))
     }
 
-    fn private(&self) -> Result<&Private> {
+    pub(crate) fn private(&self) -> Result<&Private> {
         self.private.as_ref().ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidInput,
@@ -247,7 +279,7 @@ impl Engine {
     }
 
     /// What is in memory is of another moment: learns what the catalog says now.
-    fn learn_present(&self) -> Result<()> {
+    pub(crate) fn learn_present(&self) -> Result<()> {
         self.find_constraints()?;
         let seq = self.catalog.commit_seq()?;
         self.open_segments()?;
@@ -591,11 +623,16 @@ impl Engine {
         self.place_unsettled()?;
         self.commit_now()?;
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
-        let written = std::mem::take(&mut *lock(&private.written));
+        self.flush_written()?;
+        Ok(self.catalog.commit_transaction()?)
+    }
+
+    pub(crate) fn flush_written(&self) -> Result<()> {
+        let written = std::mem::take(&mut *lock(&self.private()?.written));
         for segment in written {
             self.segment(segment)?.flush()?; // PRIVATE-2
         }
-        Ok(self.catalog.commit_transaction()?)
+        Ok(())
     }
 
     /// Ends the transaction; nothing of it stays. Idempotent.
@@ -634,7 +671,7 @@ impl Engine {
     }
 
     /// Drops everything that is not committed, and what was read beside it (`PRIVATE-3`).
-    fn forget_memory(&self) {
+    pub(crate) fn forget_memory(&self) {
         let _gate = self.close_gate();
         let _names = self.write_names();
         *lock(&self.group) = Group {

@@ -1,0 +1,495 @@
+//! A connection of another program, which has loaded the extension: the catalog as that program's SQLite has it
+//! open.
+//!
+//! # Words
+//! The *client* is that connection. Its transactions begin and end when the program says so; here one learns of
+//! it ([`ClientWatch`]), reads and writes in between, nested in the client's statements, and decides nothing
+//! about its end but one thing: a commit can be refused.
+//!
+//! How one learns of it:
+//!
+//! ```text
+//!  a statement begins or ends   sqlite3_trace_v2: before its first step, so before it takes SQLite's locks. The
+//!                               program may set a tracer of its own and take ours away; nothing but waiting
+//!                               depends on it.
+//!  commit, rollback, savepoint  methods of the virtual table `larder_client`, of which SQLite calls them
+//!                               once something was written to it in a transaction (`Catalog::enlist`). FTS5
+//!                               does the same.
+//! ```
+//!
+//! # Invariants
+//! * `CLIENT-1` On the client's connection nothing of ours begins, commits or rolls back a transaction, sets a
+//!   savepoint, or changes a setting.
+//! * `CLIENT-2` What is compiled on it is forgotten before it closes: SQLite disconnects virtual tables first,
+//!   and refuses to close while there are statements.
+//!
+//! # Concurrency
+//! SQLite calls everything here on the thread that uses the client's connection, with its mutex held.
+
+use crate::error::{At, CatalogError, Result};
+use crate::functions::{self, FilesSlot, SqlFiles};
+use crate::guards::Guards;
+use crate::open::{CATALOG_FILE, STATEMENTS_MAX, application_id, identify_client};
+use crate::schema::SCHEMA_VERSION;
+use crate::transaction::Stage;
+use crate::{Catalog, CatalogOptions, Writer, files_table, lock};
+use rusqlite::{Connection, ffi};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, RwLock};
+
+/// What a client is told to do with [`Catalog::enlist`].
+const ENLIST: &str = "INSERT INTO larder_client DEFAULT VALUES";
+const TABLE: &CStr = c"larder_client";
+
+/// The connection of a client. Its owner keeps it open for as long as this is used.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientHandle(*mut ffi::sqlite3);
+
+// SAFETY: SQLite's own mutex keeps the threads that use a connection apart, or its owner uses one thread.
+unsafe impl Send for ClientHandle {}
+// SAFETY: as above.
+unsafe impl Sync for ClientHandle {}
+
+/// Which locks a client's transaction has on the catalog.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientLocks {
+    /// None: it has not read anything yet.
+    None,
+    /// It has a snapshot.
+    Snapshot,
+    /// It has SQLite's write lock.
+    Write,
+}
+
+/// A statement of a client's that begins.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientStatement<'a> {
+    /// Its text.
+    pub text: &'a [u8],
+    /// It changes no table, and takes no write lock.
+    pub is_read_only: bool,
+}
+
+/// Who is told of what a client does. Nothing of it is called while another call of it runs, but for what the
+/// call itself makes SQLite do.
+pub trait ClientWatch: Send + Sync {
+    /// A statement begins, before it takes any lock. Also each one that is nested in another.
+    fn begins(&self, statement: Option<ClientStatement<'_>>);
+    /// A statement has ended.
+    fn ended(&self);
+    /// Before the commit of a transaction that was enlisted for; an error refuses it, and rolls back.
+    fn before_commit(&self) -> std::result::Result<(), String>;
+    /// Before a savepoint of such a transaction.
+    fn before_savepoint(&self) -> std::result::Result<(), String>;
+    /// Such a transaction went back to a savepoint, or took back a statement.
+    fn went_back(&self);
+    /// Such a transaction has ended.
+    fn after_end(&self);
+    /// The connection may be about to close (`CLIENT-2`).
+    fn disconnect(&self);
+}
+
+/// What a catalog has that reads and writes on a client's connection.
+pub(crate) struct ClientSide {
+    handle: ClientHandle,
+    /// For what runs beside a call of the catalog.
+    beside: Mutex<Connection>,
+}
+
+impl ClientHandle {
+    /// The connection behind `raw`.
+    ///
+    /// # Safety
+    /// It is open, and stays so as long as this or what was made of it is used.
+    pub unsafe fn new(raw: *mut ffi::sqlite3) -> ClientHandle {
+        ClientHandle(raw)
+    }
+
+    /// The directory of the database whose catalog is the client's main database.
+    pub fn find_directory(self) -> Result<PathBuf> {
+        let open_it = |why: String| {
+            CatalogError::invalid(format!(
+                "{why}; open DATABASE/{CATALOG_FILE}, and load the extension then"
+            ))
+        };
+        // SAFETY: an open connection; the answer is null or a C string that lives as long as it.
+        let name = unsafe {
+            let name = ffi::sqlite3_db_filename(self.0, c"main".as_ptr());
+            (!name.is_null()).then(|| CStr::from_ptr(name))
+        };
+        let path = name.map(|name| Path::new(OsStr::from_bytes(name.to_bytes())));
+        let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else {
+            return Err(open_it("this connection has no database file open".into()));
+        };
+        let connection = self.wrap()?;
+        let application = application_id(&connection);
+        identify_client(application, &connection, path)?;
+        let found: u32 = connection
+            .pragma_query_value(None, "user_version", |row| row.get(0))
+            .at("the schema version")?;
+        if found < SCHEMA_VERSION {
+            return Err(CatalogError::invalid(format!(
+                "{} was written by an older larder (format {found}, this one knows {SCHEMA_VERSION}); \
+                 run `larder df` on it once, which upgrades it",
+                path.display()
+            )));
+        }
+        if path.file_name() != Some(OsStr::new(CATALOG_FILE)) {
+            return Err(open_it(format!(
+                "{} is a copy of a catalog without its content",
+                path.display()
+            )));
+        }
+        Ok(path.parent().unwrap_or(Path::new("/")).to_owned())
+    }
+
+    /// Whether every statement is a transaction of its own.
+    pub fn is_autocommit(self) -> bool {
+        // SAFETY: an open connection.
+        unsafe { ffi::sqlite3_get_autocommit(self.0) != 0 }
+    }
+
+    /// What its transaction has locked.
+    pub fn locks(self) -> ClientLocks {
+        // SAFETY: an open connection.
+        match unsafe { ffi::sqlite3_txn_state(self.0, c"main".as_ptr()) } {
+            ffi::SQLITE_TXN_WRITE => ClientLocks::Write,
+            ffi::SQLITE_TXN_READ => ClientLocks::Snapshot,
+            _ => ClientLocks::None,
+        }
+    }
+
+    /// Gives the connection the functions and the table `files`, which `files` answers, and has `watch` told
+    /// of its statements and transactions.
+    pub fn register(self, files: Arc<dyn SqlFiles>, watch: Arc<dyn ClientWatch>) -> Result<()> {
+        let connection = self.wrap()?;
+        let slot = FilesSlot::default();
+        // Until the connection closes: then SQLite drops the functions.
+        std::mem::forget(slot.lend(Some(files)));
+        functions::register(&connection, &slot)
+            .and_then(|()| files_table::register(&connection, &slot))
+            .at("the functions about files")?;
+        let watch: *mut c_void = Box::into_raw(Box::new(Watch(watch))).cast();
+        // SAFETY: `watch` is a `Watch` that `destroy_watch` alone drops: when the connection closes, after
+        // its last statement, or when registering fails, which SQLite calls it for too.
+        let code = unsafe {
+            ffi::sqlite3_create_module_v2(
+                self.0,
+                TABLE.as_ptr(),
+                &raw const MODULE,
+                watch,
+                Some(destroy_watch),
+            )
+        };
+        require(code, "the table larder_client")?;
+        // Connects it: it is told when the connection closes (CLIENT-2).
+        connection
+            .prepare(ENLIST)
+            .map(drop)
+            .at("the table larder_client")?;
+        // SAFETY: as above; the tracer is called for statements only.
+        let code = unsafe {
+            let events = ffi::SQLITE_TRACE_STMT | ffi::SQLITE_TRACE_PROFILE;
+            ffi::sqlite3_trace_v2(self.0, events, Some(trace), watch)
+        };
+        require(code, "the tracer")
+    }
+
+    fn wrap(self) -> Result<Connection> {
+        // SAFETY: an open connection, which the wrapper does not close.
+        let connection = unsafe { Connection::from_handle(self.0) }.at("a client's connection")?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        Ok(connection)
+    }
+
+    /// What the last failure was, precisely: a client need not have asked for extended codes.
+    fn failure_code(self) -> c_int {
+        // SAFETY: an open connection.
+        unsafe { ffi::sqlite3_extended_errcode(self.0) }
+    }
+}
+
+fn require(code: c_int, what: &str) -> Result<()> {
+    match code {
+        ffi::SQLITE_OK => Ok(()),
+        code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).at(what),
+    }
+}
+
+impl Catalog {
+    /// The catalog in `dir` as the client has it open. All that is read and written passes its connection,
+    /// in whatever transaction that is.
+    pub fn adopt(dir: &Path, options: &CatalogOptions, client: ClientHandle) -> Result<Catalog> {
+        let connection = client.wrap()?;
+        let page_bytes = connection
+            .pragma_query_value(None, "page_size", |row| row.get(0))
+            .at("page_size")?;
+        let (workspace, grants) = crate::grants::identify(&connection)?;
+        Ok(Catalog {
+            user: None,
+            client: Some(ClientSide {
+                handle: client,
+                beside: Mutex::new(client.wrap()?),
+            }),
+            path: dir.join(CATALOG_FILE),
+            options: options.clone(),
+            page_bytes,
+            writer: Mutex::new(Writer {
+                connection,
+                stage: Stage::Client,
+                data_version: 0,
+                guards: Guards::for_client(),
+            }),
+            checkpointer: Mutex::new(client.wrap()?),
+            readers: Mutex::new(Vec::new()),
+            stores: RwLock::default(),
+            is_stopped: AtomicBool::new(false),
+            workspace,
+            grants: RwLock::new(Arc::new(grants)),
+        })
+    }
+
+    fn client_side(&self) -> Result<&ClientSide> {
+        let why = "this catalog is nobody else's connection";
+        self.client
+            .as_ref()
+            .ok_or_else(|| CatalogError::invalid(why))
+    }
+
+    /// Runs `work`, all of whose reads see one moment: the client's transaction's, or else the present.
+    pub fn in_one_moment<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        let side = self.client_side()?;
+        let beside = lock(&side.beside);
+        // A statement that has begun to read and not ended holds the snapshot.
+        let mut hold = beside
+            .prepare_cached("SELECT 1 FROM larder_gate")
+            .at("a snapshot")?;
+        let mut rows = hold.raw_query();
+        rows.next().at("a snapshot")?;
+        Ok(work())
+    }
+
+    /// Takes part in the client's transaction, and takes its write lock: the watch is told of its end. With no
+    /// transaction open this is one, commit included. `false`: its snapshot is not the present any more.
+    pub fn enlist(&self) -> Result<bool> {
+        let side = self.client_side()?;
+        let beside = lock(&side.beside);
+        let done = beside
+            // Not kept: a statement would keep the table connected (CLIENT-2).
+            .prepare(ENLIST)
+            .and_then(|mut insert| insert.execute([]).map(drop));
+        if done.is_err() && side.handle.failure_code() == ffi::SQLITE_BUSY_SNAPSHOT {
+            return Ok(false);
+        }
+        match done {
+            Ok(()) => Ok(true),
+            // What the watch said, or the user's constraints.
+            Err(rusqlite::Error::SqliteFailure(code, Some(message)))
+                if code.code != rusqlite::ErrorCode::DatabaseBusy =>
+            {
+                Err(CatalogError::invalid(message))
+            }
+            Err(error) => Err(error).at("the client's transaction"),
+        }
+    }
+
+    /// Forgets what is compiled on the client's connection (`CLIENT-2`).
+    pub fn forget_compiled(&self) {
+        if let Some(side) = &self.client {
+            lock(&side.beside).flush_prepared_statement_cache();
+            lock(&self.writer)
+                .connection
+                .flush_prepared_statement_cache();
+        }
+    }
+}
+
+// ---- what SQLite calls ----------------------------------------------------------------------
+
+struct Watch(Arc<dyn ClientWatch>);
+
+/// The table, as SQLite knows it.
+#[repr(C)]
+struct Table {
+    /// SQLite's part; must be first.
+    base: ffi::sqlite3_vtab,
+    watch: *const Watch,
+}
+
+/// SAFETY: only SQLite calls what is in it, with what `connect` made.
+static MODULE: ffi::sqlite3_module = ffi::sqlite3_module {
+    iVersion: 2,
+    xConnect: Some(connect),
+    xBestIndex: Some(refuse_plan),
+    xDisconnect: Some(disconnect),
+    xOpen: Some(refuse_cursor),
+    xUpdate: Some(update),
+    xBegin: Some(begin),
+    xSync: Some(before_commit),
+    xCommit: Some(after_end),
+    xRollback: Some(after_end),
+    xSavepoint: Some(before_savepoint),
+    xRelease: Some(release),
+    xRollbackTo: Some(went_back),
+    // SAFETY: all that is left are pointers to functions, none.
+    ..unsafe { std::mem::zeroed::<ffi::sqlite3_module>() }
+};
+
+/// # Safety
+/// `table` is what [`connect`] made, and is not disconnected.
+unsafe fn watch_of<'t>(table: *mut ffi::sqlite3_vtab) -> &'t dyn ClientWatch {
+    // SAFETY: the table begins with SQLite's part; the watch outlives it (`ClientHandle::register`).
+    unsafe { &*(*(*table.cast::<Table>()).watch).0 }
+}
+
+unsafe extern "C" fn destroy_watch(watch: *mut c_void) {
+    // SAFETY: made by `ClientHandle::register`, and SQLite calls this once.
+    drop(unsafe { Box::from_raw(watch.cast::<Watch>()) });
+}
+
+unsafe extern "C" fn trace(
+    event: c_uint,
+    watch: *mut c_void,
+    statement: *mut c_void,
+    told: *mut c_void,
+) -> c_int {
+    // SAFETY: `ClientHandle::register` gave it; no statement runs after its end.
+    let watch = unsafe { &*(*watch.cast::<Watch>()).0 };
+    if event == ffi::SQLITE_TRACE_PROFILE {
+        watch.ended();
+        return 0;
+    }
+    let statement: *mut ffi::sqlite3_stmt = statement.cast();
+    // SAFETY: SQLite passes the statement that begins.
+    let (sql, is_read_only) = unsafe {
+        let is_read_only = ffi::sqlite3_stmt_readonly(statement) != 0;
+        (ffi::sqlite3_sql(statement), is_read_only)
+    };
+    // It tells the text of the statement itself, but a comment of a trigger or a nested statement.
+    let is_outermost = !sql.is_null() && sql == told.cast::<c_char>().cast_const();
+    watch.begins(is_outermost.then(|| ClientStatement {
+        // SAFETY: a C string that lives as long as the statement.
+        text: unsafe { CStr::from_ptr(sql) }.to_bytes(),
+        is_read_only,
+    }));
+    0
+}
+
+unsafe extern "C" fn connect(
+    connection: *mut ffi::sqlite3,
+    watch: *mut c_void,
+    _count: c_int,
+    _arguments: *const *const c_char,
+    table: *mut *mut ffi::sqlite3_vtab,
+    _error: *mut *mut c_char,
+) -> c_int {
+    // SAFETY: SQLite's own connection and a C string; `table` is its place for the answer.
+    unsafe {
+        let code = ffi::sqlite3_declare_vtab(connection, c"CREATE TABLE x(y)".as_ptr());
+        if code == ffi::SQLITE_OK {
+            let made = Box::new(Table {
+                base: ffi::sqlite3_vtab::default(),
+                watch: watch.cast(),
+            });
+            *table = Box::into_raw(made).cast();
+        }
+        code
+    }
+}
+
+unsafe extern "C" fn disconnect(table: *mut ffi::sqlite3_vtab) -> c_int {
+    // SAFETY: `connect` made it, and SQLite disconnects it once.
+    unsafe {
+        watch_of(table).disconnect();
+        drop(Box::from_raw(table.cast::<Table>()));
+    }
+    ffi::SQLITE_OK
+}
+
+unsafe extern "C" fn refuse_plan(
+    table: *mut ffi::sqlite3_vtab,
+    _info: *mut ffi::sqlite3_index_info,
+) -> c_int {
+    // SAFETY: `connect` made it.
+    unsafe { refuse(table, "larder_client is not for reading".into()) }
+}
+
+unsafe extern "C" fn refuse_cursor(
+    table: *mut ffi::sqlite3_vtab,
+    _cursor: *mut *mut ffi::sqlite3_vtab_cursor,
+) -> c_int {
+    // SAFETY: `connect` made it.
+    unsafe { refuse(table, "larder_client is not for reading".into()) }
+}
+
+unsafe extern "C" fn update(
+    _table: *mut ffi::sqlite3_vtab,
+    _count: c_int,
+    _values: *mut *mut ffi::sqlite3_value,
+    row: *mut ffi::sqlite3_int64,
+) -> c_int {
+    // SAFETY: SQLite's place for the answer.
+    unsafe { *row = 1 };
+    ffi::SQLITE_OK
+}
+
+unsafe extern "C" fn begin(_table: *mut ffi::sqlite3_vtab) -> c_int {
+    ffi::SQLITE_OK
+}
+
+unsafe extern "C" fn before_commit(table: *mut ffi::sqlite3_vtab) -> c_int {
+    // SAFETY: `connect` made it.
+    unsafe {
+        match watch_of(table).before_commit() {
+            Ok(()) => ffi::SQLITE_OK,
+            Err(why) => refuse(table, why),
+        }
+    }
+}
+
+unsafe extern "C" fn after_end(table: *mut ffi::sqlite3_vtab) -> c_int {
+    // SAFETY: `connect` made it.
+    unsafe { watch_of(table) }.after_end();
+    ffi::SQLITE_OK
+}
+
+unsafe extern "C" fn before_savepoint(table: *mut ffi::sqlite3_vtab, _number: c_int) -> c_int {
+    // SAFETY: `connect` made it.
+    unsafe {
+        match watch_of(table).before_savepoint() {
+            Ok(()) => ffi::SQLITE_OK,
+            Err(why) => refuse(table, why),
+        }
+    }
+}
+
+unsafe extern "C" fn release(_table: *mut ffi::sqlite3_vtab, _number: c_int) -> c_int {
+    ffi::SQLITE_OK
+}
+
+unsafe extern "C" fn went_back(table: *mut ffi::sqlite3_vtab, _number: c_int) -> c_int {
+    // SAFETY: `connect` made it.
+    unsafe { watch_of(table) }.went_back();
+    ffi::SQLITE_OK
+}
+
+/// Tells SQLite why not.
+///
+/// # Safety
+/// `table` is what [`connect`] made.
+unsafe fn refuse(table: *mut ffi::sqlite3_vtab, why: String) -> c_int {
+    // SAFETY: the text is in memory of SQLite's, which it frees, as it does what was there before.
+    unsafe {
+        ffi::sqlite3_free((*table).zErrMsg.cast());
+        let text = ffi::sqlite3_malloc64(why.len() as u64 + 1).cast::<u8>();
+        if !text.is_null() {
+            std::ptr::copy_nonoverlapping(why.as_ptr(), text, why.len());
+            *text.add(why.len()) = 0;
+        }
+        (*table).zErrMsg = text.cast();
+    }
+    ffi::SQLITE_ERROR
+}

@@ -1,0 +1,156 @@
+//! An engine that reads and writes in the transactions of another program's SQLite connection, the *client*
+//! (`larder_catalog`, module `client`).
+//!
+//! It is a private engine (`transaction`) whose transactions somebody else begins and ends. It keeps no change in
+//! memory: each *change for the client* is committed to the client's transaction before the call returns, and
+//! everything is read anew afterwards, since the client may go back to a savepoint without a word.
+//!
+//! ```text
+//!  idle ──pin_client──▶ may read ──take_client_turn──▶ may change ──end_client──▶ idle
+//! ```
+//!
+//! # Invariants
+//! * `CLIENT-3` The client's transaction takes SQLite's write lock with the turn in hand, or content cannot be
+//!   changed in it but by luck: who has the lock never waits for the turn, since who has the turn waits for the
+//!   lock to commit.
+//! * `CLIENT-4` What the client's snapshot can reach is pinned before it is taken, until its transaction ends
+//!   (`SESSION-2`).
+
+use crate::engine::{Engine, lock};
+use crate::turn::Turn;
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::{Catalog, CatalogOptions, ClientHandle};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Engine {
+    /// An engine on the connection of a client, beside `host`, which is the session of this process.
+    pub fn open_client(host: &Arc<Engine>, client: ClientHandle) -> Result<Arc<Engine>> {
+        host.check_running()?;
+        let options = CatalogOptions {
+            is_extension: true,
+            ..CatalogOptions::default()
+        };
+        let catalog = Catalog::adopt(&host.path, &options, client)?;
+        let turn = Turn::open(&host.path)?;
+        Ok(Engine::assemble_private(host, catalog, turn))
+    }
+
+    /// Pins what the client can reach from here on (`CLIENT-4`).
+    pub fn pin_client(&self) -> Result<()> {
+        let private = self.private()?;
+        let mut state = lock(&private.state);
+        let host = &private.host;
+        state
+            .pin
+            .get_or_insert_with(|| host.readers.take(&host.known_seq));
+        Ok(())
+    }
+
+    /// Runs `work`, which reads. All of it sees one moment, that of the client's transaction if there is one.
+    /// `is_new`: a statement has begun since the last time. Cost: a few µs, 50 µs in a new moment.
+    pub fn in_client_moment<T>(&self, is_new: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.pin_client()?;
+        self.catalog.in_one_moment(|| {
+            self.learn_client_moment(is_new)?;
+            work()
+        })?
+    }
+
+    fn learn_client_moment(&self, is_new: bool) -> Result<()> {
+        let private = self.private()?;
+        self.check_running()?;
+        private.host.check_running()?;
+        let is_other = self.catalog.foreign_change()?;
+        let mut state = lock(&private.state);
+        if state.is_known && !is_new && !is_other {
+            return Ok(());
+        }
+        state.is_known = false;
+        self.learn_present()?;
+        if self.known_seq().0 < private.host.session.row_pin.load(Ordering::SeqCst) {
+            // CLIENT-4
+            let why = "the transaction began too long ago for the extension to know what it reads; end it and begin another one";
+            return Err(Error::new(ErrorKind::Conflict, why));
+        }
+        state.is_known = true;
+        Ok(())
+    }
+
+    /// Takes the turn for the client's transaction; `false` when somebody else has it and `waits` is not
+    /// set. Who has SQLite's write lock must not wait (`CLIENT-3`).
+    pub fn take_client_turn(&self, waits: bool) -> Result<bool> {
+        self.check_running()?;
+        self.private()?.host.check_running()?;
+        if self.turn.is_held() {
+            return Ok(true);
+        }
+        let is_taken = match waits {
+            true => self.turn.begin(|| Ok(())).map(|()| true)?,
+            false => self.turn.try_begin(|| Ok(()))?,
+        };
+        if is_taken {
+            self.turn.end();
+        }
+        Ok(is_taken)
+    }
+
+    /// Takes the write lock in the client's transaction, and part in its end. Without one, this is one, with
+    /// its commit. [`ErrorKind::Conflict`] when what it has read is not the present.
+    pub fn enlist_client(&self) -> Result<()> {
+        match self.catalog.enlist()? {
+            true => Ok(()),
+            false => {
+                let why = "others have changed the database since this transaction began to read; ROLLBACK, and begin with BEGIN IMMEDIATE";
+                Err(Error::new(ErrorKind::Conflict, why))
+            }
+        }
+    }
+
+    /// Runs `work`, which changes files, as part of the client's transaction. An error may leave part of it
+    /// there: the caller refuses the commit.
+    pub fn change_for_client(&self, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let private = self.private()?;
+        self.check_running()?;
+        if !self.turn.is_held() {
+            // CLIENT-3
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "the turn was lost; ROLLBACK, and try again",
+            ));
+        }
+        private.begin_to_change();
+        let outcome = self.change_and_commit(work);
+        self.forget_memory();
+        private.forget_known();
+        outcome
+    }
+
+    fn change_and_commit(&self, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        lock(&self.group).has_others = true;
+        self.learn_present()?;
+        self.sync_space()?;
+        work()?;
+        self.place_unsettled()?;
+        self.commit_now()?;
+        self.flush_written()
+    }
+
+    /// The client's transaction has ended, if it had one. `is_reading`: another statement of it still reads.
+    pub fn end_client(&self, is_reading: bool) {
+        if let Some(private) = &self.private {
+            self.give_turn_back();
+            private.end_change(!is_reading);
+        }
+    }
+
+    /// Whether the client's transaction has the turn.
+    pub fn has_client_turn(&self) -> bool {
+        self.turn.is_held()
+    }
+
+    /// Before the client's connection closes.
+    pub fn forget_compiled(&self) {
+        self.catalog.forget_compiled();
+    }
+}

@@ -1,0 +1,297 @@
+//! The extension in clients as people have them: the `sqlite3` shell and Python's `sqlite3`.
+//!
+//! `LARDER` names the `larder` command, and `LARDER_EXTENSION` the built library: `cargo xtask test` sets both.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+struct Place(PathBuf);
+
+impl Place {
+    /// An empty directory with a database `t.larder` in it.
+    fn new(name: &str) -> Place {
+        let dir = std::env::temp_dir().join(format!("larder-sql-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        std::os::unix::fs::symlink(variable("LARDER_EXTENSION"), dir.join("larder.so")).unwrap();
+        let place = Place(dir);
+        place.larder(&["init", "t.larder"]);
+        place
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        Command::new(program)
+            .args(arguments)
+            .current_dir(&self.0)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    fn larder(&self, arguments: &[&str]) -> String {
+        // It logs to stderr, also what is no failure.
+        let output = self.run(&variable("LARDER"), arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What the shell prints, with the extension loaded.
+    fn shell(&self, sql: &str) -> String {
+        told(self.try_shell(sql))
+    }
+
+    fn try_shell(&self, sql: &str) -> Output {
+        let load = ".load ./larder";
+        let timeout = ".timeout 30000";
+        self.run(
+            "sqlite3",
+            &["-bail", "t.larder/catalog.db", timeout, load, sql],
+        )
+    }
+
+    fn refused(&self, sql: &str) -> String {
+        let output = self.try_shell(sql);
+        assert!(!output.status.success(), "{sql}: {output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn python(&self, script: &str) -> Command {
+        let begin = "import sqlite3, sys, os, time\n\
+             db = sqlite3.connect('t.larder/catalog.db', isolation_level=None, timeout=30)\n\
+             db.enable_load_extension(True)\n\
+             db.execute(\"select load_extension('./larder')\")\n";
+        // Not the first one on the path: many are built without extensions, Debian's is not.
+        let mut python = Command::new("/usr/bin/python3");
+        python
+            .args(["-c", &format!("{begin}{script}")])
+            .current_dir(&self.0);
+        python
+    }
+
+    fn check(&self) {
+        let said = self.larder(&["check", "t.larder", "--read"]);
+        assert!(said.starts_with("clean"), "{said}");
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run `cargo xtask test`"))
+}
+
+fn told(output: Output) -> String {
+    // The shell tells of a connection that does not close, and ends well.
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn write(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn the_shell_reads_files_joined_with_rows() {
+    let place = Place::new("reads");
+    write(&place.0.join("a.txt"), b"sun and beach");
+    write(&place.0.join("b.txt"), b"rain");
+    place.larder(&["cp", "a.txt", "t.larder:/a.txt"]);
+    place.larder(&["cp", "b.txt", "t.larder:/b.txt"]);
+    let said = place.shell(
+        "CREATE TABLE rated(ino INTEGER, stars INTEGER); \
+         INSERT INTO rated SELECT ino, length(content(ino)) FROM files('/*.txt'); \
+         SELECT path(ino), stars FROM rated WHERE CAST(content(ino) AS TEXT) LIKE '%beach%'; \
+         SELECT CAST(content('/b.txt', 1, 2) AS TEXT), content('/none') IS NULL, ino('/a.txt') > 1, \
+         larder_time() > 1700000000000000000; SELECT count(*) FROM files('/**')",
+    );
+    assert_eq!(said, "/a.txt|13\nai|1|1|1\n2\n");
+    place.check();
+}
+
+#[test]
+fn the_shell_writes_files_in_its_own_transactions() {
+    let place = Place::new("writes");
+    let said = place.shell(
+        "SELECT write_content('/alone', 'one'); CREATE TABLE n(p, b); \
+         BEGIN; INSERT INTO n VALUES ('/a', write_content('/a', 'AAA')); \
+         SELECT CAST(content('/a') AS TEXT); \
+         SAVEPOINT s; SELECT write_content('/b', 'BBB'); SELECT CAST(content('/b') AS TEXT); \
+         ROLLBACK TO s; SELECT content('/b') IS NULL; \
+         SELECT write_content('/c', zeroblob(500000)); COMMIT; \
+         BEGIN; SELECT write_content('/d', 'D'); SELECT write_content('/a', 'other'); ROLLBACK; \
+         INSERT INTO n SELECT '/x' || value, write_content('/x' || value, 'v') FROM json_each('[1,2]'); \
+         SELECT path, size FROM files('/*'); SELECT p, b FROM n",
+    );
+    assert_eq!(
+        said,
+        "3\nAAA\n3\nBBB\n1\n500000\n1\n5\n/a|3\n/alone|3\n/c|500000\n/x1|1\n/x2|1\n/a|3\n/x1|1\n/x2|1\n"
+    );
+    assert_eq!(place.larder(&["cat", "t.larder:/a"]), "AAA");
+    assert_eq!(place.larder(&["cat", "t.larder:/alone"]), "one");
+    place.check();
+}
+
+#[test]
+fn a_killed_client_leaves_nothing_of_its_transaction() {
+    let place = Place::new("killed");
+    place.shell("SELECT write_content('/kept', 'kept')");
+    let mut child = place
+        .python(
+            "db.execute('BEGIN IMMEDIATE')\n\
+             db.execute(\"SELECT write_content('/lost', zeroblob(3000000))\").fetchall()\n\
+             db.execute(\"SELECT write_content('/kept', 'lost')\").fetchall()\n\
+             db.execute('SELECT 1').fetchall()\n\
+             print('ready', flush=True)\ntime.sleep(60)\n",
+        )
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut byte = [0];
+    let out = child.stdout.as_mut().unwrap();
+    std::io::Read::read_exact(out, &mut byte).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(place.larder(&["cat", "t.larder:/kept"]), "kept");
+    assert_eq!(place.shell("SELECT path FROM files('/*')"), "/kept\n");
+    place.check();
+}
+
+#[test]
+fn mistakes_are_told_in_one_line() {
+    let place = Place::new("mistakes");
+    place.shell("SELECT write_content('/a', 'A')");
+    for (sql, part) in [
+        (
+            "SELECT write_content('/no/such', 'x')",
+            "'no' does not exist",
+        ),
+        ("SELECT write_content('/a', NULL)", "is NULL"),
+        ("SELECT write_content('/a', 5)", "CAST it"),
+        ("SELECT content(1.5)", "number of an inode, or a path"),
+        ("SELECT content('/')", "only regular files"),
+        ("SELECT content('/a', -1, 2)", "from 0 on"),
+        (
+            "SELECT write_content('/y' || ino, 'y') FROM main",
+            "BEGIN IMMEDIATE",
+        ),
+        ("SELECT * FROM larder_client", "not for reading"),
+    ] {
+        let said = place.refused(sql);
+        assert!(said.contains(part), "{sql}: {said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    }
+    let alone = |file: &str| {
+        let output = place.run("sqlite3", &["-bail", file, ".load ./larder", "SELECT 1"]);
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(alone(":memory:").contains("no database file open"));
+    told(place.run("sqlite3", &["other.db", "CREATE TABLE t(x)"]));
+    assert!(alone("other.db").contains("of another program"));
+    told(place.run("cp", &["-r", "t.larder", "new.larder"]));
+    told(place.run(
+        "sqlite3",
+        &["new.larder/catalog.db", "PRAGMA user_version = 99"],
+    ));
+    assert!(alone("new.larder/catalog.db").contains("newer larder"));
+    told(place.run(
+        "sqlite3",
+        &["new.larder/catalog.db", "PRAGMA user_version = 1"],
+    ));
+    assert!(alone("new.larder/catalog.db").contains("older larder"));
+    place.check();
+}
+
+#[test]
+fn clients_and_sessions_write_side_by_side_and_none_fails() {
+    let place = Place::new("crowd");
+    place.shell("CREATE TABLE plain(x); CREATE TABLE log(path, bytes)");
+    let mountpoint = place.0.join("mnt");
+    std::fs::create_dir(&mountpoint).unwrap();
+    let mut mount = Command::new(variable("LARDER"))
+        .args(["mount", "t.larder", "mnt"])
+        .current_dir(&place.0)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let is_mounted = || {
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+        mounts.contains(&*mountpoint.to_string_lossy())
+    };
+    let begun = Instant::now();
+    while !is_mounted() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "no mount");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let end = Instant::now() + Duration::from_secs(8);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0;
+            while Instant::now() < end {
+                let path = mountpoint.join(format!("m{number}"));
+                write(&path, &[3; 10_000]);
+                assert_eq!(std::fs::read(&path).unwrap(), [3; 10_000]);
+                number += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        scope.spawn(|| {
+            let mut python = place.python(
+                "end = time.time() + 8\nn = 0\n\
+                 while time.time() < end:\n\
+                 \x20   db.execute('BEGIN IMMEDIATE')\n\
+                 \x20   db.execute(\"INSERT INTO log VALUES (?1, write_content(?1, ?2))\", ('/py%d' % n, b'x' * 9000))\n\
+                 \x20   db.execute('COMMIT')\n    n += 1\n\
+                 print(n)\n",
+            );
+            let count: u32 = told(python.output().unwrap()).trim().parse().unwrap();
+            assert!(count > 3, "{count}");
+        });
+        scope.spawn(|| {
+            while Instant::now() < end {
+                let plain = [
+                    "-bail",
+                    "t.larder/catalog.db",
+                    ".timeout 30000",
+                    "INSERT INTO plain VALUES (1)",
+                ];
+                told(place.run("sqlite3", &plain));
+            }
+        });
+        scope.spawn(|| {
+            let mut number = 0;
+            write(&place.0.join("src"), &[7; 20_000]);
+            while Instant::now() < end {
+                place.larder(&["cp", "src", &format!("t.larder:/cli{number}")]);
+                number += 1;
+            }
+        });
+        scope.spawn(|| {
+            let mut number = 0;
+            while Instant::now() < end {
+                place.shell(&format!(
+                    "SELECT write_content('/sh{number}', zeroblob(5000))"
+                ));
+                number += 1;
+            }
+        });
+    });
+    let said = place.shell(
+        "SELECT count(*) FROM log WHERE bytes <> 9000 OR content(path) IS NULL OR length(content(path)) <> 9000; \
+         SELECT (SELECT count(*) FROM files('/py*')) = (SELECT count(*) FROM log)",
+    );
+    assert_eq!(said, "0\n1\n");
+    // The mount shows what the client wrote.
+    assert_eq!(std::fs::read(mountpoint.join("py0")).unwrap(), [b'x'; 9000]);
+    place.larder(&["umount", "mnt"]);
+    mount.wait().unwrap();
+    place.check();
+}
