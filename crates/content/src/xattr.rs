@@ -123,11 +123,10 @@ impl Xattrs {
             ));
         }
         if let Some(column) = self.column_of(name)? {
-            let has_it = self.engine.user_column(self.table, ino, column)?.is_some();
-            require_mode(mode, has_it, name)?;
+            let check = |has_it| require_mode(mode, has_it, name);
             return self
                 .engine
-                .set_user_column(self.table, ino, column, Some(value));
+                .set_user_column(self.table, ino, column, Some(value), check);
         }
         let change = self.engine.change()?;
         let node = change.node(self.table, ino)?;
@@ -200,10 +199,13 @@ impl Xattrs {
     /// Removes an extended attribute.
     pub(crate) fn remove(&self, ino: Ino, name: &[u8]) -> Result<()> {
         if let Some(column) = self.column_of(name)? {
-            if self.engine.user_column(self.table, ino, column)?.is_none() {
-                return Err(no_attribute(name));
-            }
-            return self.engine.set_user_column(self.table, ino, column, None);
+            let check = |has_it| match has_it {
+                true => Ok(()),
+                false => Err(no_attribute(name)),
+            };
+            return self
+                .engine
+                .set_user_column(self.table, ino, column, None, check);
         }
         let change = self.engine.change()?;
         let node = change.node(self.table, ino)?;

@@ -69,6 +69,7 @@ mod turn;
 mod whole;
 mod workspace;
 mod write_path;
+mod writers;
 
 pub use defrag::CompactStep;
 pub use edit::CAPABILITY_XATTR;

@@ -491,15 +491,18 @@ impl Engine {
         Ok(self.catalog.user_column(store, ino, column)?)
     }
 
-    /// Sets a user column, in a commit of its own after everything before it.
+    /// Sets a user column, in a commit of its own after everything before it. `check` is asked first, in the turn:
+    /// is there a value?
     pub fn set_user_column(
         &self,
         store: StoreId,
         ino: Ino,
         column: &str,
         value: Option<&[u8]>,
+        check: impl FnOnce(bool) -> Result<()>,
     ) -> Result<()> {
         let _edit = self.edit()?;
+        check(self.user_column(store, ino, column)?.is_some())?;
         self.commit_now()?;
         Ok(self.catalog.set_user_column(store, ino, column, value)?)
     }

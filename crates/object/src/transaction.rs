@@ -43,7 +43,7 @@ use larder_catalog::{Catalog, InodeRow};
 use larder_space::format::{FileKind, Ino, SegmentIndex, StoreId};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Rows that a transaction counts for when the length of the log is looked at.
@@ -108,19 +108,6 @@ enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Savepoint(u64);
 
-/// The transactions of this process that want to change something: one at a time, in order.
-#[derive(Default)]
-pub(crate) struct Writers {
-    state: Mutex<Tickets>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Tickets {
-    next: u64,
-    serving: u64,
-}
-
 impl Private {
     /// A client's transaction is going to be changed: what was read before counts no more.
     pub(crate) fn begin_to_change(&self) {
@@ -140,40 +127,13 @@ impl Private {
         let mut state = lock(&self.state);
         state.stage = Stage::Idle;
         state.is_known = false;
+        self.logged_blocks.store(0, Ordering::Relaxed);
         if std::mem::take(&mut state.is_writer) {
             self.host.writers.leave();
         }
         if let Some(pin) = state.pin.take_if(|_| unpins) {
             self.host.readers.give_back(pin);
         }
-    }
-}
-
-impl Writers {
-    fn enter(&self) {
-        let mut tickets = lock(&self.state);
-        let mine = tickets.next;
-        tickets.next += 1;
-        while tickets.serving != mine {
-            tickets = self
-                .changed
-                .wait(tickets)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn leave(&self) {
-        let mut tickets = lock(&self.state);
-        tickets.serving += 1;
-        if tickets.serving < tickets.next {
-            self.changed.notify_all();
-        }
-    }
-
-    /// Whether somebody waits for the one who is served.
-    fn has_waiters(&self) -> bool {
-        let tickets = lock(&self.state);
-        tickets.next > tickets.serving + 1
     }
 }
 

@@ -1,0 +1,46 @@
+//! The order of the transactions of one process that want to change something.
+
+use crate::engine::lock;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// The transactions of this process that want to change something: one at a time, in order.
+#[derive(Default)]
+pub(crate) struct Writers {
+    state: Mutex<Tickets>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Tickets {
+    next: u64,
+    serving: u64,
+}
+
+impl Writers {
+    /// Waits for its turn among them; ends with [`Writers::leave`].
+    pub(crate) fn enter(&self) {
+        let mut tickets = lock(&self.state);
+        let mine = tickets.next;
+        tickets.next += 1;
+        while tickets.serving != mine {
+            tickets = self
+                .changed
+                .wait(tickets)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(crate) fn leave(&self) {
+        let mut tickets = lock(&self.state);
+        tickets.serving += 1;
+        if tickets.serving < tickets.next {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether somebody waits for the one who is served.
+    pub(crate) fn has_waiters(&self) -> bool {
+        let tickets = lock(&self.state);
+        tickets.next > tickets.serving + 1
+    }
+}
