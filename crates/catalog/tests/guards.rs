@@ -23,6 +23,8 @@ const REFUSED: &[&str] = &[
     "UPDATE OR REPLACE main SET ino = 2 WHERE ino = 1",
     "UPDATE main SET kind = 'dir' WHERE ino = 2",
     "UPDATE main SET nlink = nlink + 1",
+    "UPDATE main SET rowid = 99 WHERE ino = 1",
+    "UPDATE main SET _rowid_ = 99 WHERE ino = 1",
     "UPDATE main SET size = 99 WHERE ino = 2",
     "UPDATE main SET blocks = 99 WHERE ino = 2",
     "UPDATE main SET btime_ns = 0 WHERE ino = 2",
