@@ -3,11 +3,8 @@
 use std::path::PathBuf;
 
 use crate::mounts::{Larder, Profile};
-use crate::workspace::Workspace;
+use crate::workspace::{EXTENSION, Workspace};
 use crate::{Outcome, process};
-
-/// Its manifest, from the root.
-const MANIFEST: &str = "crates/sql/Cargo.toml";
 
 /// Builds it as users run it.
 pub fn run() -> Outcome {
@@ -24,7 +21,7 @@ pub fn run() -> Outcome {
 /// Builds it; where it is.
 fn build(profile: Profile) -> Result<PathBuf, String> {
     let workspace = Workspace::load()?;
-    let manifest = workspace.root.join(MANIFEST).display().to_string();
+    let manifest = workspace.root.join(EXTENSION).display().to_string();
     // Beside the workspace's own: what is the same is built once.
     let target = workspace.target.display().to_string();
     let mut arguments = vec!["build", "--locked", "--quiet", "--manifest-path", &manifest];
@@ -50,7 +47,7 @@ pub fn prepare_test() -> Result<Vec<String>, String> {
     let extension = build(Profile::Debug)?;
     let larder = Larder::build(Profile::Debug)?;
     let workspace = Workspace::load()?;
-    let manifest = workspace.root.join(MANIFEST);
+    let manifest = workspace.root.join(EXTENSION);
     Ok(vec![
         format!("LARDER={}", larder.path().display()),
         format!("LARDER_EXTENSION={}", extension.display()),

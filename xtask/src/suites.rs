@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use crate::process;
+use crate::workspace::EXTENSION;
 use crate::{Outcome, Tally, bank, extension, install, kill9, posix, tidy};
 
 /// Kills in the test run; `cargo xtask kill9` does more.
@@ -32,7 +33,9 @@ pub fn run() -> Outcome {
     ];
     sum.add(suite("tidy", || check(tidy::run())));
     sum.add(suite("format", || {
-        check(process::run("cargo", &["fmt", "--all", "--check"]))
+        let extension = ["fmt", "--check", "--manifest-path", EXTENSION];
+        let all = process::run("cargo", &["fmt", "--all", "--check"]);
+        check(all.and_then(|()| process::run("cargo", &extension)))
     }));
     sum.add(suite("lints", || check(process::run("cargo", &clippy))));
     sum.add(suite("tests", || {

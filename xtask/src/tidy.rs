@@ -17,7 +17,7 @@ use crate::workspace::{Source, Workspace};
 
 /// Runs all checks and prints what they find.
 pub fn run() -> Outcome {
-    let workspace = Workspace::load()?;
+    let workspace = Workspace::load_all()?;
     let found = findings(&workspace)?;
     for finding in &found {
         println!("tidy: {finding}");

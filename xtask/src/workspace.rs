@@ -96,19 +96,35 @@ impl Source {
     }
 }
 
+/// The manifest of the SQLite extension, from the root.
+pub const EXTENSION: &str = "crates/sql/Cargo.toml";
+
+fn ask(options: &[&str]) -> Result<Value, String> {
+    let arguments = [&["metadata", "--no-deps", "--format-version", "1"], options].concat();
+    let json = process::output("cargo", &arguments)?;
+    serde_json::from_str(&json).map_err(|error| format!("cargo metadata: {error}"))
+}
+
 impl Workspace {
     /// Asks cargo.
     pub fn load() -> Result<Workspace, String> {
-        let json = process::output("cargo", &["metadata", "--no-deps", "--format-version", "1"])?;
-        let metadata: Value =
-            serde_json::from_str(&json).map_err(|error| format!("cargo metadata: {error}"))?;
-        let packages = list(&metadata["packages"]).iter().map(package).collect();
+        let metadata = ask(&[])?;
         let path = |key: &str| PathBuf::from(text(&metadata[key]));
         Ok(Workspace {
             root: path("workspace_root"),
             target: path("target_directory"),
-            packages,
+            packages: list(&metadata["packages"]).iter().map(package).collect(),
         })
+    }
+
+    /// The same with the package that is a workspace of its own ([`EXTENSION`]).
+    pub fn load_all() -> Result<Workspace, String> {
+        let mut workspace = Workspace::load()?;
+        let manifest = workspace.root.join(EXTENSION).display().to_string();
+        let metadata = ask(&["--manifest-path", &manifest])?;
+        let packages = list(&metadata["packages"]);
+        workspace.packages.extend(packages.iter().map(package));
+        Ok(workspace)
     }
 
     /// All `.rs` files below the package's directory.

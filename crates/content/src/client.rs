@@ -15,7 +15,8 @@
 //! # Invariants
 //! * `CLIENT-5` What could not be written is not committed: after such a failure every commit of that
 //!   transaction is refused.
-//! * `CLIENT-6` A statement sees no file that it writes itself (as `CONTENT-8`).
+//! * `CLIENT-6` A statement sees no file that it writes itself (as `CONTENT-8`); but of a SELECT outside of a
+//!   transaction each call of `write_content` is a commit.
 //!
 //! # Concurrency
 //! All of it runs on the thread that uses the client's connection. What runs nested in it calls back here:

@@ -1,7 +1,6 @@
 //! The order of the transactions of one process that want to change something.
 
-use crate::engine::lock;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The transactions of this process that want to change something: one at a time, in order.
 #[derive(Default)]
@@ -19,7 +18,7 @@ struct Tickets {
 impl Writers {
     /// Waits for its turn among them; ends with [`Writers::leave`].
     pub(crate) fn enter(&self) {
-        let mut tickets = lock(&self.state);
+        let mut tickets = self.lock();
         let mine = tickets.next;
         tickets.next += 1;
         while tickets.serving != mine {
@@ -31,7 +30,7 @@ impl Writers {
     }
 
     pub(crate) fn leave(&self) {
-        let mut tickets = lock(&self.state);
+        let mut tickets = self.lock();
         tickets.serving += 1;
         if tickets.serving < tickets.next {
             self.changed.notify_all();
@@ -40,7 +39,11 @@ impl Writers {
 
     /// Whether somebody waits for the one who is served.
     pub(crate) fn has_waiters(&self) -> bool {
-        let tickets = lock(&self.state);
+        let tickets = self.lock();
         tickets.next > tickets.serving + 1
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tickets> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! `LARDER` names the `larder` command, and `LARDER_EXTENSION` the built library: `cargo xtask test` sets both.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -89,7 +90,7 @@ fn told(output: Output) -> String {
     // The shell tells of a connection that does not close, and ends well.
     assert!(
         output.status.success() && output.stderr.is_empty(),
-        "{output:?}"
+        "CLIENT-2: {output:?}"
     );
     String::from_utf8(output.stdout).unwrap()
 }
@@ -128,13 +129,15 @@ fn the_shell_writes_files_in_its_own_transactions() {
          SELECT write_content('/c', zeroblob(500000)); COMMIT; \
          BEGIN; SELECT write_content('/d', 'D'); SELECT write_content('/a', 'other'); ROLLBACK; \
          INSERT INTO n SELECT '/x' || value, write_content('/x' || value, 'v') FROM json_each('[1,2]'); \
+         BEGIN; SELECT write_content('/a', 'AA'), CAST(content('/a') AS TEXT); COMMIT; \
          SELECT path, size FROM files('/*'); SELECT p, b FROM n",
     );
     assert_eq!(
         said,
-        "3\nAAA\n3\nBBB\n1\n500000\n1\n5\n/a|3\n/alone|3\n/c|500000\n/x1|1\n/x2|1\n/a|3\n/x1|1\n/x2|1\n"
+        "3\nAAA\n3\nBBB\n1\n500000\n1\n5\n2|AAA\n/a|2\n/alone|3\n/c|500000\n/x1|1\n/x2|1\n/a|3\n/x1|1\n/x2|1\n",
+        "CLIENT-1, CLIENT-6"
     );
-    assert_eq!(place.larder(&["cat", "t.larder:/a"]), "AAA");
+    assert_eq!(place.larder(&["cat", "t.larder:/a"]), "AA");
     assert_eq!(place.larder(&["cat", "t.larder:/alone"]), "one");
     place.check();
 }
@@ -162,6 +165,73 @@ fn a_killed_client_leaves_nothing_of_its_transaction() {
     assert_eq!(place.larder(&["cat", "t.larder:/kept"]), "kept");
     assert_eq!(place.shell("SELECT path FROM files('/*')"), "/kept\n");
     place.check();
+}
+
+#[test]
+fn a_transaction_reads_its_moment_whatever_others_do() {
+    let place = Place::new("moment");
+    write(&place.0.join("old"), &[1; 3_000_000]);
+    write(&place.0.join("new"), &[2; 3_000_000]);
+    place.larder(&["cp", "old", "t.larder:/f"]);
+    let mut child = place
+        .python(
+            "db.execute('BEGIN')\n\
+             old = b'\\x01' * 3000000\n\
+             assert db.execute(\"SELECT content('/f')\").fetchone()[0] == old\n\
+             print('read', flush=True)\nsys.stdin.readline()\n\
+             assert db.execute(\"SELECT content('/f')\").fetchone()[0] == old, 'CLIENT-4'\n\
+             db.execute('COMMIT')\n\
+             assert db.execute(\"SELECT content('/f')\").fetchone()[0] is None\n\
+             print('done')\n",
+        )
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "read\n");
+    // Its place would be given to these, if it were free.
+    for number in 0..4 {
+        place.larder(&["cp", "new", "t.larder:/f"]);
+        place.larder(&["cp", "new", &format!("t.larder:/other{number}")]);
+    }
+    place.larder(&["rm", "t.larder:/f"]);
+    place.larder(&["cp", "new", "t.larder:/other4"]);
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    line.clear();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "done\n", "CLIENT-4");
+    assert!(child.wait().unwrap().success());
+    place.check();
+}
+
+#[test]
+fn what_has_no_room_is_not_committed() {
+    let place = Place::new("full");
+    place.larder(&["init", "small.larder", "--capacity", "64M"]);
+    let output = place.run(
+        "sqlite3",
+        &[
+            "small.larder/catalog.db",
+            ".load ./larder",
+            "CREATE TABLE n(x); BEGIN; INSERT INTO n VALUES (1); \
+             SELECT write_content('/big', randomblob(200000000)); COMMIT",
+        ],
+    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success()
+            && said.contains("the database is full")
+            && said.contains("ROLLBACK"),
+        "CLIENT-5: {output:?}"
+    );
+    let left = "SELECT count(*), content('/big') IS NULL FROM n";
+    let left = ["small.larder/catalog.db", ".load ./larder", left];
+    assert_eq!(told(place.run("sqlite3", &left)), "0|1\n", "CLIENT-5");
+    let check = place.larder(&["check", "small.larder", "--read"]);
+    assert!(check.starts_with("clean"), "{check}");
 }
 
 #[test]
@@ -263,7 +333,7 @@ fn clients_and_sessions_write_side_by_side_and_none_fails() {
                     ".timeout 30000",
                     "INSERT INTO plain VALUES (1)",
                 ];
-                told(place.run("sqlite3", &plain));
+                told(place.run("sqlite3", &plain)); // CLIENT-3
             }
         });
         scope.spawn(|| {
@@ -288,7 +358,7 @@ fn clients_and_sessions_write_side_by_side_and_none_fails() {
         "SELECT count(*) FROM log WHERE bytes <> 9000 OR content(path) IS NULL OR length(content(path)) <> 9000; \
          SELECT (SELECT count(*) FROM files('/py*')) = (SELECT count(*) FROM log)",
     );
-    assert_eq!(said, "0\n1\n");
+    assert_eq!(said, "0\n1\n", "CLIENT-3");
     // The mount shows what the client wrote.
     assert_eq!(std::fs::read(mountpoint.join("py0")).unwrap(), [b'x'; 9000]);
     place.larder(&["umount", "mnt"]);

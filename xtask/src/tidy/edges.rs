@@ -3,9 +3,10 @@
 use crate::workspace::Package;
 
 /// The edges of the house. Dependencies run strictly down.
-const EDGES: [(&str, &[&str]); 11] = [
+const EDGES: [(&str, &[&str]); 12] = [
     ("larder-cli", &["larder", "larder-fuse", "larder-lab"]),
     ("larder-lab", &["larder"]),
+    ("larder-sql", &["larder"]),
     ("larder-fuse", &["larder", "larder-fuse-protocol"]),
     ("larder-fuse-protocol", &[]),
     ("larder", &["larder-object"]),
