@@ -71,10 +71,10 @@ mod write_path;
 
 pub use defrag::CompactStep;
 pub use edit::CAPABILITY_XATTR;
-pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
+pub use engine::{Clock, Engine, EngineOptions, InitOptions, gather_bytes_default, process_owner};
 pub use error::{Error, ErrorKind, Result};
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
-pub use larder_catalog::{Conflict, SCHEMA_VERSION};
+pub use larder_catalog::{Conflict, SCHEMA_VERSION, Tuning};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_catalog::{
     FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlStatement, VALUE_BYTES_MAX,
