@@ -9,6 +9,7 @@ mod crash;
 mod demo_import;
 mod install;
 mod kill9;
+mod lab_docs;
 mod mounts;
 mod posix;
 mod process;
@@ -48,6 +49,7 @@ usage: cargo xtask VERB
   bank [--seconds N] [--seed S]      processes move documents and rows in transactions and are killed
   posix [SUITE…] [--quick]           programs that know nothing of Larder judge the mount
   demo-import DIR                    copy a tree in, compare, remount, compare, ask SQL
+  lab-docs [--tiny] [RUN…]           redraw the papers' figures in docs/lab (half an hour)
   bench [VERB] [--quick] [--write docs/performance.md]
                                      measure beside other systems (`bench help` lists the verbs)";
 
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         [bench::SERVE_PASSTHROUGH, directory, mountpoint] => {
             bench::serve_passthrough(directory, mountpoint)
         }
+        ["lab-docs", ref rest @ ..] => lab_docs::parse_and_run(rest),
         ["help" | "--help" | "-h"] | [] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

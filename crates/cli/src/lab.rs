@@ -277,6 +277,7 @@ fn request_of(args: &LabRunArgs) -> larder_lab::error::Result<Request> {
     set(&mut request.writers, &args.writers);
     request.is_size_known |= args.known_size;
     request.is_warm |= args.warm;
+    request.is_layout_only |= args.layout_only;
     request.is_forced |= args.force;
     request.group = args.group.unwrap_or(request.group);
     request.reads_max = args.reads.unwrap_or(request.reads_max);

@@ -84,6 +84,9 @@ pub(crate) struct LabRunArgs {
     /// Directory for the images of volumes, gone at the end [default: the directory of the run]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) work: Option<PathBuf>,
+    /// Record nothing that tells of time: for volumes in memory (--work /dev/shm), which have no device to be slow
+    #[arg(long)]
+    pub(crate) layout_only: bool,
     /// Also where the volume is too small for the objects
     #[arg(long)]
     pub(crate) force: bool,

@@ -28,22 +28,26 @@ const TINY: [&str; 15] = [
 ];
 
 fn tiny(out: &str) -> Vec<String> {
-    let given = TINY.iter().chain(&["--out", out]);
+    let more = ["--out", out];
+    let given = TINY.iter().chain(&more);
     given.map(ToString::to_string).collect()
 }
 
 fn has_volumes(place: &Place) -> bool {
-    let list = place.json(&["lab", "list"]);
-    let ext4 = list["backends"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|one| one["backend"] == "ext4");
-    let works = ext4.unwrap()["works"] == true;
+    let ext4 = state_of(place, "ext4");
+    let works = ext4["works"] == true;
     if !works {
-        eprintln!("not tested: volumes: {}", ext4.unwrap()["reason"]);
+        eprintln!("not tested: volumes: {}", ext4["reason"]);
     }
     works
+}
+
+/// What `lab list` says of a backend.
+fn state_of(place: &Place, backend: &str) -> Value {
+    let list = place.json(&["lab", "list"]);
+    let found = list["backends"].as_array().unwrap();
+    let state = found.iter().find(|one| one["backend"] == backend);
+    state.unwrap().clone()
 }
 
 /// Failed, and the last of its lines names the cause and a remedy.
@@ -107,10 +111,10 @@ fn bad_input_is_told_with_its_remedy() {
     assert!(!place.path("r/run.json").exists());
     let absent = "postgres:host=/nonexistent user=nobody";
     assert_told(
-        &run(&["--backends", absent, "--volume", "64M"]),
+        &run(&["--backends", absent, "--volume", "64M", "--objects", "4K"]),
         "no PostgreSQL answers",
     );
-    let offered = run(&["--backends", absent, "--volume", "64M"]).stderr;
+    let offered = run(&["--backends", absent, "--volume", "64M", "--objects", "4K"]).stderr;
     assert!(
         offered.contains("'postgres', which runs a private server")
             && offered.contains("'postgres:DIR'"),
@@ -166,9 +170,7 @@ fn volumes_that_cannot_be_are_told() {
             "cannot work on a volume of 30 MiB; take --volume 32M or larger",
         ),
     ] {
-        let list = place.json(&["lab", "list"]);
-        let found = list["backends"].as_array().unwrap();
-        let state = found.iter().find(|one| one["backend"] == backend).unwrap();
+        let state = state_of(&place, backend);
         if state["works"] != true {
             // Then that is what is said.
             let reason = state["reason"].as_str().unwrap();
