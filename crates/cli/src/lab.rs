@@ -81,7 +81,7 @@ fn measure_for_advice(
         deadline: Some(deadline),
         ..circumstances(directory)?
     };
-    let name = request.experiment.name();
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
     match measure(request, &circumstances, &mut |_, _| Ok(())) {
         Ok(summary) => {
             if summary.left_out > 0 {

@@ -18,7 +18,7 @@ use crate::results::Record;
 use crate::statistics::{self, Estimate};
 use larder::Tuning;
 use settings::ObjectSizes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An answer to a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,7 +139,7 @@ fn row_or_file(
         .map(|size| size.pairs.len())
         .min()
         .unwrap_or_default();
-    let (row, other) = (system_name(row), system_name(other));
+    let (row, other) = (short_name(row, used), short_name(other, used));
     let question = format!("{said}: {row} or {other}?");
     let ground = format!("age {age}, {range}, {rounds} rounds");
     let sure = |answer: String| {
@@ -189,6 +189,19 @@ fn row_or_file(
         },
         word,
     )
+}
+
+/// What people call a system, without its place where all that are compared have the same.
+fn short_name(backend: &str, used: &Selection<'_>) -> String {
+    let all = used.backends();
+    let places: BTreeSet<&str> = all
+        .iter()
+        .filter_map(|name| Some(name.split_once(':')?.1))
+        .collect();
+    match backend.split_once(':') {
+        Some((kind, _)) if places.len() == 1 => system_name(kind),
+        _ => system_name(backend),
+    }
 }
 
 /// From which occupancy on objects fragment, on the largest volume.

@@ -210,7 +210,7 @@ fn a_run_is_reported_compared_and_advised_from() {
     assert!(
         questions
             .iter()
-            .any(|one| one["question"] == "writing: SQLite in . or files in .?"),
+            .any(|one| one["question"] == "writing: SQLite or files?"),
         "{advice}"
     );
     assert_eq!(advice["applied"], Value::Null);

@@ -33,20 +33,17 @@ pub fn plan(place: &Path) -> Result<Vec<Part>> {
         request.backends = specs(names)?;
         request.objects = objects.to_vec();
         request.volumes = vec![volume_bytes];
-        request.occupancies = vec![0.1];
+        request.occupancies = vec![0.05];
         request.reads_max = 300;
         request.rounds = 4;
         Ok(request)
     };
     let stores = ["sqlite", "dir", "larder"].map(in_place);
-    let mut rows = sizes(
-        &trials(&in_place("larder")),
-        &[256, 512, KIB, 2 * KIB],
-        16 * MIB,
-    )?;
+    let mut rows = sizes(&trials(&in_place("larder")), &[512, KIB, 2 * KIB], 16 * MIB)?;
     // Few and exact: the threshold is in between.
     rows.sizes = vec![Sizes::Constant];
     rows.occupancies = vec![0.01];
+    rows.ages = vec![0.0];
     rows.is_warm = false;
     let small = sizes(&stores, &[4 * KIB, 16 * KIB], 16 * MIB)?;
     let large = sizes(&stores, &[64 * KIB, 256 * KIB, MIB], 128 * MIB)?;
