@@ -12,7 +12,7 @@ use larder_object::format::{Extent, FileKind, Ino, Name, NameError, StoreId};
 use larder_object::{
     AlignedBuf, CheckReport, CompactStep, DefragObject, DefragOptions, DefragReport, Engine,
     EngineOptions, Error, ErrorKind, FragReport, Gauges, InitOptions, Result, SegmentMap,
-    ShrinkReport, SpaceReport, StatsReport, StoreRow, Tuning,
+    ShrinkReport, SpaceReport, StatsReport, StoreRow,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -634,17 +634,6 @@ impl Database {
     /// Bytes that the background may move now: a part of what this session has written.
     pub fn compact_credit_bytes(&self) -> u64 {
         self.shared.engine.compact_credit_bytes()
-    }
-
-    /// What was chosen for the database in place of the engine's defaults.
-    pub fn tuning(&self) -> Result<Tuning> {
-        self.shared.engine.tuning()
-    }
-
-    /// Chooses for the database, durably; what is out of bounds is refused. Sessions that are open, this one too, go on as
-    /// they are; whoever opens it later obeys.
-    pub fn set_tuning(&self, tuning: &Tuning) -> Result<()> {
-        self.whole()?.set_tuning(tuning)
     }
 
     /// Proves that catalog and segments agree; with `read_content` also reads every block.

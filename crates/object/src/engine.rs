@@ -4,19 +4,20 @@ use crate::cache::NodeCache;
 use crate::commit_lock::CommitLock;
 use crate::defrag::Compactor;
 use crate::group::Group;
-use crate::host::{memory_pages, random_id, system_clock};
+use crate::host::{random_id, system_clock};
 use crate::node::Node;
 use crate::overlay::PatchBook;
 use crate::pins::Pins;
 use crate::room::Room;
 use crate::session::Session;
 use crate::transaction::{Private, Writers};
+use crate::tuning;
 use crate::turn::Turn;
 use crate::workspace::Workspace;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, StoreRow, Tuning};
+use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, StoreRow};
 use larder_segment::{FileStorage, Segment, Storage};
-use larder_space::format::limits::{BLOCK_BYTES, CAPACITY_BYTES_MIN, INLINE_BYTES_MAX};
+use larder_space::format::limits::{BLOCK_BYTES, CAPACITY_BYTES_MIN};
 use larder_space::format::{CommitSeq, SegmentIndex, StoreId};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ pub struct EngineOptions {
     /// A group of changes is committed at most this long after its first one.
     pub commit_interval: Duration,
     /// Dirty content kept in memory at most, bytes; then writers wait. 0: what the database asks for
-    /// ([`Tuning`]), else [`gather_bytes_default`].
+    /// ([`crate::Tuning`]), else [`crate::gather_bytes_default`].
     pub dirty_bytes_max: u64,
     /// A segment grows to so many bytes; then the next one begins. Default: 4 TiB, what every
     /// filesystem can hold in one file.
@@ -161,12 +162,6 @@ const NO_STORES: &str = "stores cannot be changed in a long transaction; do that
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// How much content a session gathers in memory unless something else is chosen, bytes: 2 % of the memory of the
-/// machine, at least 64 MiB.
-pub fn gather_bytes_default() -> u64 {
-    (rustix::param::page_size() as u64 * memory_pages() / 50).max(64 << 20)
 }
 
 /// The user and group that run this process.
@@ -300,12 +295,8 @@ impl Engine {
             path: path.to_owned(),
             workspace,
             turn,
-            dirty_bytes_max: match (options.dirty_bytes_max, info.tuning.gather_bytes_max) {
-                (0, None) => gather_bytes_default(),
-                (0, Some(chosen)) => chosen,
-                (bytes, _) => bytes,
-            },
-            inline_bytes_max: info.tuning.inline_bytes_max.unwrap_or(INLINE_BYTES_MAX),
+            dirty_bytes_max: tuning::gather_bytes(options.dirty_bytes_max, &info.tuning),
+            inline_bytes_max: tuning::inline_bytes_max(&info.tuning),
             catalog,
             storage,
             info,
@@ -581,18 +572,6 @@ impl Engine {
     /// Registers an observer of foreign changes.
     pub fn on_foreign_change(&self, observer: Box<dyn Fn() + Send + Sync>) {
         lock(&self.observers).push(observer);
-    }
-
-    /// What was chosen for the database in place of the engine's defaults, as of now.
-    pub fn tuning(&self) -> Result<Tuning> {
-        Ok(self.catalog.info()?.tuning)
-    }
-
-    /// Chooses for the database. Sessions that are open, this one too, stay as they are.
-    pub fn set_tuning(&self, tuning: &Tuning) -> Result<()> {
-        self.require_parent("a long transaction cannot tune the database; do that outside of it")?;
-        let _edit = self.edit()?;
-        Ok(self.catalog.set_tuning(tuning)?)
     }
 
     // ---- stores -----------------------------------------------------------------------------

@@ -64,6 +64,7 @@ mod stats;
 mod survey;
 mod transaction;
 mod transactions;
+mod tuning;
 mod turn;
 mod whole;
 mod workspace;
@@ -71,7 +72,7 @@ mod write_path;
 
 pub use defrag::CompactStep;
 pub use edit::CAPABILITY_XATTR;
-pub use engine::{Clock, Engine, EngineOptions, InitOptions, gather_bytes_default, process_owner};
+pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
 pub use error::{Error, ErrorKind, Result};
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{Conflict, SCHEMA_VERSION, Tuning};
@@ -94,3 +95,4 @@ pub use transactions::{
     TransactionInfo, TransactionOutcome, TransactionOwner, abort_transaction, begin_transaction,
     commit_transaction, list_transactions,
 };
+pub use tuning::gather_bytes_default;
