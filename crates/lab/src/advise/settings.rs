@@ -237,7 +237,9 @@ mod tests {
 
     #[test]
     fn the_gather_follows_the_objects_and_the_memory() {
-        let memory_bytes = 64 * gather_bytes_default();
+        // What is advised is whole MiB.
+        let more_bytes = gather_bytes_default().next_multiple_of(1 << 20);
+        let memory_bytes = 64 * more_bytes;
         let gather = |p99_bytes| {
             let objects = ObjectSizes {
                 count: 5,
@@ -247,10 +249,7 @@ mod tests {
             advised(trial(1.0, 1), Some(objects)).0.gather_bytes_max
         };
         assert_eq!(gather(100), None);
-        assert_eq!(
-            gather(gather_bytes_default()),
-            Some(4 * gather_bytes_default())
-        );
+        assert_eq!(gather(more_bytes), Some(4 * more_bytes));
         assert_eq!(gather(u64::MAX / 8), Some(memory_bytes / 8));
         let many = (1..=1000).collect();
         let sizes = ObjectSizes::of(many, memory_bytes).unwrap();
