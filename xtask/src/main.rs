@@ -10,6 +10,7 @@ mod demo_import;
 mod extension;
 mod install;
 mod kill9;
+mod lab_docs;
 mod mounts;
 mod posix;
 mod process;
@@ -50,6 +51,7 @@ usage: cargo xtask VERB
   posix [SUITE…] [--quick]           programs that know nothing of Larder judge the mount
   extension  build the SQLite extension, and say where it lies
   demo-import DIR                    copy a tree in, compare, remount, compare, ask SQL
+  lab-docs [--tiny] [RUN…]           redraw the papers' figures in docs/lab (half an hour)
   bench [VERB] [--quick] [--write docs/performance.md]
                                      measure beside other systems (`bench help` lists the verbs)";
 
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         [bench::SERVE_PASSTHROUGH, directory, mountpoint] => {
             bench::serve_passthrough(directory, mountpoint)
         }
+        ["lab-docs", ref rest @ ..] => lab_docs::parse_and_run(rest),
         ["help" | "--help" | "-h"] | [] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

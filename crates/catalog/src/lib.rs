@@ -82,6 +82,7 @@ mod statements;
 mod stores;
 mod survey;
 mod transaction;
+mod tuning;
 mod user_sql;
 mod workspace;
 
@@ -100,6 +101,7 @@ pub use rows::{
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use sql::{SqlRow, SqlValue, is_complete};
+pub use tuning::Tuning;
 pub use user_sql::{SqlControl, SqlStatement};
 pub use workspace::{Conflict, GRANTS, INO_RANGE, InoRange, Merged, TransactionRow};
 

@@ -6,7 +6,7 @@ use crate::error::{At, CatalogError, Result};
 use crate::meta::find_meta;
 use crate::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
 use crate::statements::StoreSql;
-use crate::{Catalog, schema};
+use crate::{Catalog, schema, tuning};
 use larder_format::{CommitSeq, Ino, Name, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -26,6 +26,7 @@ impl Catalog {
                 created_ns: find_meta(reader, "created_ns")?,
                 commit_seq: CommitSeq(find_meta(reader, "commit_seq")? as u64),
                 retired_bytes_total: find_meta(reader, "retired_bytes_total")? as u64,
+                tuning: tuning::read(reader)?,
             })
         })
     }

@@ -1,5 +1,6 @@
 //! What the catalog's tables hold, as plain data.
 
+use crate::tuning::Tuning;
 use larder_format::{CommitSeq, Extent, FileKind, Ino, Name, SegmentIndex, SessionId, StoreId};
 
 /// One row of a store table: the attributes of an inode. Times are nanoseconds since 1970 (UTC).
@@ -147,6 +148,8 @@ pub struct DatabaseInfo {
     pub commit_seq: CommitSeq,
     /// Bytes of content ever retired; storage age = this ÷ live bytes ([BLOB]).
     pub retired_bytes_total: u64,
+    /// What was chosen in place of the engine's defaults.
+    pub tuning: Tuning,
 }
 
 /// A row of the log of patches: the newest content of some blocks of one object.

@@ -574,9 +574,7 @@ pub(crate) struct CompletionsArgs {
 
 mod lab;
 
-pub(crate) use lab::{
-    LabAdviseArgs, LabCompareArgs, LabExperiment, LabReportArgs, LabRunArgs, LabVerb,
-};
+pub(crate) use lab::{LabAdviseArgs, LabCompareArgs, LabReportArgs, LabRunArgs, LabVerb};
 
 #[cfg(test)]
 mod tests {

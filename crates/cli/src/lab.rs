@@ -2,6 +2,7 @@
 //!
 //! Flags become a request, events become lines and a bar. Everything that measures is in `larder_lab`.
 
+mod advise;
 mod analysis;
 
 use crate::args::{LabRunArgs, LabVerb};
@@ -18,7 +19,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 /// Exit code of a command that SIGINT would have ended (128 + 2), as shells show it.
 const EXIT_INTERRUPTED: u8 = 130;
@@ -30,7 +31,7 @@ pub(crate) fn lab(verb: &LabVerb, out: &mut Output) -> Result<()> {
         LabVerb::List(_) => list(out),
         LabVerb::Report(args) => analysis::report(args, out),
         LabVerb::Compare(args) => analysis::compare(args, out),
-        LabVerb::Advise(args) => analysis::advise(args, out, &measure_for_advice),
+        LabVerb::Advise(args) => advise::advise(args, out, &measure_for_advice),
     }
 }
 
@@ -40,10 +41,8 @@ fn run(args: &LabRunArgs, out: &mut Output) -> Result<()> {
     let directory = args.out.clone().unwrap_or_else(|| PathBuf::from(name));
     let circumstances = Circumstances {
         work: args.work.clone().unwrap_or_else(|| directory.clone()),
-        out: directory,
-        program: this_program()?,
-        started: show_time(now_ns()),
-        command: command_line(),
+        deadline: None,
+        ..circumstances(&directory)?
     };
     let is_json = out.is_json();
     let summary = measure(
@@ -58,24 +57,44 @@ fn run(args: &LabRunArgs, out: &mut Output) -> Result<()> {
     tell_end(&summary, &circumstances.out, out)
 }
 
-/// Measures for `larder lab advise`: the results in `directory`, images and places in `place`. What cannot be made
-/// here is said.
-fn measure_for_advice(request: &Request, directory: &Path, place: &Path) -> Result<()> {
-    let circumstances = Circumstances {
-        work: place.to_owned(),
+fn circumstances(directory: &Path) -> Result<Circumstances> {
+    Ok(Circumstances {
         out: directory.to_owned(),
+        work: directory.to_owned(),
         program: this_program()?,
         started: show_time(now_ns()),
         command: command_line(),
+        deadline: None,
+    })
+}
+
+/// Measures for `larder lab advise` until `deadline`: the results in `directory`, images and places in `place`. What cannot
+/// be made here, and what there was no time for, is said.
+fn measure_for_advice(
+    request: &Request,
+    directory: &Path,
+    place: &Path,
+    deadline: Instant,
+) -> Result<()> {
+    let circumstances = Circumstances {
+        work: place.to_owned(),
+        deadline: Some(deadline),
+        ..circumstances(directory)?
     };
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
     match measure(request, &circumstances, &mut |_, _| Ok(())) {
-        Ok(_) => Ok(()),
+        Ok(summary) => {
+            if summary.left_out > 0 {
+                warn(&format!(
+                    "{name}: {} of {} cases were left out for lack of time; the same command goes on with them, --time gives more",
+                    summary.left_out,
+                    summary.left_out + summary.measured + summary.resumed
+                ));
+            }
+            Ok(())
+        }
         Err(Ended::Measuring(error)) if error.kind == Kind::Cannot => {
-            warn(&format!(
-                "{} is not measured: {}",
-                request.experiment.name(),
-                error.text
-            ));
+            warn(&format!("{name} is not measured: {}", error.text));
             Ok(())
         }
         Err(ended) => Err(failure_of(ended)),
@@ -230,7 +249,7 @@ fn list(out: &mut Output) -> Result<()> {
 }
 
 fn request_of(args: &LabRunArgs) -> larder_lab::error::Result<Request> {
-    let mut request = Request::new(args.experiment.into())?;
+    let mut request = Request::new(args.experiment)?;
     if !args.backends.is_empty() {
         request.backends = args
             .backends
@@ -258,6 +277,7 @@ fn request_of(args: &LabRunArgs) -> larder_lab::error::Result<Request> {
     set(&mut request.writers, &args.writers);
     request.is_size_known |= args.known_size;
     request.is_warm |= args.warm;
+    request.is_layout_only |= args.layout_only;
     request.is_forced |= args.force;
     request.group = args.group.unwrap_or(request.group);
     request.reads_max = args.reads.unwrap_or(request.reads_max);
@@ -276,22 +296,6 @@ fn request_of(args: &LabRunArgs) -> larder_lab::error::Result<Request> {
 fn set<T: Clone>(target: &mut Vec<T>, given: &[T]) {
     if !given.is_empty() {
         *target = given.to_vec();
-    }
-}
-
-impl From<crate::args::LabExperiment> for Experiment {
-    fn from(experiment: crate::args::LabExperiment) -> Experiment {
-        use crate::args::LabExperiment;
-        match experiment {
-            LabExperiment::Age => Experiment::Age,
-            LabExperiment::BreakEven => Experiment::BreakEven,
-            LabExperiment::Volume => Experiment::Volume,
-            LabExperiment::WriteSize => Experiment::WriteSize,
-            LabExperiment::Dbfs => Experiment::Dbfs,
-            LabExperiment::Cluster => Experiment::Cluster,
-            LabExperiment::Git => Experiment::Git,
-            LabExperiment::Trace => Experiment::Trace,
-        }
     }
 }
 

@@ -6,19 +6,42 @@ use crate::error::{Failure, Result};
 use crate::output::{Align, Output, Table};
 use crate::units::{percent, show_size};
 use indicatif::{ProgressBar, ProgressStyle};
-use larder::{CheckReport, FragReport, SpaceReport};
+use larder::limits::INLINE_BYTES_MAX;
+use larder::{CheckReport, FragReport, SpaceReport, Tuning, gather_bytes_default};
 use serde_json::{Value, json};
 
 /// `larder df`.
 pub(crate) fn df(args: &DfArgs, out: &mut Output) -> Result<()> {
-    let report = with_database(&args.db, "df", |database| Ok(database.space()?))?;
+    let (report, tuning) = with_database(&args.db, "df", |database| {
+        Ok((database.space()?, database.tuning()?))
+    })?;
     if out.is_json() {
-        return out.document(&space_json(&report));
+        return out.document(&space_json(&report, &tuning));
     }
-    print_pairs(out, &space_pairs(&report))
+    let mut pairs = space_pairs(&report);
+    pairs.extend(tuning_pairs(&tuning));
+    print_pairs(out, &pairs)
 }
 
-fn space_json(report: &SpaceReport) -> Value {
+/// What the database asks of the engine, or what the engine does if it asks for nothing.
+pub(crate) fn tuning_pairs(tuning: &Tuning) -> [(&'static str, String); 2] {
+    let said = |chosen: Option<u64>, default: u64| match chosen {
+        Some(bytes) => format!("{} (set for this database)", show_size(bytes)),
+        None => format!("{} (default)", show_size(default)),
+    };
+    [
+        (
+            "inline",
+            format!("up to {}", said(tuning.inline_bytes_max, INLINE_BYTES_MAX)),
+        ),
+        (
+            "gather",
+            said(tuning.gather_bytes_max, gather_bytes_default()),
+        ),
+    ]
+}
+
+fn space_json(report: &SpaceReport, tuning: &Tuning) -> Value {
     json!({
         "capacity_bytes": report.capacity_bytes,
         "segment_bytes": report.segment_bytes,
@@ -28,6 +51,8 @@ fn space_json(report: &SpaceReport) -> Value {
         "available_bytes": report.available_bytes,
         "catalog_bytes": report.catalog_bytes,
         "inode_count": report.inode_count,
+        "inline_bytes_max": tuning.inline_bytes_max.unwrap_or(INLINE_BYTES_MAX),
+        "gather_bytes_max": tuning.gather_bytes_max.unwrap_or_else(gather_bytes_default),
     })
 }
 

@@ -60,7 +60,7 @@ pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
     Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, MapCell, Result,
     Savepoint, SegmentMap, ShrinkReport, SizeClass, SpaceReport, SqlRow, SqlValue, StatsReport,
-    TransactionInfo, TransactionOutcome,
+    TransactionInfo, TransactionOutcome, Tuning, gather_bytes_default,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use path::split_path;

@@ -1,13 +1,24 @@
-//! The stores of an open database: creating, placing, finding them (`CONTENT-1`).
+//! The stores of an open database: creating, placing, finding them (`CONTENT-1`); what it asks of the engine.
 
 use crate::database::{Database, MountedStore, StoreInfo};
 use crate::provider::{ProviderFactory, StoreProvider};
 use crate::types::{Caller, NodeId};
 use larder_object::format::{Ino, Name, StoreId};
-use larder_object::{Engine, Error, ErrorKind, Result};
+use larder_object::{Engine, Error, ErrorKind, Result, Tuning};
 use std::sync::Arc;
 
 impl Database {
+    /// What was chosen for the database in place of the engine's defaults.
+    pub fn tuning(&self) -> Result<Tuning> {
+        self.shared.engine.tuning()
+    }
+
+    /// Chooses for the database, durably; what is out of bounds is refused. Sessions that are open, this one too, go on as
+    /// they are; whoever opens it later obeys.
+    pub fn set_tuning(&self, tuning: &Tuning) -> Result<()> {
+        self.whole()?.set_tuning(tuning)
+    }
+
     /// All stores, `main` first.
     pub fn stores(&self) -> Result<Vec<StoreInfo>> {
         self.reload_stores()?;

@@ -7,6 +7,10 @@ pub const AG_BLOCKS: u64 = 262_144;
 /// Content of at most this many bytes lives inline in the catalog ([DBFS] keeps small LOBs in the
 /// row too); measured crossover 1–2 KiB, see docs/performance.md.
 pub const INLINE_BYTES_MAX: u64 = 2048;
+/// Smallest gather that a database may ask for, bytes.
+pub const GATHER_BYTES_MIN: u64 = 1 << 20;
+/// Largest gather that a database may ask for, bytes.
+pub const GATHER_BYTES_MAX: u64 = 1 << 40;
 /// Logical blocks that one map page covers (8 MiB of content).
 pub const MAP_PAGE_BLOCKS: u64 = 2048;
 /// Most entries of one page of a list of pieces: its row stays inside a page of SQLite.

@@ -2,17 +2,23 @@
 //!
 //! Pure: from records of the experiments `break-even` and `volume` (or longer ones) to one paragraph and one
 //! table. What counts is the greatest storage age that was measured, because that is what a store comes to.
+//! [`plan`] has the requests that make such records in a few minutes, [`settings`] what Larder itself is told.
 //! *Harm* is at least a quarter more fragments per object than in the roomiest case.
 //!
 //! * `ADVICE-1` A threshold is given only where its interval excludes that there is none: both bounds of a break-even
 //!   size lie inside the measured range; the interval of a ratio excludes 1.
+
+pub mod plan;
+pub mod settings;
 
 use crate::break_even::{self, Bounds, BreakEven};
 use crate::data::{Data, Selection, is_row_store, system_name};
 use crate::figures::scale::{Unit, say, say_bytes};
 use crate::results::Record;
 use crate::statistics::{self, Estimate};
-use std::collections::BTreeMap;
+use larder::Tuning;
+use settings::ObjectSizes;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An answer to a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +40,8 @@ pub struct Advice {
     pub paragraph: String,
     /// Each question.
     pub answers: Vec<Answer>,
+    /// What a database should ask of the engine; default: nothing is beyond noise, or the engine's own choice is right.
+    pub tuning: Tuning,
 }
 
 /// So many times the fragments of the roomiest case are harm.
@@ -46,13 +54,14 @@ const SPEEDS: [(&str, &str); 3] = [
     ("write_mb_s", "writing"),
 ];
 
-/// What the records say.
-pub fn advise(data: &Data) -> Advice {
+/// What the records say, for objects whose sizes are `objects`.
+pub fn advise(data: &Data, objects: Option<&ObjectSizes>) -> Advice {
     let mut answers = Vec::new();
     let mut words = Vec::new();
     let used = data
         .all()
-        .filter(|record| matches!(&*record.experiment, "break-even" | "age"));
+        .filter(|record| matches!(&*record.experiment, "break-even" | "age"))
+        .filter(|record| !settings::is_trial(&record.backend));
     let (used, _) = used
         .word_if_any("sizes", "uniform")
         .narrow(&["object_bytes", "volume_bytes"]);
@@ -93,12 +102,18 @@ pub fn advise(data: &Data) -> Advice {
             answers.push(answer);
         }
     }
-    answers.extend(larder_settings());
+    let (settings, setting_words, tuning) = settings::settings(data, objects);
+    answers.extend(settings);
+    words.extend(setting_words);
     let paragraph = match words.is_empty() {
         true => "No threshold was found beyond noise: with these records, choose what is simplest. More rounds (--rounds 5) and a wider range of sizes tell more.".to_owned(),
         false => format!("On this machine, at storage age {oldest}: {}.", words.join("; ")),
     };
-    Advice { paragraph, answers }
+    Advice {
+        paragraph,
+        answers,
+        tuning,
+    }
 }
 
 type Told = (Answer, Option<String>);
@@ -124,7 +139,7 @@ fn row_or_file(
         .map(|size| size.pairs.len())
         .min()
         .unwrap_or_default();
-    let (row, other) = (system_name(row), system_name(other));
+    let (row, other) = (short_name(row, used), short_name(other, used));
     let question = format!("{said}: {row} or {other}?");
     let ground = format!("age {age}, {range}, {rounds} rounds");
     let sure = |answer: String| {
@@ -176,6 +191,19 @@ fn row_or_file(
     )
 }
 
+/// What people call a system, without its place where all that are compared have the same.
+fn short_name(backend: &str, used: &Selection<'_>) -> String {
+    let all = used.backends();
+    let places: BTreeSet<&str> = all
+        .iter()
+        .filter_map(|name| Some(name.split_once(':')?.1))
+        .collect();
+    match backend.split_once(':') {
+        Some((kind, _)) if places.len() == 1 => system_name(kind),
+        _ => system_name(backend),
+    }
+}
+
 /// From which occupancy on objects fragment, on the largest volume.
 fn too_full(of_system: &Selection<'_>, backend: &str, age: f64) -> Option<Told> {
     let volume = of_system.numbers("volume_bytes").into_iter().next_back()?;
@@ -190,49 +218,15 @@ fn too_full(of_system: &Selection<'_>, backend: &str, age: f64) -> Option<Told> 
         .iter()
         .skip(1)
         .map(|share| (*share, there.number("occupancy", *share)));
-    Some(match first_harm(of_system, &roomy, cases)? {
-        Harm::From(share, ratio) => {
-            let answer = format!(
-                "{} is too full: × {} fragments",
-                percent(share),
-                with_bounds(ratio)
-            );
-            let word = format!("fill {name} to less than {}", percent(share));
-            (
-                Answer {
-                    question,
-                    answer,
-                    ground,
-                    is_sure: true,
-                },
-                Some(word),
-            )
-        }
-        Harm::Nowhere(share) => {
-            let answer = format!("no harm up to {}", percent(share));
-            (
-                Answer {
-                    question,
-                    answer,
-                    ground,
-                    is_sure: true,
-                },
-                None,
-            )
-        }
-        Harm::Unknown => {
-            let answer = "no threshold beyond noise".to_owned();
-            (
-                Answer {
-                    question,
-                    answer,
-                    ground,
-                    is_sure: false,
-                },
-                None,
-            )
-        }
-    })
+    let from = |share, ratio: String| {
+        (
+            format!("{} is too full: × {ratio} fragments", percent(share)),
+            format!("fill {name} to less than {}", percent(share)),
+        )
+    };
+    let nowhere = |share| format!("no harm up to {}", percent(share));
+    let harm = first_harm(of_system, &roomy, cases)?;
+    Some(harm.told(question, ground, from, nowhere))
 }
 
 /// How many free objects are too few.
@@ -264,46 +258,16 @@ fn free_pool(data: &Data, of_system: &Selection<'_>, backend: &str, age: f64) ->
         .rev()
         .skip(1)
         .map(|(pool, cases)| (*pool as f64, with(cases)));
-    Some(match first_harm(of_system, &roomy, fewer)? {
-        Harm::From(pool, ratio) => {
-            let pool = say(pool, Unit::Plain);
-            let answer = format!("more than {pool}: there × {} fragments", with_bounds(ratio));
-            let word = format!("keep room for more than {pool} objects on {name}");
-            (
-                Answer {
-                    question,
-                    answer,
-                    ground,
-                    is_sure: true,
-                },
-                Some(word),
-            )
-        }
-        Harm::Nowhere(pool) => {
-            let answer = format!("{} are enough", say(pool, Unit::Plain));
-            (
-                Answer {
-                    question,
-                    answer,
-                    ground,
-                    is_sure: true,
-                },
-                None,
-            )
-        }
-        Harm::Unknown => {
-            let answer = "no threshold beyond noise".to_owned();
-            (
-                Answer {
-                    question,
-                    answer,
-                    ground,
-                    is_sure: false,
-                },
-                None,
-            )
-        }
-    })
+    let from = |pool, ratio: String| {
+        let pool = say(pool, Unit::Plain);
+        (
+            format!("more than {pool}: there × {ratio} fragments"),
+            format!("keep room for more than {pool} objects on {name}"),
+        )
+    };
+    let nowhere = |pool| format!("{} are enough", say(pool, Unit::Plain));
+    let harm = first_harm(of_system, &roomy, fewer)?;
+    Some(harm.told(question, ground, from, nowhere))
 }
 
 enum Harm {
@@ -313,6 +277,33 @@ enum Harm {
     Nowhere(f64),
     /// Noise hides it.
     Unknown,
+}
+
+impl Harm {
+    /// As an answer: `from` says where harm begins and the word for the paragraph, `nowhere` how far there is none.
+    fn told(
+        self,
+        question: String,
+        ground: String,
+        from: impl Fn(f64, String) -> (String, String),
+        nowhere: impl Fn(f64) -> String,
+    ) -> Told {
+        let (answer, word, is_sure) = match self {
+            Harm::From(at, ratio) => {
+                let (answer, word) = from(at, with_bounds(ratio));
+                (answer, Some(word), true)
+            }
+            Harm::Nowhere(at) => (nowhere(at), None, true),
+            Harm::Unknown => ("no threshold beyond noise".to_owned(), None, false),
+        };
+        let answer = Answer {
+            question,
+            answer,
+            ground,
+            is_sure,
+        };
+        (answer, word)
+    }
 }
 
 /// The first of `cases`, from roomy to tight, with harm beyond noise; nothing without cases.
@@ -348,42 +339,19 @@ fn with_bounds(ratio: Estimate) -> String {
     )
 }
 
-/// What Larder itself decides, and where.
-fn larder_settings() -> [Answer; 2] {
-    let engine = larder::OpenOptions::default().engine;
-    let inline = say_bytes(larder::limits::INLINE_BYTES_MAX as f64);
-    [
-        Answer {
-            question: "Larder: up to which size does it keep content in the row?".to_owned(),
-            answer: inline,
-            ground: "a constant of the format; no database can set it".to_owned(),
-            is_sure: false,
-        },
-        Answer {
-            question: "Larder: how much does it gather before it looks for space?".to_owned(),
-            answer: match engine.dirty_bytes_max {
-                0 => "64 MB or 2 % of memory, whichever is more".to_owned(),
-                bytes => say_bytes(bytes as f64),
-            },
-            ground: "chosen by each session; no database can set it".to_owned(),
-            is_sure: false,
-        },
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::results::{FORMAT, Header, Results};
     use crate::statistics::tests::Normal;
 
-    struct Maker {
-        run: Results,
+    pub(super) struct Maker {
+        pub(super) run: Results,
         normal: Normal,
     }
 
     impl Maker {
-        fn new(experiment: &str) -> Maker {
+        pub(super) fn new(experiment: &str) -> Maker {
             let header = Header {
                 format: FORMAT,
                 name: "a".to_owned(),
@@ -405,7 +373,7 @@ mod tests {
             }
         }
 
-        fn put(
+        pub(super) fn put(
             &mut self,
             backend: &str,
             case: &[(&str, f64)],
@@ -473,7 +441,7 @@ mod tests {
 
     #[test]
     fn thresholds_are_found() {
-        let advice = advise(&Data::new(vec![speeds(3, 0.05), volumes(3, 0.05)]));
+        let advice = advise(&Data::new(vec![speeds(3, 0.05), volumes(3, 0.05)]), None);
         for word in [
             "SQLite below 3",
             "fill ext4 to less than 90 %",
@@ -501,10 +469,10 @@ mod tests {
     #[test]
     fn noise_and_single_rounds_give_no_threshold() {
         for (rounds, noise) in [(1, 0.05), (2, 3.0)] {
-            let advice = advise(&Data::new(vec![
-                speeds(rounds, noise),
-                volumes(rounds, noise),
-            ]));
+            let advice = advise(
+                &Data::new(vec![speeds(rounds, noise), volumes(rounds, noise)]),
+                None,
+            );
             // ADVICE-1
             assert!(
                 advice.paragraph.starts_with("No threshold"),
@@ -514,7 +482,7 @@ mod tests {
             assert!(advice.answers.iter().all(|answer| !answer.is_sure));
         }
         assert!(
-            advise(&Data::new(vec![]))
+            advise(&Data::new(vec![]), None)
                 .paragraph
                 .starts_with("No threshold")
         );

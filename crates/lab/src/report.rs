@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! DIR/report.html      the page: styles and drawings are inside
+//! DIR/figures.md       the same figures and sentences for a document in Markdown
 //! DIR/records.csv      all records
 //! DIR/figures/ID.svg   each figure that has records
 //! DIR/figures/ID.png   the same as a picture
@@ -96,6 +97,7 @@ pub fn write(runs: Vec<results::Results>, to: &Path) -> Result<Written, Error> {
         put(folder.join(format!("{id}.png")), &picture)?;
         drawn.push(id);
     }
+    put(to.join("figures.md"), markdown(&figures).as_bytes())?;
     let page = put(to.join("report.html"), html(&data, &figures).as_bytes())?;
     Ok(Written {
         page,
@@ -156,6 +158,31 @@ pub fn html(data: &Data, figures: &[Figure]) -> String {
          <link rel=\"icon\" href=\"data:,\"/><title>How storage ages here</title>\
          <style>{STYLE}{dark}</style></head><body>{body}</body></html>\n"
     )
+}
+
+/// Each figure with its three sentences.
+fn markdown(figures: &[Figure]) -> String {
+    let mut text = "# How storage ages here: the figures\n".to_owned();
+    for figure in figures {
+        let paper = figure.paper;
+        text += &format!("\n## {}\n\n{}\n", paper.title, paper.source);
+        if !figure.is_drawn() {
+            text += &format!("\nNot measured: `{}` would.\n", paper.command);
+            continue;
+        }
+        let there = match figure.is_of_paper {
+            true => "The paper found",
+            false => "What it is",
+        };
+        text += &format!(
+            "\n![{}](figures/{}.svg)\n\n* **{there}:** {}\n* **Here:** {}\n* **Why they differ:** {}\n",
+            paper.title, paper.id, paper.found, figure.here, paper.differs
+        );
+        if !figure.shown.is_empty() {
+            text += &format!("* **Shown:** {}.\n", figure.shown.join(", "));
+        }
+    }
+    text
 }
 
 fn age_count(figures: &[Figure]) -> usize {

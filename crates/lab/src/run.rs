@@ -9,6 +9,7 @@
 mod machine;
 pub mod request;
 
+use crate::backend::spec::System;
 use crate::backend::{Ground, Site, Spec, Subject};
 use crate::error::{Error, Kind, Result, Said};
 use crate::measure::device::load_average;
@@ -16,11 +17,13 @@ use crate::pattern::Pattern;
 use crate::results::{self, Appender, Header, Record};
 use crate::sizes::Random;
 use crate::workload::{Figure, Work};
+pub use machine::memory_bytes;
 pub use request::{Case, Experiment, Request, Workload};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The last record of a case (`RUN-1`).
 const END: &str = "case_seconds";
@@ -38,6 +41,9 @@ pub struct Circumstances {
     pub started: String,
     /// The command line that repeats it.
     pub command: String,
+    /// When to stop taking up further cases; `None`: when all are measured. A case that is expected to end later, as the
+    /// same case of an earlier round did, is not begun.
+    pub deadline: Option<Instant>,
 }
 
 /// What somebody who watches is told.
@@ -82,6 +88,8 @@ pub struct Summary {
     pub measured: usize,
     /// Cases measured before.
     pub resumed: usize,
+    /// Cases for which the time was too short.
+    pub left_out: usize,
 }
 
 /// Measures what `request` asks for. [`Kind::Stopped`] when `stop` becomes true; the same call goes on later.
@@ -96,7 +104,12 @@ pub fn run(
     let mut header = header(request, circumstances)?;
     let mut backends = Vec::new();
     for spec in &request.backends {
-        match site.check(spec) {
+        let mut wanted = spec.clone();
+        if request.experiment == Experiment::Cluster {
+            // It names filesystems; PostgreSQL works on them.
+            wanted.system = System::Postgres;
+        }
+        match site.check_on(&wanted, &request.volumes) {
             Ok(()) => backends.push(spec.clone()),
             Err(error) if error.kind == Kind::Cannot => {
                 on_event(Event::Cannot {
@@ -130,10 +143,22 @@ pub fn run(
         });
     }
     let mut before: f64 = cases.iter().filter(|case| is_done(case)).map(weight).sum();
+    let mut seconds: HashMap<(&str, &BTreeMap<String, String>), f64> = HashMap::new();
     for (index, case) in cases.iter().enumerate() {
         if is_done(case) {
             continue;
         }
+        let same_case = (case.spec.name.as_str(), &case.parameters);
+        let expected = seconds.get(&same_case).copied().unwrap_or_default();
+        let expected_end = Instant::now() + Duration::from_secs_f64(expected);
+        if circumstances
+            .deadline
+            .is_some_and(|deadline| expected_end > deadline)
+        {
+            summary.left_out += 1;
+            continue;
+        }
+        let started = Instant::now();
         let mut on_share = |share: f64| {
             on_event(Event::Progress {
                 case: index,
@@ -145,10 +170,13 @@ pub fn run(
         on_share(0.0);
         let records =
             measure(case, request.seed, &site, stop, &mut on_share).said(|| case.label())?;
+        let is_wanted = |record: &&Record| !(request.is_layout_only && is_of_time(&record.measure));
+        let records: Vec<Record> = records.iter().filter(is_wanted).cloned().collect();
         for record in &records {
             appender.append(record).map_err(said)?;
         }
         before += weight(case);
+        seconds.insert(same_case, started.elapsed().as_secs_f64());
         summary.measured += 1;
         on_event(Event::Measured {
             label: case.label(),
@@ -156,6 +184,18 @@ pub fn run(
         });
     }
     Ok(summary)
+}
+
+/// Whether a measure follows from how fast the device is. Modelled disks do not.
+fn is_of_time(measure: &str) -> bool {
+    let is_of = |what: &&str| measure.starts_with(what);
+    let is_speed = ["read_", "warm_read_", "write_", "delete_"]
+        .iter()
+        .any(is_of)
+        && ["_mb_s", "_ops_s", "_us"]
+            .iter()
+            .any(|unit| measure.ends_with(unit));
+    is_speed || measure == "upkeep_seconds" || measure == "seconds"
 }
 
 /// Measures one case.

@@ -41,7 +41,7 @@ pub enum FilesystemKind {
     Btrfs,
     /// NTFS, served by ntfs-3g.
     Ntfs,
-    /// FAT32.
+    /// FAT32, served by fusefat where the kernel has no vfat.
     Fat32,
 }
 
@@ -177,6 +177,45 @@ impl Filesystem {
             process::require("ntfs-3g", "ntfs-3g")?;
             return Ok(());
         }
+        if self.kernel_has_it()? {
+            return Ok(());
+        }
+        let kernel_name = self.kernel_name();
+        let no_kernel =
+            format!("the kernel of this machine has no {kernel_name}, and no module of that name");
+        match self.kind {
+            FilesystemKind::Fat32 => process::require("fusefat", "fusefat")
+                .map(drop)
+                .map_err(|error| Error::cannot(format!("{no_kernel}; {error}"))),
+            _ => Err(Error::cannot(no_kernel)),
+        }
+    }
+
+    /// Whether a volume of so many bytes can be made; if not, from which size on.
+    pub fn check_size(&self, bytes: u64) -> Result<()> {
+        const MIB: u64 = 1 << 20;
+        let least = match self.kind {
+            FilesystemKind::Ext2 | FilesystemKind::Ext3 | FilesystemKind::Ext4 => 8 * MIB,
+            // mkfs.xfs refuses less.
+            FilesystemKind::Xfs => 300 * MIB,
+            FilesystemKind::Btrfs => 114 * MIB,
+            FilesystemKind::Ntfs => 8 * MIB,
+            // With fewer clusters it is no FAT32; two tables beside them.
+            FilesystemKind::Fat32 => 65_600 * (self.block_bytes.unwrap_or(512) + 8),
+        };
+        if bytes >= least {
+            return Ok(());
+        }
+        Err(Error::cannot(format!(
+            "{} cannot be made on a volume of {} MiB; take --volume {}M or larger",
+            self.name(),
+            bytes >> 20,
+            least.div_ceil(MIB)
+        )))
+    }
+
+    /// Whether the kernel can mount it itself; tries to load its module.
+    fn kernel_has_it(&self) -> Result<bool> {
         let kernel_name = self.kernel_name();
         let is_known = || -> Result<bool> {
             let known = fs::read_to_string("/proc/filesystems")?;
@@ -185,15 +224,29 @@ impl Filesystem {
                 .any(|line| line.split_whitespace().last() == Some(kernel_name)))
         };
         if is_known()? {
-            return Ok(());
+            return Ok(true);
         }
-        let loaded = process::output("modprobe", &[OsStr::new(kernel_name)]);
-        if loaded.is_ok() && is_known()? {
-            return Ok(());
+        Ok(process::output("modprobe", &[OsStr::new(kernel_name)]).is_ok() && is_known()?)
+    }
+
+    /// The command that serves it on `device` at `mountpoint`, in the foreground; `None`: the kernel does.
+    fn server(&self, device: &Path, mountpoint: &Path) -> Result<Option<Command>> {
+        let (program, options) = match self.kind {
+            FilesystemKind::Ntfs => ("ntfs-3g", "no_detach,noatime,permissions"),
+            FilesystemKind::Fat32 if !self.kernel_has_it()? => ("fusefat", "rw+,allow_other"),
+            _ => return Ok(None),
+        };
+        let mut command = Command::new(process::require(program, program)?);
+        if program == "fusefat" {
+            command.arg("-f");
         }
-        Err(Error::cannot(format!(
-            "the kernel of this machine has no {kernel_name}, and no module of that name"
-        )))
+        command.arg("-o").arg(options).args([device, mountpoint]);
+        Ok(Some(command))
+    }
+
+    /// Whether files on it have owners and permissions of their own.
+    pub fn has_owners(&self) -> bool {
+        self.kind != FilesystemKind::Fat32
     }
 
     fn kernel_name(&self) -> &'static str {
@@ -274,6 +327,7 @@ impl Volume {
         mountpoint: &Path,
     ) -> Result<Volume> {
         filesystem.check()?;
+        filesystem.check_size(bytes)?;
         let explain = || format!("a volume in '{}'", directory.display());
         let image = tempfile::NamedTempFile::new_in(directory).said(explain)?;
         rustix::fs::fallocate(image.as_file(), FallocateFlags::empty(), 0, bytes)
@@ -345,13 +399,7 @@ impl Volume {
     }
 
     fn mount(&mut self) -> Result<()> {
-        let recipe = self.filesystem.recipe();
-        if self.filesystem.kind == FilesystemKind::Ntfs {
-            let mut command = Command::new(process::require("ntfs-3g", recipe.package)?);
-            command
-                .arg("-o")
-                .arg("no_detach,noatime,permissions")
-                .args([&self.device, &self.mountpoint]);
+        if let Some(command) = self.filesystem.server(&self.device, &self.mountpoint)? {
             let device_of = |path: &Path| fs::metadata(path).map(|found| found.dev());
             let before = device_of(&self.mountpoint)?;
             let mut server = Server::start(command, Signal::TERM)?;

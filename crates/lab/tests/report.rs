@@ -63,6 +63,9 @@ fn all_figures_are_drawn_and_written() {
         assert!(png.starts_with(b"\x89PNG") && png.len() > 10_000, "{id}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{id}");
     }
+    let text = fs::read_to_string(to.join("figures.md")).unwrap();
+    assert_eq!(text.matches("* **Here:** ").count(), written.drawn.len());
+    assert!(!text.contains("Not measured"), "{text}");
     assert!(!page.contains("NaN") && !page.contains("inf "));
     assert!(
         fs::read_to_string(to.join("records.csv"))

@@ -31,7 +31,7 @@ use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
     AttrMask, CatalogError, ChangeSet, CommitOutcome, ContentRow, InodeChange, InodeRow,
 };
-use larder_space::format::limits::{BLOCK_BYTES, INLINE_BYTES_MAX};
+use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent, FileKind, Ino, Name};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -403,7 +403,7 @@ impl Engine {
         if let Some(block) = content
             .gather
             .find(0)
-            .filter(|_| !has_pieces && size <= INLINE_BYTES_MAX && state.row.block_count == 0)
+            .filter(|_| !has_pieces && size <= self.inline_bytes_max && state.row.block_count == 0)
         {
             content.inline = Some(block[..size as usize].to_vec());
             content.inline_dirty = true;

@@ -4,13 +4,14 @@ use crate::cache::NodeCache;
 use crate::commit_lock::CommitLock;
 use crate::defrag::Compactor;
 use crate::group::Group;
-use crate::host::{memory_pages, random_id, system_clock};
+use crate::host::{random_id, system_clock};
 use crate::node::Node;
 use crate::overlay::PatchBook;
 use crate::pins::Pins;
 use crate::room::Room;
 use crate::session::Session;
 use crate::transaction::Private;
+use crate::tuning;
 use crate::turn::Turn;
 use crate::workspace::Workspace;
 use crate::writers::Writers;
@@ -44,7 +45,8 @@ pub struct EngineOptions {
     pub catalog_vfs: Option<String>,
     /// A group of changes is committed at most this long after its first one.
     pub commit_interval: Duration,
-    /// Dirty content kept in memory at most, bytes; then writers wait. 0: max(64 MiB, 2 % of RAM).
+    /// Dirty content kept in memory at most, bytes; then writers wait. 0: what the database asks for
+    /// ([`crate::Tuning`]), else [`crate::gather_bytes_default`].
     pub dirty_bytes_max: u64,
     /// A segment grows to so many bytes; then the next one begins. Default: 4 TiB, what every
     /// filesystem can hold in one file.
@@ -112,6 +114,8 @@ pub struct Engine {
     pub(crate) info: DatabaseInfo,
     pub(crate) options: EngineOptions,
     pub(crate) dirty_bytes_max: u64,
+    /// Content of at most this many bytes is inline.
+    pub(crate) inline_bytes_max: u64,
     pub(crate) turn: Turn,
     pub(crate) session: Arc<Session>,
     /// What an engine has that serves transactions beside another one.
@@ -300,10 +304,8 @@ impl Engine {
             path: path.to_owned(),
             workspace,
             turn,
-            dirty_bytes_max: match options.dirty_bytes_max {
-                0 => (rustix::param::page_size() as u64 * memory_pages() / 50).max(64 << 20),
-                bytes => bytes,
-            },
+            dirty_bytes_max: tuning::gather_bytes(options.dirty_bytes_max, &info.tuning),
+            inline_bytes_max: tuning::inline_bytes_max(&info.tuning),
             catalog,
             storage,
             info,

@@ -65,6 +65,7 @@ mod stats;
 mod survey;
 mod transaction;
 mod transactions;
+mod tuning;
 mod turn;
 mod whole;
 mod workspace;
@@ -77,7 +78,7 @@ pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
 pub use error::{Error, ErrorKind, Result};
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{ClientHandle, ClientLocks, ClientStatement, ClientWatch};
-pub use larder_catalog::{Conflict, SCHEMA_VERSION};
+pub use larder_catalog::{Conflict, SCHEMA_VERSION, Tuning};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_catalog::{
     FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlStatement, VALUE_BYTES_MAX,
@@ -97,3 +98,4 @@ pub use transactions::{
     TransactionInfo, TransactionOutcome, TransactionOwner, abort_transaction, begin_transaction,
     commit_transaction, list_transactions,
 };
+pub use tuning::gather_bytes_default;

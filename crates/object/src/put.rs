@@ -7,7 +7,7 @@ use crate::gather::Gather;
 use crate::namespace::Change;
 use crate::node::Node;
 use larder_space::Purpose;
-use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX, INLINE_BYTES_MAX};
+use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ impl Engine {
             return Err(too_large());
         }
         let mut gather = Gather::default();
-        let inline = (size_bytes <= INLINE_BYTES_MAX).then(|| bytes.to_vec());
+        let inline = (size_bytes <= self.inline_bytes_max).then(|| bytes.to_vec());
         if inline.is_none() {
             let Ok(_) = gather.write(0, bytes, |_, _| Ok::<(), Infallible>(()));
         }

@@ -5,7 +5,9 @@ mod analysis;
 pub(crate) use analysis::{LabAdviseArgs, LabCompareArgs, LabReportArgs};
 
 use crate::units::parse_size;
-use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand, ValueHint};
+use larder_lab::run::Experiment;
 use std::path::PathBuf;
 
 /// Measure how stores of objects age on this machine.
@@ -27,12 +29,13 @@ is left of them. The defaults take at most 3 minutes and 3 GB.
 BACKENDS: ext2 ext3 ext4 xfs btrfs ntfs fat32, also with a block: ext4-1k, ntfs-64k; sqlite, postgres, postgres-lo, larder,
 larder-mount on an ext4 volume, or sqlite@xfs; dir:PATH, mount:PATH, sqlite:PATH, postgres:PATH, larder:PATH in a directory
 that exists; postgres:URL, a server that runs.
-Options behind one: +bare (files without rows), +page=64k, +rollback (SQLite). 'larder lab list' says what works here.
+Options behind one: +bare (files without rows), +page=64k, +rollback (SQLite), +inline=512, +gather=64M (Larder). 'larder lab list' says what works here.
 
 Example: larder lab run age --objects 1M --volume 2G --backends larder,ext4,sqlite --ages 0,2,4 --out aging")]
 pub(crate) struct LabRunArgs {
     /// What to find out
-    pub(crate) experiment: LabExperiment,
+    #[arg(value_parser = experiments())]
+    pub(crate) experiment: Experiment,
     /// Systems to compare
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) backends: Vec<String>,
@@ -81,6 +84,9 @@ pub(crate) struct LabRunArgs {
     /// Directory for the images of volumes, gone at the end [default: the directory of the run]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) work: Option<PathBuf>,
+    /// Record nothing that tells of time: for volumes in memory (--work /dev/shm), which have no device to be slow
+    #[arg(long)]
+    pub(crate) layout_only: bool,
     /// Also where the volume is too small for the objects
     #[arg(long)]
     pub(crate) force: bool,
@@ -112,23 +118,11 @@ pub(crate) struct LabRunArgs {
 #[command(after_help = "Example: larder lab list")]
 pub(crate) struct LabListArgs {}
 
-/// The experiments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LabExperiment {
-    /// How stores age as objects are replaced
-    Age,
-    /// Below which size a row, above which a file or an extent
-    BreakEven,
-    /// How full is too full, and how large the volume must be
-    Volume,
-    /// What the size of write requests does
-    WriteSize,
-    /// File size and concurrency: write, read and remove, again and again
-    Dbfs,
-    /// PostgreSQL's transactions over filesystem and block size; name filesystems as backends
-    Cluster,
-    /// Aging by the history of a git repository
-    Git,
-    /// Aging by a trace of your own
-    Trace,
+/// The names of the experiments, each with its question.
+fn experiments() -> impl TypedValueParser<Value = Experiment> {
+    let named = Experiment::ALL.map(|one| PossibleValue::new(one.name()).help(one.question()));
+    PossibleValuesParser::new(named).try_map(|name| {
+        let found = Experiment::ALL.into_iter().find(|one| one.name() == name);
+        found.ok_or("there is no such experiment")
+    })
 }

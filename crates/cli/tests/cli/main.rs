@@ -3,6 +3,7 @@
 
 mod feed;
 mod files;
+mod lab;
 mod life;
 mod mount;
 mod rows;

@@ -10,6 +10,7 @@ use crate::backend::sqlite::Sqlite;
 use crate::error::{Error, Result, Said};
 use crate::measure::device::Counters;
 use crate::volume::{Filesystem, PrivateMounts, Volume};
+use larder::limits::CAPACITY_BYTES_MIN;
 use rustix::fs::Advice;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -18,6 +19,9 @@ use tempfile::TempDir;
 
 /// Bytes of the volume of logs. Sparse where the host can.
 const LOG_VOLUME_BYTES: u64 = 1 << 30;
+/// A volume that a Larder database lies on is at least so large, bytes: its catalog and its log want room beside the
+/// smallest capacity.
+const LARDER_VOLUME_BYTES_MIN: u64 = 2 * CAPACITY_BYTES_MIN;
 
 /// Where backends can be made.
 #[derive(Debug)]
@@ -57,6 +61,14 @@ impl Site {
             Cluster::check()?;
         }
         match &spec.place {
+            Where::Volume(filesystem)
+                if spec.system == System::Postgres && !filesystem.has_owners() =>
+            {
+                Err(Error::cannot(format!(
+                    "PostgreSQL wants owners and permissions of files, which {} does not have",
+                    filesystem.name()
+                )))
+            }
             Where::Volume(filesystem) => {
                 self.mounts()?;
                 filesystem.check()
@@ -68,6 +80,30 @@ impl Site {
                 path.display()
             ))),
         }
+    }
+
+    /// The same on volumes of `volume_bytes`, of which the smallest decides.
+    pub fn check_on(&self, spec: &Spec, volume_bytes: &[u64]) -> Result<()> {
+        self.check(spec)?;
+        let least = volume_bytes.iter().copied().min().unwrap_or_default();
+        let is_larder = matches!(spec.system, System::Larder | System::LarderMount);
+        let (place, floor) = match &spec.place {
+            Where::Volume(filesystem) => {
+                filesystem.check_size(least)?;
+                ("a volume", LARDER_VOLUME_BYTES_MIN)
+            }
+            // A capacity, then.
+            Where::Path(_) => ("a capacity", CAPACITY_BYTES_MIN),
+            Where::Server(_) => return Ok(()),
+        };
+        if is_larder && least < floor {
+            return Err(Error::cannot(format!(
+                "a Larder database cannot work on {place} of {} MiB; take --volume {}M or larger",
+                least >> 20,
+                floor >> 20
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -251,7 +287,7 @@ impl Subject {
             }),
             System::Larder => {
                 let capacity = (!ground.has_device()).then_some(volume_bytes);
-                Box::new(Larder::create(place, capacity)?)
+                Box::new(Larder::create(place, capacity, &spec.tuning)?)
             }
             System::LarderMount => Box::new(mounted(place, &site.program, spec)?),
         };

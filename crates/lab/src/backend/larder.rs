@@ -9,7 +9,9 @@ use crate::measure::holes::{self, Histogram};
 use crate::measure::layout::Layout;
 use crate::process::{self, Server};
 use larder::format::limits::BLOCK_BYTES;
-use larder::{AlignedBuf, Caller, CreateOptions, Database, Name, NodeId, OpenOptions, RenameMode};
+use larder::{
+    AlignedBuf, Caller, CreateOptions, Database, Name, NodeId, OpenOptions, RenameMode, Tuning,
+};
 use rustix::process::Signal;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -36,8 +38,8 @@ pub struct Larder {
 
 impl Larder {
     /// A new database; without a capacity it may take what the volume has.
-    pub fn create(place: &Place, capacity_bytes: Option<u64>) -> Result<Larder> {
-        let path = create_database(place, capacity_bytes)?;
+    pub fn create(place: &Place, capacity_bytes: Option<u64>, tuning: &Tuning) -> Result<Larder> {
+        let path = create_database(place, capacity_bytes, tuning)?;
         let mut larder = Larder {
             path,
             database: None,
@@ -54,7 +56,7 @@ impl Larder {
 }
 
 /// What was replaced is not kept: the others do not keep it either.
-fn create_database(place: &Place, capacity_bytes: Option<u64>) -> Result<PathBuf> {
+fn create_database(place: &Place, capacity_bytes: Option<u64>, tuning: &Tuning) -> Result<PathBuf> {
     let path = place.data.join("lab.larder");
     let options = CreateOptions {
         capacity_bytes,
@@ -62,6 +64,11 @@ fn create_database(place: &Place, capacity_bytes: Option<u64>) -> Result<PathBuf
         ..CreateOptions::default()
     };
     Database::create(&path, &options).said(|| "creating the Larder database".to_owned())?;
+    if *tuning != Tuning::default() {
+        let database = Database::open(&path, OpenOptions::default())?;
+        database.set_tuning(tuning)?;
+        database.close()?;
+    }
     Ok(path)
 }
 
@@ -175,7 +182,7 @@ pub struct Mounted {
 
 /// A new database on a volume, mounted, with files in it.
 pub fn mounted(place: &Place, program: &Path, spec: &Spec) -> Result<Mounted> {
-    let database = create_database(place, None)?;
+    let database = create_database(place, None, &spec.tuning)?;
     let mountpoint = place.mounts.join("larder");
     fs::create_dir_all(&mountpoint).said(|| mountpoint.display().to_string())?;
     let server = serve(program, &database, &mountpoint)?;

@@ -5,12 +5,13 @@
 //! sqlite  postgres  postgres-lo  larder  larder-mount      on an ext4 volume; on another with sqlite@xfs, larder@btrfs-4k
 //! dir:PATH  mount:PATH  sqlite:PATH  postgres:PATH  larder:PATH   in a place that exists
 //! postgres:URL  s3:URL                                     on a server that runs
-//! +OPTION behind any of them: +bare (files without rows), +page=64k, +rollback (SQLite)
+//! +OPTION behind any of them: +bare (files without rows), +page=64k, +rollback (SQLite), +inline=512, +gather=64M (Larder)
 //! ```
 
 use crate::backend::postgres::is_directory;
 use crate::error::{Error, Result};
 use crate::volume::Filesystem;
+use larder::Tuning;
 use std::path::PathBuf;
 
 /// What stores the objects.
@@ -60,6 +61,8 @@ pub struct Spec {
     pub is_rollback: bool,
     /// PostgreSQL's large objects in place of `bytea`.
     pub is_large_objects: bool,
+    /// What a Larder database asks of the engine.
+    pub tuning: Tuning,
 }
 
 /// What databases lie on, if nothing else is said.
@@ -144,12 +147,13 @@ impl Spec {
             page_bytes: None,
             is_rollback: false,
             is_large_objects: kind_of(whole) == "postgres-lo",
+            tuning: Tuning::default(),
         };
         for option in parts {
             spec.set(option).ok_or_else(|| {
                 Error::failed(format!(
                     "'{text}': '{option}' is no option of this backend; files have +bare, SQLite has +page=BYTES \
-                     (a power of two, 512 to 64k) and +rollback"
+                     (a power of two, 512 to 64k) and +rollback, Larder has +inline=BYTES (0 to 2k) and +gather=BYTES (1M or more)"
                 ))
             })?;
             spec.name = format!("{}+{option}", spec.name);
@@ -167,22 +171,39 @@ impl Spec {
 
     fn set(&mut self, option: &str) -> Option<()> {
         let has_files = matches!(self.system, System::Files | System::LarderMount);
+        let is_larder = matches!(self.system, System::Larder | System::LarderMount);
         match option.split_once('=') {
             None if option == "bare" && has_files => self.is_bare = true,
             None if option == "rollback" && self.system == System::Sqlite => {
                 self.is_rollback = true;
             }
             Some(("page", bytes)) if self.system == System::Sqlite => {
-                let digits = bytes.trim_end_matches(['k', 'K']);
-                let unit = if digits.len() < bytes.len() { 1024 } else { 1 };
-                let bytes = digits.parse::<u32>().ok()?.checked_mul(unit)?;
+                let bytes = u32::try_from(bytes_of(bytes)?).ok()?;
                 let is_possible = bytes.is_power_of_two() && (512..=65_536).contains(&bytes);
                 self.page_bytes = Some(is_possible.then_some(bytes)?);
+            }
+            Some((what @ ("inline" | "gather"), bytes)) if is_larder => {
+                let bytes = Some(bytes_of(bytes)?);
+                match what {
+                    "inline" => self.tuning.inline_bytes_max = bytes,
+                    _ => self.tuning.gather_bytes_max = bytes,
+                }
+                self.tuning.check().ok()?;
             }
             _ => return None,
         }
         Some(())
     }
+}
+
+/// `512`, `64k`, `8M`.
+fn bytes_of(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 1 << 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
 fn kind_of(whole: &str) -> &str {
@@ -207,7 +228,14 @@ mod tests {
         assert_eq!((spec.system, spec.is_bare), (System::Files, true));
         let spec = Spec::parse("dir:/srv/x").unwrap();
         assert_eq!(spec.place, Where::Path("/srv/x".into()));
+        let spec = Spec::parse("larder:/srv/x+inline=512+gather=8M").unwrap();
+        assert_eq!(
+            (spec.tuning.inline_bytes_max, spec.tuning.gather_bytes_max),
+            (Some(512), Some(8 << 20))
+        );
         for wrong in [
+            "larder+inline=4k",
+            "ext4+inline=512",
             "zfs",
             "",
             "dir:",

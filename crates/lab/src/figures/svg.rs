@@ -100,16 +100,7 @@ impl Svg {
             .map(|(x, y)| format!("{x:.1} {y:.1}"))
             .collect();
         let steps = steps.join("L");
-        let Ink { class, colour } = ink;
-        let (kind, fill) = if is_hollow {
-            ("h", "#ffffff")
-        } else {
-            ("f", colour)
-        };
-        let title = escape(title);
-        self.put(format_args!(
-            "<path d='M{steps}Z' class='{class} {kind}' fill='{fill}' stroke='{colour}' stroke-width='1.6'><title>{title}</title></path>"
-        ));
+        self.mark("path", format_args!("d='M{steps}Z'"), ink, is_hollow, title);
     }
 
     /// A disc, filled or hollow, with a text that appears under the pointer.
@@ -117,6 +108,18 @@ impl Svg {
         &mut self,
         (x, y): (f64, f64),
         radius: f64,
+        ink: Ink<'_>,
+        is_hollow: bool,
+        title: &str,
+    ) {
+        let geometry = format_args!("cx='{x:.1}' cy='{y:.1}' r='{radius}'");
+        self.mark("circle", geometry, ink, is_hollow, title);
+    }
+
+    fn mark(
+        &mut self,
+        element: &str,
+        geometry: std::fmt::Arguments<'_>,
         ink: Ink<'_>,
         is_hollow: bool,
         title: &str,
@@ -129,7 +132,7 @@ impl Svg {
         };
         let title = escape(title);
         self.put(format_args!(
-            "<circle cx='{x:.1}' cy='{y:.1}' r='{radius}' class='{class} {kind}' fill='{fill}' stroke='{colour}' stroke-width='1.6'><title>{title}</title></circle>"
+            "<{element} {geometry} class='{class} {kind}' fill='{fill}' stroke='{colour}' stroke-width='1.6'><title>{title}</title></{element}>"
         ));
     }
 

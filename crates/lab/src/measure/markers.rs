@@ -1,8 +1,8 @@
 //! Finding objects on a raw device by their markers, as \[FRAG\] does: files and BLOBs are measured alike.
 //!
 //! * `MARKER-1` Only markers of versions that live count; what is left of others on the device does not.
-//! * `MARKER-2` Where a live version has several copies of a marker (logs, content that was moved), the one that
-//!   continues the object counts.
+//! * `MARKER-2` Where a live version has several copies of a marker (logs, content that was moved), those count that
+//!   leave the object in the fewest parts: a copy in pieces in a log does not hide the whole one.
 //! * `MARKER-3` What a backend puts between the pages of an object on purpose does not part them ([`Pages`]).
 
 use crate::error::{Result, Said};
@@ -142,23 +142,49 @@ fn scan_file(
 /// The layout that the places of one object tell, ordered by sequence, and how many markers of it there are.
 fn assemble(places: &[Place], bytes: u64, pages: Pages) -> (Layout, u64) {
     let mut layout = Layout::default();
-    let mut count = 0;
+    let way = fewest_parts(places, pages);
     let mut last: Option<Place> = None;
-    for copies in places.chunk_by(|a, b| a.sequence == b.sequence) {
-        count += 1;
-        let continues = |place: &&Place| last.is_some_and(|last| follows(&last, place, pages));
-        // MARKER-2
-        let continued = copies.iter().find(continues);
-        let place = continued.unwrap_or(&copies[0]);
+    for place in &way {
         let from_bytes = u64::from(place.sequence) * MARKER_STEP_BYTES;
         let len_bytes = MARKER_STEP_BYTES.min(bytes - from_bytes);
-        match continued {
-            Some(place) => layout.extend_to(place.offset_bytes + len_bytes),
-            None => layout.push_apart(place.offset_bytes, len_bytes),
+        match last.is_some_and(|last| follows(&last, place, pages)) {
+            true => layout.extend_to(place.offset_bytes + len_bytes),
+            false => layout.push_apart(place.offset_bytes, len_bytes),
         }
         last = Some(*place);
     }
-    (layout, count)
+    (layout, way.len() as u64)
+}
+
+/// One place of each marker, so that the object has the fewest parts (`MARKER-2`). Cost: markers × copies².
+fn fewest_parts(places: &[Place], pages: Pages) -> Vec<Place> {
+    let markers: Vec<&[Place]> = places.chunk_by(|a, b| a.sequence == b.sequence).collect();
+    // For each copy of each marker: breaks on the best way up to it, and the copy of the marker before on that way.
+    let mut ways: Vec<Vec<(u64, usize)>> = Vec::with_capacity(markers.len());
+    for (index, copies) in markers.iter().enumerate() {
+        let way_to = |place: &Place| {
+            let before = index.checked_sub(1)?;
+            let from = ways[before].iter().zip(markers[before]).enumerate();
+            let breaks = from.map(|(at, ((breaks, _), last))| {
+                (breaks + u64::from(!follows(last, place, pages)), at)
+            });
+            breaks.min()
+        };
+        let of_marker = copies.iter().map(|place| way_to(place).unwrap_or_default());
+        ways.push(of_marker.collect());
+    }
+    let mut way = Vec::with_capacity(markers.len());
+    let ends = ways.last().into_iter().flatten().enumerate();
+    let mut at = ends
+        .min_by_key(|(_, (breaks, _))| *breaks)
+        .map(|(at, _)| at);
+    for (copies, ways) in markers.iter().zip(&ways).rev() {
+        let Some(copy) = at else { break };
+        way.push(copies[copy]);
+        at = Some(ways[copy].1);
+    }
+    way.reverse();
+    way
 }
 
 /// Whether `next` lies where what follows `last` without a gap lies (`MARKER-3`).
@@ -213,6 +239,33 @@ mod tests {
         layout.push(3, 16 << 10);
         layout.push(second, 24 << 10);
         assert_eq!(found.layouts, [layout, Layout::default()]);
+    }
+
+    #[test]
+    fn a_copy_in_pieces_does_not_hide_the_whole_one() {
+        let whole = content(0, 3, 8 * 1024);
+        // A log before the object has its pages of 4 KiB apart, and the first ones of another version.
+        let mut bytes = content(0, 2, 4096);
+        for page in whole.chunks(4096).rev() {
+            bytes.extend_from_slice(page);
+            bytes.extend_from_slice(&[0; 4096]);
+        }
+        bytes.extend_from_slice(&whole);
+        let wanted = [Some(Wanted {
+            version: 3,
+            bytes: whole.len() as u64,
+        })];
+        let found = scan_bytes(&bytes, &wanted, Pages::default());
+        // MARKER-2
+        assert_eq!(found.found_count, found.expected_count);
+        assert_eq!(found.layouts[0].fragments().len(), 1);
+        // Without the whole one, it is the log.
+        let found = scan_bytes(
+            &bytes[..bytes.len() - whole.len()],
+            &wanted,
+            Pages::default(),
+        );
+        assert_eq!(found.layouts[0].fragments().len(), 2);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What machine it is, for the header of a run.
 
-use crate::error::{Result, Said};
+use crate::error::{Error, Result, Said};
 use crate::process;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -53,6 +53,18 @@ pub fn describe(work: &Path) -> Result<BTreeMap<String, String>> {
         }
     }
     Ok(machine)
+}
+
+/// Memory of the machine, bytes.
+pub fn memory_bytes() -> Result<u64> {
+    let path = "/proc/meminfo";
+    let text = fs::read_to_string(path).said(|| path.to_owned())?;
+    let kib = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
+    let kib = kib.and_then(|kib| kib.parse::<u64>().ok());
+    kib.map(|kib| kib * 1024)
+        .ok_or_else(|| Error::failed(format!("{path} does not say how much memory there is")))
 }
 
 /// What the directory lies on: the longest mount point that leads there.

@@ -119,6 +119,8 @@ pub struct Request {
     pub rounds: u32,
     /// Of everything that is random.
     pub seed: u64,
+    /// Leave out what tells of time: for volumes in memory.
+    pub is_layout_only: bool,
     /// Also where the volume is too small for the objects.
     pub is_forced: bool,
     /// `dbfs`: how often all is written, read and removed.
@@ -164,6 +166,7 @@ impl Request {
             is_warm: false,
             rounds: 1,
             seed: 1,
+            is_layout_only: false,
             is_forced: false,
             cycles: 2,
             transactions: 50,
@@ -279,6 +282,7 @@ impl Request {
             ("reads", self.reads_max.to_string()),
             ("warm", self.is_warm.to_string()),
             ("rounds", self.rounds.to_string()),
+            ("layout-only", self.is_layout_only.to_string()),
             ("force", self.is_forced.to_string()),
             ("cycles", self.cycles.to_string()),
             ("transactions", self.transactions.to_string()),

@@ -406,6 +406,7 @@ fn request(directory: &TempDir) -> (Request, Circumstances) {
         program: "larder".into(),
         started: "2026-01-01T00:00:00Z".to_owned(),
         command: "larder lab run age".to_owned(),
+        deadline: None,
     };
     (request, circumstances)
 }

@@ -1,5 +1,6 @@
 //! The verbs of `larder lab` that look at runs.
 
+use crate::units::parse_time;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
@@ -42,19 +43,32 @@ pub(crate) struct LabCompareArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Measures in PLACE for a few minutes: SQLite, files and Larder side by side in a directory that is removed again, and,
-as root, volumes that become full. Of a database, the directory that it lies in is measured; the database itself is not
-touched. With --from, nothing is measured.
+as root, volumes that become full. Of a database, the directory that it lies in is measured; the database itself is read
+for the sizes of its files, and only changed by --apply. With --from, nothing is measured.
+
+--apply writes up to which size the database keeps content in rows, and how much its sessions gather in memory, where
+that is beyond noise ('larder df' shows both). Sessions that are open obey when they are opened again.
 
 Example: larder lab advise /srv
+Example: larder lab advise photos.larder --apply
 Example: larder lab advise --from lab-break-even --from lab-volume")]
 pub(crate) struct LabAdviseArgs {
     /// A directory, or a database, on the device to measure
-    #[arg(value_name = "PLACE", value_hint = ValueHint::DirPath, required_unless_present = "from", conflicts_with = "from")]
+    #[arg(value_name = "PLACE", value_hint = ValueHint::DirPath, required_unless_present = "from")]
     pub(crate) place: Option<PathBuf>,
-    /// Advise from this run; may be given several times
+    /// Advise from this run in place of measuring; may be given several times
     #[arg(long, value_name = "RUN", value_hint = ValueHint::DirPath)]
     pub(crate) from: Vec<PathBuf>,
     /// Directory for what is measured; the same command goes on there [default: lab-advise]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "from")]
     pub(crate) out: Option<PathBuf>,
+    /// How long to measure, at most; what then is under way is finished
+    #[arg(long, value_name = "TIME", default_value = "3m", value_parser = parse_time)]
+    pub(crate) time: i64,
+    /// Write the settings for Larder to the database PLACE
+    #[arg(long, requires = "place")]
+    pub(crate) apply: bool,
+    /// Only take back what --apply wrote to the database PLACE
+    #[arg(long, requires = "place", conflicts_with_all = ["apply", "from", "out"])]
+    pub(crate) reset: bool,
 }
