@@ -369,6 +369,7 @@ pub(crate) fn watch_stores(txn: &Connection) -> Result<()> {
             "CREATE TRIGGER IF NOT EXISTS \"larder_feed_{name}\" AFTER UPDATE ON \"{name}\" \
              WHEN (SELECT open FROM larder_gate) IS NOT 1 \
                AND NOT (NEW.ctime_ns IS NOT OLD.ctime_ns AND {attributes}) \
+               AND NEW.since_seq IS OLD.since_seq \
              BEGIN \
                INSERT INTO larder_change (at_ns, op, tbl, row_key) \
                VALUES ({NOW}, iif({attributes}, 'columns', 'attributes'), '{name}', NEW.ino); \
@@ -377,6 +378,11 @@ pub(crate) fn watch_stores(txn: &Connection) -> Result<()> {
         .at(&name)?;
     }
     Ok(())
+}
+
+/// Ends what [`watch_stores`] began for one store.
+pub(crate) fn drop_watch(txn: &Connection, name: &str) -> Result<()> {
+    drop_trigger(txn, &format!("larder_feed_{name}"))
 }
 
 /// A table that can be watched.

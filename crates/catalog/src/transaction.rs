@@ -18,7 +18,10 @@
 //! `CATALOG-9` stands in the crate's header.
 
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
+use crate::history::{Keeper, newest_moment};
+use crate::meta::{find_meta, set_gate};
 use crate::{Catalog, Writer, lock};
+use larder_format::CommitSeq;
 use rusqlite::{Connection, ffi};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -145,6 +148,12 @@ impl Catalog {
     pub fn commit_transaction(&self) -> Result<()> {
         let mut writer = lock(&self.writer);
         require_open(&writer.connection)?;
+        if let Some(now_ns) = lock(&self.moment_ns).take()
+            && let Err(error) = note_moment(&writer.connection, now_ns)
+        {
+            end(&mut writer)?;
+            return Err(error);
+        }
         match execute(&writer.connection, "COMMIT") {
             Ok(()) => {
                 writer.stage = Stage::Idle;
@@ -160,6 +169,7 @@ impl Catalog {
 
     /// Rolls the transaction back, if there is one.
     pub fn roll_back(&self) -> Result<()> {
+        *lock(&self.moment_ns) = None;
         end(&mut lock(&self.writer))
     }
 
@@ -203,6 +213,19 @@ impl Catalog {
             }),
         }
     }
+}
+
+/// The steps of a transaction have one moment, unless all were taken back. With triggers off or the gate closed:
+/// a transaction of its own in what its owner began.
+fn note_moment(connection: &Connection, now_ns: i64) -> Result<()> {
+    let seq = CommitSeq(find_meta(connection, "commit_seq")? as u64);
+    let newest = newest_moment(connection)?.map_or(0, |(seq, _)| seq.0);
+    if seq.0 <= newest {
+        return Ok(());
+    }
+    set_gate(connection, true)?;
+    Keeper::begin(connection, seq, now_ns)?.end(connection)?;
+    set_gate(connection, false)
 }
 
 fn end(writer: &mut Writer) -> Result<()> {

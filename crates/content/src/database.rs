@@ -23,8 +23,8 @@ use std::sync::{Arc, RwLock};
 pub struct CreateOptions {
     /// Bytes of content it may hold, ≥ 16 MiB; `None`: what the filesystem has.
     pub capacity_bytes: Option<u64>,
-    /// How long superseded content stays readable, nanoseconds; `None`: one hour. Recorded; the
-    /// time machine that uses it comes with a later version.
+    /// How long what was superseded stays readable, nanoseconds, as long as there is space; `None`: one hour; 0: not
+    /// at all.
     pub retention_ns: Option<i64>,
     /// Mode, owner and group of the root directory; `None`: 0755 and this process's.
     pub root: Option<(u32, Caller)>,

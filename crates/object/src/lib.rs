@@ -42,6 +42,8 @@ mod feed;
 mod fragments;
 mod gather;
 mod group;
+mod history;
+mod homes;
 mod host;
 mod listing;
 mod logged;
@@ -49,6 +51,7 @@ mod map;
 mod namespace;
 mod node;
 mod overlay;
+mod past;
 mod patch;
 mod pieced;
 mod pieces;
@@ -74,7 +77,7 @@ pub use edit::CAPABILITY_XATTR;
 pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
 pub use error::{Error, ErrorKind, Result};
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
-pub use larder_catalog::{Conflict, SCHEMA_VERSION};
+pub use larder_catalog::{Conflict, Moment, SCHEMA_VERSION, SnapshotRow};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_catalog::{
     FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlStatement, VALUE_BYTES_MAX,

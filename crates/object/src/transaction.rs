@@ -135,6 +135,7 @@ impl Engine {
     /// serves any number of transactions. In an SQL session (`is_shell`) the user may change the connection.
     pub fn open_private(host: &Arc<Engine>, is_shell: bool) -> Result<Arc<Engine>> {
         host.check_running()?;
+        host.require_present()?;
         let options = crate::EngineOptions {
             has_background: false,
             ..host.options.clone()

@@ -35,6 +35,12 @@ impl ContentTree {
         }
     }
 
+    /// What it is on.
+    #[allow(dead_code)] // Not every test that has this module.
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
     /// Lets all handles go and closes the database.
     pub fn close(self) -> Result<()> {
         drop(self.handles);
