@@ -352,11 +352,7 @@ fn remove_pieces(
     owner: StoreId,
     ino: larder_format::Ino,
 ) -> Result<()> {
-    keeper.keep(
-        txn,
-        history::KEEP_PIECES,
-        params![owner.0, signed(ino.0)],
-    )?;
+    keeper.keep(txn, history::KEEP_PIECES, params![owner.0, signed(ino.0)])?;
     txn.prepare_cached("DELETE FROM larder_piece WHERE store = ?1 AND ino = ?2")
         .and_then(|mut remove| remove.execute(params![owner.0, signed(ino.0)]))
         .at("larder_piece")

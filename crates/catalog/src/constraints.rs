@@ -7,8 +7,8 @@
 use crate::changes::{ChangeSet, InodeChange};
 use crate::codec::signed;
 use crate::commit::apply_inodes;
-use crate::history::Keeper;
 use crate::error::{At, CatalogError, Result};
+use crate::history::Keeper;
 use crate::read::rows;
 use crate::transaction::{Stage, as_trial};
 use crate::{Catalog, Writer};

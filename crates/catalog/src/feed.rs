@@ -380,9 +380,14 @@ pub(crate) fn watch_stores(txn: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Ends what [`watch_stores`] began for one store.
-pub(crate) fn drop_watch(txn: &Connection, name: &str) -> Result<()> {
-    drop_trigger(txn, &format!("larder_feed_{name}"))
+/// The same after an upgrade: what tells of the rows may have to know of a new column.
+pub(crate) fn watch_stores_anew(txn: &Connection) -> Result<()> {
+    for (trigger, _) in watches(txn)? {
+        if trigger.starts_with("larder_feed_") {
+            drop_trigger(txn, &trigger)?;
+        }
+    }
+    watch_stores(txn)
 }
 
 /// A table that can be watched.

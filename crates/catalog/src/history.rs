@@ -28,25 +28,21 @@ use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::meta::find_meta;
-use crate::read::{row_limit, rows};
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
 const TABLE: &str = "larder_history";
 
 /// Keeps one page of a list of pieces: `store`, `ino`, `page`.
-pub(crate) const KEEP_PIECE: &str =
-    "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) \
+pub(crate) const KEEP_PIECE: &str = "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) \
      SELECT ?1, 'piece', store, ino, page, since_seq, entries FROM larder_piece \
      WHERE store = ?2 AND ino = ?3 AND page = ?4 AND since_seq < ?1";
 /// The same for the whole list: `store`, `ino`.
-pub(crate) const KEEP_PIECES: &str =
-    "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) \
+pub(crate) const KEEP_PIECES: &str = "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) \
      SELECT ?1, 'piece', store, ino, page, since_seq, entries FROM larder_piece \
      WHERE store = ?2 AND ino = ?3 AND since_seq < ?1";
 /// Keeps the patches of an object up to a commit: `store`, `ino`, the commit.
-pub(crate) const KEEP_PATCHES: &str =
-    "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value, extra) \
+pub(crate) const KEEP_PATCHES: &str = "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value, extra) \
      SELECT ?1, 'patch', store, ino, id, seq, bytes, blocks FROM larder_patch \
      WHERE store = ?2 AND ino = ?3 AND seq <= ?4 AND seq < ?1 ORDER BY id";
 
@@ -344,23 +340,23 @@ impl Catalog {
     /// their row, for `check`.
     pub fn superseded_maps(&self, after: i64, limit: usize) -> Result<Vec<SupersededMap>> {
         self.read(|reader| {
-            rows(
-                reader,
-                "SELECT id, store, ino, key, value, until_seq FROM larder_history \
-                 WHERE what = 'map' AND id > ?1 ORDER BY id LIMIT ?2",
-                params![after, row_limit(limit)],
-                |row| {
-                    Ok(SupersededMap {
-                        row: row.get(0)?,
-                        store: StoreId(row.get(1)?),
-                        ino: Ino(unsigned(row, 2)?),
-                        page: unsigned(row, 3)?,
-                        runs: row.get(4)?,
-                        until: CommitSeq(unsigned(row, 5)?),
-                    })
-                },
-            )
-            .at(TABLE)
+            let row = |row: &rusqlite::Row<'_>| {
+                Ok(SupersededMap {
+                    row: row.get(0)?,
+                    store: StoreId(row.get(1)?),
+                    ino: Ino(unsigned(row, 2)?),
+                    page: unsigned(row, 3)?,
+                    runs: row.get(4)?,
+                    until: CommitSeq(unsigned(row, 5)?),
+                })
+            };
+            reader
+                .prepare_cached(
+                    "SELECT id, store, ino, key, value, until_seq FROM larder_history \
+                     WHERE what = 'map' AND id > ?1 ORDER BY id LIMIT ?2",
+                )
+                .and_then(|mut list| list.query_map(params![after, limit as i64], row)?.collect())
+                .at(TABLE)
         })
     }
 
@@ -490,7 +486,11 @@ pub(crate) fn shown_time(at_ns: i64) -> String {
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted_month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     format!(
         "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",

@@ -3,7 +3,7 @@
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::guards::Guards;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
-use crate::{Catalog, Writer, codec, log_vfs, meta, stores};
+use crate::{Catalog, Writer, codec, feed, log_vfs, meta, stores};
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
@@ -155,7 +155,7 @@ pub(crate) fn open_within(
             "LOG-3"
         );
     }
-    schema::upgrade(&connection, STEPS)?;
+    schema::upgrade(&connection, STEPS, feed::watch_stores_anew)?;
     configure(&connection)?;
     if purpose == Purpose::Past {
         connection

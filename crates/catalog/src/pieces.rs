@@ -69,7 +69,10 @@ impl Catalog {
         let owner = sql.table_store;
         let key = params![owner.0, signed(ino.0), signed(from_page), row_limit(limit)];
         self.read(|reader| {
-            rows(reader, &sql.piece_pages, key, |row| Ok((unsigned(row, 0)?, row.get(1)?))).at(TABLE)
+            rows(reader, &sql.piece_pages, key, |row| {
+                Ok((unsigned(row, 0)?, row.get(1)?))
+            })
+            .at(TABLE)
         })
     }
 }

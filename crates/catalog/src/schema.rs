@@ -1,8 +1,6 @@
 //! The schema: its version, the steps that lead to it, and the tables of a store.
 
 use crate::error::{At, CatalogError, Result};
-use crate::feed::{self, drop_watch};
-use crate::read::rows;
 use crate::statements::StoreSql;
 use larder_format::StoreId;
 use larder_format::limits::{AG_BLOCKS, INLINE_BYTES_MAX, STORE_NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
@@ -68,7 +66,12 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         sql: include_str!("schema/v7.sql"),
         store_sql: Some(include_str!("schema/v7_store.sql")),
-        guarded: &["larder_home", "larder_snapshot", "larder_hold", "larder_past"],
+        guarded: &[
+            "larder_home",
+            "larder_snapshot",
+            "larder_hold",
+            "larder_past",
+        ],
     },
 ];
 
@@ -90,9 +93,13 @@ pub(crate) const ENGINE_COLUMNS: [&str; 14] = [
 /// The column that says which commit wrote a row.
 pub(crate) const SINCE: &str = "since_seq";
 
-/// Brings the schema from the version found to `steps.len()`, in one transaction; an interrupted
-/// upgrade leaves the old version. Refuses what is newer.
-pub(crate) fn upgrade(connection: &Connection, steps: &[Step]) -> Result<()> {
+/// Brings the schema from the version found to `steps.len()`, and then calls `after`, in one transaction; an
+/// interrupted upgrade leaves the old version. Refuses what is newer.
+pub(crate) fn upgrade(
+    connection: &Connection,
+    steps: &[Step],
+    after: impl FnOnce(&Connection) -> Result<()>,
+) -> Result<()> {
     let known = steps.len() as u32;
     if version(connection)? == known {
         return Ok(());
@@ -105,6 +112,7 @@ pub(crate) fn upgrade(connection: &Connection, steps: &[Step]) -> Result<()> {
         return Err(CatalogError::NewerFormat { found, known });
     }
     apply(&txn, steps, found)?;
+    after(&txn)?;
     txn.commit().at("the commit of an upgrade")
 }
 
@@ -116,24 +124,24 @@ pub(crate) fn apply(connection: &Connection, steps: &[Step], found: u32) -> Resu
             guard(connection, table)?;
         }
         if let Some(store_sql) = step.store_sql {
-            let stores: Vec<(u32, String)> = rows(
-                connection,
-                "SELECT id, name FROM larder_store WHERE table_store = id ORDER BY id",
-                [],
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            )
-            .at("larder_store")?;
-            for (id, name) in stores {
-                add_to_store(connection, store_sql, StoreId(id), &name)?;
-                // It tells of one column more, and is made anew.
-                drop_watch(connection, &name)?;
+            for (id, name) in stores_with_tables(connection)? {
+                add_to_store(connection, store_sql, id, &name)?;
             }
-            feed::watch_stores(connection)?;
         }
     }
     connection
         .pragma_update(None, "user_version", steps.len() as u32)
         .at("the schema version")
+}
+
+fn stores_with_tables(connection: &Connection) -> Result<Vec<(StoreId, String)>> {
+    connection
+        .prepare("SELECT id, name FROM larder_store WHERE table_store = id ORDER BY id")
+        .and_then(|mut list| {
+            list.query_map([], |row| Ok((StoreId(row.get(0)?), row.get(1)?)))?
+                .collect()
+        })
+        .at("larder_store")
 }
 
 fn add_to_store(connection: &Connection, sql: &str, id: StoreId, name: &str) -> Result<()> {
@@ -262,7 +270,7 @@ pub(crate) fn expected_objects(names: &[String]) -> Result<Objects> {
 
 fn read_expected_objects(names: &[String]) -> Result<Objects> {
     let pristine = Connection::open_in_memory().at("a scratch database")?;
-    upgrade(&pristine, STEPS)?;
+    upgrade(&pristine, STEPS, |_| Ok(()))?;
     for name in names {
         create_store_tables(&pristine, StoreId::MAIN, name)?;
     }
@@ -317,17 +325,17 @@ mod tests {
             guarded: STEPS[0].guarded,
         };
         let connection = Connection::open_in_memory().unwrap();
-        upgrade(&connection, &[v1()]).unwrap();
+        upgrade(&connection, &[v1()], |_| Ok(())).unwrap();
         assert_eq!(version(&connection).unwrap(), 1);
-        upgrade(&connection, &[v1(), BROKEN]).unwrap_err();
+        upgrade(&connection, &[v1(), BROKEN], |_| Ok(())).unwrap_err();
         assert_eq!(version(&connection).unwrap(), 1);
         connection.prepare("SELECT * FROM half").unwrap_err();
-        upgrade(&connection, &[v1(), NEXT]).unwrap();
+        upgrade(&connection, &[v1(), NEXT], |_| Ok(())).unwrap();
         assert_eq!(version(&connection).unwrap(), 2);
         connection
             .prepare("SELECT extra FROM larder_segment")
             .unwrap();
-        let refused = upgrade(&connection, &[v1()]).unwrap_err();
+        let refused = upgrade(&connection, &[v1()], |_| Ok(())).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "written by a newer larder (format 2, this one knows \u{2264} 1); upgrade larder"
@@ -337,7 +345,7 @@ mod tests {
     #[test]
     fn version_2_counts_the_extents_that_are_there() {
         let connection = Connection::open_in_memory().unwrap();
-        upgrade(&connection, &STEPS[..1]).unwrap();
+        upgrade(&connection, &STEPS[..1], |_| Ok(())).unwrap();
         connection
             .execute_batch(
                 "UPDATE larder_gate SET open = 1;
@@ -348,7 +356,7 @@ mod tests {
                  UPDATE larder_gate SET open = 0;",
             )
             .unwrap();
-        upgrade(&connection, STEPS).unwrap();
+        upgrade(&connection, STEPS, |_| Ok(())).unwrap();
         let mut list = connection
             .prepare("SELECT segment, ag, changed_seq, used_blocks, retired_blocks FROM larder_ag")
             .unwrap();
@@ -379,7 +387,7 @@ mod tests {
     #[test]
     fn version_7_reaches_the_stores_that_are_there() {
         let connection = Connection::open_in_memory().unwrap();
-        upgrade(&connection, &STEPS[..6]).unwrap();
+        upgrade(&connection, &STEPS[..6], |_| Ok(())).unwrap();
         connection
             .execute_batch(
                 "UPDATE larder_gate SET open = 1;
@@ -400,8 +408,9 @@ mod tests {
                  UPDATE larder_gate SET open = 0;",
             )
             .unwrap();
-        upgrade(&connection, STEPS).unwrap();
-        let number = |sql: &str| -> i64 { connection.query_row(sql, [], |row| row.get(0)).unwrap() };
+        upgrade(&connection, STEPS, |_| Ok(())).unwrap();
+        let number =
+            |sql: &str| -> i64 { connection.query_row(sql, [], |row| row.get(0)).unwrap() };
         assert_eq!(number("SELECT since_seq FROM old"), 0);
         let begins = "SELECT value FROM larder_meta WHERE key = 'history_begins_seq'";
         assert_eq!(number(begins), 9, "HISTORY-3");

@@ -158,8 +158,9 @@ impl StoreSql {
                 "UPDATE \"{t}_xattr\" SET value = ?3, since_seq = ?4 WHERE ino = ?1 AND name = ?2",
             ),
             xattr_remove: text("DELETE FROM \"{t}_xattr\" WHERE ino = ?1 AND name = ?2"),
-            piece_page: "SELECT entries FROM larder_piece WHERE store = ?1 AND ino = ?2 AND page = ?3"
-                .into(),
+            piece_page:
+                "SELECT entries FROM larder_piece WHERE store = ?1 AND ino = ?2 AND page = ?3"
+                    .into(),
             piece_pages: "SELECT page, entries FROM larder_piece \
                  WHERE store = ?1 AND ino = ?2 AND page >= ?3 ORDER BY page LIMIT ?4"
                 .into(),
@@ -221,7 +222,9 @@ mod tests {
         };
         assert_eq!(
             sql.inode_update(mask),
-            Some("UPDATE \"main\" SET uid = ?4, gid = ?5, ctime_ns = ?11, since_seq = ?14 WHERE ino = ?1")
+            Some(
+                "UPDATE \"main\" SET uid = ?4, gid = ?5, ctime_ns = ?11, since_seq = ?14 WHERE ino = ?1"
+            )
         );
     }
 }

@@ -20,7 +20,11 @@ fn a_moment_is_found_by_time_and_by_number() {
     let (_dir, catalog) = create();
     let now = 1_000_000;
     for ino in 2..40 {
-        let seq = commit(&catalog, 10_000 + 100 * ino as i64, new_file(ino, &ino.to_string()));
+        let seq = commit(
+            &catalog,
+            10_000 + 100 * ino as i64,
+            new_file(ino, &ino.to_string()),
+        );
         assert_eq!(seq.0, ino - 1);
     }
     // The clock goes back; moments do not.
@@ -64,7 +68,11 @@ fn a_listing_of_the_past_pages_over_what_is_there_and_what_is_gone() {
             changes
                 .inodes
                 .push((MAIN, InodeChange::Insert(inode(ino, FileKind::File))));
-            if changes.dirents.iter().any(|(_, _, other, _)| *other == name(&file_name)) {
+            if changes
+                .dirents
+                .iter()
+                .any(|(_, _, other, _)| *other == name(&file_name))
+            {
                 continue;
             }
             names.insert(file_name.clone(), ino);
@@ -73,7 +81,11 @@ fn a_listing_of_the_past_pages_over_what_is_there_and_what_is_gone() {
                 .push((MAIN, Ino::ROOT, name(&file_name), Some(Ino(ino))));
         }
         let gone = format!("f{:02}", (round * 13) % 50);
-        if !changes.dirents.iter().any(|(_, _, other, _)| *other == name(&gone)) {
+        if !changes
+            .dirents
+            .iter()
+            .any(|(_, _, other, _)| *other == name(&gone))
+        {
             names.remove(&gone);
             changes.dirents.push((MAIN, Ino::ROOT, name(&gone), None));
         }
@@ -147,7 +159,10 @@ fn what_is_deleted_is_whole_in_the_past_and_goes_with_the_horizon() {
     assert_eq!(past.xattrs(MAIN, Ino(2)).unwrap().len(), 1);
     let second = catalog.as_of(CommitSeq(2)).unwrap();
     assert_eq!(second.inode(MAIN, Ino(2)).unwrap().unwrap().mode, 0o600);
-    assert_eq!(catalog.as_of(third).unwrap().inode(MAIN, Ino(2)).unwrap(), None);
+    assert_eq!(
+        catalog.as_of(third).unwrap().inode(MAIN, Ino(2)).unwrap(),
+        None
+    );
     assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
     // A reader holds the horizon, whoever reclaims (HISTORY-3).
     let (session, _) = catalog.begin_session(1, "test", 0).unwrap();
@@ -157,7 +172,11 @@ fn what_is_deleted_is_whole_in_the_past_and_goes_with_the_horizon() {
         ..ChangeSet::default()
     };
     commit(&catalog, 40, reclaim(3));
-    assert_eq!(catalog.history_begins().unwrap(), (CommitSeq(2), 20), "HISTORY-3");
+    assert_eq!(
+        catalog.history_begins().unwrap(),
+        (CommitSeq(2), 20),
+        "HISTORY-3"
+    );
     assert!(second.inode(MAIN, Ino(2)).unwrap().is_some());
     catalog.unpin_past(&pin).unwrap();
     commit(&catalog, 50, reclaim(4));
@@ -205,7 +224,11 @@ fn under_pressure_the_oldest_go_first() {
         };
         commit(&catalog, 2, retired);
     }
-    assert_eq!(catalog.find_retired(1).unwrap(), Some(CommitSeq(2)), "TIME-2");
+    assert_eq!(
+        catalog.find_retired(1).unwrap(),
+        Some(CommitSeq(2)),
+        "TIME-2"
+    );
     assert_eq!(catalog.find_retired(11).unwrap(), Some(CommitSeq(3)));
     assert_eq!(catalog.find_retired(5000).unwrap(), Some(CommitSeq(11)));
 }

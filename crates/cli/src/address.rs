@@ -84,7 +84,12 @@ pub(crate) fn split_moment(path: &Path) -> Option<(PathBuf, String)> {
     let moment = std::str::from_utf8(&bytes[at + 1..]).ok()?;
     // A time has no slash: that one belongs to a directory.
     let is_good = at > 0 && !moment.contains('/');
-    is_good.then(|| (PathBuf::from(OsStr::from_bytes(&bytes[..at])), moment.into()))
+    is_good.then(|| {
+        (
+            PathBuf::from(OsStr::from_bytes(&bytes[..at])),
+            moment.into(),
+        )
+    })
 }
 
 impl DbAddress {
@@ -203,8 +208,16 @@ mod tests {
         );
         let split = |text: &str| split_moment(Path::new(text));
         let parts = |database: &str, moment: &str| Some((database.into(), moment.to_owned()));
-        assert_eq!(split("a@b.larder@seq:7"), parts("a@b.larder", "seq:7"), "CLI-30");
-        assert_eq!(split("/no/a.larder@-1h"), parts("/no/a.larder", "-1h"), "CLI-30");
+        assert_eq!(
+            split("a@b.larder@seq:7"),
+            parts("a@b.larder", "seq:7"),
+            "CLI-30"
+        );
+        assert_eq!(
+            split("/no/a.larder@-1h"),
+            parts("/no/a.larder", "-1h"),
+            "CLI-30"
+        );
         for text in ["a.larder", "@x", "me@home/a.larder"] {
             assert_eq!(split(text), None, "CLI-30: {text}");
         }

@@ -3,7 +3,7 @@
 //! A move within one store is a rename. Any other is a copy of everything (`CLI-12`), made durable
 //! (`CLI-8`), and only then the removal of exactly what was copied.
 
-use crate::address::{split_moment, Address, join, last_name};
+use crate::address::{Address, join, last_name, split_moment};
 use crate::args::{CatArgs, CpArgs, GetArgs, MvArgs, PutArgs};
 use crate::copy::{Copy, CopyCount, CopyMode, Progress};
 use crate::databases::{Databases, with_databases};

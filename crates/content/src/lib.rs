@@ -56,8 +56,8 @@ pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, l
 pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
     Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, MapCell, Moment,
-    Result, Savepoint, SegmentMap, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport,
-    TransactionInfo, TransactionOutcome,
+    Result, Savepoint, SegmentMap, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow,
+    SqlValue, StatsReport, TransactionInfo, TransactionOutcome,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use past::parse_moment;

@@ -7,11 +7,12 @@ mod support;
 
 use common::{create, kind, make, name, open as open_plain, pattern, put};
 use larder::{
-    CreateOptions, Database, DefragOptions, ErrorKind, Moment, NodeId, SetAttr, XattrMode,
-    parse_moment,
+    CreateOptions, Database, DefragOptions, ErrorKind, Moment, NodeId, SetAttr, SqlValue,
+    XattrMode, parse_moment,
 };
 use larder_object::EngineOptions;
 use larder_testkit::{Mix, Rng, Script, explain_difference};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -93,7 +94,27 @@ fn assert_was(database: &Database, script: &Script, (at_ns, made): (i64, usize),
     }
 }
 
-fn run_model(seed: u64, op_count: usize) {
+/// How many rows there are of each kind of history, and of homes: what is not there is not tested.
+fn count_history(database: &Database, counts: &mut BTreeMap<String, i64>) {
+    let mut session = database.sql(false).unwrap();
+    let sql = "SELECT what, count(*) FROM larder_history GROUP BY what \
+               UNION ALL SELECT 'home', count(*) FROM larder_home";
+    let mut rows = Vec::new();
+    session
+        .execute(sql, &mut |row| {
+            rows.push(row.values);
+            Ok(())
+        })
+        .unwrap();
+    for row in rows {
+        let [SqlValue::Text(what), SqlValue::Integer(count)] = &row[..] else {
+            panic!("{row:?}")
+        };
+        *counts.entry(what.clone()).or_default() += count;
+    }
+}
+
+fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
     let dir = support::scratch();
     let clock = Clock::new();
     let script = Script::generate(seed, op_count, MIX);
@@ -110,9 +131,7 @@ fn run_model(seed: u64, op_count: usize) {
         }
         if rng.chance(2) {
             let options = DefragOptions::default();
-            tree.database()
-                .defrag(&[], &options, &mut |_| {})
-                .unwrap();
+            tree.database().defrag(&[], &options, &mut |_| {}).unwrap();
         }
         if rng.chance(2) {
             tree.close().unwrap(); // Applies what is patched.
@@ -126,7 +145,13 @@ fn run_model(seed: u64, op_count: usize) {
     for moment in &moments {
         assert_was(tree.database(), &script, *moment, "at the end");
     }
-    assert_eq!(tree.findings().unwrap(), Vec::<String>::new(), "seed {seed}");
+    assert_eq!(
+        tree.findings().unwrap(),
+        Vec::<String>::new(),
+        "seed {seed}"
+    );
+    let mut counts = BTreeMap::new();
+    count_history(tree.database(), &mut counts);
     tree.close().unwrap();
     let tree = clock.open(dir.path());
     for moment in moments.iter().step_by(3) {
@@ -138,17 +163,42 @@ fn run_model(seed: u64, op_count: usize) {
     tree.database().sync().unwrap();
     make(tree.database(), R, "another");
     tree.database().sync().unwrap();
-    assert_eq!(tree.database().space().unwrap().retired_bytes, 0, "seed {seed}");
-    let gone = tree.database().as_of(&Moment::At(moments[0].0)).err().unwrap();
+    assert_eq!(
+        tree.database().space().unwrap().retired_bytes,
+        0,
+        "seed {seed}"
+    );
+    let gone = tree
+        .database()
+        .as_of(&Moment::At(moments[0].0))
+        .err()
+        .unwrap();
     assert_eq!(gone.kind(), ErrorKind::InvalidInput);
     assert!(gone.to_string().contains("history begins"), "{gone}");
-    assert_eq!(tree.findings().unwrap(), Vec::<String>::new(), "seed {seed}");
+    assert_eq!(
+        tree.findings().unwrap(),
+        Vec::<String>::new(),
+        "seed {seed}"
+    );
+    counts
 }
 
 #[test]
 fn every_moment_reads_as_the_model_says() {
+    let mut counts: BTreeMap<String, i64> = BTreeMap::new();
     for seed in 1..=6 {
-        run_model(seed, 400); // CONTENT-9, HISTORY-1, HISTORY-3, HISTORY-4, HOME-1
+        // CONTENT-9, HISTORY-1, HISTORY-3, HISTORY-4, HOME-1
+        for (what, count) in run_model(seed, 400) {
+            *counts.entry(what).or_default() += count;
+        }
+    }
+    for what in [
+        "commit", "inode", "name", "content", "map", "piece", "xattr", "patch", "home",
+    ] {
+        assert!(
+            counts.get(what).is_some_and(|&count| count > 0),
+            "{what}: {counts:?}"
+        );
     }
 }
 
@@ -219,7 +269,9 @@ fn a_reader_of_the_past_keeps_what_it_reads() {
     let past = database.as_of(&Moment::At(clock.now())).unwrap();
     for round in 0..8 {
         clock.pass(1000 * MILLISECOND);
-        database.put(b"/file", &pattern(3 << 20, 10 + round)).unwrap();
+        database
+            .put(b"/file", &pattern(3 << 20, 10 + round))
+            .unwrap();
         database.sync().unwrap();
     }
     assert_eq!(past.get(b"/file").unwrap(), old, "PAST-2");
@@ -249,13 +301,21 @@ fn names_attributes_and_small_things_have_a_past() {
         ..SetAttr::default()
     };
     db.set_attr(file, &change).unwrap();
-    db.rename(R, &name("small"), R, &name("moved"), larder::RenameMode::Replace)
-        .unwrap();
+    db.rename(
+        R,
+        &name("small"),
+        R,
+        &name("moved"),
+        larder::RenameMode::Replace,
+    )
+    .unwrap();
     db.create_snapshot("second").unwrap();
     db.unlink(R, &name("moved")).unwrap();
     db.sync().unwrap();
     // Plain SQL counts to the next commit.
-    let first = db.as_of(&parse_moment("first", db.now_ns()).unwrap()).unwrap();
+    let first = db
+        .as_of(&parse_moment("first", db.now_ns()).unwrap())
+        .unwrap();
     assert_eq!(first.get(b"/small").unwrap(), b"tiny");
     assert_eq!(first.xattr(file, b"user.a").unwrap(), b"1");
     assert_eq!(kind(first.xattr(file, b"user.b")), ErrorKind::NoAttribute);
@@ -268,13 +328,23 @@ fn names_attributes_and_small_things_have_a_past() {
     assert_eq!(kind(second.resolve(b"/small", true)), ErrorKind::NotFound);
     assert_eq!(kind(db.resolve(b"/moved", true)), ErrorKind::NotFound);
     // Writing there.
-    assert_eq!(kind(second.put(b"/moved", b"x")), ErrorKind::ReadOnly, "PAST-1");
+    assert_eq!(
+        kind(second.put(b"/moved", b"x")),
+        ErrorKind::ReadOnly,
+        "PAST-1"
+    );
     assert_eq!(kind(second.unlink(R, &name("moved"))), ErrorKind::ReadOnly);
     assert_eq!(kind(second.set_attr(file, &change)), ErrorKind::ReadOnly);
-    assert_eq!(kind(second.open_file(file, true).map(drop)), ErrorKind::ReadOnly);
+    assert_eq!(
+        kind(second.open_file(file, true).map(drop)),
+        ErrorKind::ReadOnly
+    );
     assert_eq!(kind(second.create_snapshot("x")), ErrorKind::ReadOnly);
     // Moments that there are not.
-    let ask = |text: &str| db.as_of(&parse_moment(text, db.now_ns()).unwrap()).map(drop);
+    let ask = |text: &str| {
+        db.as_of(&parse_moment(text, db.now_ns()).unwrap())
+            .map(drop)
+    };
     assert_eq!(kind(ask("seq:99999")), ErrorKind::InvalidInput);
     assert_eq!(kind(ask("2999-01-01")), ErrorKind::InvalidInput);
     assert_eq!(kind(ask("-1y")), ErrorKind::InvalidInput);
@@ -285,7 +355,10 @@ fn names_attributes_and_small_things_have_a_past() {
     assert_eq!(kind(db.destroy_snapshot("first")), ErrorKind::InvalidInput);
     db.release_snapshot("first", "audit").unwrap();
     db.destroy_snapshot("first").unwrap();
-    assert_eq!(kind(db.create_snapshot("second").map(drop)), ErrorKind::Exists);
+    assert_eq!(
+        kind(db.create_snapshot("second").map(drop)),
+        ErrorKind::Exists
+    );
     drop((first, second));
     db.close().unwrap();
     let db = open_plain(dir.path());
@@ -300,7 +373,17 @@ fn without_retention_there_is_only_the_present() {
     let tree = clock.create(dir.path(), 64 << 20, 0);
     put(tree.database(), R, "f", b"x");
     tree.database().sync().unwrap();
-    let refused = tree.database().as_of(&Moment::At(clock.now())).err().unwrap();
-    assert!(refused.to_string().contains("keeps no history"), "{refused}");
-    assert_eq!(kind(tree.database().create_snapshot("s")), ErrorKind::InvalidInput);
+    let refused = tree
+        .database()
+        .as_of(&Moment::At(clock.now()))
+        .err()
+        .unwrap();
+    assert!(
+        refused.to_string().contains("keeps no history"),
+        "{refused}"
+    );
+    assert_eq!(
+        kind(tree.database().create_snapshot("s")),
+        ErrorKind::InvalidInput
+    );
 }

@@ -224,7 +224,10 @@ impl Engine {
                 let _one_at_a_time = self.commit_lock.lock();
                 match self.find_reclaimable()? {
                     Some(horizon) => self.commit_group(Some(horizon), false)?,
-                    None => lock(&self.group).reclaim_after = Some(Instant::now() + self.reclaim_pause()),
+                    None => {
+                        lock(&self.group).reclaim_after =
+                            Some(Instant::now() + self.reclaim_pause())
+                    }
                 }
             }
             self.give_turn_back();
@@ -267,7 +270,12 @@ impl Engine {
         let has_quarantine = self.lock_room().space.quarantined_blocks() > 0;
         let may_have_orphans = self.may_have_orphans.load(Ordering::SeqCst);
         let is_prune_due = self.is_prune_due()?;
-        if !has_quarantine && !has_others && !may_have_orphans && !is_prune_due {
+        let may_have_retired = match self.keeps_history() {
+            // What is retired now is newer than the cut.
+            true => is_prune_due,
+            false => has_quarantine || has_others,
+        };
+        if !may_have_retired && !may_have_orphans {
             return Ok(None);
         }
         let horizon = self.horizon()?;
@@ -280,6 +288,9 @@ impl Engine {
         let is_worth_it = !self.lost_orphans(horizon.pinned)?.is_empty()
             || self.catalog.has_retired(horizon.kept)?
             || (is_prune_due && self.catalog.has_past(horizon.kept)?);
+        if !is_worth_it {
+            self.note_pruned(horizon);
+        }
         Ok(is_worth_it.then_some(horizon))
     }
 

@@ -115,9 +115,7 @@ impl Engine {
         let mut room = self.lock_room();
         let mut from = 0;
         for copy in taken.keep(&mut room) {
-            group
-                .homes
-                .push((home.slice(from, copy.block_count), copy));
+            group.homes.push((home.slice(from, copy.block_count), copy));
             group.allocated.push((copy, store, ino));
             group.retired.push(copy);
             room.space.quarantine(copy);

@@ -67,7 +67,9 @@ impl Engine {
 
     /// The commit that is shown, and its time, nanoseconds since 1970; `None` in an engine of the present.
     pub fn shows(&self) -> Option<(CommitSeq, i64)> {
-        self.past.as_ref().map(|past| (past.pin.seq, past.pin.at_ns))
+        self.past
+            .as_ref()
+            .map(|past| (past.pin.seq, past.pin.at_ns))
     }
 
     /// The past cannot be changed (`PAST-1`).
@@ -110,7 +112,9 @@ impl Engine {
             while at < extent.end_block() {
                 let before = held.range(..=(extent.segment.0, at)).next_back();
                 match before {
-                    Some((&(segment, _), &end)) if segment == extent.segment.0 && end > at => at = end,
+                    Some((&(segment, _), &end)) if segment == extent.segment.0 && end > at => {
+                        at = end
+                    }
                     _ => return false,
                 }
             }
@@ -178,7 +182,13 @@ impl Engine {
         target: &mut [u8],
     ) -> Result<()> {
         match from < to {
-            true => self.read_blocks(read, (from, to), extent.slice(from, to - from), checksums, target),
+            true => self.read_blocks(
+                read,
+                (from, to),
+                extent.slice(from, to - from),
+                checksums,
+                target,
+            ),
             false => Ok(()),
         }
     }

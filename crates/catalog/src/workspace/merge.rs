@@ -8,8 +8,8 @@
 
 use super::end;
 use super::files::Files;
-use super::past;
 use super::images::Shape;
+use super::past;
 use super::rows::{merge_table, shadow_conflict};
 use super::track::{Tracked, tracked};
 use crate::codec::{signed, unsigned};

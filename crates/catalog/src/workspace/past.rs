@@ -58,9 +58,8 @@ pub(super) fn keep(
     );
     keeper.keep(txn, &text, &[])?;
     // Those that stay are there twice, with the same bytes.
-    let patched = format!(
-        "SELECT DISTINCT ino FROM main.larder_patch WHERE store = {store} AND {condition}"
-    );
+    let patched =
+        format!("SELECT DISTINCT ino FROM main.larder_patch WHERE store = {store} AND {condition}");
     let patched: Vec<i64> = rows(txn, &patched, [], |row| row.get(0)).at("larder_patch")?;
     for ino in patched {
         keeper.keep(txn, KEEP_PATCHES, params![store.0, ino, i64::MAX])?;
