@@ -197,6 +197,15 @@ pub(crate) fn newest_moment(connection: &Connection) -> Result<Option<(CommitSeq
         .at(TABLE)
 }
 
+/// The newest commit that anything was kept of.
+pub(crate) fn newest_until(connection: &Connection) -> Result<CommitSeq> {
+    connection
+        .prepare_cached("SELECT until_seq FROM larder_history ORDER BY id DESC LIMIT 1")
+        .and_then(|mut find| find.query_row([], |row| unsigned(row, 0)).optional())
+        .map(|found| CommitSeq(found.unwrap_or(0)))
+        .at(TABLE)
+}
+
 /// Notes where the content of blocks is that will be written over (`HISTORY-4`).
 pub(crate) fn add_homes(
     txn: &Connection,

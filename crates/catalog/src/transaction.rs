@@ -18,8 +18,8 @@
 //! `CATALOG-9` stands in the crate's header.
 
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
-use crate::history::{Keeper, newest_moment};
-use crate::meta::{find_meta, set_gate};
+use crate::history::{Keeper, newest_moment, newest_until};
+use crate::meta::{find_meta, next_commit_seq, set_gate};
 use crate::{Catalog, Writer, lock};
 use larder_format::CommitSeq;
 use rusqlite::{Connection, ffi};
@@ -218,13 +218,15 @@ impl Catalog {
 /// The steps of a transaction have one moment, unless all were taken back. With triggers off or the gate closed:
 /// a transaction of its own in what its owner began.
 fn note_moment(connection: &Connection, now_ns: i64) -> Result<()> {
-    let seq = CommitSeq(find_meta(connection, "commit_seq")? as u64);
-    let newest = newest_moment(connection)?.map_or(0, |(seq, _)| seq.0);
-    if seq.0 <= newest {
-        return Ok(());
-    }
     set_gate(connection, true)?;
-    Keeper::begin(connection, seq, now_ns)?.end(connection)?;
+    let mut seq = CommitSeq(find_meta(connection, "commit_seq")? as u64);
+    if newest_until(connection)? > seq {
+        // SQL changed attributes after the last step: that counts to the next commit, which is this one.
+        seq = next_commit_seq(connection)?;
+    }
+    if newest_moment(connection)?.is_none_or(|(newest, _)| newest < seq) {
+        Keeper::begin(connection, seq, now_ns)?.end(connection)?;
+    }
     set_gate(connection, false)
 }
 

@@ -85,8 +85,8 @@ pub(crate) struct InitArgs {
     /// Content it may hold at most, 16M or more [default: what the filesystem has]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) capacity: Option<u64>,
-    /// How long what is replaced and deleted stays readable, as DB@MOMENT:/path, while there is space; 0s: not at all
-    /// [default: 1h]
+    /// How long what is replaced and deleted stays readable, as DB@MOMENT:/path, while there is space [default: not
+    /// at all]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) retention: Option<i64>,
 }

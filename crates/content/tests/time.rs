@@ -5,7 +5,7 @@
 mod common;
 mod support;
 
-use common::{create, kind, make, name, open as open_plain, pattern, put};
+use common::{kind, make, name, open as open_plain, pattern, put};
 use larder::{
     CreateOptions, Database, DefragOptions, ErrorKind, Moment, NodeId, SetAttr, SqlValue,
     XattrMode, parse_moment,
@@ -114,6 +114,21 @@ fn count_history(database: &Database, counts: &mut BTreeMap<String, i64>) {
     }
 }
 
+/// What a kill at this moment leaves: the files as they are, without their session.
+fn crash(from: &Path, to: &Path) {
+    let (from, to) = (from.join("t.larder"), to.join("t.larder"));
+    std::fs::create_dir_all(to.join("segments")).unwrap();
+    for file in ["catalog.db", "catalog.db-wal"] {
+        if from.join(file).exists() {
+            std::fs::copy(from.join(file), to.join(file)).unwrap();
+        }
+    }
+    for entry in std::fs::read_dir(from.join("segments")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join("segments").join(entry.file_name())).unwrap();
+    }
+}
+
 fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
     let dir = support::scratch();
     let clock = Clock::new();
@@ -136,6 +151,19 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
         if rng.chance(2) {
             tree.close().unwrap(); // Applies what is patched.
             tree = clock.open(dir.path());
+        }
+        if rng.chance(1) {
+            let left = support::scratch();
+            crash(dir.path(), left.path());
+            let found = clock.open(left.path());
+            assert_eq!(
+                found.findings().unwrap(),
+                Vec::<String>::new(),
+                "seed {seed}"
+            );
+            for moment in moments.iter().rev().step_by(5) {
+                assert_was(found.database(), &script, *moment, "after a crash");
+            }
         }
         if rng.chance(5) && !moments.is_empty() {
             let moment = *rng.pick(&moments);
@@ -289,7 +317,12 @@ fn a_reader_of_the_past_keeps_what_it_reads() {
 #[test]
 fn names_attributes_and_small_things_have_a_past() {
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), None);
+    let options = CreateOptions {
+        retention_ns: Some(3600 * 1000 * MILLISECOND),
+        ..CreateOptions::default()
+    };
+    Database::create(&dir.path().join("t.larder"), &options).unwrap();
+    let db = open_plain(dir.path());
     let file = put(&db, R, "small", b"tiny");
     db.set_xattr(file, b"user.a", b"1", XattrMode::Set).unwrap();
     db.create_snapshot("first").unwrap();

@@ -92,6 +92,8 @@ SELECT 'history_begins_seq', value FROM larder_meta WHERE key = 'commit_seq';
 INSERT INTO larder_meta (key, value)
 SELECT 'history_begins_ns', CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000000
 FROM larder_meta WHERE key = 'commit_seq';
+-- What was recorded for everybody, and did nothing; who asked for another retention gets it.
+UPDATE larder_meta SET value = 0 WHERE key = 'retention_ns' AND value = 3600000000000;
 UPDATE larder_gate SET open = 0;
 
 -- Plain SQL may only append, and only attributes that it changes itself: its own triggers do.

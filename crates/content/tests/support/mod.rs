@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use larder::{
-    AllocateMode, Caller, Database, DefragOptions, ErrorKind, FileHandle, FileKind, Moment, Name,
-    NewNode, NodeId, OpenOptions, RenameMode, Result, SetAttr, XattrMode,
+    AllocateMode, Caller, Database, DefragOptions, ErrorKind, FileHandle, FileKind, Name, NewNode,
+    NodeId, OpenOptions, RenameMode, Result, SetAttr, XattrMode,
 };
 use larder_object::EngineOptions;
 use larder_testkit::{
@@ -301,37 +301,6 @@ pub fn open(path: &Path, engine: EngineOptions) -> Result<ContentTree> {
     )?))
 }
 
-/// Every moment of the past must be a prefix too, and a longer one the later it is; some are looked at.
-fn find_fault_in_the_past(
-    script: &Script,
-    database: &Database,
-    most: usize,
-) -> Result<Option<String>> {
-    let newest = match database.as_of(&Moment::At(database.now_ns())) {
-        Ok(past) => past.shows().map_or(0, |(seq, _)| seq),
-        // It was just created, or keeps no history.
-        Err(error) if error.kind() == ErrorKind::InvalidInput => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut before = 0;
-    for seq in [newest / 3, newest * 2 / 3, newest] {
-        let past = match database.as_of(&Moment::Seq(seq)) {
-            Err(error) if error.kind() == ErrorKind::InvalidInput => continue, // Given up.
-            past => past?,
-        };
-        let walked = ContentTree::new(past).walk()?;
-        // Different prefixes may leave the same tree: the shortest that is possible counts.
-        let is_prefix = |made: &usize| script.find_prefix(&walked, *made, *made).is_some();
-        let Some(prefix) = (before..=most).find(is_prefix) else {
-            return Ok(Some(format!(
-                "as of commit {seq} of {newest} there is no prefix of {before}..={most}"
-            )));
-        };
-        before = prefix;
-    }
-    Ok(None)
-}
-
 /// What is wrong with a medium that must hold the first `promised` operations, if anything.
 #[allow(dead_code)] // Only the crash replay asks.
 pub fn find_fault(
@@ -361,9 +330,6 @@ pub fn find_fault(
             return Ok(Some(format!("{attempt} open: check finds: {finding}")));
         }
         let walked = tree.walk()?;
-        if is_reopened && let Some(fault) = find_fault_in_the_past(script, tree.database(), most)? {
-            return Ok(Some(format!("{attempt} open: {fault}")));
-        }
         tree.close()?;
         let Some(prefix) = script.find_prefix(&walked, least, most) else {
             let older = script.find_prefix(&walked, 0, promised);
