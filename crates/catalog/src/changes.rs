@@ -76,8 +76,12 @@ pub struct ChangeSet {
     /// [`PatchRow::seq`] is not used: it is this commit.
     pub patches: Vec<(StoreId, Ino, PatchRow)>,
     /// All patch rows of the object up to that commit have been written in place, or are replaced
-    /// by newer ones: they go.
-    pub patches_applied: Vec<(StoreId, Ino, CommitSeq)>,
+    /// by newer ones: they go. The number: if they have just so many blocks, the places of these blocks have held
+    /// nothing else since the commits of the rows, and the history needs no copy of them.
+    pub patches_applied: Vec<(StoreId, Ino, CommitSeq, Option<u64>)>,
+    /// Blocks that will be written over, and the blocks that have their content until this commit (`HISTORY-4`);
+    /// the copies are in `allocated` and `retired`.
+    pub homes: Vec<(Extent, Extent)>,
     /// Extended attributes `(store, ino, name, Some(value))` sets, `None` removes.
     pub xattrs: Vec<XattrChange>,
     /// Newly allocated extents and the object that holds each.
@@ -85,8 +89,8 @@ pub struct ChangeSet {
     /// Extents, or parts of extents, that lost their last reference in this commit. They become
     /// rows with `retired_seq` = this commit.
     pub retired: Vec<Extent>,
-    /// Rows retired at or before this commit are deleted: their space is free again once this
-    /// change set is durable.
+    /// Rows retired or superseded at or before this commit are deleted: their space is free again once
+    /// this change set is durable. The state of this commit and later ones can be read as before.
     pub reclaim_horizon: Option<CommitSeq>,
     /// Segments whose usable size grew, or that are new.
     pub segments: Vec<(SegmentIndex, u64)>,
@@ -100,6 +104,8 @@ pub struct ChangeSet {
     pub holders_removed: Vec<(StoreId, Ino, SessionId)>,
     /// Bytes of content retired by this group, for storage age.
     pub retired_bytes: u64,
+    /// The present, nanoseconds since 1970: the moment of this commit.
+    pub now_ns: i64,
     /// The session's new pin.
     pub pin: Option<(SessionId, CommitSeq)>,
 }

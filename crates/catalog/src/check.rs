@@ -17,6 +17,7 @@ const SYSTEM: &[&str] = &[
     "SELECT 'larder_meta: ' || wanted.key || ' is missing' FROM (
          SELECT 'database_id' AS key UNION ALL SELECT 'capacity_bytes' UNION ALL SELECT 'retention_ns'
          UNION ALL SELECT 'created_ns' UNION ALL SELECT 'commit_seq'
+         UNION ALL SELECT 'history_begins_seq' UNION ALL SELECT 'history_begins_ns'
          UNION ALL SELECT 'retired_bytes_total' UNION ALL SELECT 'next_store'
          UNION ALL SELECT 'next_session') AS wanted
        LEFT JOIN larder_meta AS meta ON meta.key = wanted.key WHERE meta.key IS NULL",
@@ -73,6 +74,24 @@ const SYSTEM: &[&str] = &[
     "SELECT DISTINCT 'larder_piece: there are pieces of store ' || p.store || ', which has no tables'
        FROM larder_piece AS p LEFT JOIN larder_store AS s ON s.id = p.store AND s.table_store = s.id
        WHERE s.id IS NULL",
+    "SELECT 'larder_history: row ' || id || ' is of commit ' || until_seq || ', behind one of ' || before
+         || ' (HISTORY-2)'
+       FROM (SELECT id, until_seq, lag(until_seq) OVER (ORDER BY id) AS before FROM larder_history)
+       WHERE until_seq < before",
+    "SELECT 'larder_history: row ' || id || ' is of commit ' || until_seq || ', which has not happened'
+       FROM larder_history WHERE until_seq > 1 + (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+    "SELECT 'larder_history: ' || what || ' ' || quote(key) || ' of inode ' || ino || ' of store ' || store
+         || ' was superseded by commit ' || before || ', and is there since ' || since_seq || ' (HISTORY-1)'
+       FROM (SELECT *, lag(until_seq) OVER (PARTITION BY store, ino, what, key ORDER BY until_seq) AS before
+         FROM larder_history WHERE store IS NOT NULL AND what <> 'patch') WHERE since_seq < before",
+    "SELECT DISTINCT 'larder_history: there is history of store ' || h.store || ', which has no tables'
+       FROM larder_history AS h LEFT JOIN larder_store AS s ON s.id = h.store AND s.table_store = s.id
+       WHERE h.store IS NOT NULL AND s.id IS NULL",
+    "SELECT 'larder_snapshot: ' || name || ' is of commit ' || seq || ', whose state is gone (HISTORY-3)'
+       FROM larder_snapshot WHERE seq < (SELECT value FROM larder_meta WHERE key = 'history_begins_seq')
+         OR seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+    "SELECT 'larder_hold: snapshot ' || h.snapshot || ' is held and does not exist'
+       FROM larder_hold AS h LEFT JOIN larder_snapshot AS s ON s.name = h.snapshot WHERE s.name IS NULL",
 ];
 
 /// Checks of one store's tables; `{t}` is its name, `?1` its id.
@@ -140,6 +159,19 @@ const STORE: &[&str] = &[
     "SELECT DISTINCT 'larder_patch: there is no file ' || p.ino || ' in {t} (PATCH-1)'
        FROM larder_patch AS p LEFT JOIN \"{t}\" AS i ON i.ino = p.ino
        WHERE p.store = ?1 AND i.kind IS NOT 'file'",
+    "SELECT '{t}: inode ' || i.ino || ' is there since commit ' || i.since_seq || ' and was superseded by '
+         || max(h.until_seq) || ' (HISTORY-1)'
+       FROM \"{t}\" AS i JOIN larder_history AS h ON h.store = ?1 AND h.ino = i.ino AND h.what = 'inode'
+         AND h.key = 0 GROUP BY i.ino HAVING max(h.until_seq) > i.since_seq",
+    "SELECT '{t}_dirent: ' || quote(d.name) || ' in directory ' || d.parent || ' is there since commit '
+         || d.since_seq || ' and was superseded by ' || max(h.until_seq) || ' (HISTORY-1)'
+       FROM \"{t}_dirent\" AS d JOIN larder_history AS h ON h.store = ?1 AND h.ino = d.parent
+         AND h.what = 'name' AND h.key = d.name
+       GROUP BY d.parent, d.name HAVING max(h.until_seq) > d.since_seq",
+    "SELECT '{t}_map: page ' || m.page || ' of inode ' || m.ino || ' is there since commit ' || m.since_seq
+         || ' and was superseded by ' || max(h.until_seq) || ' (HISTORY-1)'
+       FROM \"{t}_map\" AS m JOIN larder_history AS h ON h.store = ?1 AND h.ino = m.ino AND h.what = 'map'
+         AND h.key = m.page GROUP BY m.ino, m.page HAVING max(h.until_seq) > m.since_seq",
     "SELECT DISTINCT '{t}_xattr: there is no inode ' || x.ino
        FROM \"{t}_xattr\" AS x LEFT JOIN \"{t}\" AS i ON i.ino = x.ino WHERE i.ino IS NULL",
 ];

@@ -11,6 +11,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 impl Catalog {
     /// The user's columns of a store table, in order: all that are not ours, generated ones too.
     pub fn user_columns(&self, store: StoreId) -> Result<Vec<String>> {
+        if self.as_of.is_some() {
+            return Ok(Vec::new()); // Their history is not kept.
+        }
         let sql = self.store_sql(store)?;
         self.read(|reader| user_columns(reader, &sql.table))
     }
@@ -18,6 +21,9 @@ impl Catalog {
     /// The value of a user column: numbers as text, text and blobs as they are; `None` for NULL and
     /// for an inode without a committed row. [`CatalogError::NotFound`] when there is no such column.
     pub fn user_column(&self, store: StoreId, ino: Ino, column: &str) -> Result<Option<Vec<u8>>> {
+        if self.as_of.is_some() {
+            return Err(CatalogError::not_found(format!("user column '{column}'")));
+        }
         let sql = self.store_sql(store)?;
         self.read(|reader| {
             let column = find_column(reader, &sql.table, column)?;

@@ -6,6 +6,7 @@ use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
 use crate::feed;
+use crate::history::{self, Keeper};
 use crate::meta::{add_meta, next_commit_seq};
 use crate::patches;
 use crate::rows::{ContentRow, InodeRow};
@@ -28,20 +29,26 @@ impl Catalog {
         let stores = self.stores_of(changes)?;
         let allocated = extents::coalesce(&changes.allocated);
         let (retired, dropped) = self.split_retired(&changes.retired);
-        self.write(|txn| {
+        let is_step = self.user.is_some();
+        let outcome = self.write(|txn| {
             let seq = next_commit_seq(txn)?;
             let before = feed::look_before(txn, &stores, changes)?;
-            apply_inodes(txn, &stores, changes)?;
-            apply_dirents(txn, &stores, changes)?;
-            apply_contents(txn, &stores, changes)?;
-            apply_maps(txn, &stores, changes)?;
-            apply_pieces(txn, &stores, changes)?;
-            apply_xattrs(txn, &stores, changes)?;
+            let keeper = Keeper::begin(txn, seq, changes.now_ns)?;
+            apply_inodes(txn, &stores, changes, &keeper)?;
+            apply_dirents(txn, &stores, changes, &keeper)?;
+            apply_contents(txn, &stores, changes, &keeper)?;
+            apply_maps(txn, &stores, changes, &keeper)?;
+            apply_pieces(txn, &stores, changes, &keeper)?;
+            apply_xattrs(txn, &stores, changes, &keeper)?;
             extents::allocate(txn, &allocated)?;
             extents::retire(txn, seq, &retired)?;
             extents::drop_live(txn, seq, &dropped)?;
             let reclaimed = match changes.reclaim_horizon {
-                Some(horizon) => extents::reclaim(txn, horizon)?,
+                Some(horizon) => {
+                    let horizon = history::held(txn)?.map_or(horizon, |held| held.min(horizon));
+                    history::prune(txn, horizon)?;
+                    extents::reclaim(txn, horizon)?
+                }
                 None => Vec::new(),
             };
             let mut ags = AgChanges::default();
@@ -57,13 +64,21 @@ impl Catalog {
                 feed::append(txn, seq, changes, &before)?;
             }
             let owner = |store| stores[&store].table_store;
-            let patch_blocks_change = patches::apply(txn, seq, changes, owner)?;
+            let patch_blocks_change = patches::apply(txn, &keeper, changes, owner)?;
+            history::add_homes(txn, seq, &changes.homes)?;
+            if !is_step {
+                keeper.end(txn)?;
+            }
             Ok(CommitOutcome {
                 seq,
                 reclaimed,
                 patch_blocks_change,
             })
-        })
+        })?;
+        if is_step {
+            *crate::lock(&self.moment_ns) = Some(changes.now_ns);
+        }
+        Ok(outcome)
     }
 
     pub(crate) fn stores_of(&self, changes: &ChangeSet) -> Result<Stores> {
@@ -83,7 +98,12 @@ impl Catalog {
     }
 }
 
-pub(crate) fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+pub(crate) fn apply_inodes(
+    txn: &Connection,
+    stores: &Stores,
+    changes: &ChangeSet,
+    keeper: &Keeper,
+) -> Result<()> {
     for group in changes.inodes.chunk_by(|a, b| a.0 == b.0) {
         let sql = &stores[&group[0].0];
         let mut ino_max = 0;
@@ -92,13 +112,14 @@ pub(crate) fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSe
         for (_, change) in group {
             match change {
                 InodeChange::Insert(row) => {
-                    insert_inode(&mut insert, row).at(&sql.table)?;
+                    insert_inode(&mut insert, row, keeper.seq).at(&sql.table)?;
                     ino_max = ino_max.max(row.ino.0);
                 }
                 InodeChange::Update(row, mask) => {
                     let Some(text) = sql.inode_update(*mask) else {
                         continue;
                     };
+                    keeper.keep(txn, &sql.keep.inode, params![signed(row.ino.0)])?;
                     // Those of one commit most often change the same columns.
                     let update = match &mut update {
                         Some((used, update)) if used == mask => update,
@@ -107,7 +128,7 @@ pub(crate) fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSe
                             &mut update.insert((*mask, other)).1
                         }
                     };
-                    if insert_inode(update, row).at(&sql.table)? != 1 {
+                    if insert_inode(update, row, keeper.seq).at(&sql.table)? != 1 {
                         return Err(CatalogError::corrupt(format!(
                             "{}: inode {} is to be changed and does not exist",
                             sql.table, row.ino
@@ -115,12 +136,15 @@ pub(crate) fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSe
                     }
                 }
                 InodeChange::Delete(ino) => {
+                    for text in sql.keep.all() {
+                        keeper.keep(txn, text, params![signed(ino.0)])?;
+                    }
                     for text in &sql.inode_delete {
                         txn.prepare_cached(text)
                             .and_then(|mut delete| delete.execute([signed(ino.0)]))
                             .at(&sql.table)?;
                     }
-                    remove_pieces(txn, sql.table_store, *ino)?;
+                    remove_pieces(txn, keeper, sql.table_store, *ino)?;
                 }
             }
         }
@@ -131,10 +155,11 @@ pub(crate) fn apply_inodes(txn: &Connection, stores: &Stores, changes: &ChangeSe
     Ok(())
 }
 
-/// Runs `inode_insert`, or an `inode_update` (same parameter numbers, cut after the last it uses).
+/// Runs `inode_insert`, or an `inode_update` (same parameter numbers).
 pub(crate) fn insert_inode(
     statement: &mut Statement<'_>,
     row: &InodeRow,
+    since: CommitSeq,
 ) -> rusqlite::Result<usize> {
     let numbers = [
         signed(row.ino.0),
@@ -150,6 +175,7 @@ pub(crate) fn insert_inode(
         row.ctime_ns,
         row.btime_ns,
         signed(row.rdev),
+        signed(since.0),
     ];
     for index in 1..=statement.parameter_count() {
         match index {
@@ -174,28 +200,51 @@ pub(crate) fn raise_next_ino(txn: &Connection, store: StoreId, ino_max: u64) -> 
     Ok(())
 }
 
-fn apply_dirents(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+fn apply_dirents(
+    txn: &Connection,
+    stores: &Stores,
+    changes: &ChangeSet,
+    keeper: &Keeper,
+) -> Result<()> {
+    let since = signed(keeper.seq.0);
     for group in changes.dirents.chunk_by(|a, b| a.0 == b.0) {
         let sql = &stores[&group[0].0];
+        let mut add = txn.prepare_cached(&sql.dirent_add).at(&sql.table_dirent)?;
         let mut set = txn.prepare_cached(&sql.dirent_set).at(&sql.table_dirent)?;
         let mut remove = txn
             .prepare_cached(&sql.dirent_remove)
             .at(&sql.table_dirent)?;
         for (_, parent, name, ino) in group {
             let (parent, name) = (signed(parent.0), TextOrBlob(name.as_bytes()));
-            match ino {
-                Some(ino) => set.execute(params![parent, name, signed(ino.0)]),
-                None => remove.execute(params![parent, name]),
+            if let Some(ino) = ino {
+                let row = params![parent, name, signed(ino.0), since];
+                if add.execute(row).at(&sql.table_dirent)? == 0 {
+                    keeper.keep(txn, &sql.keep.name, params![parent, name])?;
+                    set.execute(row).at(&sql.table_dirent)?;
+                }
+            } else {
+                keeper.keep(txn, &sql.keep.name, params![parent, name])?;
+                remove
+                    .execute(params![parent, name])
+                    .at(&sql.table_dirent)?;
             }
-            .at(&sql.table_dirent)?;
         }
     }
     Ok(())
 }
 
-fn apply_contents(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+fn apply_contents(
+    txn: &Connection,
+    stores: &Stores,
+    changes: &ChangeSet,
+    keeper: &Keeper,
+) -> Result<()> {
+    let since = signed(keeper.seq.0);
     for group in changes.contents.chunk_by(|a, b| a.0 == b.0) {
         let sql = &stores[&group[0].0];
+        let mut add = txn
+            .prepare_cached(&sql.content_add)
+            .at(&sql.table_content)?;
         let mut set = txn
             .prepare_cached(&sql.content_set)
             .at(&sql.table_content)?;
@@ -204,51 +253,81 @@ fn apply_contents(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Res
             .at(&sql.table_content)?;
         for (_, ino, content) in group {
             let ino = signed(ino.0);
-            match content {
-                Some(ContentRow::Inline(bytes)) => set.execute(params![ino, bytes, None::<&[u8]>]),
-                Some(ContentRow::Target(bytes)) => set.execute(params![ino, None::<&[u8]>, bytes]),
-                None => remove.execute([ino]),
+            let (inline, target) = match content {
+                Some(ContentRow::Inline(bytes)) => (Some(bytes), None),
+                Some(ContentRow::Target(bytes)) => (None, Some(bytes)),
+                None => {
+                    keeper.keep(txn, &sql.keep.content, params![ino])?;
+                    remove.execute([ino]).at(&sql.table_content)?;
+                    continue;
+                }
+            };
+            let row = params![ino, inline, target, since];
+            if add.execute(row).at(&sql.table_content)? == 0 {
+                keeper.keep(txn, &sql.keep.content, params![ino])?;
+                set.execute(row).at(&sql.table_content)?;
             }
-            .at(&sql.table_content)?;
         }
     }
     Ok(())
 }
 
-fn apply_maps(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+fn apply_maps(
+    txn: &Connection,
+    stores: &Stores,
+    changes: &ChangeSet,
+    keeper: &Keeper,
+) -> Result<()> {
+    let since = signed(keeper.seq.0);
     for (store, ino, page) in &changes.map_cuts {
         let sql = &stores[store];
+        let from = [signed(ino.0), signed(*page)];
+        keeper.keep(txn, &sql.keep.pages_from, params![from[0], from[1]])?;
         txn.prepare_cached(&sql.map_cut)
-            .and_then(|mut cut| cut.execute([signed(ino.0), signed(*page)]))
+            .and_then(|mut cut| cut.execute(from))
             .at(&sql.table_map)?;
     }
     for group in changes.map_pages.chunk_by(|a, b| a.0 == b.0) {
         let sql = &stores[&group[0].0];
+        let mut add = txn.prepare_cached(&sql.map_add).at(&sql.table_map)?;
         let mut set = txn.prepare_cached(&sql.map_set).at(&sql.table_map)?;
         let mut remove = txn.prepare_cached(&sql.map_remove).at(&sql.table_map)?;
         for (_, ino, page, runs) in group {
-            match runs {
-                Some(runs) => set.execute(params![signed(ino.0), signed(*page), runs]),
-                None => remove.execute([signed(ino.0), signed(*page)]),
+            let key = [signed(ino.0), signed(*page)];
+            if let Some(runs) = runs {
+                let row = params![key[0], key[1], runs, since];
+                if add.execute(row).at(&sql.table_map)? == 0 {
+                    keeper.keep(txn, &sql.keep.page, params![key[0], key[1]])?;
+                    set.execute(row).at(&sql.table_map)?;
+                }
+            } else {
+                keeper.keep(txn, &sql.keep.page, params![key[0], key[1]])?;
+                remove.execute(key).at(&sql.table_map)?;
             }
-            .at(&sql.table_map)?;
         }
     }
     Ok(())
 }
 
 /// Applies the changes of lists: whole lists that go, then pages.
-fn apply_pieces(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+fn apply_pieces(
+    txn: &Connection,
+    stores: &Stores,
+    changes: &ChangeSet,
+    keeper: &Keeper,
+) -> Result<()> {
+    let since = signed(keeper.seq.0);
     for (store, ino) in &changes.piece_drops {
-        remove_pieces(txn, stores[store].table_store, *ino)?;
+        remove_pieces(txn, keeper, stores[store].table_store, *ino)?;
     }
     if changes.piece_pages.is_empty() {
         return Ok(());
     }
     let mut set = txn
         .prepare_cached(
-            "INSERT INTO larder_piece (store, ino, page, entries) VALUES (?1, ?2, ?3, ?4) \
-             ON CONFLICT (store, ino, page) DO UPDATE SET entries = excluded.entries",
+            "INSERT INTO larder_piece (store, ino, page, entries, since_seq) \
+             VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (store, ino, page) \
+             DO UPDATE SET entries = excluded.entries, since_seq = excluded.since_seq",
         )
         .at("larder_piece")?;
     let mut remove = txn
@@ -256,8 +335,9 @@ fn apply_pieces(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Resul
         .at("larder_piece")?;
     for (store, ino, page, entries) in &changes.piece_pages {
         let (store, ino, page) = (stores[store].table_store.0, signed(ino.0), signed(*page));
+        keeper.keep(txn, history::KEEP_PIECE, params![store, ino, page])?;
         match entries {
-            Some(entries) => set.execute(params![store, ino, page, entries]),
+            Some(entries) => set.execute(params![store, ino, page, entries, since]),
             None => remove.execute(params![store, ino, page]),
         }
         .at("larder_piece")?;
@@ -266,26 +346,44 @@ fn apply_pieces(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Resul
 }
 
 /// Removes the list of one inode.
-fn remove_pieces(txn: &Connection, owner: StoreId, ino: larder_format::Ino) -> Result<()> {
+fn remove_pieces(
+    txn: &Connection,
+    keeper: &Keeper,
+    owner: StoreId,
+    ino: larder_format::Ino,
+) -> Result<()> {
+    keeper.keep(txn, history::KEEP_PIECES, params![owner.0, signed(ino.0)])?;
     txn.prepare_cached("DELETE FROM larder_piece WHERE store = ?1 AND ino = ?2")
         .and_then(|mut remove| remove.execute(params![owner.0, signed(ino.0)]))
         .at("larder_piece")
         .map(drop)
 }
 
-fn apply_xattrs(txn: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+fn apply_xattrs(
+    txn: &Connection,
+    stores: &Stores,
+    changes: &ChangeSet,
+    keeper: &Keeper,
+) -> Result<()> {
+    let since = signed(keeper.seq.0);
     for (store, ino, name, value) in &changes.xattrs {
         let sql = &stores[store];
         let (ino, name) = (signed(ino.0), TextOrBlob(name));
-        match value {
-            Some(value) => txn
-                .prepare_cached(&sql.xattr_set)
-                .and_then(|mut set| set.execute(params![ino, name, value])),
-            None => txn
-                .prepare_cached(&sql.xattr_remove)
-                .and_then(|mut remove| remove.execute(params![ino, name])),
+        let run = |text: &str, row: &[&dyn rusqlite::ToSql]| {
+            txn.prepare_cached(text)
+                .and_then(|mut change| change.execute(row))
+                .at(&sql.table_xattr)
+        };
+        if let Some(value) = value {
+            let row = params![ino, name, value, since];
+            if run(&sql.xattr_add, row)? == 0 {
+                keeper.keep(txn, &sql.keep.xattr, params![ino, name])?;
+                run(&sql.xattr_set, row)?;
+            }
+        } else {
+            keeper.keep(txn, &sql.keep.xattr, params![ino, name])?;
+            run(&sql.xattr_remove, params![ino, name])?;
         }
-        .at(&sql.table_xattr)?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use crate::changes::{ChangeSet, InodeChange};
 use crate::codec::signed;
 use crate::commit::apply_inodes;
 use crate::error::{At, CatalogError, Result};
+use crate::history::Keeper;
 use crate::read::rows;
 use crate::transaction::{Stage, as_trial};
 use crate::{Catalog, Writer};
@@ -53,7 +54,7 @@ impl Catalog {
         } = &mut *writer;
         let mut tried = |step: &Connection| {
             guards.open(step)?;
-            apply_inodes(step, &stores, &changes)
+            apply_inodes(step, &stores, &changes, &Keeper::off())
         };
         let outcome = match *stage {
             Stage::Idle => {

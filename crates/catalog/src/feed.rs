@@ -384,6 +384,7 @@ pub(crate) fn watch_stores(txn: &Connection) -> Result<()> {
             "CREATE TRIGGER IF NOT EXISTS \"larder_feed_{name}\" AFTER UPDATE ON \"{name}\" \
              WHEN (SELECT open FROM larder_gate) IS NOT 1 \
                AND NOT (NEW.ctime_ns IS NOT OLD.ctime_ns AND {attributes}) \
+               AND NEW.since_seq IS OLD.since_seq \
              BEGIN \
                INSERT INTO larder_change (at_ns, op, tbl, row_key) \
                VALUES ({NOW}, iif({attributes}, 'columns', 'attributes'), '{name}', NEW.ino); \
@@ -392,6 +393,16 @@ pub(crate) fn watch_stores(txn: &Connection) -> Result<()> {
         .at(&name)?;
     }
     Ok(())
+}
+
+/// The same after an upgrade: what tells of the rows may have to know of a new column.
+pub(crate) fn watch_stores_anew(txn: &Connection) -> Result<()> {
+    for (trigger, _) in watches(txn)? {
+        if trigger.starts_with("larder_feed_") {
+            drop_trigger(txn, &trigger)?;
+        }
+    }
+    watch_stores(txn)
 }
 
 /// A table that can be watched.

@@ -47,7 +47,9 @@ impl Guarded {
             "SELECT name FROM larder_store AS store WHERE NOT EXISTS (SELECT 1 FROM sqlite_schema AS own \
              WHERE own.type = 'trigger' AND own.tbl_name = store.name COLLATE NOCASE AND own.name NOT IN \
              ('larder_' || store.name || '_no_insert', 'larder_' || store.name || '_no_delete', \
-              'larder_' || store.name || '_guard', 'larder_' || store.name || '_touch'))",
+              'larder_' || store.name || '_guard', 'larder_' || store.name || '_touch', \
+              'larder_' || store.name || '_since_guard', 'larder_' || store.name || '_keep', \
+              'larder_' || store.name || '_since'))",
         )
         .at("larder_store")?;
         *self = Guarded {

@@ -7,7 +7,8 @@
 //! holds which blocks; it is *live* until a commit *retires* it, and *reclaim* deletes it. A *change
 //! set* is what one group commit changes; *commit seq* numbers them. A *session* is a process that
 //! has the database open; its *pin* keeps what was retired later from being reclaimed. The *gate*
-//! tells the guard triggers whether a write comes from the engine (`guards`).
+//! tells the guard triggers whether a write comes from the engine (`guards`). What commits supersede is kept in
+//! the *history* (`history`), and read by a catalog of the *past* (`past`).
 //!
 //! # Invariants
 //! * `CATALOG-1` The extent rows are the only truth of allocation: no two overlap, none crosses an
@@ -52,6 +53,7 @@
 //! # Cost
 //! A commit: about 10 µs per new file, plus one sync. A lookup: 2–4 µs. See `examples/commit_cost.rs`.
 
+mod as_of;
 mod cascades;
 mod changes;
 mod check;
@@ -68,15 +70,18 @@ mod functions;
 mod grants;
 mod guarded;
 mod guards;
+mod history;
 mod log_vfs;
 mod meta;
 mod open;
+mod past;
 mod patches;
 mod pieces;
 mod read;
 mod rows;
 mod schema;
 mod sessions;
+mod snapshots;
 mod sql;
 mod statements;
 mod stores;
@@ -93,13 +98,16 @@ pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use feed::{FeedBounds, FeedChange, FeedEvent};
 pub use functions::{FileRow, FileRows, SqlFile, SqlFiles, VALUE_BYTES_MAX};
 pub use grants::Grants;
+pub use history::{HistoryHorizon, SupersededMap};
 pub use larder_format as format;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
+pub use past::{Moment, PastPin};
 pub use rows::{
     AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, PatchRow,
     SegmentRow, SessionRow, StoreRow,
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
+pub use snapshots::SnapshotRow;
 pub use sql::{SqlRow, SqlValue, is_complete};
 pub use tuning::Tuning;
 pub use user_sql::{SqlControl, SqlStatement};
@@ -108,7 +116,7 @@ pub use workspace::{Conflict, GRANTS, INO_RANGE, InoRange, Merged, TransactionRo
 use client::ClientSide;
 use error::{At, sort};
 use guards::Guards;
-use larder_format::StoreId;
+use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 use statements::StoreSql;
 use std::collections::HashMap;
@@ -138,6 +146,10 @@ pub struct Catalog {
     readers: Mutex<Vec<Connection>>,
     stores: RwLock<HashMap<StoreId, Arc<StoreSql>>>,
     is_stopped: AtomicBool,
+    /// It is of the past, and reads only.
+    as_of: Option<CommitSeq>,
+    /// Of the last step of the owner's transaction.
+    moment_ns: Mutex<Option<i64>>,
     /// The long transaction whose workspace this is.
     workspace: Option<u64>,
     grants: RwLock<Arc<Grants>>,
@@ -330,7 +342,10 @@ impl Catalog {
                 .at("larder_store")?
                 .ok_or_else(|| CatalogError::not_found(format!("store {store}")))
         })?;
-        let sql = Arc::new(StoreSql::new(StoreId(owner), &name));
+        let sql = Arc::new(match self.as_of {
+            None => StoreSql::new(StoreId(owner), &name),
+            Some(seq) => StoreSql::as_of(StoreId(owner), &name, seq),
+        });
         let mut stores = self.stores.write().unwrap_or_else(PoisonError::into_inner);
         Ok(Arc::clone(stores.entry(store).or_insert(sql)))
     }

@@ -3,7 +3,7 @@
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::guards::Guards;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
-use crate::{Catalog, Writer, codec, log_vfs, meta, stores};
+use crate::{Catalog, Writer, codec, feed, log_vfs, meta, stores};
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
@@ -109,6 +109,8 @@ pub(crate) enum Purpose {
     Transactions,
     /// The SQL session of a person, who may.
     Shell,
+    /// Reading the past.
+    Past,
 }
 
 pub(crate) fn open_within(
@@ -127,13 +129,13 @@ pub(crate) fn open_within(
     let path = dir.join(CATALOG_FILE);
     let access = OpenFlags::SQLITE_OPEN_READ_WRITE
         | match purpose {
-            Purpose::Engine => OpenFlags::SQLITE_OPEN_NO_MUTEX,
+            Purpose::Engine | Purpose::Past => OpenFlags::SQLITE_OPEN_NO_MUTEX,
             // Two wrappers share the connection (`user_sql`): SQLite itself keeps threads apart.
             Purpose::Transactions | Purpose::Shell => OpenFlags::SQLITE_OPEN_FULL_MUTEX,
         };
     let connection = match purpose {
         // Its settings are the user's, so that LOG-1 and LOG-3 could not be kept.
-        Purpose::Shell => connect_with(&path, options, access, timeout)?,
+        Purpose::Shell | Purpose::Past => connect_with(&path, options, access, timeout)?,
         Purpose::Engine | Purpose::Transactions => {
             // LOG-1: this connection is ours alone, and `configure` has it sync every commit.
             let with_log = CatalogOptions {
@@ -145,7 +147,7 @@ pub(crate) fn open_within(
     };
     identify(&connection, &path)?;
     sync_commits(&connection)?;
-    if purpose != Purpose::Shell {
+    if matches!(purpose, Purpose::Engine | Purpose::Transactions) {
         // LOG-3: a transaction that is rolled back has written nothing to the log.
         connection
             .pragma_update(None, "cache_spill", false)
@@ -159,9 +161,14 @@ pub(crate) fn open_within(
         );
     }
     if !options.is_extension {
-        schema::upgrade(&connection, STEPS)?;
+        schema::upgrade(&connection, STEPS, feed::watch_stores_anew)?;
     }
     configure(&connection)?;
+    if purpose == Purpose::Past {
+        connection
+            .pragma_update(None, "query_only", true)
+            .at("a reader")?;
+    }
     let data_version = crate::data_version(&connection)?;
     let page_bytes = connection
         .pragma_query_value(None, "page_size", |row| row.get(0))
@@ -185,6 +192,8 @@ pub(crate) fn open_within(
         readers: Mutex::new(Vec::new()),
         stores: RwLock::default(),
         is_stopped: AtomicBool::new(false),
+        as_of: None,
+        moment_ns: Mutex::default(),
         workspace,
         grants: RwLock::new(std::sync::Arc::new(grants)),
     })
@@ -387,6 +396,8 @@ fn initialise(connection: &Connection, path: &Path, init: &DatabaseInit) -> Resu
             ("retention_ns", init.retention_ns),
             ("created_ns", init.now_ns),
             ("commit_seq", 0),
+            ("history_begins_seq", 0),
+            ("history_begins_ns", init.now_ns),
             ("retired_bytes_total", 0),
             ("next_store", i64::from(StoreId::MAIN.0)),
             ("next_session", 1),

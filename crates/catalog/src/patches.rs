@@ -4,6 +4,7 @@ use crate::Catalog;
 use crate::changes::{ChangeSet, InodeChange};
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
+use crate::history::{self, Keeper};
 use crate::rows::PatchRow;
 use larder_format::limits::BLOCK_BYTES;
 use larder_format::{CommitSeq, Ino, StoreId};
@@ -14,14 +15,10 @@ const TABLE: &str = "larder_patch";
 impl Catalog {
     /// The patch rows of an object, oldest first. 3 µs plus the rows.
     pub fn patches(&self, store: StoreId, ino: Ino) -> Result<Vec<PatchRow>> {
-        let owner = self.store_sql(store)?.table_store;
+        let sql = self.store_sql(store)?;
+        let owner = sql.table_store;
         self.read(|reader| {
-            let mut find = reader
-                .prepare_cached(
-                    "SELECT seq, blocks, bytes FROM larder_patch \
-                     WHERE store = ?1 AND ino = ?2 ORDER BY id",
-                )
-                .at(TABLE)?;
+            let mut find = reader.prepare_cached(&sql.patches).at(TABLE)?;
             let mut rows = find.query(params![owner.0, signed(ino.0)]).at(TABLE)?;
             let mut found = Vec::new();
             while let Some(row) = rows.next().at(TABLE)? {
@@ -80,17 +77,20 @@ impl Catalog {
 /// all rows changed.
 pub(crate) fn apply(
     txn: &Connection,
-    seq: CommitSeq,
+    keeper: &Keeper,
     changes: &ChangeSet,
     owner: impl Fn(StoreId) -> StoreId,
 ) -> Result<i64> {
     let mut change = 0;
-    for (store, ino, upto) in &changes.patches_applied {
-        change -= delete(
-            txn,
-            "WHERE store = ?1 AND ino = ?2 AND seq <= ?3",
-            params![owner(*store).0, signed(ino.0), signed(upto.0)],
-        )?;
+    for (store, ino, upto, settled) in &changes.patches_applied {
+        let which = "WHERE store = ?1 AND ino = ?2 AND seq <= ?3";
+        let key = params![owner(*store).0, signed(ino.0), signed(upto.0)];
+        let blocks = count(txn, which, key)?;
+        if *settled != Some(blocks as u64) {
+            keeper.keep(txn, history::KEEP_PATCHES, key)?;
+        }
+        delete(txn, which, key)?;
+        change -= blocks;
     }
     let mut gone = changes
         .inodes
@@ -102,11 +102,15 @@ pub(crate) fn apply(
         .peekable();
     if gone.peek().is_some() && has_any(txn)? {
         for (store, ino) in gone {
-            change -= delete(
+            let which = "WHERE store = ?1 AND ino = ?2";
+            let key = [i64::from(owner(store).0), signed(ino.0)];
+            change -= count(txn, which, key)?;
+            keeper.keep(
                 txn,
-                "WHERE store = ?1 AND ino = ?2",
-                params![owner(store).0, signed(ino.0)],
+                history::KEEP_PATCHES,
+                params![key[0], key[1], i64::MAX],
             )?;
+            delete(txn, which, key)?;
         }
     }
     for (store, ino, patch) in &changes.patches {
@@ -122,7 +126,7 @@ pub(crate) fn apply(
         )
         .and_then(|mut insert| {
             insert.execute(params![
-                signed(seq.0),
+                signed(keeper.seq.0),
                 owner(*store).0,
                 signed(ino.0),
                 block_count,
@@ -138,7 +142,7 @@ pub(crate) fn apply(
 
 /// Forgets the patches of a store that goes.
 pub(crate) fn delete_store(txn: &Connection, store: StoreId) -> Result<()> {
-    delete(txn, "WHERE store = ?1", [store.0]).map(drop)
+    delete(txn, "WHERE store = ?1", [store.0])
 }
 
 fn has_any(txn: &Connection) -> Result<bool> {
@@ -147,16 +151,19 @@ fn has_any(txn: &Connection) -> Result<bool> {
         .at(TABLE)
 }
 
-/// Deletes rows; returns how many blocks they held. (RETURNING would read their content.)
-fn delete(txn: &Connection, rows: &str, parameters: impl Params + Copy) -> Result<i64> {
-    let blocks: i64 = txn
-        .prepare_cached(&format!(
-            "SELECT coalesce(sum(block_count), 0) FROM larder_patch {rows}"
-        ))
-        .and_then(|mut sum| sum.query_row(parameters, |row| row.get(0)))
-        .at(TABLE)?;
+/// How many blocks rows hold.
+fn count(txn: &Connection, rows: &str, parameters: impl Params) -> Result<i64> {
+    txn.prepare_cached(&format!(
+        "SELECT coalesce(sum(block_count), 0) FROM larder_patch {rows}"
+    ))
+    .and_then(|mut sum| sum.query_row(parameters, |row| row.get(0)))
+    .at(TABLE)
+}
+
+/// Deletes rows. (RETURNING would read their content.)
+fn delete(txn: &Connection, rows: &str, parameters: impl Params) -> Result<()> {
     txn.prepare_cached(&format!("DELETE FROM larder_patch {rows}"))
         .and_then(|mut delete| delete.execute(parameters))
-        .at(TABLE)?;
-    Ok(blocks)
+        .at(TABLE)
+        .map(drop)
 }

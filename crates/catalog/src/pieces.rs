@@ -42,12 +42,11 @@ impl Catalog {
 
     /// One encoded page of the list of pieces of an inode; page 0 is the root.
     pub fn piece_page(&self, store: StoreId, ino: Ino, page: u64) -> Result<Option<Vec<u8>>> {
-        let owner = self.store_sql(store)?.table_store;
+        let sql = self.store_sql(store)?;
+        let owner = sql.table_store;
         self.read(|reader| {
-            let sql =
-                "SELECT entries FROM larder_piece WHERE store = ?1 AND ino = ?2 AND page = ?3";
             reader
-                .prepare_cached(sql)
+                .prepare_cached(&sql.piece_page)
                 .and_then(|mut find| {
                     find.query_row(params![owner.0, signed(ino.0), signed(page)], |row| {
                         row.get(0)
@@ -66,12 +65,14 @@ impl Catalog {
         from_page: u64,
         limit: usize,
     ) -> Result<Vec<(u64, Vec<u8>)>> {
-        let owner = self.store_sql(store)?.table_store;
+        let sql = self.store_sql(store)?;
+        let owner = sql.table_store;
         let key = params![owner.0, signed(ino.0), signed(from_page), row_limit(limit)];
         self.read(|reader| {
-            let sql = "SELECT page, entries FROM larder_piece \
-                       WHERE store = ?1 AND ino = ?2 AND page >= ?3 ORDER BY page LIMIT ?4";
-            rows(reader, sql, key, |row| Ok((unsigned(row, 0)?, row.get(1)?))).at(TABLE)
+            rows(reader, &sql.piece_pages, key, |row| {
+                Ok((unsigned(row, 0)?, row.get(1)?))
+            })
+            .at(TABLE)
         })
     }
 }

@@ -31,8 +31,11 @@ impl Catalog {
         })
     }
 
-    /// The newest committed group.
+    /// The newest committed group; in a catalog of the past: the one that it shows.
     pub fn commit_seq(&self) -> Result<CommitSeq> {
+        if let Some(seq) = self.as_of {
+            return Ok(seq);
+        }
         self.read(|reader| Ok(CommitSeq(find_meta(reader, "commit_seq")? as u64)))
     }
 

@@ -17,6 +17,8 @@ pub(crate) const APPLICATION_ID: u32 = 0x4C41_5244;
 /// One step from a version to the next: SQL, and the tables that get guard triggers.
 pub(crate) struct Step {
     pub(crate) sql: &'static str,
+    /// The same for the tables of each store.
+    pub(crate) store_sql: Option<&'static str>,
     pub(crate) guarded: &'static [&'static str],
 }
 
@@ -24,6 +26,7 @@ pub(crate) struct Step {
 pub(crate) const STEPS: &[Step] = &[
     Step {
         sql: include_str!("schema/v1.sql"),
+        store_sql: None,
         guarded: &[
             "larder_meta",
             "larder_store",
@@ -37,23 +40,38 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         sql: include_str!("schema/v2.sql"),
+        store_sql: None,
         guarded: &[],
     },
     Step {
         sql: include_str!("schema/v3.sql"),
+        store_sql: None,
         guarded: &["larder_piece"],
     },
     Step {
         sql: include_str!("schema/v4.sql"),
+        store_sql: None,
         guarded: &["larder_patch"],
     },
     Step {
         sql: include_str!("schema/v5.sql"),
+        store_sql: None,
         guarded: &["larder_transaction", "larder_grant"],
     },
     Step {
         sql: include_str!("schema/v6.sql"),
+        store_sql: None,
         guarded: &[],
+    },
+    Step {
+        sql: include_str!("schema/v7.sql"),
+        store_sql: Some(include_str!("schema/v7_store.sql")),
+        guarded: &[
+            "larder_home",
+            "larder_snapshot",
+            "larder_hold",
+            "larder_past",
+        ],
     },
 ];
 
@@ -67,14 +85,21 @@ const STORE: &str = include_str!("schema/store.sql");
 const SUFFIXES: [&str; 5] = ["_dirent", "_content", "_map", "_xattr", "_path"];
 
 /// The columns of a store table that are ours; all others are the user's.
-pub(crate) const ENGINE_COLUMNS: [&str; 13] = [
+pub(crate) const ENGINE_COLUMNS: [&str; 14] = [
     "ino", "kind", "mode", "uid", "gid", "nlink", "size", "blocks", "atime_ns", "mtime_ns",
-    "ctime_ns", "btime_ns", "rdev",
+    "ctime_ns", "btime_ns", "rdev", SINCE,
 ];
 
-/// Brings the schema from the version found to `steps.len()`, in one transaction; an interrupted
-/// upgrade leaves the old version. Refuses what is newer.
-pub(crate) fn upgrade(connection: &Connection, steps: &[Step]) -> Result<()> {
+/// The column that says which commit wrote a row.
+pub(crate) const SINCE: &str = "since_seq";
+
+/// Brings the schema from the version found to `steps.len()`, and then calls `after`, in one transaction; an
+/// interrupted upgrade leaves the old version. Refuses what is newer.
+pub(crate) fn upgrade(
+    connection: &Connection,
+    steps: &[Step],
+    after: impl FnOnce(&Connection) -> Result<()>,
+) -> Result<()> {
     let known = steps.len() as u32;
     if version(connection)? == known {
         return Ok(());
@@ -87,6 +112,7 @@ pub(crate) fn upgrade(connection: &Connection, steps: &[Step]) -> Result<()> {
         return Err(CatalogError::NewerFormat { found, known });
     }
     apply(&txn, steps, found)?;
+    after(&txn)?;
     txn.commit().at("the commit of an upgrade")
 }
 
@@ -97,10 +123,32 @@ pub(crate) fn apply(connection: &Connection, steps: &[Step], found: u32) -> Resu
         for table in step.guarded {
             guard(connection, table)?;
         }
+        if let Some(store_sql) = step.store_sql {
+            for (id, name) in stores_with_tables(connection)? {
+                add_to_store(connection, store_sql, id, &name)?;
+            }
+        }
     }
     connection
         .pragma_update(None, "user_version", steps.len() as u32)
         .at("the schema version")
+}
+
+fn stores_with_tables(connection: &Connection) -> Result<Vec<(StoreId, String)>> {
+    connection
+        .prepare("SELECT id, name FROM larder_store WHERE table_store = id ORDER BY id")
+        .and_then(|mut list| {
+            list.query_map([], |row| Ok((StoreId(row.get(0)?), row.get(1)?)))?
+                .collect()
+        })
+        .at("larder_store")
+}
+
+fn add_to_store(connection: &Connection, sql: &str, id: StoreId, name: &str) -> Result<()> {
+    let sql = sql
+        .replace("{name}", name)
+        .replace("{id}", &id.0.to_string());
+    connection.execute_batch(&sql).at(name)
 }
 
 fn version(connection: &Connection) -> Result<u32> {
@@ -116,7 +164,7 @@ fn guard(connection: &Connection, table: &str) -> Result<()> {
 }
 
 /// Creates the tables, view and triggers of a store. Refuses when any of the names is taken.
-pub(crate) fn create_store_tables(connection: &Connection, name: &str) -> Result<()> {
+pub(crate) fn create_store_tables(connection: &Connection, id: StoreId, name: &str) -> Result<()> {
     for object in store_objects(name) {
         let taken = connection
             .prepare_cached("SELECT 1 FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE")
@@ -131,6 +179,9 @@ pub(crate) fn create_store_tables(connection: &Connection, name: &str) -> Result
     connection
         .execute_batch(&STORE.replace("{name}", name))
         .at(name)?;
+    for sql in STEPS.iter().filter_map(|step| step.store_sql) {
+        add_to_store(connection, sql, id, name)?;
+    }
     let sql = StoreSql::new(StoreId::MAIN, name);
     for table in [
         &sql.table_dirent,
@@ -219,9 +270,9 @@ pub(crate) fn expected_objects(names: &[String]) -> Result<Objects> {
 
 fn read_expected_objects(names: &[String]) -> Result<Objects> {
     let pristine = Connection::open_in_memory().at("a scratch database")?;
-    upgrade(&pristine, STEPS)?;
+    upgrade(&pristine, STEPS, |_| Ok(()))?;
     for name in names {
-        create_store_tables(&pristine, name)?;
+        create_store_tables(&pristine, StoreId::MAIN, name)?;
     }
     let mut all = pristine
         .prepare(
@@ -260,28 +311,31 @@ mod tests {
     fn steps_apply_in_order_and_whole() {
         const NEXT: Step = Step {
             sql: "ALTER TABLE larder_segment ADD COLUMN extra INTEGER",
+            store_sql: None,
             guarded: &[],
         };
         const BROKEN: Step = Step {
             sql: "CREATE TABLE half(x); nonsense",
+            store_sql: None,
             guarded: &[],
         };
         let v1 = || Step {
             sql: STEPS[0].sql,
+            store_sql: None,
             guarded: STEPS[0].guarded,
         };
         let connection = Connection::open_in_memory().unwrap();
-        upgrade(&connection, &[v1()]).unwrap();
+        upgrade(&connection, &[v1()], |_| Ok(())).unwrap();
         assert_eq!(version(&connection).unwrap(), 1);
-        upgrade(&connection, &[v1(), BROKEN]).unwrap_err();
+        upgrade(&connection, &[v1(), BROKEN], |_| Ok(())).unwrap_err();
         assert_eq!(version(&connection).unwrap(), 1);
         connection.prepare("SELECT * FROM half").unwrap_err();
-        upgrade(&connection, &[v1(), NEXT]).unwrap();
+        upgrade(&connection, &[v1(), NEXT], |_| Ok(())).unwrap();
         assert_eq!(version(&connection).unwrap(), 2);
         connection
             .prepare("SELECT extra FROM larder_segment")
             .unwrap();
-        let refused = upgrade(&connection, &[v1()]).unwrap_err();
+        let refused = upgrade(&connection, &[v1()], |_| Ok(())).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "written by a newer larder (format 2, this one knows \u{2264} 1); upgrade larder"
@@ -291,7 +345,7 @@ mod tests {
     #[test]
     fn version_2_counts_the_extents_that_are_there() {
         let connection = Connection::open_in_memory().unwrap();
-        upgrade(&connection, &STEPS[..1]).unwrap();
+        upgrade(&connection, &STEPS[..1], |_| Ok(())).unwrap();
         connection
             .execute_batch(
                 "UPDATE larder_gate SET open = 1;
@@ -302,7 +356,7 @@ mod tests {
                  UPDATE larder_gate SET open = 0;",
             )
             .unwrap();
-        upgrade(&connection, STEPS).unwrap();
+        upgrade(&connection, STEPS, |_| Ok(())).unwrap();
         let mut list = connection
             .prepare("SELECT segment, ag, changed_seq, used_blocks, retired_blocks FROM larder_ag")
             .unwrap();
@@ -328,5 +382,52 @@ mod tests {
             .query_row("SELECT open FROM larder_gate", [], |row| row.get(0))
             .unwrap();
         assert_eq!(gate, 0, "CATALOG-3");
+    }
+
+    #[test]
+    fn version_7_reaches_the_stores_that_are_there() {
+        let connection = Connection::open_in_memory().unwrap();
+        upgrade(&connection, &STEPS[..6], |_| Ok(())).unwrap();
+        connection
+            .execute_batch(
+                "UPDATE larder_gate SET open = 1;
+                 INSERT INTO larder_meta VALUES ('commit_seq', 9), ('retention_ns', 5);
+                 INSERT INTO larder_store VALUES (3, 'old', 'files', '/', 3, 2);",
+            )
+            .unwrap();
+        connection
+            .execute_batch(&STORE.replace("{name}", "old"))
+            .unwrap();
+        for suffix in ["dirent", "content", "map", "xattr"] {
+            guard(&connection, &format!("old_{suffix}")).unwrap();
+        }
+        connection
+            .execute_batch(
+                "INSERT INTO old (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns,
+                   btime_ns) VALUES (1, 'dir', 493, 0, 0, 2, 0, 0, 0, 0, 0, 0);
+                 UPDATE larder_gate SET open = 0;",
+            )
+            .unwrap();
+        upgrade(&connection, STEPS, |_| Ok(())).unwrap();
+        let number =
+            |sql: &str| -> i64 { connection.query_row(sql, [], |row| row.get(0)).unwrap() };
+        assert_eq!(number("SELECT since_seq FROM old"), 0);
+        let begins = "SELECT value FROM larder_meta WHERE key = 'history_begins_seq'";
+        assert_eq!(number(begins), 9, "HISTORY-3");
+        for (kind, name) in expected_objects(&["old".into()]).unwrap() {
+            let is_there = connection
+                .prepare("SELECT 1 FROM sqlite_schema WHERE type = ?1 AND name = ?2")
+                .and_then(|mut find| find.exists([&kind, &name]))
+                .unwrap();
+            assert!(is_there, "{kind} {name}");
+        }
+        // What plain SQL changes is kept, of the store that it is in.
+        connection
+            .execute_batch("UPDATE old SET mode = 448; UPDATE old SET uid = 7")
+            .unwrap();
+        let kept = "SELECT group_concat(store || ' ' || ino || ' ' || since_seq || ' ' || until_seq || ' ' || mode)
+                    = '3 1 0 10 493' FROM larder_history";
+        assert_eq!(number(kept), 1, "HISTORY-1");
+        assert_eq!(number("SELECT since_seq FROM old"), 10);
     }
 }

@@ -36,6 +36,8 @@ impl Catalog {
             let id = signed(session.0);
             txn.execute("DELETE FROM larder_holder WHERE session = ?1", [id])
                 .at("larder_holder")?;
+            txn.execute("DELETE FROM larder_past WHERE session = ?1", [id])
+                .at("larder_past")?;
             txn.execute("DELETE FROM larder_session WHERE id = ?1", [id])
                 .at("larder_session")?;
             Ok(())

@@ -1,6 +1,7 @@
 //! The SQL text for one store's tables, built once; connections cache the compiled form by text.
 
 use crate::changes::AttrMask;
+use crate::history::KeepSql;
 use larder_format::StoreId;
 use std::sync::OnceLock;
 
@@ -22,7 +23,7 @@ pub(crate) struct StoreSql {
     pub(crate) inodes: String,
     pub(crate) inode_count: String,
     pub(crate) inode_insert: String,
-    inode_update: Box<[OnceLock<String>]>,
+    pub(crate) inode_update: Box<[OnceLock<String>]>,
     /// The inode row and everything that belongs to it.
     pub(crate) inode_delete: [String; 4],
 
@@ -31,23 +32,34 @@ pub(crate) struct StoreSql {
     pub(crate) dirents_with_rows: String,
     pub(crate) dirent_any: String,
     pub(crate) parents: String,
+    pub(crate) dirent_add: String,
     pub(crate) dirent_set: String,
     pub(crate) dirent_remove: String,
 
     pub(crate) content: String,
     pub(crate) file_content: String,
+    pub(crate) content_add: String,
     pub(crate) content_set: String,
     pub(crate) content_remove: String,
 
     pub(crate) map_page: String,
     pub(crate) map_pages: String,
+    pub(crate) map_add: String,
     pub(crate) map_set: String,
     pub(crate) map_remove: String,
     pub(crate) map_cut: String,
 
     pub(crate) xattrs: String,
+    pub(crate) xattr_add: String,
     pub(crate) xattr_set: String,
     pub(crate) xattr_remove: String,
+
+    pub(crate) piece_page: String,
+    pub(crate) piece_pages: String,
+    pub(crate) patches: String,
+
+    /// What a commit supersedes (`history`).
+    pub(crate) keep: KeepSql,
 }
 
 impl StoreSql {
@@ -73,8 +85,8 @@ impl StoreSql {
             inode_count: text("SELECT count(*) FROM \"{t}\""),
             inode_insert: text(
                 "INSERT INTO \"{t}\" (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, \
-                 mtime_ns, ctime_ns, btime_ns, rdev) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+                 mtime_ns, ctime_ns, btime_ns, rdev, since_seq) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
             ),
             inode_update: (0..MASKS).map(|_| OnceLock::new()).collect(),
             inode_delete: [
@@ -99,9 +111,12 @@ impl StoreSql {
             ),
             dirent_any: text("SELECT 1 FROM \"{t}_dirent\" WHERE parent = ?1 LIMIT 1"),
             parents: text("SELECT parent, name FROM \"{t}_dirent\" WHERE ino = ?1"),
+            dirent_add: text(
+                "INSERT INTO \"{t}_dirent\" (parent, name, ino, since_seq) VALUES (?1, ?2, ?3, ?4) \
+                 ON CONFLICT DO NOTHING",
+            ),
             dirent_set: text(
-                "INSERT INTO \"{t}_dirent\" (parent, name, ino) VALUES (?1, ?2, ?3) \
-                 ON CONFLICT (parent, name) DO UPDATE SET ino = excluded.ino",
+                "UPDATE \"{t}_dirent\" SET ino = ?3, since_seq = ?4 WHERE parent = ?1 AND name = ?2",
             ),
             dirent_remove: text("DELETE FROM \"{t}_dirent\" WHERE parent = ?1 AND name = ?2"),
 
@@ -110,9 +125,12 @@ impl StoreSql {
                 "SELECT (SELECT inline FROM \"{t}_content\" WHERE ino = ?1), \
                  (SELECT entries FROM larder_piece WHERE store = ?2 AND ino = ?1 AND page = 0)",
             ),
+            content_add: text(
+                "INSERT INTO \"{t}_content\" (ino, inline, target, since_seq) \
+                 VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+            ),
             content_set: text(
-                "INSERT INTO \"{t}_content\" (ino, inline, target) VALUES (?1, ?2, ?3) \
-                 ON CONFLICT (ino) DO UPDATE SET inline = excluded.inline, target = excluded.target",
+                "UPDATE \"{t}_content\" SET inline = ?2, target = ?3, since_seq = ?4 WHERE ino = ?1",
             ),
             content_remove: text("DELETE FROM \"{t}_content\" WHERE ino = ?1"),
 
@@ -121,19 +139,35 @@ impl StoreSql {
                 "SELECT page, runs FROM \"{t}_map\" WHERE ino = ?1 AND page >= ?2 \
                  ORDER BY page LIMIT ?3",
             ),
+            map_add: text(
+                "INSERT INTO \"{t}_map\" (ino, page, runs, since_seq) VALUES (?1, ?2, ?3, ?4) \
+                 ON CONFLICT DO NOTHING",
+            ),
             map_set: text(
-                "INSERT INTO \"{t}_map\" (ino, page, runs) VALUES (?1, ?2, ?3) \
-                 ON CONFLICT (ino, page) DO UPDATE SET runs = excluded.runs",
+                "UPDATE \"{t}_map\" SET runs = ?3, since_seq = ?4 WHERE ino = ?1 AND page = ?2",
             ),
             map_remove: text("DELETE FROM \"{t}_map\" WHERE ino = ?1 AND page = ?2"),
             map_cut: text("DELETE FROM \"{t}_map\" WHERE ino = ?1 AND page >= ?2"),
 
             xattrs: text("SELECT name, value FROM \"{t}_xattr\" WHERE ino = ?1 ORDER BY name"),
+            xattr_add: text(
+                "INSERT INTO \"{t}_xattr\" (ino, name, value, since_seq) VALUES (?1, ?2, ?3, ?4) \
+                 ON CONFLICT DO NOTHING",
+            ),
             xattr_set: text(
-                "INSERT INTO \"{t}_xattr\" (ino, name, value) VALUES (?1, ?2, ?3) \
-                 ON CONFLICT (ino, name) DO UPDATE SET value = excluded.value",
+                "UPDATE \"{t}_xattr\" SET value = ?3, since_seq = ?4 WHERE ino = ?1 AND name = ?2",
             ),
             xattr_remove: text("DELETE FROM \"{t}_xattr\" WHERE ino = ?1 AND name = ?2"),
+            piece_page:
+                "SELECT entries FROM larder_piece WHERE store = ?1 AND ino = ?2 AND page = ?3"
+                    .into(),
+            piece_pages: "SELECT page, entries FROM larder_piece \
+                 WHERE store = ?1 AND ino = ?2 AND page >= ?3 ORDER BY page LIMIT ?4"
+                .into(),
+            patches: "SELECT seq, blocks, bytes FROM larder_patch \
+                 WHERE store = ?1 AND ino = ?2 ORDER BY id"
+                .into(),
+            keep: KeepSql::new(table_store, name),
         }
     }
 
@@ -165,7 +199,7 @@ impl StoreSql {
                 .map(|(_, text)| *text)
                 .collect();
             format!(
-                "UPDATE \"{}\" SET {} WHERE ino = ?1",
+                "UPDATE \"{}\" SET {}, since_seq = ?14 WHERE ino = ?1",
                 self.table,
                 set.join(", ")
             )
@@ -188,7 +222,9 @@ mod tests {
         };
         assert_eq!(
             sql.inode_update(mask),
-            Some("UPDATE \"main\" SET uid = ?4, gid = ?5, ctime_ns = ?11 WHERE ino = ?1")
+            Some(
+                "UPDATE \"main\" SET uid = ?4, gid = ?5, ctime_ns = ?11, since_seq = ?14 WHERE ino = ?1"
+            )
         );
     }
 }

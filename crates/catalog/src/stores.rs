@@ -3,11 +3,11 @@
 use crate::codec::{signed, unsigned};
 use crate::commit::insert_inode;
 use crate::error::{At, CatalogError, Result};
-use crate::meta::add_meta;
+use crate::meta::{add_meta, find_meta};
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
-use crate::{Catalog, extents, feed, patches, schema};
+use crate::{Catalog, extents, feed, history, patches, schema};
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::PoisonError;
@@ -124,6 +124,7 @@ impl Catalog {
                     .at(table)?;
             }
             patches::delete_store(txn, store)?;
+            history::forget_store(txn, store)?;
             txn.execute("DELETE FROM larder_store WHERE id = ?1", [store.0])
                 .at("larder_store")?;
             extents::retire_store(txn, store)
@@ -191,9 +192,11 @@ pub(crate) fn insert_store(
     )
     .at("larder_store")?;
     if table_store.is_none() {
-        schema::create_store_tables(txn, name)?;
+        // No commit of its own: it is there since the newest one.
+        let since = CommitSeq(find_meta(txn, "commit_seq")? as u64);
+        schema::create_store_tables(txn, store, name)?;
         txn.prepare(&StoreSql::new(store, name).inode_insert)
-            .and_then(|mut insert| insert_inode(&mut insert, root))
+            .and_then(|mut insert| insert_inode(&mut insert, root, since))
             .at(name)?;
     }
     Ok(row)

@@ -18,7 +18,10 @@
 //! `CATALOG-9` stands in the crate's header.
 
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
+use crate::history::{Keeper, newest_moment, newest_until};
+use crate::meta::{find_meta, next_commit_seq, set_gate};
 use crate::{Catalog, Writer, lock};
+use larder_format::CommitSeq;
 use rusqlite::{Connection, ffi};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -148,6 +151,12 @@ impl Catalog {
         let mut writer = lock(&self.writer);
         debug_assert!(writer.stage != Stage::Client, "CLIENT-1");
         require_open(&writer.connection)?;
+        if let Some(now_ns) = lock(&self.moment_ns).take()
+            && let Err(error) = note_moment(&writer.connection, now_ns)
+        {
+            end(&mut writer)?;
+            return Err(error);
+        }
         match execute(&writer.connection, "COMMIT") {
             Ok(()) => {
                 writer.stage = Stage::Idle;
@@ -163,6 +172,7 @@ impl Catalog {
 
     /// Rolls the transaction back, if there is one.
     pub fn roll_back(&self) -> Result<()> {
+        *lock(&self.moment_ns) = None;
         end(&mut lock(&self.writer))
     }
 
@@ -206,6 +216,21 @@ impl Catalog {
             }),
         }
     }
+}
+
+/// The steps of a transaction have one moment, unless all were taken back. With triggers off or the gate closed:
+/// a transaction of its own in what its owner began.
+fn note_moment(connection: &Connection, now_ns: i64) -> Result<()> {
+    set_gate(connection, true)?;
+    let mut seq = CommitSeq(find_meta(connection, "commit_seq")? as u64);
+    if newest_until(connection)? > seq {
+        // SQL changed attributes after the last step: that counts to the next commit, which is this one.
+        seq = next_commit_seq(connection)?;
+    }
+    if newest_moment(connection)?.is_none_or(|(newest, _)| newest < seq) {
+        Keeper::begin(connection, seq, now_ns)?.end(connection)?;
+    }
+    set_gate(connection, false)
 }
 
 fn end(writer: &mut Writer) -> Result<()> {

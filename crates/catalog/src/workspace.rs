@@ -34,6 +34,7 @@ mod copy;
 mod files;
 mod images;
 mod merge;
+mod past;
 mod rows;
 mod track;
 

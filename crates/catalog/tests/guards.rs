@@ -30,17 +30,17 @@ const REFUSED: &[&str] = &[
     "UPDATE main SET btime_ns = 0 WHERE ino = 2",
     "UPDATE main SET rdev = 7 WHERE ino = 2",
     "UPDATE main SET mode = 0, size = 99 WHERE ino = 2",
-    "INSERT INTO main_dirent VALUES (1, 'x', 2)",
-    "REPLACE INTO main_dirent VALUES (1, 'f', 1)",
+    "INSERT INTO main_dirent (parent, name, ino) VALUES (1, 'x', 2)",
+    "REPLACE INTO main_dirent (parent, name, ino) VALUES (1, 'f', 1)",
     "UPDATE main_dirent SET name = 'x'",
     "DELETE FROM main_dirent",
-    "INSERT INTO main_content VALUES (9, x'00', NULL)",
+    "INSERT INTO main_content (ino, inline, target) VALUES (9, x'00', NULL)",
     "UPDATE main_content SET inline = x'00'",
     "DELETE FROM main_content",
-    "INSERT INTO main_map VALUES (2, 0, x'00')",
+    "INSERT INTO main_map (ino, page, runs) VALUES (2, 0, x'00')",
     "UPDATE main_map SET runs = x'00'",
     "DELETE FROM main_map",
-    "INSERT INTO main_xattr VALUES (2, 'a', x'00')",
+    "INSERT INTO main_xattr (ino, name, value) VALUES (2, 'a', x'00')",
     "UPDATE main_xattr SET value = x'00'",
     "DELETE FROM main_xattr",
     "INSERT INTO larder_extent VALUES (0, 500, 1, 0, 2, NULL)",
@@ -57,9 +57,18 @@ const REFUSED: &[&str] = &[
     "INSERT INTO larder_session VALUES (7, 1, '', 0, 0)",
     "INSERT INTO larder_orphan VALUES (0, 2, 1)",
     "INSERT INTO larder_holder VALUES (0, 2, 1)",
-    "INSERT INTO larder_piece VALUES (0, 2, 9, x'01')",
+    "INSERT INTO larder_piece (store, ino, page, entries) VALUES (0, 2, 9, x'01')",
     "UPDATE larder_piece SET entries = x'02'",
     "DELETE FROM larder_piece",
+    "UPDATE main SET since_seq = 9 WHERE ino = 2",
+    "UPDATE larder_history SET until_seq = 9",
+    "DELETE FROM larder_history",
+    "INSERT INTO larder_history (until_seq, what, key, since_seq) VALUES (2, 'commit', 0, 1)",
+    "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq) VALUES (99, 'inode', 0, 2, 0, 1)",
+    "INSERT INTO larder_home VALUES (0, 0, 1, 1, 0, 0)",
+    "INSERT INTO larder_snapshot VALUES ('s', 0, 0, 0)",
+    "INSERT INTO larder_hold VALUES ('s', 't')",
+    "INSERT INTO larder_past (session, seq) VALUES (1, 0)",
     "INSERT INTO larder_gate VALUES (1, 1)",
     "DELETE FROM larder_gate",
 ];
@@ -470,15 +479,15 @@ fn check_finds_what_went_round_the_guards() {
         assert!(!findings.is_empty());
     };
     clean(
-        "INSERT INTO larder_piece VALUES (0, 77, 0, x'01')",
+        "INSERT INTO larder_piece (store, ino, page, entries) VALUES (0, 77, 0, x'01')",
         &["there is no file 77 of main"],
     );
     clean(
-        "INSERT INTO larder_piece VALUES (9, 2, 0, x'01')",
+        "INSERT INTO larder_piece (store, ino, page, entries) VALUES (9, 2, 0, x'01')",
         &["pieces of store 9"],
     );
     clean(
-        "INSERT INTO larder_piece VALUES (0, 3, 1, x'01')",
+        "INSERT INTO larder_piece (store, ino, page, entries) VALUES (0, 3, 1, x'01')",
         &[
             "inode 3 of main has inline content",
             "inode 3 of main has no root",
@@ -486,11 +495,11 @@ fn check_finds_what_went_round_the_guards() {
     );
     clean("SELECT 'the gate stays open'", &["the gate is open"]);
     clean(
-        "INSERT INTO main_dirent VALUES (1, 'x', 77)",
+        "INSERT INTO main_dirent (parent, name, ino) VALUES (1, 'x', 77)",
         &["names inode 77, which does not exist"],
     );
     clean(
-        "INSERT INTO main_dirent VALUES (2, 'x', 2)",
+        "INSERT INTO main_dirent (parent, name, ino) VALUES (2, 'x', 2)",
         &["lies in inode 2, which is a file", "nlink 1 and 2 names"],
     );
     clean(
@@ -571,7 +580,7 @@ fn check_finds_what_went_round_the_guards() {
     clean(
         "INSERT INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns)
            VALUES (8, 'dir', 0, 0, 0, 3, 0, 0, 0, 0, 0, 0), (9, 'dir', 0, 0, 0, 3, 0, 0, 0, 0, 0, 0);
-         INSERT INTO main_dirent VALUES (8, 'a', 9), (9, 'b', 8)",
+         INSERT INTO main_dirent (parent, name, ino) VALUES (8, 'a', 9), (9, 'b', 8)",
         &["directory 8 cannot be reached", "directory 9 cannot be reached"],
     );
 }

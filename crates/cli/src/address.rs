@@ -6,6 +6,8 @@
 //! * `CLI-4` An argument that begins with `/`, `./` or `../` is a local path nevertheless when its
 //!   part up to and with that colon exists in the local filesystem. So every local file can be
 //!   named, and `/data/photos.larder:/a` means what it says.
+//! * `CLI-30` Where the part before the colon does not exist, but has an `@` in its last name, what is before the last
+//!   `@` is the directory of the database, and what is behind it the moment that is meant.
 
 use crate::error::{Failure, Result};
 use std::ffi::OsStr;
@@ -70,6 +72,24 @@ impl Address {
             ))),
         }
     }
+}
+
+/// The directory of a database and the text of a moment in `DIRECTORY@MOMENT`, by `CLI-30`.
+pub(crate) fn split_moment(path: &Path) -> Option<(PathBuf, String)> {
+    if path.symlink_metadata().is_ok() {
+        return None;
+    }
+    let bytes = path.as_os_str().as_bytes();
+    let at = bytes.iter().rposition(|&byte| byte == b'@')?;
+    let moment = std::str::from_utf8(&bytes[at + 1..]).ok()?;
+    // A time has no slash: that one belongs to a directory.
+    let is_good = at > 0 && !moment.contains('/');
+    is_good.then(|| {
+        (
+            PathBuf::from(OsStr::from_bytes(&bytes[..at])),
+            moment.into(),
+        )
+    })
 }
 
 impl DbAddress {
@@ -177,6 +197,34 @@ mod tests {
             "CLI-4: no ./ in front"
         );
         assert_eq!(parse("./a:/b", &["./a"]), inside("./a", "/b"), "CLI-4");
+    }
+
+    #[test]
+    fn a_moment_stands_behind_the_database() {
+        assert_eq!(
+            parse("a.larder@2026-11-20T10:00:00Z:/x", &[]),
+            inside("a.larder@2026-11-20T10:00:00Z", "/x"),
+            "CLI-3"
+        );
+        let split = |text: &str| split_moment(Path::new(text));
+        let parts = |database: &str, moment: &str| Some((database.into(), moment.to_owned()));
+        assert_eq!(
+            split("a@b.larder@seq:7"),
+            parts("a@b.larder", "seq:7"),
+            "CLI-30"
+        );
+        assert_eq!(
+            split("/no/a.larder@-1h"),
+            parts("/no/a.larder", "-1h"),
+            "CLI-30"
+        );
+        for text in ["a.larder", "@x", "me@home/a.larder"] {
+            assert_eq!(split(text), None, "CLI-30: {text}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a@b");
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(split_moment(&path), None, "CLI-30: it exists");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 DB is the directory of a database, like photos.larder. ADDRESS is DB:/path, like
 photos.larder:/2026/a.jpg; it works without a mount and beside one. An argument without ':/' is a
 local path, and so is one that begins with '/', './' or '../' when its part up to the colon exists.
+DB@MOMENT:/path is the file as it was: photos.larder@2026-11-20T10:00:00Z:/a.jpg, @-1h, @seq:1234, @SNAPSHOT.
 
 SIZE: 4096, 256M, 10GiB, 1.5T (K, M, G, T, P are powers of 1024; KB, MB ... of 1000).
 TIME: 90s, 15min, 1h, 30d, 2w, 2y.
@@ -68,6 +69,9 @@ pub(crate) enum Verb {
     /// Long transactions: an isolated view of files and rows, then one commit or no trace
     #[command(subcommand)]
     Txn(TxnVerb),
+    /// Name moments, so that they stay readable: DB@NAME:/path
+    #[command(subcommand)]
+    Snapshot(crate::snapshot::SnapshotVerb),
     Completions(CompletionsArgs),
 }
 
@@ -81,7 +85,8 @@ pub(crate) struct InitArgs {
     /// Content it may hold at most, 16M or more [default: what the filesystem has]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) capacity: Option<u64>,
-    /// How long replaced and deleted content stays readable [default: 1h]
+    /// How long what is replaced and deleted stays readable, as DB@MOMENT:/path, while there is space [default: not
+    /// at all]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) retention: Option<i64>,
 }

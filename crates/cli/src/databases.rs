@@ -1,8 +1,8 @@
 //! The databases that a command has open, and their orderly end (`CLI-7`).
 
-use crate::address::{Address, DbAddress};
+use crate::address::{Address, DbAddress, split_moment};
 use crate::error::{At, Result};
-use larder::{Database, OpenOptions};
+use larder::{Database, OpenOptions, parse_moment};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -39,8 +39,20 @@ pub(crate) fn with_database<T>(
 }
 
 impl Databases {
-    /// The database in directory `path`, opened on first use.
+    /// The database in directory `path`, opened on first use; with `@MOMENT` behind it, as of then (`CLI-30`).
     pub(crate) fn open(&mut self, path: &Path) -> Result<Database> {
+        if let Some((directory, moment)) = split_moment(path) {
+            let present = self.open(&directory)?;
+            let key = path.to_owned();
+            if let Some((_, past)) = self.open.iter().find(|(other, _)| *other == key) {
+                return Ok(past.clone());
+            }
+            let past = parse_moment(&moment, present.now_ns())
+                .and_then(|moment| present.as_of(&moment))
+                .at(|| format!("cannot open '{}'", path.display()))?;
+            self.open.push((key, past.clone()));
+            return Ok(past);
+        }
         // What cannot be resolved is left to `open_database` to explain.
         let key = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         if let Some((_, database)) = self.open.iter().find(|(other, _)| *other == key) {
@@ -69,7 +81,8 @@ impl Databases {
 
     fn close(self) -> Result<()> {
         let mut result = Ok(());
-        for (path, database) in self.open {
+        // The past before its present.
+        for (path, database) in self.open.into_iter().rev() {
             let closed = database
                 .close()
                 .at(|| format!("cannot close '{}'", path.display()));

@@ -45,6 +45,7 @@ mod service;
 mod serving_lock;
 mod settings;
 mod side;
+mod snapshot;
 mod sql;
 mod stat;
 mod stats;
@@ -124,6 +125,7 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Txn(TxnVerb::Commit(args)) => txn::commit(&args, out),
         Verb::Txn(TxnVerb::Abort(args)) => txn::abort(&args),
         Verb::Txn(TxnVerb::List(args)) => txn::list(&args, out),
+        Verb::Snapshot(verb) => snapshot::snapshot(&verb, out),
         Verb::Completions(args) => completions(&args, out),
     }
 }

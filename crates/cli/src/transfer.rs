@@ -3,7 +3,7 @@
 //! A move within one store is a rename. Any other is a copy of everything (`CLI-12`), made durable
 //! (`CLI-8`), and only then the removal of exactly what was copied.
 
-use crate::address::{Address, join, last_name};
+use crate::address::{Address, join, last_name, split_moment};
 use crate::args::{CatArgs, CpArgs, GetArgs, MvArgs, PutArgs};
 use crate::copy::{Copy, CopyCount, CopyMode, Progress};
 use crate::databases::{Databases, with_databases};
@@ -52,7 +52,11 @@ fn end(databases: &mut Databases, argument: &OsStr) -> Result<End> {
             let database = databases.open(&address.database)?;
             let path = address.path.clone();
             let what = || format!("cannot examine '{}'", address.database.display());
-            let directory = address.database.canonicalize().at(what)?;
+            let directory = match split_moment(&address.database) {
+                None => address.database.canonicalize().at(what)?,
+                // Another side than the present: nothing there is ever the same file.
+                Some(_) => address.database.clone(),
+            };
             let side = Box::new(Inside {
                 database: database.clone(),
                 address,

@@ -23,8 +23,7 @@ use std::sync::{Arc, RwLock};
 pub struct CreateOptions {
     /// Bytes of content it may hold, ≥ 16 MiB; `None`: what the filesystem has.
     pub capacity_bytes: Option<u64>,
-    /// How long superseded content stays readable, nanoseconds; `None`: one hour. Recorded; the
-    /// time machine that uses it comes with a later version.
+    /// How long what was superseded stays readable, nanoseconds, as long as there is space; `None` and 0: not at all.
     pub retention_ns: Option<i64>,
     /// Mode, owner and group of the root directory; `None`: 0755 and this process's.
     pub root: Option<(u32, Caller)>,
@@ -651,7 +650,7 @@ fn init_options(options: &CreateOptions) -> InitOptions {
     let (root_mode, owner) = options.root.unwrap_or((0o755, Caller::current()));
     InitOptions {
         capacity_bytes: options.capacity_bytes,
-        retention_ns: options.retention_ns.unwrap_or(3_600_000_000_000),
+        retention_ns: options.retention_ns.unwrap_or(0),
         root_mode,
         root_uid: owner.uid,
         root_gid: owner.gid,

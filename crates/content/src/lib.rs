@@ -17,7 +17,7 @@
 //! * `CONTENT-5` `sync` on a handle or the database returns after the commit that holds every
 //!   operation that ended before it was called.
 //!
-//! `CONTENT-6` and `CONTENT-7`, about transactions, stand in `transaction`.
+//! `CONTENT-6` and `CONTENT-7`, about transactions, stand in `transaction`, `CONTENT-9`, about the past, in `past`.
 //!
 //! Every type is `Send + Sync`; calls block. Access checks are the caller's business (the mount
 //! lets the kernel do them); the API acts as the owner of the database.
@@ -34,6 +34,7 @@ mod guarded;
 mod handle;
 mod listing;
 mod long;
+mod past;
 mod path;
 mod provider;
 mod readonly;
@@ -58,11 +59,12 @@ pub use larder_object::ClientHandle;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
-    Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, MapCell, Result,
-    Savepoint, SegmentMap, ShrinkReport, SizeClass, SpaceReport, SqlRow, SqlValue, StatsReport,
-    TransactionInfo, TransactionOutcome, Tuning, gather_bytes_default,
+    Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, MapCell, Moment,
+    Result, Savepoint, SegmentMap, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow,
+    SqlValue, StatsReport, TransactionInfo, TransactionOutcome, Tuning, gather_bytes_default,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
+pub use past::parse_moment;
 pub use path::split_path;
 pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};
 pub use sql::{SqlResult, SqlSession};

@@ -9,19 +9,24 @@ use std::sync::Arc;
 /// Wraps another provider and refuses every change.
 pub(crate) struct ReadonlyProvider {
     inner: Arc<dyn StoreProvider>,
+    why: &'static str,
 }
 
 impl ReadonlyProvider {
     pub(crate) fn new(inner: Arc<dyn StoreProvider>) -> ReadonlyProvider {
-        ReadonlyProvider { inner }
+        let why = "the store is served read-only; write to the store it shows";
+        ReadonlyProvider { inner, why }
     }
-}
 
-fn refuse<T>() -> Result<T> {
-    Err(Error::new(
-        ErrorKind::ReadOnly,
-        "the store is served read-only; write to the store it shows",
-    ))
+    /// A store at another moment.
+    pub(crate) fn of_the_past(inner: Arc<dyn StoreProvider>) -> ReadonlyProvider {
+        let why = "the past cannot be changed; write to the present, the address without '@'";
+        ReadonlyProvider { inner, why }
+    }
+
+    fn refuse<T>(&self) -> Result<T> {
+        Err(Error::new(ErrorKind::ReadOnly, self.why))
+    }
 }
 
 impl StoreProvider for ReadonlyProvider {
@@ -38,7 +43,7 @@ impl StoreProvider for ReadonlyProvider {
     }
 
     fn set_attr(&self, _: Ino, _: &SetAttr) -> Result<Attr> {
-        refuse()
+        self.refuse()
     }
 
     fn read_dir(&self, ino: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>> {
@@ -59,7 +64,7 @@ impl StoreProvider for ReadonlyProvider {
     }
 
     fn create_node(&self, _: Ino, _: &Name, _: NewNode<'_>, _: u32, _: Caller) -> Result<Attr> {
-        refuse()
+        self.refuse()
     }
 
     fn create_anonymous(
@@ -69,23 +74,23 @@ impl StoreProvider for ReadonlyProvider {
         _: bool,
         _: Caller,
     ) -> Result<(Attr, Box<dyn FileHandle>)> {
-        refuse()
+        self.refuse()
     }
 
     fn link(&self, _: Ino, _: Ino, _: &Name) -> Result<Attr> {
-        refuse()
+        self.refuse()
     }
 
     fn unlink(&self, _: Ino, _: &Name) -> Result<()> {
-        refuse()
+        self.refuse()
     }
 
     fn remove_dir(&self, _: Ino, _: &Name) -> Result<()> {
-        refuse()
+        self.refuse()
     }
 
     fn rename(&self, _: Ino, _: &Name, _: Ino, _: &Name, _: RenameMode) -> Result<()> {
-        refuse()
+        self.refuse()
     }
 
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -94,7 +99,7 @@ impl StoreProvider for ReadonlyProvider {
 
     fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>> {
         if write {
-            refuse()
+            self.refuse()
         } else {
             self.inner.open(ino, false)
         }
@@ -109,7 +114,7 @@ impl StoreProvider for ReadonlyProvider {
     }
 
     fn put(&self, _: Ino, _: &Name, _: &[u8], _: u32, _: Caller) -> Result<Attr> {
-        refuse()
+        self.refuse()
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -121,10 +126,10 @@ impl StoreProvider for ReadonlyProvider {
     }
 
     fn set_xattr(&self, _: Ino, _: &[u8], _: &[u8], _: XattrMode) -> Result<()> {
-        refuse()
+        self.refuse()
     }
 
     fn remove_xattr(&self, _: Ino, _: &[u8]) -> Result<()> {
-        refuse()
+        self.refuse()
     }
 }

@@ -21,6 +21,7 @@
 
 use crate::engine::{Edit, Engine, lock};
 use crate::group::Group;
+use crate::history::Horizon;
 use crate::map::ExtentMap;
 use crate::node::{Node, NodeState};
 use crate::turn::Turn;
@@ -42,6 +43,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How long to leave reclaim alone after it found everything pinned.
 const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
+/// The same where history keeps it.
+const HISTORY_PAUSE: Duration = Duration::from_secs(10);
 
 /// Lets users of the turn in again, whatever happens.
 struct OpenAgain<'e>(&'e Turn);
@@ -183,7 +186,7 @@ impl Engine {
             // Space waits to be reclaimed, and nobody else may come to do it. Never wait for the
             // turn here: this thread's pin is what others may wait for.
             if !self.turn.try_begin(|| self.refresh_with_turn())? {
-                lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE);
+                lock(&self.group).reclaim_after = Some(Instant::now() + self.reclaim_pause());
                 return Ok(());
             }
             self.turn.end();
@@ -222,7 +225,10 @@ impl Engine {
                 let _one_at_a_time = self.commit_lock.lock();
                 match self.find_reclaimable()? {
                     Some(horizon) => self.commit_group(Some(horizon), false)?,
-                    None => lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE),
+                    None => {
+                        lock(&self.group).reclaim_after =
+                            Some(Instant::now() + self.reclaim_pause())
+                    }
                 }
             }
             self.give_turn_back();
@@ -257,30 +263,47 @@ impl Engine {
     /// Up to which commit retired extents can be reclaimed now; `None` if there are none. Every commit
     /// asks: what waits for reclaim is missing where the next objects want to go. Reclaiming is for
     /// who has the turn; it may have gone while the caller waited for `commit_lock` (TURN-1).
-    fn find_reclaimable(&self) -> Result<Option<CommitSeq>> {
+    fn find_reclaimable(&self) -> Result<Option<Horizon>> {
         if !self.turn.is_held() || self.private.is_some() {
             return Ok(None);
         }
         let has_others = lock(&self.group).has_others;
         let has_quarantine = self.lock_room().space.quarantined_blocks() > 0;
         let may_have_orphans = self.may_have_orphans.load(Ordering::SeqCst);
-        if !has_quarantine && !has_others && !may_have_orphans {
+        let is_prune_due = self.is_prune_due()?;
+        let may_have_retired = match self.keeps_history() {
+            // What is retired now is newer than the cut.
+            true => is_prune_due,
+            false => has_quarantine || has_others,
+        };
+        if !may_have_retired && !may_have_orphans {
             return Ok(None);
         }
-        let horizon = self.reclaim_horizon()?;
+        let horizon = self.horizon()?;
         let oldest_retired = self.lock_room().oldest_retired;
-        if !may_have_orphans && oldest_retired.is_some_and(|seq| seq <= horizon) {
+        if !may_have_orphans && oldest_retired.is_some_and(|seq| seq <= horizon.kept) {
             return Ok(Some(horizon)); // The catalog would say no more.
         }
         self.may_have_orphans
             .store(!self.catalog.orphans()?.is_empty(), Ordering::SeqCst);
-        let has_orphans = !self.lost_orphans(horizon)?.is_empty();
-        let is_worth_it = has_orphans || self.catalog.has_retired(horizon)?;
+        let is_worth_it = !self.lost_orphans(horizon.pinned)?.is_empty()
+            || self.catalog.has_retired(horizon.kept)?
+            || (is_prune_due && self.catalog.has_past(horizon.kept)?);
+        if !is_worth_it {
+            self.note_pruned(horizon);
+        }
         Ok(is_worth_it.then_some(horizon))
     }
 
+    fn reclaim_pause(&self) -> Duration {
+        match self.keeps_history() {
+            true => HISTORY_PAUSE,
+            false => RECLAIM_PAUSE,
+        }
+    }
+
     /// Freezes and commits the open group. The caller holds `commit_lock`. `is_awaited`: a sync waits for it.
-    fn commit_group(&self, horizon: Option<CommitSeq>, is_awaited: bool) -> Result<()> {
+    fn commit_group(&self, horizon: Option<Horizon>, is_awaited: bool) -> Result<()> {
         self.check_running()?;
         let mut guard = CommitGuard {
             engine: self,
@@ -431,11 +454,11 @@ impl Engine {
         generation: u64,
         group: Group,
         mut nodes: Vec<FrozenNode>,
-        horizon: Option<CommitSeq>,
+        horizon: Option<Horizon>,
         is_awaited: bool,
     ) -> Result<()> {
         assert!(
-            horizon.is_none_or(|horizon| horizon <= self.known_seq()),
+            horizon.is_none_or(|horizon| horizon.kept <= self.known_seq()),
             "COMMIT-3"
         );
         let is_alone = !group.has_others;
@@ -449,7 +472,9 @@ impl Engine {
             orphans_removed: group.orphans_removed,
             holders_added: group.holders_added,
             holders_removed: group.holders_removed,
-            reclaim_horizon: horizon,
+            reclaim_horizon: horizon.map(|horizon| horizon.kept),
+            homes: group.homes,
+            now_ns: self.now_ns(),
             ..ChangeSet::default()
         };
         self.flush_contents(&mut nodes, &mut set, is_awaited, is_alone)?;
@@ -457,7 +482,7 @@ impl Engine {
             self.collect(frozen, &mut set)?;
         }
         if let Some(horizon) = horizon.filter(|_| self.may_have_orphans.load(Ordering::SeqCst)) {
-            self.collect_lost_orphans(horizon, &mut set)?;
+            self.collect_lost_orphans(horizon.pinned, &mut set)?;
         }
         if self.workspace.is_some() {
             assert_granted(&self.catalog.grants(), &set.allocated);
@@ -465,6 +490,9 @@ impl Engine {
         // COMMIT-2: the extents above were flushed by flush_contents, or are patched by this commit.
         let outcome = self.commit_catalog(&set)?;
         self.publish(generation, &nodes, &set, &outcome);
+        if let Some(horizon) = horizon {
+            self.note_pruned(horizon);
+        }
         if !set.orphans_added.is_empty() {
             // Set when they were made, too; a look at the catalog before this commit cleared it.
             self.may_have_orphans.store(true, Ordering::SeqCst);

@@ -315,7 +315,7 @@ impl Engine {
         Ok(taken.filter(|taken| count_fragments(taken.extents.iter().copied()) <= fragments_max))
     }
 
-    fn take_any(&self, blocks: u64) -> Result<Option<Taken<'_>>> {
+    pub(crate) fn take_any(&self, blocks: u64) -> Result<Option<Taken<'_>>> {
         let reserved = self.lock_room().space.reserve(blocks, Purpose::Privileged);
         let Ok(mut promise) = reserved else {
             return Ok(None);
@@ -355,14 +355,14 @@ impl Engine {
 }
 
 /// Blocks out of the free set that nothing names yet; they go back unless they are kept.
-struct Taken<'e> {
+pub(crate) struct Taken<'e> {
     engine: &'e Engine,
-    extents: Vec<Extent>,
+    pub(crate) extents: Vec<Extent>,
 }
 
 impl Taken<'_> {
     /// The open group has them now.
-    fn keep(mut self, room: &mut Room) -> Vec<Extent> {
+    pub(crate) fn keep(mut self, room: &mut Room) -> Vec<Extent> {
         room.taken_count -= 1;
         std::mem::take(&mut self.extents)
     }

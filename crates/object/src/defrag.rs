@@ -431,7 +431,7 @@ impl Engine {
                     let seq = *retired_by.get_or_insert_with(|| self.known_seq());
                     // One more for what that one retired.
                     self.commit_now()?;
-                    if !self.catalog.has_retired(seq)? {
+                    if !self.catalog.has_retired(seq.min(self.horizon()?.history))? {
                         break;
                     }
                 }

@@ -4,9 +4,11 @@ use crate::cache::NodeCache;
 use crate::commit_lock::CommitLock;
 use crate::defrag::Compactor;
 use crate::group::Group;
+use crate::history::HistoryClock;
 use crate::host::{random_id, system_clock};
 use crate::node::Node;
 use crate::overlay::PatchBook;
+use crate::past::Past;
 use crate::pins::Pins;
 use crate::room::Room;
 use crate::session::Session;
@@ -120,6 +122,10 @@ pub struct Engine {
     pub(crate) session: Arc<Session>,
     /// What an engine has that serves transactions beside another one.
     pub(crate) private: Option<Private>,
+    /// What an engine has that shows the past.
+    pub(crate) past: Option<Past>,
+    /// How much history may go.
+    pub(crate) history: Mutex<HistoryClock>,
     /// Which of those beside this one may change something.
     pub(crate) writers: Writers,
     /// Readers of names and attributes against changes of them.
@@ -312,6 +318,8 @@ impl Engine {
             options: options.clone(),
             session,
             private,
+            past: None,
+            history: Mutex::default(),
             writers: Writers::default(),
             schema_version: AtomicI64::new(NO_SCHEMA),
             namespace: RwLock::default(),
@@ -351,6 +359,10 @@ impl Engine {
     pub fn close(&self) -> Result<()> {
         if self.is_closed.swap(true, Ordering::SeqCst) {
             return Ok(());
+        }
+        if let Some(past) = &self.past {
+            self.stop("the view of the past was closed; open it again".into());
+            return past.end(); // The session is another engine's.
         }
         if self.private.is_some() {
             self.roll_back();
@@ -447,6 +459,7 @@ impl Engine {
     /// Joins the users of the turn; `self.turn.end()` must follow (or use [`Engine::edit`]).
     pub(crate) fn begin(&self) -> Result<()> {
         self.check_running()?;
+        self.require_present()?;
         self.queue_as_writer();
         self.turn
             .begin(|| self.refresh_with_turn())
@@ -463,6 +476,7 @@ impl Engine {
     /// except the caller's.
     pub(crate) fn alone(&self) -> Result<Alone<'_>> {
         self.check_running()?;
+        self.require_present()?;
         self.queue_as_writer();
         self.turn
             .begin_exclusive(|| self.refresh_with_turn())

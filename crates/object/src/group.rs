@@ -15,6 +15,8 @@ pub(crate) struct Group {
     /// Written already, to be flushed: what moved in this group.
     pub allocated: Vec<(Extent, StoreId, Ino)>,
     pub retired_bytes: u64,
+    /// Blocks that will be written over, and where their content is kept (`homes`).
+    pub homes: Vec<(Extent, Extent)>,
     pub segments: Vec<(SegmentIndex, u64)>,
     pub orphans_added: Vec<(StoreId, Ino)>,
     pub orphans_removed: Vec<(StoreId, Ino)>,
@@ -40,6 +42,7 @@ impl Group {
         self.dirty.is_empty()
             && self.retired.is_empty()
             && self.allocated.is_empty()
+            && self.homes.is_empty()
             && self.segments.is_empty()
             && self.orphans_added.is_empty()
             && self.orphans_removed.is_empty()

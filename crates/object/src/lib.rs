@@ -43,6 +43,8 @@ mod feed;
 mod fragments;
 mod gather;
 mod group;
+mod history;
+mod homes;
 mod host;
 mod listing;
 mod logged;
@@ -50,6 +52,7 @@ mod map;
 mod namespace;
 mod node;
 mod overlay;
+mod past;
 mod patch;
 mod pieced;
 mod pieces;
@@ -78,7 +81,7 @@ pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
 pub use error::{Error, ErrorKind, Result};
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{ClientHandle, ClientLocks, ClientStatement, ClientWatch};
-pub use larder_catalog::{Conflict, SCHEMA_VERSION, Tuning};
+pub use larder_catalog::{Conflict, Moment, SCHEMA_VERSION, SnapshotRow, Tuning};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_catalog::{
     FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlStatement, VALUE_BYTES_MAX,

@@ -63,6 +63,8 @@ pub(crate) struct InPlace {
     pub home: Extent,
     pub bytes: Arc<[u8]>,
     pub checksum: Checksum,
+    /// What the map says of the home now; of logged content (`logged`) the same.
+    pub old_checksum: Checksum,
 }
 
 impl Patches {

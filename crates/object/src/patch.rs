@@ -295,6 +295,7 @@ impl Engine {
                 objects.push((node, applied));
             }
         }
+        self.save_homes(&objects)?; // HOME-1
         self.write_in_place(&objects)?;
         for (node, applied) in objects {
             let _gate = self.enter_gate();
@@ -330,7 +331,7 @@ impl Engine {
             let Some(seq) = patch.seq.filter(|&seq| seq <= upto) else {
                 continue;
             };
-            let Mapped::Run { extent, .. } = content.map.find(source, block)? else {
+            let Mapped::Run { extent, checksums } = content.map.find(source, block)? else {
                 return Err(broken(&format!(
                     "block {block} of inode {} is patched and not mapped (PATCH-1)",
                     node.ino
@@ -342,6 +343,7 @@ impl Engine {
                 home: extent.slice(0, 1),
                 bytes: patch.bytes.clone(),
                 checksum: block_checksum(&patch.bytes),
+                old_checksum: checksums[0],
             });
         }
         let is_held_back = writes.is_empty() && !content.patches.blocks.is_empty();
@@ -382,6 +384,11 @@ impl Engine {
     ) -> Result<()> {
         let source = self.map_source(node);
         let content = &mut state.content;
+        // The home then holds, since the patch, what the map has said of it since: nothing else is to be kept.
+        let is_settled = applied.writes.iter().all(|write| {
+            content.patches.is_of(write.block, write.seq) && write.old_checksum == write.checksum
+        });
+        let settled = is_settled.then_some(applied.writes.len() as u64);
         for write in applied.writes {
             if !content.patches.is_of(write.block, write.seq) {
                 continue;
@@ -414,7 +421,7 @@ impl Engine {
             "PATCH-4"
         );
         set.patches_applied
-            .push((node.store, node.ino, applied.upto));
+            .push((node.store, node.ino, applied.upto, settled));
         Ok(())
     }
 

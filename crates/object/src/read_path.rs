@@ -26,15 +26,15 @@ pub(crate) struct Plan {
 }
 
 /// Part of a read that must come from a device.
-struct DeviceRead {
+pub(crate) struct DeviceRead {
     /// Where in the caller's buffer the bytes go.
-    at: usize,
-    len: usize,
-    extent: Extent,
+    pub at: usize,
+    pub len: usize,
+    pub extent: Extent,
     /// Bytes to skip in the first block.
-    skip: usize,
+    pub skip: usize,
     /// Index of its first checksum in the plan.
-    checksum_index: usize,
+    pub checksum_index: usize,
 }
 
 impl Engine {
@@ -217,14 +217,18 @@ impl Engine {
     pub(crate) fn read_devices(&self, plan: &Plan, buffer: &mut [u8]) -> Result<()> {
         for read in &plan.reads {
             let checksums = &plan.checksums[read.checksum_index..][..read.block_count()];
-            self.read_device(read, checksums, &mut buffer[read.at..read.at + read.len])?;
+            let target = &mut buffer[read.at..read.at + read.len];
+            match self.past {
+                None => self.read_device(read, checksums, target)?,
+                Some(_) => self.read_past(read, checksums, target)?,
+            }
         }
         Ok(())
     }
 
     /// Whole blocks go straight to `target`, the ragged ends through a block of memory each; all of
     /// it is one read of the segment.
-    fn read_device(
+    pub(crate) fn read_device(
         &self,
         read: &DeviceRead,
         checksums: &[Checksum],
@@ -301,7 +305,7 @@ impl Engine {
             state.content.has_inline_row = state.content.inline.is_some();
         }
         // A list may be newer than what this session has noticed; so must the patches be.
-        if state.content.pieces.is_some() || self.patch_bytes() > 0 {
+        if state.content.pieces.is_some() || self.patch_bytes() > 0 || self.past.is_some() {
             // After the root, so that its number vouches for them (PIECE-5); before the map (PATCH-2).
             state.content.patches = self.load_patches(node.store, node.ino)?;
         }

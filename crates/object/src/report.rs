@@ -15,7 +15,7 @@ pub struct SpaceReport {
     pub retired_bytes: u64,
     /// Neither; includes what is held back.
     pub free_bytes: u64,
-    /// Of the free bytes, what ordinary writes may take.
+    /// What ordinary writes may take, of the free bytes, and of the retired ones those that history gives up then.
     pub available_bytes: u64,
     /// Small overwrites in the catalog that wait for being written in place.
     pub patch_bytes: u64,

@@ -232,6 +232,7 @@ impl Engine {
             if self.grow(blocks)? {
                 continue;
             }
+            self.press_history(blocks)?;
             if self.private.is_some() {
                 // PRIVATE-4: nothing is reclaimed while others wait for the turn.
                 (commits_left, waits_left) = (0, 0);

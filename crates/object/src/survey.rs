@@ -45,7 +45,7 @@ impl Engine {
             live_bytes: live * BLOCK_BYTES,
             retired_bytes: retired * BLOCK_BYTES,
             free_bytes,
-            available_bytes: free_bytes
+            available_bytes: (free_bytes + self.spare_history_bytes(retired * BLOCK_BYTES)?)
                 .saturating_sub(held_back)
                 .saturating_sub(promised),
             patch_bytes: self.patch_bytes(),
@@ -243,6 +243,7 @@ impl Engine {
             }
             self.check_extents(&mut report)?;
             self.check_patches(&mut report.findings)?;
+            self.check_history(&mut report.findings)?;
             self.check_segments(&mut report)?;
         }
         if read_content {

@@ -128,9 +128,10 @@ pub fn commit_transaction(parent: &Path, id: u64) -> Result<TransactionOutcome> 
         let _alone = engine.alone()?;
         engine.commit_now()?;
         engine.require_transaction(id)?;
-        let merged = engine
-            .catalog
-            .merge_workspace(&directory_of(&parent, id), id)?;
+        let merged =
+            engine
+                .catalog
+                .merge_workspace(&directory_of(&parent, id), id, engine.now_ns())?;
         // Another connection did that: it is as foreign as if another process had.
         engine.notice_foreign()?;
         engine.sync_space()?;

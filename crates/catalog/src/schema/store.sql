@@ -93,8 +93,8 @@ BEGIN
   SELECT RAISE(ABORT, 'a row of {name} is a file; delete it through the mount or the larder command');
 END;
 
--- Not OF these columns: ino has other names, such as rowid.
-CREATE TRIGGER "larder_{name}_guard" BEFORE UPDATE ON "{name}"
+CREATE TRIGGER "larder_{name}_guard" BEFORE UPDATE OF
+  ino, kind, nlink, size, blocks, btime_ns, rdev ON "{name}"
 WHEN (SELECT open FROM larder_gate) IS NOT 1 AND (
   NEW.ino IS NOT OLD.ino OR NEW.kind IS NOT OLD.kind OR NEW.nlink IS NOT OLD.nlink
   OR NEW.size IS NOT OLD.size OR NEW.blocks IS NOT OLD.blocks

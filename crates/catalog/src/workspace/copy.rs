@@ -89,6 +89,12 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
          DELETE FROM larder_orphan;
          DELETE FROM larder_transaction;
          DELETE FROM larder_grant;
+         DELETE FROM larder_history;
+         DELETE FROM larder_home;
+         DELETE FROM larder_hold;
+         DELETE FROM larder_past;
+         DELETE FROM larder_snapshot;
+         UPDATE larder_meta SET value = 0 WHERE key = 'retention_ns';
          DELETE FROM larder_extent WHERE retired_seq IS NOT NULL;
          DELETE FROM larder_extent WHERE store = 4294967295;
          DELETE FROM larder_ag;

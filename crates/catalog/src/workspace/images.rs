@@ -3,6 +3,7 @@
 
 use crate::error::{At, Result};
 use crate::read::rows;
+use crate::schema::SINCE;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
@@ -53,8 +54,13 @@ impl Shape {
     pub(crate) fn read(connection: &Connection, schema: &str, table: &str) -> Result<Shape> {
         let columns: Vec<(String, String, bool, i64)> = rows(
             connection,
-            "SELECT name, type, \"notnull\", pk FROM pragma_table_xinfo(?1, ?2) WHERE hidden = 0",
-            [table, schema],
+            "SELECT name, type, \"notnull\", pk FROM pragma_table_xinfo(?1, ?2) \
+             WHERE hidden = 0 AND NOT (name = ?3 AND dflt_value = '0' AND EXISTS \
+               (SELECT 1 FROM larder_store AS s WHERE s.table_store = s.id AND ?1 IN \
+                 (s.name, s.name || '_dirent', s.name || '_content', s.name || '_map', s.name || '_xattr', \
+                  'larder_piece')))",
+            // Which commit wrote a row is for each side to say.
+            [table, schema, SINCE],
             |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
         )
         .at(table)?;

@@ -9,12 +9,14 @@
 use super::end;
 use super::files::Files;
 use super::images::Shape;
+use super::past;
 use super::rows::{merge_table, shadow_conflict};
 use super::track::{Tracked, tracked};
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
 use crate::grants::Grants;
+use crate::history::Keeper;
 use crate::meta::{add_meta, next_commit_seq, set_gate};
 use crate::open::{self, CATALOG_FILE, connect};
 use crate::read::rows;
@@ -92,7 +94,7 @@ impl Catalog {
     /// Merges the workspace in `dir` of transaction `id` into this catalog, its parent. The caller has
     /// the parent's turn with nothing uncommitted, and nobody has the workspace open. Cost: what was
     /// touched, and where foreign keys may be concerned the tables that have them.
-    pub fn merge_workspace(&self, dir: &Path, id: u64) -> Result<Merged> {
+    pub fn merge_workspace(&self, dir: &Path, id: u64, now_ns: i64) -> Result<Merged> {
         let merger = connect(&self.path, &self.options, OpenFlags::empty(), BUSY_TIMEOUT)?;
         open::configure(&merger)?;
         merger
@@ -124,20 +126,23 @@ impl Catalog {
         set_gate(&txn, true)?;
         let seq = next_commit_seq(&txn)?;
         let mut findings = Findings::default();
-        apply(&txn, seq, &mut findings)?;
+        let keeper = Keeper::begin(&txn, seq, now_ns)?;
+        apply(&txn, &keeper, &mut findings)?;
         if !findings.conflicts.is_empty() {
             txn.rollback().at("the end of the merge")?;
             return Ok(Merged::Conflicts(findings.conflicts.into_iter().collect()));
         }
         settle_space(&txn, id, seq, findings.retired)?;
         feed::append_gap(&txn)?;
+        keeper.end(&txn)?;
         set_gate(&txn, false)?;
         txn.commit().map_err(|error| self.sort_commit(error))?;
         Ok(Merged::Done(seq))
     }
 }
 
-fn apply(txn: &Connection, seq: CommitSeq, findings: &mut Findings) -> Result<()> {
+fn apply(txn: &Connection, keeper: &Keeper, findings: &mut Findings) -> Result<()> {
+    let seq = keeper.seq;
     let grants = Grants::new(
         rows(
             txn,
@@ -178,7 +183,9 @@ fn apply(txn: &Connection, seq: CommitSeq, findings: &mut Findings) -> Result<()
         of_stores.extend(names);
         if is_touched {
             let files = Files::new(txn, StoreId(*id), name, mount, &tables, &grants, seq)?;
+            past::keep(txn, keeper, StoreId(*id), name, &tables)?;
             files.merge(findings)?;
+            past::mark(txn, seq, StoreId(*id), name, &tables)?;
         }
     }
     for tracked in &all {

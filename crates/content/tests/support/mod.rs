@@ -35,6 +35,12 @@ impl ContentTree {
         }
     }
 
+    /// What it is on.
+    #[allow(dead_code)] // Not every test that has this module.
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
     /// Lets all handles go and closes the database.
     pub fn close(self) -> Result<()> {
         drop(self.handles);
@@ -296,6 +302,7 @@ pub fn open(path: &Path, engine: EngineOptions) -> Result<ContentTree> {
 }
 
 /// What is wrong with a medium that must hold the first `promised` operations, if anything.
+#[allow(dead_code)] // Only the crash replay asks.
 pub fn find_fault(
     script: &Script,
     disk: &Disk,

@@ -1,0 +1,510 @@
+//! History: what a commit supersedes is kept, in the commit's own transaction, until the horizon passes it.
+//!
+//! # Words
+//! A row *was there* at commit S if `since_seq <= S < until_seq`; one that is still there if `since_seq <= S`. A
+//! *moment* is the time of a whole commit. *Pruning* up to H deletes what no state from H on has.
+//!
+//! # Invariants
+//! * `HISTORY-1` While the database keeps history, a row of a store table (its user columns excepted), of its side
+//!   tables, of `larder_piece` or `larder_patch` is changed or deleted by commit S only after it was
+//!   copied into `larder_history` with `until_seq` = S, unless S itself wrote it. *Guard*: all of it happens in
+//!   [`Catalog::commit`], the merge of a workspace, and the triggers of plain SQL; model tests of the layers above.
+//! * `HISTORY-2` The rows of `larder_history` are in the order of `until_seq`, so what the horizon passes is a
+//!   prefix. *Guard*: commit numbers only grow; `check` compares neighbours.
+//! * `HISTORY-3` The state of every whole commit from `history_begins_seq` on can be read. *Guard*: pruning, reclaim and
+//!   raising the number are one transaction; extents are reclaimed with the same horizon; who reads a state pins
+//!   it in a transaction that looks at the number ([`Catalog::pin_past`]), and reclaim looks at the pins in its own.
+//! * `HISTORY-4` What blocks held before a patch was written over them can be read where `larder_home` says: for
+//!   commit S the row with the lowest `until_seq` > S counts. *Guard*: the row is durable before anything
+//!   is written over; the copy is an extent that is retired by the same commit.
+//!
+//! Patches of blocks whose place holds the same content once they are applied need no copy (`ChangeSet::patches_applied`).
+//! A transaction of several steps has one moment, its end: nobody reads a step.
+//!
+//! # Cost
+//! One row per superseded row, and one per commit. A new file supersedes nothing but the times of its directory.
+
+use crate::Catalog;
+use crate::codec::{signed, unsigned};
+use crate::error::{At, CatalogError, Result};
+use crate::meta::find_meta;
+use larder_format::{CommitSeq, Extent, Ino, StoreId};
+use rusqlite::{Connection, OptionalExtension, ToSql, params};
+
+const TABLE: &str = "larder_history";
+
+/// Keeps one page of a list of pieces: `store`, `ino`, `page`.
+pub(crate) const KEEP_PIECE: &str = "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) \
+     SELECT ?1, 'piece', store, ino, page, since_seq, entries FROM larder_piece \
+     WHERE store = ?2 AND ino = ?3 AND page = ?4 AND since_seq < ?1";
+/// The same for the whole list: `store`, `ino`.
+pub(crate) const KEEP_PIECES: &str = "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) \
+     SELECT ?1, 'piece', store, ino, page, since_seq, entries FROM larder_piece \
+     WHERE store = ?2 AND ino = ?3 AND since_seq < ?1";
+/// Keeps the patches of an object up to a commit: `store`, `ino`, the commit.
+pub(crate) const KEEP_PATCHES: &str = "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value, extra) \
+     SELECT ?1, 'patch', store, ino, id, seq, bytes, blocks FROM larder_patch \
+     WHERE store = ?2 AND ino = ?3 AND seq <= ?4 AND seq < ?1 ORDER BY id";
+
+/// The statements that keep rows of one store's tables. `?1` is the commit; keys follow.
+pub(crate) struct KeepSql {
+    /// `ino`
+    pub(crate) inode: String,
+    /// `parent`, `name`
+    pub(crate) name: String,
+    /// `ino`
+    pub(crate) content: String,
+    /// `ino`, `page`
+    pub(crate) page: String,
+    /// `ino`, the first page
+    pub(crate) pages_from: String,
+    /// `ino`
+    pages: String,
+    /// `ino`, `name`
+    pub(crate) xattr: String,
+    /// `ino`
+    xattrs: String,
+    /// For which rows, instead of one: the text of a condition.
+    templates: [(&'static str, String); 5],
+}
+
+impl KeepSql {
+    /// For the tables of store `name`, which `store` owns.
+    pub(crate) fn new(store: StoreId, name: &str) -> KeepSql {
+        let inode = format!(
+            "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, kind, mode, uid, gid, \
+             nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, rdev) \
+             SELECT ?1, 'inode', {store}, ino, 0, since_seq, kind, mode, uid, gid, nlink, size, blocks, \
+             atime_ns, mtime_ns, ctime_ns, btime_ns, rdev FROM main.\"{name}\" WHERE since_seq < ?1 AND "
+        );
+        let side = |what: &str, columns: &str, suffix: &str| {
+            format!(
+                "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value, kind) \
+                 SELECT ?1, '{what}', {store}, {columns} \
+                 FROM main.\"{name}_{suffix}\" WHERE since_seq < ?1 AND "
+            )
+        };
+        let entry = side("name", "parent, name, since_seq, ino, NULL", "dirent");
+        let content = side(
+            "content",
+            "ino, 0, since_seq, coalesce(target, inline), iif(target IS NULL, 'file', 'symlink')",
+            "content",
+        );
+        let map = side("map", "ino, page, since_seq, runs, NULL", "map");
+        let xattr = side("xattr", "ino, name, since_seq, value, NULL", "xattr");
+        let one = |text: &str| format!("{text}ino = ?2");
+        KeepSql {
+            inode: one(&inode),
+            name: format!("{entry}parent = ?2 AND name = ?3"),
+            content: one(&content),
+            page: format!("{map}ino = ?2 AND page = ?3"),
+            pages_from: format!("{map}ino = ?2 AND page >= ?3"),
+            pages: one(&map),
+            xattr: format!("{xattr}ino = ?2 AND name = ?3"),
+            xattrs: one(&xattr),
+            templates: [
+                ("", inode),
+                ("_dirent", entry),
+                ("_content", content),
+                ("_map", map),
+                ("_xattr", xattr),
+            ],
+        }
+    }
+
+    /// What keeps an inode with all that goes with it, but its names, pieces and patches: `ino`.
+    pub(crate) fn all(&self) -> [&str; 4] {
+        [&self.inode, &self.content, &self.pages, &self.xattrs]
+    }
+
+    /// What keeps all rows of the table with that suffix for which `condition` holds.
+    pub(crate) fn where_(&self, suffix: &str, condition: &str) -> Option<String> {
+        let (_, text) = self.templates.iter().find(|(of, _)| *of == suffix)?;
+        Some(format!("{text}({condition})"))
+    }
+}
+
+/// Keeps what one commit supersedes (`HISTORY-1`).
+pub(crate) struct Keeper {
+    /// The commit.
+    pub(crate) seq: CommitSeq,
+    is_on: bool,
+    /// Its moment.
+    at_ns: i64,
+}
+
+impl Keeper {
+    /// Of commit `seq`, which is made at `now_ns`.
+    pub(crate) fn begin(txn: &Connection, seq: CommitSeq, now_ns: i64) -> Result<Keeper> {
+        let is_on = find_meta(txn, "retention_ns")? > 0;
+        let mut at_ns = now_ns;
+        if is_on {
+            // Moments do not go back, whatever the clock does: they are searched.
+            at_ns = at_ns.max(newest_moment(txn)?.map_or(i64::MIN, |(_, at_ns)| at_ns));
+        }
+        Ok(Keeper { seq, is_on, at_ns })
+    }
+
+    /// One that keeps nothing, for what is taken back.
+    pub(crate) fn off() -> Keeper {
+        Keeper {
+            seq: CommitSeq(0),
+            is_on: false,
+            at_ns: 0,
+        }
+    }
+
+    /// Runs a statement that keeps rows.
+    pub(crate) fn keep(&self, txn: &Connection, text: &str, keys: &[&dyn ToSql]) -> Result<()> {
+        if !self.is_on {
+            return Ok(());
+        }
+        let run = || {
+            let mut keep = txn.prepare_cached(text)?;
+            keep.raw_bind_parameter(1, signed(self.seq.0))?;
+            for (index, key) in keys.iter().enumerate() {
+                keep.raw_bind_parameter(index + 2, key)?;
+            }
+            keep.raw_execute()
+        };
+        run().at(TABLE).map(drop)
+    }
+
+    /// Notes the moment of the commit.
+    pub(crate) fn end(&self, txn: &Connection) -> Result<()> {
+        if !self.is_on {
+            return Ok(());
+        }
+        txn.prepare_cached(
+            "INSERT INTO larder_history (until_seq, what, key, since_seq) VALUES (?1, 'commit', ?2, ?1)",
+        )
+        .and_then(|mut insert| insert.execute([signed(self.seq.0), self.at_ns]))
+        .at(TABLE)
+        .map(drop)
+    }
+}
+
+/// The newest moment that is kept.
+pub(crate) fn newest_moment(connection: &Connection) -> Result<Option<(CommitSeq, i64)>> {
+    connection
+        .prepare_cached(
+            "SELECT until_seq, key FROM larder_history WHERE what = 'commit' ORDER BY id DESC LIMIT 1",
+        )
+        .and_then(|mut find| {
+            find.query_row([], |row| Ok((CommitSeq(unsigned(row, 0)?), row.get(1)?)))
+                .optional()
+        })
+        .at(TABLE)
+}
+
+/// The newest commit that anything was kept of.
+pub(crate) fn newest_until(connection: &Connection) -> Result<CommitSeq> {
+    connection
+        .prepare_cached("SELECT until_seq FROM larder_history ORDER BY id DESC LIMIT 1")
+        .and_then(|mut find| find.query_row([], |row| unsigned(row, 0)).optional())
+        .map(|found| CommitSeq(found.unwrap_or(0)))
+        .at(TABLE)
+}
+
+/// Notes where the content of blocks is that will be written over (`HISTORY-4`).
+pub(crate) fn add_homes(
+    txn: &Connection,
+    seq: CommitSeq,
+    homes: &[(Extent, Extent)],
+) -> Result<()> {
+    for (home, copy) in homes {
+        txn.prepare_cached(
+            "INSERT INTO larder_home \
+             (segment, start_block, until_seq, block_count, copy_segment, copy_block) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )
+        .and_then(|mut insert| {
+            insert.execute(params![
+                home.segment.0,
+                signed(home.start_block),
+                signed(seq.0),
+                signed(home.block_count),
+                copy.segment.0,
+                signed(copy.start_block)
+            ])
+        })
+        .at("larder_home")?;
+    }
+    Ok(())
+}
+
+/// Deletes what no state from `horizon` on has (`HISTORY-2`, `HISTORY-3`). O(deleted).
+pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<()> {
+    let first_kept: i64 = txn
+        .prepare_cached("SELECT id FROM larder_history WHERE until_seq > ?1 ORDER BY id LIMIT 1")
+        .and_then(|mut find| {
+            find.query_row([signed(horizon.0)], |row| row.get(0))
+                .optional()
+        })
+        .at(TABLE)?
+        .unwrap_or(i64::MAX);
+    let begins: Option<i64> = txn
+        .prepare_cached(
+            "SELECT key FROM larder_history WHERE id < ?1 AND what = 'commit' ORDER BY id DESC LIMIT 1",
+        )
+        .and_then(|mut find| find.query_row([first_kept], |row| row.get(0)).optional())
+        .at(TABLE)?;
+    let gone = txn
+        .prepare_cached("DELETE FROM larder_history WHERE id < ?1")
+        .and_then(|mut delete| delete.execute([first_kept]))
+        .at(TABLE)?;
+    if gone == 0 {
+        return Ok(());
+    }
+    txn.prepare_cached("DELETE FROM larder_home WHERE until_seq <= ?1")
+        .and_then(|mut delete| delete.execute([signed(horizon.0)]))
+        .at("larder_home")?;
+    let mut raise = txn
+        .prepare_cached("UPDATE larder_meta SET value = ?2 WHERE key = ?1 AND value < ?2")
+        .at("larder_meta")?;
+    let numbers = [
+        ("history_begins_seq", Some(signed(horizon.0))),
+        ("history_begins_ns", begins),
+    ];
+    for (key, value) in numbers {
+        if let Some(value) = value {
+            raise.execute(params![key, value]).at("larder_meta")?;
+        }
+    }
+    Ok(())
+}
+
+/// The history of a store ends with it.
+pub(crate) fn forget_store(txn: &Connection, store: StoreId) -> Result<()> {
+    txn.execute("DELETE FROM larder_history WHERE store = ?1", [store.0])
+        .at(TABLE)
+        .map(drop)
+}
+
+impl Catalog {
+    /// Whether a prune up to `horizon` would delete anything. 2 µs.
+    pub fn has_past(&self, horizon: CommitSeq) -> Result<bool> {
+        self.read(|reader| {
+            reader
+                .prepare_cached("SELECT until_seq FROM larder_history ORDER BY id LIMIT 1")
+                .and_then(|mut find| find.query_row([], |row| unsigned(row, 0)).optional())
+                .map(|oldest| oldest.is_some_and(|seq| seq <= horizon.0))
+                .at(TABLE)
+        })
+    }
+
+    /// The newest whole commit at or before a time, of those whose state can be read; `None` if even the
+    /// oldest of them is newer. O(log commits).
+    pub fn find_moment(&self, at_ns: i64) -> Result<Option<(CommitSeq, i64)>> {
+        self.read(|reader| find_moment(reader, at_ns))
+    }
+
+    /// Up to which commit history may go at `now_ns`: what the retention says, and the oldest snapshot. Without history
+    /// the first is beyond all commits. O(log commits).
+    pub fn history_horizon(&self, now_ns: i64) -> Result<HistoryHorizon> {
+        self.read(|reader| {
+            let retention_ns = find_meta(reader, "retention_ns")?;
+            let retained = match retention_ns {
+                ..=0 => CommitSeq(i64::MAX as u64),
+                _ => match find_moment(reader, now_ns.saturating_sub(retention_ns))? {
+                    Some((seq, _)) => seq,
+                    None => history_begins(reader)?.0,
+                },
+            };
+            Ok(HistoryHorizon {
+                retained,
+                held: held(reader)?,
+            })
+        })
+    }
+
+    /// The first whole commit up to which at least `blocks` blocks were retired that are not reclaimed; the
+    /// newest one if all are not enough; `None` if nothing is retired. O(rows retired up to there).
+    pub fn find_retired(&self, blocks: u64) -> Result<Option<CommitSeq>> {
+        self.read(|reader| {
+            let mut list = reader
+                .prepare_cached(
+                    "SELECT retired_seq, block_count FROM larder_extent \
+                     WHERE retired_seq IS NOT NULL ORDER BY retired_seq",
+                )
+                .at("larder_extent")?;
+            let mut rows = list.query([]).at("larder_extent")?;
+            let (mut found, mut last) = (0, None);
+            while let Some(row) = rows.next().at("larder_extent")? {
+                let seq = unsigned(row, 0).at("larder_extent")?;
+                if found >= blocks && last != Some(seq) {
+                    break;
+                }
+                found += unsigned(row, 1).at("larder_extent")?;
+                last = Some(seq);
+            }
+            drop(rows);
+            let Some(last) = last else { return Ok(None) };
+            let (_, whole) = search_moments(reader, |seq, _| seq.0 < last)?;
+            Ok(Some(whole.map_or(CommitSeq(last), |(seq, _)| seq)))
+        })
+    }
+
+    /// At most `limit` superseded pages of extent maps behind the row `after` (0: from the start), with the number of
+    /// their row, for `check`.
+    pub fn superseded_maps(&self, after: i64, limit: usize) -> Result<Vec<SupersededMap>> {
+        self.read(|reader| {
+            let row = |row: &rusqlite::Row<'_>| {
+                Ok(SupersededMap {
+                    row: row.get(0)?,
+                    store: StoreId(row.get(1)?),
+                    ino: Ino(unsigned(row, 2)?),
+                    page: unsigned(row, 3)?,
+                    runs: row.get(4)?,
+                    until: CommitSeq(unsigned(row, 5)?),
+                })
+            };
+            reader
+                .prepare_cached(
+                    "SELECT id, store, ino, key, value, until_seq FROM larder_history \
+                     WHERE what = 'map' AND id > ?1 ORDER BY id LIMIT ?2",
+                )
+                .and_then(|mut list| list.query_map(params![after, limit as i64], row)?.collect())
+                .at(TABLE)
+        })
+    }
+
+    /// The oldest commit whose state can be read, and its time.
+    pub fn history_begins(&self) -> Result<(CommitSeq, i64)> {
+        self.read(history_begins)
+    }
+}
+
+/// A page of an extent map that was superseded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SupersededMap {
+    /// Its row in the history.
+    pub row: i64,
+    /// The store that owns the map.
+    pub store: StoreId,
+    /// The inode.
+    pub ino: Ino,
+    /// The number of the page.
+    pub page: u64,
+    /// Its bytes.
+    pub runs: Vec<u8>,
+    /// The commit that superseded it.
+    pub until: CommitSeq,
+}
+
+/// Up to which commit history may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistoryHorizon {
+    /// What the retention says. Under space pressure more may go.
+    pub retained: CommitSeq,
+    /// The oldest snapshot or reader of the past: nothing after it goes.
+    pub held: Option<CommitSeq>,
+}
+
+/// The oldest commit that a snapshot or a reader of the past needs (`HISTORY-3`).
+pub(crate) fn held(connection: &Connection) -> Result<Option<CommitSeq>> {
+    connection
+        .prepare_cached(
+            "SELECT min(seq) FROM (SELECT min(seq) AS seq FROM larder_snapshot UNION ALL \
+             SELECT min(seq) FROM larder_past)",
+        )
+        .and_then(|mut find| find.query_row([], |row| row.get::<_, Option<i64>>(0)))
+        .map(|found| found.map(|seq| CommitSeq(seq as u64)))
+        .at("larder_snapshot")
+}
+
+/// The oldest commit whose state can be read, and its time.
+pub(crate) fn history_begins(connection: &Connection) -> Result<(CommitSeq, i64)> {
+    let seq = find_meta(connection, "history_begins_seq")?;
+    Ok((
+        CommitSeq(seq as u64),
+        find_meta(connection, "history_begins_ns")?,
+    ))
+}
+
+pub(crate) fn find_moment(connection: &Connection, at_ns: i64) -> Result<Option<(CommitSeq, i64)>> {
+    let begins = history_begins(connection)?;
+    let (found, _) = search_moments(connection, |_, at| at <= at_ns)?;
+    Ok(found.or((begins.1 <= at_ns).then_some(begins)))
+}
+
+/// The number and the time of a whole commit.
+type MomentRow = (CommitSeq, i64);
+
+/// The newest moment for which `is_before` holds, as it does for all older ones, and the one after it. O(log commits)
+/// looks, each past the rows of one commit at most.
+pub(crate) fn search_moments(
+    connection: &Connection,
+    is_before: impl Fn(CommitSeq, i64) -> bool,
+) -> Result<(Option<MomentRow>, Option<MomentRow>)> {
+    let ends = |text: &str| -> Result<Option<i64>> {
+        connection
+            .prepare_cached(text)
+            .and_then(|mut find| find.query_row([], |row| row.get(0)))
+            .at(TABLE)
+    };
+    let (Some(mut low), Some(high)) = (
+        ends("SELECT min(id) FROM larder_history")?,
+        ends("SELECT max(id) FROM larder_history")?,
+    ) else {
+        return Ok((None, None));
+    };
+    let mut next = connection
+        .prepare_cached(
+            "SELECT id, until_seq, key FROM larder_history WHERE what = 'commit' AND id >= ?1 \
+             ORDER BY id LIMIT 1",
+        )
+        .at(TABLE)?;
+    // It holds for the moments before `low`, and for none from `end` on.
+    let (mut found, mut end) = (None, high + 1);
+    let mut from = |id: i64| {
+        let row = |row: &rusqlite::Row<'_>| -> rusqlite::Result<(i64, MomentRow)> {
+            Ok((row.get(0)?, (CommitSeq(unsigned(row, 1)?), row.get(2)?)))
+        };
+        next.query_row([id], row).optional().at(TABLE)
+    };
+    while low < end {
+        let middle = low + (end - low) / 2;
+        match from(middle)? {
+            Some((id, (seq, at))) if is_before(seq, at) => {
+                found = Some((seq, at));
+                low = id + 1;
+            }
+            _ => end = middle,
+        }
+    }
+    Ok((found, from(low)?.map(|(_, moment)| moment)))
+}
+
+/// What a database without history says of the past.
+pub(crate) fn no_history() -> CatalogError {
+    CatalogError::invalid(
+        "the database keeps no history (its retention is 0); only the present can be read",
+    )
+}
+
+/// A time for people, in UTC.
+pub(crate) fn shown_time(at_ns: i64) -> String {
+    // Civil from days (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+    let seconds = at_ns.div_euclid(1_000_000_000);
+    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        of_day / 3600,
+        of_day / 60 % 60,
+        of_day % 60
+    )
+}

@@ -1,0 +1,219 @@
+//! Reading the past: a catalog as it was at one commit. Its statements are those of the present, with the same
+//! parameters, over the rows that were there then (`history`).
+//!
+//! It only reads; who opens it has pinned the commit ([`Catalog::pin_past`], `HISTORY-3`).
+
+use crate::codec::signed;
+use crate::error::{At, CatalogError, Result};
+use crate::extents::extent;
+use crate::history::{
+    find_moment, history_begins, newest_moment, no_history, search_moments, shown_time,
+};
+use crate::meta::find_meta;
+use crate::open::{Purpose, open_within};
+use crate::read::rows;
+use crate::{BUSY_TIMEOUT, Catalog};
+use larder_format::{CommitSeq, Extent, SegmentIndex, SessionId};
+use rusqlite::{Connection, OptionalExtension, params};
+
+/// A moment of the past, as somebody asks for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Moment {
+    /// After the commit with this number.
+    Seq(u64),
+    /// At this time, nanoseconds since 1970.
+    At(i64),
+    /// When this snapshot was made.
+    Snapshot(String),
+}
+
+/// A state of the past that is kept for a reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PastPin {
+    id: i64,
+    /// The commit.
+    pub seq: CommitSeq,
+    /// Its time, nanoseconds since 1970.
+    pub at_ns: i64,
+}
+
+impl Catalog {
+    /// The newest whole commit at or before a moment, and its time. [`CatalogError::Invalid`] before the history
+    /// begins, in the future, and where there is no history; [`CatalogError::NotFound`]: no such snapshot.
+    /// `now_ns` is the present.
+    pub fn resolve_moment(&self, moment: &Moment, now_ns: i64) -> Result<(CommitSeq, i64)> {
+        self.read(|reader| resolve(reader, moment, now_ns))
+    }
+
+    /// Resolves a moment and pins it for a session: nothing that its state has is reclaimed until
+    /// [`Catalog::unpin_past`], or the session's end.
+    pub fn pin_past(&self, session: SessionId, moment: &Moment, now_ns: i64) -> Result<PastPin> {
+        self.write(|txn| {
+            let (seq, at_ns) = resolve(txn, moment, now_ns)?;
+            let id = txn
+                .prepare_cached(
+                    "INSERT INTO larder_past (session, seq) VALUES (?1, ?2) RETURNING id",
+                )
+                .and_then(|mut insert| {
+                    insert.query_row([signed(session.0), signed(seq.0)], |row| row.get(0))
+                })
+                .at("larder_past")?;
+            Ok(PastPin { id, seq, at_ns })
+        })
+    }
+
+    /// Ends what [`Catalog::pin_past`] began; twice is no error.
+    pub fn unpin_past(&self, pin: &PastPin) -> Result<()> {
+        self.write(|txn| {
+            txn.execute(
+                "DELETE FROM larder_past WHERE id = ?1 AND seq = ?2",
+                [pin.id, signed(pin.seq.0)],
+            )
+            .at("larder_past")
+            .map(drop)
+        })
+    }
+
+    /// This catalog as it was after commit `seq`, for reading.
+    pub fn as_of(&self, seq: CommitSeq) -> Result<Catalog> {
+        let Some(dir) = self.path.parent() else {
+            return Err(CatalogError::not_found("the directory of the catalog"));
+        };
+        let mut past = open_within(dir, &self.options, BUSY_TIMEOUT, Purpose::Past)?;
+        past.as_of = Some(seq);
+        Ok(past)
+    }
+
+    /// All copies of homes with what they are copies of, for `check`.
+    pub fn all_homes(&self) -> Result<Vec<(Extent, Extent)>> {
+        self.read(|reader| {
+            rows(
+                reader,
+                "SELECT segment, start_block, block_count, copy_segment, copy_block FROM larder_home \
+                 ORDER BY segment, start_block, until_seq",
+                [],
+                |row| {
+                    let home = extent(row)?;
+                    let copy_block: i64 = row.get(4)?;
+                    let copy = Extent::new(
+                        SegmentIndex(row.get(3)?),
+                        copy_block as u64,
+                        home.block_count,
+                    );
+                    Ok((home, copy))
+                },
+            )
+            .at("larder_home")
+        })
+    }
+
+    /// Where the content of parts of `blocks` is that this catalog of the past has to be asked for elsewhere:
+    /// (part, copy), by place (`HISTORY-4`). Nothing in a catalog of the present.
+    pub fn homes(&self, blocks: &Extent) -> Result<Vec<(Extent, Extent)>> {
+        let Some(seq) = self.as_of else {
+            return Ok(Vec::new());
+        };
+        let mut found = self.read(|reader| {
+            rows(
+                reader,
+                // No row is longer than an allocation group; the oldest row that counts is the last one here.
+                "SELECT segment, start_block, block_count, copy_segment, copy_block FROM larder_home \
+                 WHERE segment = ?1 AND start_block > ?2 - 262144 AND start_block < ?3 \
+                   AND start_block + block_count > ?2 AND until_seq > ?4 ORDER BY until_seq DESC",
+                params![
+                    blocks.segment.0,
+                    signed(blocks.start_block),
+                    signed(blocks.end_block()),
+                    signed(seq.0)
+                ],
+                |row| {
+                    let copy_block: i64 = row.get(4)?;
+                    Ok((extent(row)?, SegmentIndex(row.get(3)?), copy_block as u64))
+                },
+            )
+            .at("larder_home")
+        })?;
+        // Block by block: rows may cover one another, and are few.
+        let mut places = std::collections::BTreeMap::new();
+        for (home, segment, copy_block) in found.drain(..) {
+            for at in
+                home.start_block.max(blocks.start_block)..home.end_block().min(blocks.end_block())
+            {
+                places.insert(at, (segment, copy_block + (at - home.start_block)));
+            }
+        }
+        let mut parts: Vec<(Extent, Extent)> = Vec::new();
+        for (at, (segment, copy)) in places {
+            let part = (
+                Extent::new(blocks.segment, at, 1),
+                Extent::new(segment, copy, 1),
+            );
+            match parts.last_mut() {
+                Some(last) if last.0.is_followed_by(&part.0) && last.1.is_followed_by(&part.1) => {
+                    last.0.block_count += 1;
+                    last.1.block_count += 1;
+                }
+                _ => parts.push(part),
+            }
+        }
+        Ok(parts)
+    }
+}
+
+fn resolve(reader: &Connection, moment: &Moment, now_ns: i64) -> Result<(CommitSeq, i64)> {
+    let is_kept = find_meta(reader, "retention_ns")? > 0;
+    let newest = CommitSeq(find_meta(reader, "commit_seq")? as u64);
+    let (begins, begins_ns) = history_begins(reader)?;
+    let too_old = |asked: String| {
+        CatalogError::invalid(format!(
+            "{asked} is before the history begins, at {} (commit {begins}); ask for that or later",
+            shown_time(begins_ns)
+        ))
+    };
+    if !is_kept {
+        return Err(no_history());
+    }
+    match moment {
+        Moment::At(at_ns) if *at_ns > now_ns => Err(CatalogError::invalid(format!(
+            "{} is in the future; ask for a moment that has passed",
+            shown_time(*at_ns)
+        ))),
+        Moment::At(at_ns) => {
+            find_moment(reader, *at_ns)?.ok_or_else(|| too_old(shown_time(*at_ns)))
+        }
+        Moment::Seq(seq) if *seq > newest.0 => Err(CatalogError::invalid(format!(
+            "commit {seq} is in the future, the newest is {newest}; ask for one that has happened"
+        ))),
+        Moment::Seq(seq) if *seq < begins.0 => Err(too_old(format!("commit {seq}"))),
+        Moment::Seq(seq) => {
+            // A number inside of a transaction means the whole commit before it.
+            let (whole, _) = search_moments(reader, |found, _| found.0 <= *seq)?;
+            Ok(whole.unwrap_or((begins, begins_ns)))
+        }
+        Moment::Snapshot(name) => reader
+            .prepare_cached("SELECT seq, at_ns FROM larder_snapshot WHERE name = ?1")
+            .and_then(|mut find| {
+                find.query_row([name], |row| {
+                    Ok((CommitSeq(row.get::<_, i64>(0)? as u64), row.get(1)?))
+                })
+                .optional()
+            })
+            .at("larder_snapshot")?
+            .ok_or_else(|| {
+                CatalogError::not_found(format!(
+                    "snapshot '{name}' ('larder snapshot list' shows those there are)"
+                ))
+            }),
+    }
+}
+
+/// The newest whole commit: what a snapshot is of.
+pub(crate) fn present(connection: &Connection) -> Result<(CommitSeq, i64)> {
+    if find_meta(connection, "retention_ns")? <= 0 {
+        return Err(no_history());
+    }
+    match newest_moment(connection)? {
+        Some(moment) => Ok(moment),
+        None => history_begins(connection),
+    }
+}
