@@ -8,7 +8,6 @@ mod mount;
 mod rows;
 mod sql;
 mod support;
-mod time;
 mod txn;
 mod upkeep;
 mod watch;
