@@ -9,7 +9,6 @@ mod mount;
 mod rows;
 mod sql;
 mod support;
-mod time;
 mod txn;
 mod upkeep;
 mod watch;
