@@ -249,6 +249,8 @@ impl Catalog {
             is_stopped: AtomicBool::new(false),
             workspace,
             grants: RwLock::new(Arc::new(grants)),
+            as_of: None,
+            moment_ns: Mutex::default(),
         })
     }
 
