@@ -17,7 +17,7 @@ pub struct Tool {
     pub why: &'static str,
 }
 
-const TOOLS: [Tool; 8] = [
+const TOOLS: [Tool; 10] = [
     Tool {
         program: "fusermount3",
         package: "fuse3",
@@ -37,6 +37,16 @@ const TOOLS: [Tool; 8] = [
         program: "getfattr",
         package: "attr",
         why: "compares extended attributes",
+    },
+    Tool {
+        program: "setfacl",
+        package: "acl",
+        why: "sets access control lists",
+    },
+    Tool {
+        program: "/usr/bin/python3",
+        package: "python3",
+        why: "loads the SQLite extension",
     },
     Tool {
         program: "git",
