@@ -373,7 +373,12 @@ impl Engine {
             .spawn(move || {
                 let outcome = engine.edit().and_then(|_edit| engine.grow(wanted));
                 engine.is_growing.store(false, Ordering::SeqCst);
-                if let Err(error) = outcome {
+                // The end of the session is no failure of this.
+                let is_over =
+                    engine.is_closed.load(Ordering::SeqCst) || engine.check_running().is_err();
+                if let Err(error) = outcome
+                    && !is_over
+                {
                     tracing::warn!("growing ahead: {error}");
                 }
             });
