@@ -298,7 +298,7 @@ fn a_damaged_list_of_pieces_is_found() {
             "PIECE-1",
         ),
         (
-            "INSERT INTO larder_piece SELECT store, ino, 99, entries FROM larder_piece WHERE page = 1",
+            "INSERT INTO larder_piece (store, ino, page, entries) SELECT store, ino, 99, entries FROM larder_piece WHERE page = 1",
             "page 99 is in no list",
         ),
     ] {
