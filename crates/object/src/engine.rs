@@ -173,7 +173,7 @@ pub struct Engine {
     pub(crate) observers: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     /// Why the engine stopped, once it has.
     stopped: OnceLock<String>,
-    is_closed: AtomicBool,
+    pub(crate) is_closed: AtomicBool,
     pub(crate) background: Mutex<Option<JoinHandle<()>>>,
     pub(crate) stop_signal: (Mutex<bool>, Condvar),
 }
