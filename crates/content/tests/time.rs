@@ -215,7 +215,7 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
 fn every_moment_reads_as_the_model_says() {
     let mut counts: BTreeMap<String, i64> = BTreeMap::new();
     for seed in 1..=6 {
-        // CONTENT-9, HISTORY-1, HISTORY-3, HISTORY-4, HOME-1
+        // CONTENT-9, HISTORY-1, HISTORY-2, HISTORY-3, HISTORY-4, HOME-1
         for (what, count) in run_model(seed, 400) {
             *counts.entry(what).or_default() += count;
         }

@@ -50,8 +50,7 @@ pub struct EngineOptions {
     /// Dirty content kept in memory at most, bytes; then writers wait. 0: what the database asks for
     /// ([`crate::Tuning`]), else [`crate::gather_bytes_default`].
     pub dirty_bytes_max: u64,
-    /// A segment grows to so many bytes; then the next one begins. Default: 4 TiB, what every
-    /// filesystem can hold in one file.
+    /// A segment grows to so many bytes. Default: 4 TiB, what every filesystem can hold in one file.
     pub segment_bytes_max: u64,
     /// Patches (small overwrites that are not yet in place) kept in the catalog at most, bytes; they
     /// are written in place in the background when there are a quarter of that.
@@ -182,14 +181,6 @@ const NO_STORES: &str = "stores cannot be changed in a long transaction; do that
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The user and group that run this process.
-pub fn process_owner() -> (u32, u32) {
-    (
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw(),
-    )
 }
 
 impl Engine {

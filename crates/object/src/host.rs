@@ -29,3 +29,11 @@ pub(crate) fn memory_pages() -> u64 {
     });
     kib.unwrap_or(0) * 1024 / rustix::param::page_size() as u64
 }
+
+/// The user and group that run this process.
+pub fn process_owner() -> (u32, u32) {
+    (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    )
+}

@@ -77,8 +77,9 @@ mod writers;
 
 pub use defrag::CompactStep;
 pub use edit::CAPABILITY_XATTR;
-pub use engine::{Clock, Engine, EngineOptions, InitOptions, process_owner};
+pub use engine::{Clock, Engine, EngineOptions, InitOptions};
 pub use error::{Error, ErrorKind, Result};
+pub use host::process_owner;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use larder_catalog::{Conflict, Moment, SCHEMA_VERSION, SnapshotRow, Tuning};
