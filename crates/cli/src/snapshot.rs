@@ -22,12 +22,14 @@ pub(crate) enum SnapshotVerb {
         name: String,
     },
     /// List snapshots, oldest first
+    #[command(after_help = "Example: larder snapshot list photos.larder")]
     List {
         /// Database
         #[arg(value_hint = ValueHint::DirPath)]
         db: PathBuf,
     },
     /// End a snapshot: the retention alone says then how long its moment stays readable
+    #[command(after_help = "Example: larder snapshot destroy photos.larder before-upgrade")]
     Destroy {
         /// Database
         #[arg(value_hint = ValueHint::DirPath)]
@@ -39,6 +41,7 @@ pub(crate) enum SnapshotVerb {
         dry_run: bool,
     },
     /// Keep a snapshot from being destroyed
+    #[command(after_help = "Example: larder snapshot hold photos.larder before-upgrade audit")]
     Hold {
         /// Database
         #[arg(value_hint = ValueHint::DirPath)]
@@ -49,6 +52,7 @@ pub(crate) enum SnapshotVerb {
         tag: String,
     },
     /// End a hold
+    #[command(after_help = "Example: larder snapshot release photos.larder before-upgrade audit")]
     Release {
         /// Database
         #[arg(value_hint = ValueHint::DirPath)]
