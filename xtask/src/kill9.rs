@@ -42,19 +42,7 @@ struct Progress {
 
 /// Runs `rounds` kills as a suite: each is a test.
 pub fn count(rounds: u64) -> Tally {
-    match run(rounds, SEED) {
-        Ok(()) => Tally {
-            passed: rounds,
-            failed: 0,
-        },
-        Err(line) => {
-            println!("failed: {line}");
-            Tally {
-                passed: 0,
-                failed: 1,
-            }
-        }
-    }
+    Tally::of(rounds, run(rounds, SEED))
 }
 
 /// Runs `rounds` kills; an error names the seed and the round.

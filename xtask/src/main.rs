@@ -33,6 +33,23 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// What `outcome` says of `count` tests that stand or fall together; the error is printed.
+    pub fn of(count: u64, outcome: Outcome) -> Tally {
+        match outcome {
+            Ok(()) => Tally {
+                passed: count,
+                failed: 0,
+            },
+            Err(line) => {
+                println!("failed: {line}");
+                Tally {
+                    passed: 0,
+                    failed: 1,
+                }
+            }
+        }
+    }
+
     /// Adds what another suite counted.
     pub fn add(&mut self, other: Tally) {
         self.passed += other.passed;

@@ -31,13 +31,13 @@ pub fn run() -> Outcome {
         "-D",
         "warnings",
     ];
-    sum.add(suite("tidy", || check(tidy::run())));
+    sum.add(suite("tidy", || Tally::of(1, tidy::run())));
     sum.add(suite("format", || {
         let extension = ["fmt", "--check", "--manifest-path", EXTENSION];
         let all = process::run("cargo", &["fmt", "--all", "--check"]);
-        check(all.and_then(|()| process::run("cargo", &extension)))
+        Tally::of(1, all.and_then(|()| process::run("cargo", &extension)))
     }));
-    sum.add(suite("lints", || check(process::run("cargo", &clippy))));
+    sum.add(suite("lints", || Tally::of(1, process::run("cargo", &clippy))));
     sum.add(suite("tests", || {
         cargo_test(&["test", "--workspace", "--no-fail-fast"])
     }));
@@ -46,7 +46,7 @@ pub fn run() -> Outcome {
             let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
             count_tests("env", &arguments)
         }
-        Err(line) => check(Err(line)),
+        Err(line) => Tally::of(1, Err(line)),
     }));
     sum.add(suite("kill -9", || kill9::count(KILLS)));
     sum.add(suite("bank", bank::count));
@@ -76,23 +76,6 @@ fn suite(name: &str, run: impl FnOnce() -> Tally) -> Tally {
         started.elapsed().as_secs_f64()
     );
     tally
-}
-
-/// A check counts as one test.
-fn check(outcome: Outcome) -> Tally {
-    match outcome {
-        Ok(()) => Tally {
-            passed: 1,
-            failed: 0,
-        },
-        Err(line) => {
-            println!("failed: {line}");
-            Tally {
-                passed: 0,
-                failed: 1,
-            }
-        }
-    }
 }
 
 /// Runs `cargo test`, shows its output as it comes, and adds up its results.
@@ -163,7 +146,7 @@ mod tests {
             }
         );
         assert_eq!(
-            check(Err("line".to_owned())),
+            Tally::of(1, Err("line".to_owned())),
             Tally {
                 passed: 0,
                 failed: 1

@@ -98,18 +98,9 @@ impl Guarded {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Catalog, CatalogError, CatalogOptions, ChangeSet, DatabaseInit, lock};
+    use crate::open::tests::INIT;
+    use crate::{Catalog, CatalogError, CatalogOptions, ChangeSet, lock};
     use std::ops::ControlFlow;
-
-    const INIT: DatabaseInit = DatabaseInit {
-        database_id: [7; 16],
-        capacity_bytes: 0,
-        retention_ns: 0,
-        now_ns: 1,
-        root_mode: 0o755,
-        root_uid: 0,
-        root_gid: 0,
-    };
 
     fn run(catalog: &Catalog, sql: &str) -> Result<u64, CatalogError> {
         let (mut at, mut changed_count) = (0, 0);

@@ -414,10 +414,10 @@ fn initialise(connection: &Connection, path: &Path, init: &DatabaseInit) -> Resu
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    const INIT: DatabaseInit = DatabaseInit {
+    pub(crate) const INIT: DatabaseInit = DatabaseInit {
         database_id: [7; 16],
         capacity_bytes: 0,
         retention_ns: 0,

@@ -102,21 +102,13 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CatalogOptions, DatabaseInit};
+    use crate::CatalogOptions;
+    use crate::open::tests::INIT;
 
     #[test]
     fn what_is_stored_outside_of_the_bounds_is_damage() {
         let dir = tempfile::tempdir().unwrap();
-        let init = DatabaseInit {
-            database_id: [7; 16],
-            capacity_bytes: 0,
-            retention_ns: 0,
-            now_ns: 1,
-            root_mode: 0o755,
-            root_uid: 0,
-            root_gid: 0,
-        };
-        let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &init).unwrap();
+        let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &INIT).unwrap();
         assert_eq!(catalog.info().unwrap().tuning, Tuning::default());
         let chosen = Tuning {
             inline_bytes_max: Some(0),

@@ -250,7 +250,7 @@ pub(crate) struct LsArgs {
 /// Write the content of files to stdout
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Writes bytes, also with --json. Example: larder cat notes.larder:/todo.txt"
+    after_help = "Writes bytes, also with --json. Example: larder cat notes.larder:/list.txt"
 )]
 pub(crate) struct CatArgs {
     /// Files to write

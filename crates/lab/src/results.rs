@@ -74,7 +74,7 @@ pub struct Record {
     pub measure: String,
     /// The figure, in the unit that the name of the measure says.
     pub value: f64,
-    /// The machine's load average while it was measured: above the number of cores it is not to be trusted.
+    /// The machine's load average while it was measured: above the number of cores no time is to be trusted.
     pub load: f64,
 }
 
@@ -95,13 +95,25 @@ impl Results {
         self.header.machine.get("cores")?.trim().parse().ok()
     }
 
-    /// Whether a record was measured while more was running than there are cores.
+    /// Whether a record is about time, and was measured while more was running than there are cores.
     pub fn is_crowded(&self, record: &Record) -> bool {
-        self.cores().is_some_and(|cores| record.load > cores)
+        record.is_of_time() && self.cores().is_some_and(|cores| record.load > cores)
     }
 }
 
 impl Record {
+    /// Whether what is measured follows from how fast the device is. Modelled disks do not.
+    pub fn is_of_time(&self) -> bool {
+        let is_of = |what: &&str| self.measure.starts_with(what);
+        let is_speed = ["read_", "warm_read_", "write_", "delete_"]
+            .iter()
+            .any(is_of)
+            && ["_mb_s", "_ops_s", "_us"]
+                .iter()
+                .any(|unit| self.measure.ends_with(unit));
+        is_speed || self.measure == "upkeep_seconds" || self.measure == "seconds"
+    }
+
     /// A number of the case, e.g. `object_bytes`.
     pub fn number(&self, name: &str) -> Option<f64> {
         self.case.get(name)?.trim().parse().ok()
@@ -432,6 +444,11 @@ mod tests {
                 (expected + 1, 0)
             );
             assert!(results.is_crowded(&results.records[0]));
+            let layout = Record {
+                measure: "fragments_mean".to_owned(),
+                ..record(1.0)
+            };
+            assert!(!results.is_crowded(&layout));
         }
     }
 

@@ -170,7 +170,7 @@ pub fn run(
         on_share(0.0);
         let records =
             measure(case, request.seed, &site, stop, &mut on_share).said(|| case.label())?;
-        let is_wanted = |record: &&Record| !(request.is_layout_only && is_of_time(&record.measure));
+        let is_wanted = |record: &&Record| !(request.is_layout_only && record.is_of_time());
         let records: Vec<Record> = records.iter().filter(is_wanted).cloned().collect();
         for record in &records {
             appender.append(record).map_err(said)?;
@@ -184,18 +184,6 @@ pub fn run(
         });
     }
     Ok(summary)
-}
-
-/// Whether a measure follows from how fast the device is. Modelled disks do not.
-fn is_of_time(measure: &str) -> bool {
-    let is_of = |what: &&str| measure.starts_with(what);
-    let is_speed = ["read_", "warm_read_", "write_", "delete_"]
-        .iter()
-        .any(is_of)
-        && ["_mb_s", "_ops_s", "_us"]
-            .iter()
-            .any(|unit| measure.ends_with(unit));
-    is_speed || measure == "upkeep_seconds" || measure == "seconds"
 }
 
 /// Measures one case.

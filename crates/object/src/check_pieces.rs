@@ -150,8 +150,8 @@ impl Engine {
         let base_blocks = root.base_blocks;
         let mut pieces = Vec::new();
         // Depth first, the leftmost on top; taken out, so that a ring of pages ends too.
-        let mut todo = vec![(ROOT, root.level, root.len_bytes())];
-        while let Some((id, level, len_bytes)) = todo.pop() {
+        let mut pending = vec![(ROOT, root.level, root.len_bytes())];
+        while let Some((id, level, len_bytes)) = pending.pop() {
             let Some(page) = pages.remove(&id) else {
                 findings.push(format!("page {id} is missing, or named twice (PIECE-3)"));
                 continue;
@@ -164,7 +164,7 @@ impl Engine {
                 ));
             }
             for entry in page.entries.iter().rev().filter(|_| page.level > 0) {
-                todo.push((entry.target, page.level - 1, entry.len_bytes));
+                pending.push((entry.target, page.level - 1, entry.len_bytes));
             }
             pieces.extend(
                 page.entries

@@ -162,8 +162,8 @@ impl Pieces {
         to: u64,
         fetch: &mut impl FnMut(u64) -> Result<Option<PiecePage>, E>,
     ) -> Result<(), LoadError<E>> {
-        let mut todo = vec![(ROOT, 0)];
-        while let Some((id, start)) = todo.pop() {
+        let mut pending = vec![(ROOT, 0)];
+        while let Some((id, start)) = pending.pop() {
             let page = &self.pages[&id];
             if page.level == 0 {
                 continue;
@@ -173,7 +173,7 @@ impl Pieces {
             for entry in &page.entries {
                 let end = at + entry.len_bytes;
                 if at <= to && from <= end {
-                    todo.push((entry.target, at));
+                    pending.push((entry.target, at));
                     if !self.pages.contains_key(&entry.target) {
                         missing.push(*entry);
                     }

@@ -51,8 +51,8 @@ fn flatten(pieces: &Pieces) -> Vec<u64> {
 fn assert_whole(pieces: &Pieces, stored: &Stored) {
     let mut used = BTreeSet::new();
     let mut blocks = BTreeSet::new();
-    let mut todo = vec![(ROOT, pieces.len_bytes(), None)];
-    while let Some((id, len, level)) = todo.pop() {
+    let mut pending = vec![(ROOT, pieces.len_bytes(), None)];
+    while let Some((id, len, level)) = pending.pop() {
         used.insert(id);
         let page = &pieces.pages[&id];
         assert_eq!(page.len_bytes(), len, "PIECE-3");
@@ -61,7 +61,7 @@ fn assert_whole(pieces: &Pieces, stored: &Stored) {
         assert!(id == ROOT || !page.entries.is_empty());
         for entry in &page.entries {
             if page.level > 0 {
-                todo.push((entry.target, entry.len_bytes, Some(page.level)));
+                pending.push((entry.target, entry.len_bytes, Some(page.level)));
                 continue;
             }
             let piece = piece_of(entry);
