@@ -68,7 +68,8 @@ usage: cargo xtask VERB
   posix [SUITE…] [--quick]           programs that know nothing of Larder judge the mount
   extension  build the SQLite extension, and say where it lies
   demo-import DIR                    copy a tree in, compare, remount, compare, ask SQL
-  lab-docs [--tiny] [RUN…]           redraw the papers' figures in docs/lab (half an hour)
+  lab-docs [--tiny] [--memory-only] [RUN…]
+                                     redraw the papers' figures in docs/lab (40 minutes)
   bench [VERB] [--quick] [--write docs/performance.md]
                                      measure beside other systems (`bench help` lists the verbs)";
 

@@ -4,7 +4,7 @@
 
 use crate::results::{Record, Results};
 use crate::statistics::{self, Estimate};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// All records of some runs.
 #[derive(Debug, Clone)]
@@ -125,6 +125,22 @@ impl<'a> Selection<'a> {
     /// The median of their values.
     pub fn median(&self) -> Option<Estimate> {
         statistics::median(&self.values())
+    }
+
+    /// Whether anything was measured more than once.
+    pub fn is_repeated(&self) -> bool {
+        let mut seen = HashSet::new();
+        self.records().any(|record| {
+            let Record {
+                experiment,
+                backend,
+                case,
+                age,
+                measure,
+                ..
+            } = record;
+            !seen.insert((experiment, backend, case, age.to_bits(), measure))
+        })
     }
 
     /// The systems, in the order in which they are shown.

@@ -14,6 +14,7 @@ mod age;
 mod beside;
 mod cluster;
 mod dbfs;
+mod layout;
 
 pub(crate) use age::crossings;
 
@@ -62,6 +63,10 @@ impl Figure {
         (used, shown): (&Selection<'_>, Vec<String>),
     ) -> Figure {
         let is_drawn = !charts.is_empty();
+        let here = match used.is_repeated() {
+            true => here,
+            false => here + " Measured once: how far a repetition would lie from this is not known.",
+        };
         Figure {
             paper,
             is_of_paper: true,
@@ -154,7 +159,16 @@ fn line<'a>(backend: &str, xs: &[f64], at: impl Fn(f64) -> Selection<'a>) -> Opt
         let there = at(*x).backend(backend);
         Some(point(*x, there.median()?, there.crowded_count() > 0))
     };
-    let points: Vec<Point> = xs.iter().filter_map(point).collect();
+    joined(backend, xs.iter().filter_map(point).collect())
+}
+
+/// A line of one system through estimates, of something that no load changes.
+fn line_of(backend: &str, xs: &[f64], at: impl Fn(f64) -> Option<Estimate>) -> Option<Series> {
+    let points = xs.iter().filter_map(|x| Some(point(*x, at(*x)?, false)));
+    joined(backend, points.collect())
+}
+
+fn joined(backend: &str, points: Vec<Point>) -> Option<Series> {
     (!points.is_empty()).then(|| Series {
         whose: Whose::System(backend.to_owned()),
         points,
@@ -214,13 +228,22 @@ fn extremes(
     }
 }
 
+/// The first value of each line.
+fn first_values(series: &[Series]) -> Vec<(String, f64)> {
+    values_at(series, |points| points.first())
+}
+
 /// The last value of each line.
 fn last_values(series: &[Series]) -> Vec<(String, f64)> {
-    let ends = series.iter().filter_map(|series| match &series.whose {
-        Whose::System(name) => Some((name.clone(), series.points.last()?.y)),
+    values_at(series, |points| points.last())
+}
+
+fn values_at(series: &[Series], which: fn(&[Point]) -> Option<&Point>) -> Vec<(String, f64)> {
+    let values = series.iter().filter_map(|series| match &series.whose {
+        Whose::System(name) => Some((name.clone(), which(&series.points)?.y)),
         Whose::Paper(_) => None,
     });
-    ends.collect()
+    values.collect()
 }
 
 /// A sentence begins with a capital.

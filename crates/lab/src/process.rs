@@ -30,6 +30,20 @@ pub fn run(mut command: Command) -> Result<String> {
     finish(command)
 }
 
+/// The first line of what a program says of its version, to whichever output it says it; `None` if it does not run.
+pub fn version(program: &Path, argument: &str) -> Option<String> {
+    let mut command = Command::new(program);
+    let said = command
+        .arg(argument)
+        .stdin(Stdio::null())
+        .process_group(0)
+        .output()
+        .ok()?;
+    let lines = [said.stdout, said.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    let line = lines.iter().flat_map(|said| said.lines()).next()?;
+    Some(line.trim().to_owned())
+}
+
 fn finish(mut command: Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command

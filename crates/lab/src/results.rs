@@ -74,7 +74,8 @@ pub struct Record {
     pub measure: String,
     /// The figure, in the unit that the name of the measure says.
     pub value: f64,
-    /// The machine's load average while it was measured: above the number of cores no time is to be trusted.
+    /// The machine's load average while it was measured: above the number of cores and of the case's own writers no time is
+    /// to be trusted.
     pub load: f64,
 }
 
@@ -95,9 +96,11 @@ impl Results {
         self.header.machine.get("cores")?.trim().parse().ok()
     }
 
-    /// Whether a record is about time, and was measured while more was running than there are cores.
+    /// Whether a record is about time, and was measured while more was running than there are cores, beside the writers of
+    /// the case itself.
     pub fn is_crowded(&self, record: &Record) -> bool {
-        record.is_of_time() && self.cores().is_some_and(|cores| record.load > cores)
+        let own = record.number("writers").unwrap_or(1.0);
+        record.is_of_time() && self.cores().is_some_and(|cores| record.load > cores + own)
     }
 }
 
@@ -206,6 +209,47 @@ pub fn read(run: &Path) -> Result<Results, Error> {
     })
 }
 
+/// Adds to what the header says of the machine.
+///
+/// # Errors
+/// As [`read`].
+pub fn note_machine(run: &Path, (name, value): (String, String)) -> Result<(), Error> {
+    let mut header = read(run)?.header;
+    header.machine.insert(name, value);
+    write_header(run, &header)
+}
+
+/// Removes a run that has no record.
+///
+/// # Errors
+/// As [`read`].
+pub fn remove_empty(run: &Path) -> Result<(), Error> {
+    if !read(run)?.records.is_empty() {
+        return Ok(());
+    }
+    // The records first: without a header there is no run.
+    for name in [RECORDS, HEADER] {
+        let path = run.join(name);
+        fs::remove_file(&path).map_err(|source| Error::Io { path, source })?;
+    }
+    Ok(())
+}
+
+/// Writes the header, the old one or the new one whatever crash follows.
+fn write_header(run: &Path, header: &Header) -> Result<(), Error> {
+    let young = run.join("run.json.new");
+    let write = || {
+        let mut file = File::create(&young)?;
+        file.write_all(serde_json::to_string_pretty(header)?.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&young, run.join(HEADER))
+    };
+    write().map_err(|source| Error::Io {
+        path: young.clone(),
+        source,
+    })
+}
+
 fn decode_header(path: &Path, text: &str) -> Result<Header, Error> {
     #[derive(Deserialize)]
     struct Version {
@@ -273,15 +317,7 @@ impl Appender {
             return Err(Error::Exists(run.to_owned()));
         }
         fs::create_dir_all(run).map_err(at(run))?;
-        let text = serde_json::to_string_pretty(header).map_err(|error| Error::Io {
-            path: path.clone(),
-            source: error.into(),
-        })?;
-        let young = run.join("run.json.new");
-        let mut file = File::create(&young).map_err(at(&young))?;
-        file.write_all(text.as_bytes()).map_err(at(&young))?;
-        file.sync_all().map_err(at(&young))?;
-        fs::rename(&young, &path).map_err(at(&path))?;
+        write_header(run, header)?;
         Appender::open(run)
     }
 
@@ -415,7 +451,7 @@ mod tests {
             age: 2.0,
             measure: "read_mb_s".to_owned(),
             value,
-            load: 2.5,
+            load: 3.5,
         }
     }
 
@@ -488,7 +524,7 @@ mod tests {
         assert_eq!(
             csv(&[results]),
             "run,experiment,backend,object_bytes,round,age,measure,value,load\r\n\
-             first,age,\"ext4, \"\"young\"\"\",1048576,0,2,read_mb_s,1.5,2.5\r\n"
+             first,age,\"ext4, \"\"young\"\"\",1048576,0,2,read_mb_s,1.5,3.5\r\n"
         );
     }
 }

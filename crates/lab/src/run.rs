@@ -4,7 +4,8 @@
 //!   on: what a crash or ^C left of it is cut off.
 //! * `RUN-2` All backends of a case see the same operations. From round to round their order turns, so that what the
 //!   machine does beside falls on each of them.
-//! * `RUN-3` What this machine cannot make is said, in the header too, and the others are measured.
+//! * `RUN-3` What this machine cannot make is said, in the header too, and the others are measured; also where that shows
+//!   only when a case is made. Its further rounds are left out then.
 
 mod machine;
 pub mod request;
@@ -49,9 +50,9 @@ pub struct Circumstances {
 /// What somebody who watches is told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A backend that this machine cannot make, and why.
+    /// A backend, or a case of one, that this machine cannot make, and why.
     Cannot {
-        /// As it was written.
+        /// As it was written, or the case for people.
         backend: String,
         /// Cause and remedy.
         reason: String,
@@ -129,6 +130,7 @@ pub fn run(
         ));
     }
     let cases = request.cases(&backends)?;
+    let mut refused: Vec<(&Case, Error)> = Vec::new();
     let (mut appender, done) = begin(&circumstances.out, &header)?;
     let is_done = |case: &Case| done.iter().any(|record| case.is_of(record));
     let weight = |case: &Case| case.weight();
@@ -145,7 +147,7 @@ pub fn run(
     let mut before: f64 = cases.iter().filter(|case| is_done(case)).map(weight).sum();
     let mut seconds: HashMap<(&str, &BTreeMap<String, String>), f64> = HashMap::new();
     for (index, case) in cases.iter().enumerate() {
-        if is_done(case) {
+        if is_done(case) || refused.iter().any(|(other, _)| other.repeats(case)) {
             continue;
         }
         let same_case = (case.spec.name.as_str(), &case.parameters);
@@ -168,8 +170,21 @@ pub fn run(
             });
         };
         on_share(0.0);
-        let records =
-            measure(case, request.seed, &site, stop, &mut on_share).said(|| case.label())?;
+        let records = match measure(case, request.seed, &site, stop, &mut on_share) {
+            Err(error) if error.kind == Kind::Cannot => {
+                // RUN-3
+                on_event(Event::Cannot {
+                    backend: case.label(),
+                    reason: error.text.clone(),
+                });
+                let machine = (format!("cannot {}", case.label()), error.text.clone());
+                results::note_machine(&circumstances.out, machine).map_err(said)?;
+                refused.push((case, error));
+                before += weight(case);
+                continue;
+            }
+            measured => measured.said(|| case.label())?,
+        };
         let is_wanted = |record: &&Record| !(request.is_layout_only && record.is_of_time());
         let records: Vec<Record> = records.iter().filter(is_wanted).cloned().collect();
         for record in &records {
@@ -183,7 +198,14 @@ pub fn run(
             records,
         });
     }
-    Ok(summary)
+    match refused.into_iter().next() {
+        Some((_, error)) if summary.measured + summary.resumed == 0 => {
+            // Nothing stands in the way of a right command.
+            results::remove_empty(&circumstances.out).map_err(said)?;
+            Err(error)
+        }
+        _ => Ok(summary),
+    }
 }
 
 /// Measures one case.

@@ -303,6 +303,15 @@ impl PrivateMounts {
     }
 }
 
+/// The image of a volume, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Image {
+    /// The host gives it all its room before anything is measured.
+    Allocated(u64),
+    /// The host gives room as it is written.
+    Sparse(u64),
+}
+
 /// A mounted volume.
 #[derive(Debug)]
 pub struct Volume {
@@ -318,27 +327,33 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Makes a volume of `bytes` whose image lies in `directory`, mounted at the new directory `mountpoint`.
+    /// Makes a volume whose image lies in `directory`, mounted at the new directory `mountpoint`.
     pub fn make(
         _mounts: &PrivateMounts,
         filesystem: Filesystem,
-        bytes: u64,
+        image: Image,
         directory: &Path,
         mountpoint: &Path,
     ) -> Result<Volume> {
         filesystem.check()?;
+        let (Image::Allocated(bytes) | Image::Sparse(bytes)) = image;
         filesystem.check_size(bytes)?;
         let explain = || format!("a volume in '{}'", directory.display());
-        let image = tempfile::NamedTempFile::new_in(directory).said(explain)?;
-        rustix::fs::fallocate(image.as_file(), FallocateFlags::empty(), 0, bytes)
-            .map_err(|errno| no_room(errno, bytes, directory))?;
-        let device = attach(image.path())?;
+        let file = tempfile::NamedTempFile::new_in(directory).said(explain)?;
+        match image {
+            Image::Allocated(_) => {
+                rustix::fs::fallocate(file.as_file(), FallocateFlags::empty(), 0, bytes)
+            }
+            Image::Sparse(_) => rustix::fs::ftruncate(file.as_file(), bytes),
+        }
+        .map_err(|errno| no_room(errno, bytes, directory))?;
+        let device = attach(file.path())?;
         let opened = File::open(&device).said(|| device.display().to_string());
         // Now that we have it open, this only says that it goes with its last user (VOLUME-1).
         detach(&device)?;
         let opened = opened?;
         // Its name goes here; the device keeps the image.
-        let image = image.into_file();
+        let image = file.into_file();
         filesystem.make(&device)?;
         fs::create_dir_all(mountpoint).said(|| mountpoint.display().to_string())?;
         let mut volume = Volume {
@@ -492,6 +507,30 @@ fn no_room(errno: rustix::io::Errno, bytes: u64, directory: &Path) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sparse_image_takes_what_is_written() {
+        const BYTES: u64 = 256 << 20;
+        let scratch = tempfile::tempdir().unwrap();
+        let mounts = match PrivateMounts::enter() {
+            Ok(mounts) => mounts,
+            Err(error) => {
+                let may_mount = rustix::process::geteuid().is_root()
+                    && Path::new("/dev/loop-control").exists();
+                assert!(!may_mount, "{error}");
+                return eprintln!("not tested: {error}");
+            }
+        };
+        let held = |image, name: &str| {
+            let filesystem = Filesystem::find("ext2").unwrap();
+            let mountpoint = scratch.path().join(name);
+            let volume =
+                Volume::make(&mounts, filesystem, image, scratch.path(), &mountpoint).unwrap();
+            volume.image.metadata().unwrap().blocks() * 512
+        };
+        assert!(held(Image::Allocated(BYTES), "a") >= BYTES);
+        assert!(held(Image::Sparse(BYTES), "b") < BYTES / 8);
+    }
 
     #[test]
     fn names_are_read() {

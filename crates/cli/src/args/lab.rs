@@ -28,7 +28,8 @@ is left of them. The defaults take at most 3 minutes and 3 GB.
 
 BACKENDS: ext2 ext3 ext4 xfs btrfs ntfs fat32, also with a block: ext4-1k, ntfs-64k; sqlite, postgres, postgres-lo, larder,
 larder-mount on an ext4 volume, or sqlite@xfs; dir:PATH, mount:PATH, sqlite:PATH, postgres:PATH, larder:PATH in a directory
-that exists; postgres:URL, a server that runs.
+that exists; on a server that runs, postgres:URL and s3:URL (s3:https://HOST/BUCKET, keys from AWS_ACCESS_KEY_ID and
+AWS_SECRET_ACCESS_KEY).
 Options behind one: +bare (files without rows), +page=64k, +rollback (SQLite), +inline=512, +gather=64M (Larder). 'larder lab list' says what works here.
 
 Example: larder lab run age --objects 1M --volume 2G --backends larder,ext4,sqlite --ages 0,2,4 --out aging")]

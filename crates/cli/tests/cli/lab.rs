@@ -5,6 +5,7 @@
 use crate::support::{Done, Place};
 use serde_json::{Value, json};
 use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,9 @@ fn has_volumes(place: &Place) -> bool {
     let ext4 = state_of(place, "ext4");
     let works = ext4["works"] == true;
     if !works {
+        let may_mount =
+            rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists();
+        assert!(!may_mount, "{}", ext4["reason"]);
         eprintln!("not tested: volumes: {}", ext4["reason"]);
     }
     works
@@ -180,6 +184,43 @@ fn volumes_that_cannot_be_are_told() {
         }
         assert_told(&run(backend, "30M"), cause);
     }
+}
+
+#[test]
+fn a_mount_can_take_what_its_database_can() {
+    let place = Place::new();
+    if !has_volumes(&place) {
+        return;
+    }
+    place.ok(&[
+        "lab",
+        "run",
+        "age",
+        "--backends",
+        "larder,larder-mount",
+        "--volume",
+        "160M",
+        "--objects",
+        "64K",
+        "--occupancy",
+        "5",
+        "--ages",
+        "0",
+        "--reads",
+        "5",
+        "--out",
+        "r",
+    ]);
+    let text = fs::read_to_string(place.path("r/records.jsonl")).unwrap();
+    let usable: Vec<f64> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|record| record["measure"] == "usable_bytes")
+        .map(|record| record["value"].as_f64().unwrap())
+        .collect();
+    // Not what is left on the volume below, of which segments were taken already.
+    assert_eq!(usable.len(), 2);
+    assert!((usable[0] / usable[1] - 1.0).abs() < 0.02, "{usable:?}");
 }
 
 #[test]

@@ -49,7 +49,9 @@ pub fn plan(place: &Path) -> Result<Vec<Part>> {
     let large = sizes(&stores, &[64 * KIB, 256 * KIB, MIB], 128 * MIB)?;
     let mut volume = Request::new(Experiment::Volume)?;
     volume.backends = specs(&["ext4".to_owned(), "larder".to_owned()])?;
-    volume.volumes = vec![128 * MIB, 256 * MIB];
+    // On the smaller one at 90 % about 60 objects fit into what Larder leaves free.
+    volume.objects = vec![128 * KIB];
+    volume.volumes = vec![160 * MIB, 320 * MIB];
     volume.occupancies = vec![0.5, 0.9];
     volume.reads_max = 50;
     volume.rounds = 3;

@@ -9,7 +9,7 @@ use crate::backend::spec::{Spec, System, Where};
 use crate::backend::sqlite::Sqlite;
 use crate::error::{Error, Result, Said};
 use crate::measure::device::Counters;
-use crate::volume::{Filesystem, PrivateMounts, Volume};
+use crate::volume::{Filesystem, Image, PrivateMounts, Volume};
 use larder::limits::CAPACITY_BYTES_MIN;
 use rustix::fs::Advice;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Bytes of the volume of logs. Sparse where the host can.
+/// Bytes of the volume of logs. It is sparse: its size is a bound.
 const LOG_VOLUME_BYTES: u64 = 1 << 30;
 /// A volume that a Larder database lies on is at least so large, bytes: its catalog and its log want room beside the
 /// smallest capacity.
@@ -169,14 +169,14 @@ impl Ground {
         };
         let ground = match &spec.place {
             Where::Volume(filesystem) => {
-                let make = |filesystem, bytes, name: &str| {
+                let make = |filesystem, image, name: &str| {
                     let mountpoint = mountpoints.join(name);
-                    Volume::make(site.mounts()?, filesystem, bytes, &site.work, &mountpoint)
+                    Volume::make(site.mounts()?, filesystem, image, &site.work, &mountpoint)
                 };
                 let log = Filesystem::find("ext2")
                     .ok_or_else(|| Error::failed("there is no filesystem for logs"))?;
-                let data = make(*filesystem, volume_bytes, "volume")?;
-                let log = make(log, LOG_VOLUME_BYTES, "log")?;
+                let data = make(*filesystem, Image::Allocated(volume_bytes), "volume")?;
+                let log = make(log, Image::Sparse(LOG_VOLUME_BYTES), "log")?;
                 Ground {
                     place: place(&data.mountpoint().join("store"), log.mountpoint()),
                     kind: GroundKind::Volumes {
@@ -381,7 +381,8 @@ fn used_bytes(path: &Path) -> Result<u64> {
     Ok((stat.f_blocks - stat.f_bfree) * stat.f_frsize)
 }
 
-fn free_bytes(path: &Path) -> Result<u64> {
+/// Bytes that the filesystem at `path` still has for everybody.
+pub fn free_bytes(path: &Path) -> Result<u64> {
     let stat = rustix::fs::statvfs(path).said(|| path.display().to_string())?;
     Ok(stat.f_bavail * stat.f_frsize)
 }

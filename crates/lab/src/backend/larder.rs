@@ -1,7 +1,7 @@
 //! Larder: by its API, and by a mount.
 
 use crate::backend::directory::Directory;
-use crate::backend::ground::Place;
+use crate::backend::ground::{Place, free_bytes};
 use crate::backend::spec::Spec;
 use crate::backend::{Backend, Put};
 use crate::error::{Error, Result, Said};
@@ -217,6 +217,11 @@ impl Backend for Mounted {
 
     fn delete(&self, key: u64) -> Result<()> {
         self.files.delete(key)
+    }
+
+    /// What the mount says, not the volume below it: there, what the database has taken ahead is gone already.
+    fn available_bytes(&self) -> Result<Option<u64>> {
+        free_bytes(&self.mountpoint).map(Some)
     }
 
     fn close(&mut self) -> Result<()> {

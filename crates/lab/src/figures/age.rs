@@ -3,6 +3,7 @@
 use crate::break_even::{self, BreakEven};
 use crate::data::{Data, Selection, is_file_store, is_row_store, system_name};
 use crate::figures::chart::{Axis, Chart, LineChart, Mark, Series, Whose};
+use crate::figures::layout;
 use crate::figures::scale::{Spacing, Unit, say, say_bytes};
 use crate::figures::{Figure, extremes, last_values, line, paper_point, sentence};
 use crate::papers::{self, KB, MB, Paper};
@@ -259,6 +260,12 @@ fn fragments(aging: &Selection<'_>, paper: Paper, is_wanted: impl Fn(f64) -> boo
         let ages = there.ages();
         let mut series = all_lines(&there, &ages, |age| there.age(age));
         said.push(growth(&series, *size));
+        if Some(size) == few.last() {
+            let last = there.age(ages.last().copied().unwrap_or_default());
+            said.extend(layout::filled(aging, &last));
+            said.extend(layout::own_count(aging, &last));
+            said.extend(layout::unseen(aging, &last));
+        }
         if *size > MB {
             let papers = papers::FRAGMENTS_AT_10
                 .iter()
@@ -300,8 +307,9 @@ fn growth(series: &[Series], size: f64) -> String {
         ("has most fragments", "fewest"),
         fragments_said,
     );
+    // Beyond the bounds of both, where there are some.
     let grows = |line: &&Series| match line.points.as_slice() {
-        [.., before, last] => last.y > 1.1 * before.y,
+        [.., before, last] => last.low > 1.1 * before.high,
         _ => false,
     };
     let growing: Vec<String> = series
@@ -407,7 +415,9 @@ fn size_distribution(aging: &Selection<'_>) -> Figure {
         let said = extremes(ends, ("has most fragments", "fewest"), fragments_said);
         sentence(&format!("with {kind} sizes, {said}"))
     });
-    let here = said.collect::<Vec<_>>().join(" ");
+    let oldest = used.ages().last().copied().unwrap_or_default();
+    let here = said.chain(layout::filled(aging, &used.age(oldest)));
+    let here = here.collect::<Vec<_>>().join(" ");
     Figure::new(papers::SIZE_DISTRIBUTION, charts, here, (&used, shown))
 }
 
@@ -510,10 +520,12 @@ fn write_size(data: &Data) -> Figure {
     });
     let swing: Vec<(String, f64)> = swing.collect();
     let factor = |value: f64| format!("× {}", say(value, Unit::Plain));
-    let here = sentence(&format!(
+    let differ = sentence(&format!(
         "between the best and the worst request size, at age {oldest}, fragments per object differ: {}",
         extremes(&swing, ("most", "least"), factor)
     ));
+    let here = [Some(differ), layout::filled(&data.all(), &used)];
+    let here = here.into_iter().flatten().collect::<Vec<_>>().join(" ");
     let chart = LineChart {
         title: format!("storage age {oldest}"),
         x: axis("size of a write request", Unit::Bytes, Spacing::Log),

@@ -1,12 +1,14 @@
 //! Figures beside the papers': other disks, amplification, the shape of free space.
 
-use crate::data::Data;
+use crate::data::{Data, Selection};
 use crate::figures::age::{age_axis, axis};
 use crate::figures::chart::{Chart, LineChart, Point, Series, Whose};
 use crate::figures::scale::{Spacing, Unit, say, say_bytes};
-use crate::figures::{Figure, extremes, last_values, line, sentence};
+use crate::figures::{Figure, extremes, first_values, last_values, line, line_of, sentence};
 use crate::model::DISKS;
 use crate::papers::Paper;
+use crate::results::Record;
+use crate::statistics::{self, Estimate};
 use std::collections::BTreeMap;
 
 const DISK_MODEL: Paper = Paper {
@@ -22,8 +24,8 @@ const AMPLIFICATION: Paper = Paper {
     id: "amplification",
     title: "What reaches the device, and what it occupies",
     source: "beside the papers",
-    found: "Write amplification: bytes written to the device for each byte of an object, logs included. Space amplification: bytes occupied for each byte that lives.",
-    differs: "Write-ahead logs and copies into place cost a second write; holes that are too small for the next object cost space.",
+    found: "Write amplification: bytes written to the device for each byte of an object, logs included, those on a volume of their own too. Space amplification: bytes occupied for each byte that lives.",
+    differs: "Write-ahead logs and copies into place cost a second write; holes that are too small for the next object cost space. While a store is filled (age 0) Larder's segments grow, and growing writes zeros first, so that later writes in place need no log of the filesystem.",
     command: "larder lab run age",
 };
 
@@ -36,8 +38,17 @@ const HOLES: Paper = Paper {
     command: "larder lab run age",
 };
 
+const REPLAY: Paper = Paper {
+    id: "replay",
+    title: "Aging by a history of one's own",
+    source: "beside the papers",
+    found: "What was done elsewhere, done again: the changes between the commits of a git repository, or the operations of a trace. Storage age is the papers': bytes that went, for each byte that lives.",
+    differs: "A history has its own sizes and its own order: what is changed often is changed again, where the papers chose at random.",
+    command: "larder lab run git --repository DIR",
+};
+
 pub(super) fn figures(data: &Data) -> Vec<Figure> {
-    let figures = [disks(data), amplification(data), holes(data)];
+    let figures = [disks(data), amplification(data), holes(data), replay(data)];
     figures
         .map(|figure| Figure {
             is_of_paper: false,
@@ -50,7 +61,7 @@ pub(super) fn figures(data: &Data) -> Vec<Figure> {
 fn largest<'a>(
     data: &'a Data,
     is_wanted: impl Fn(&str) -> bool,
-) -> (crate::data::Selection<'a>, Vec<String>, f64) {
+) -> (Selection<'a>, Vec<String>, f64) {
     let all = data
         .all()
         .experiment("age")
@@ -96,16 +107,33 @@ fn disks(data: &Data) -> Figure {
     Figure::new(DISK_MODEL, charts, said.join(" "), (&used, shown))
 }
 
+/// What reached the volume, and what reached the volume of logs.
+const WRITTEN: [&str; 2] = ["write_amplification", "log_amplification"];
+
+/// The bytes written for each byte of an object, on both volumes together: of each case, then the median.
+fn written(there: &Selection<'_>) -> Option<Estimate> {
+    let [data, logs] = WRITTEN.map(|measure| there.measure(measure));
+    let sum = |record: &Record| {
+        let same = |log: &Record| {
+            (&log.backend, &log.case, log.round, log.age)
+                == (&record.backend, &record.case, record.round, record.age)
+        };
+        record.value + logs.filter(same).values().iter().sum::<f64>()
+    };
+    let sums: Vec<f64> = data.records().map(sum).collect();
+    statistics::median(&sums)
+}
+
 fn amplification(data: &Data) -> Figure {
     let kinds = [
         (
-            "write_amplification",
+            WRITTEN[0],
             "bytes written to the device per byte of an object",
         ),
         ("space_amplification", "bytes occupied per byte that lives"),
     ];
     let (used, shown, size) = largest(data, |measure| {
-        kinds.iter().any(|(kind, _)| *kind == measure)
+        WRITTEN.contains(&measure) || kinds.iter().any(|(kind, _)| *kind == measure)
     });
     let mut charts = Vec::new();
     let mut said = Vec::new();
@@ -115,15 +143,27 @@ fn amplification(data: &Data) -> Figure {
         let backends = there.backends();
         let series: Vec<Series> = backends
             .iter()
-            .filter_map(|backend| line(backend, &ages, |age| there.age(age)))
+            .filter_map(|backend| match measure == WRITTEN[0] {
+                true => line_of(backend, &ages, |age| {
+                    written(&used.backend(backend).age(age))
+                }),
+                false => line(backend, &ages, |age| there.age(age)),
+            })
             .collect();
         if series.is_empty() {
             continue;
         }
         let name = measure.replace('_', " ");
         let times = |value: f64| say(value, Unit::Plain);
-        let ends = extremes(&last_values(&series), ("has most", "least"), times);
+        let most_and_least = |values: &[(String, f64)]| {
+            extremes(values, ("has most", "least"), times)
+        };
+        let ends = most_and_least(&last_values(&series));
         said.push(sentence(&format!("{name} at the last age: {ends}")));
+        if measure == WRITTEN[0] && ages.first() == Some(&0.0) {
+            let first = most_and_least(&first_values(&series));
+            said.push(sentence(&format!("while the store was filled (age 0): {first}")));
+        }
         charts.push(Chart::Lines(LineChart {
             title: format!("{name}, objects of {}", say_bytes(size)),
             x: age_axis(),
@@ -156,7 +196,7 @@ fn holes(data: &Data) -> Figure {
         // A hole of the class has 1.5 × 2^N blocks of 4 KiB in the mean.
         let bytes = |class: i32| 1.5 * 2.0_f64.powi(class) * 4096.0;
         let held = |(class, counts): (&i32, &Vec<f64>)| {
-            let count = crate::statistics::median(counts).map_or(0.0, |median| median.value);
+            let count = statistics::median(counts).map_or(0.0, |median| median.value);
             (bytes(*class), count * bytes(*class))
         };
         let held: Vec<(f64, f64)> = classes.iter().map(held).collect();
@@ -205,4 +245,55 @@ fn holes(data: &Data) -> Figure {
         vec![Chart::Lines(chart)]
     };
     Figure::new(HOLES, charts, here, (&used, shown))
+}
+
+/// The experiments that replay something, and what people call that.
+const REPLAYED: [(&str, &str); 2] = [("git", "a git history"), ("trace", "a trace")];
+
+fn replay(data: &Data) -> Figure {
+    let measures = [
+        ("fragments_mean", "fragments per object, mean"),
+        ("read_mb_s", "reads, MB/s"),
+    ];
+    let is_wanted = |record: &Record| {
+        REPLAYED.iter().any(|(name, _)| *name == record.experiment)
+            && measures
+                .iter()
+                .any(|(measure, _)| *measure == record.measure)
+    };
+    let (used, shown) = data
+        .all()
+        .filter(is_wanted)
+        .narrow(&["operations", "volume_bytes"]);
+    let (mut charts, mut said) = (Vec::new(), Vec::new());
+    for (experiment, name) in REPLAYED {
+        for (measure, label) in measures {
+            let there = used.experiment(experiment).measure(measure);
+            // Looks are at any age, close together.
+            let mut ages: Vec<f64> = there.records().map(|record| record.age).collect();
+            ages.sort_by(f64::total_cmp);
+            ages.dedup();
+            let at = |age: f64| there.filter(|record| record.age == age);
+            let series: Vec<Series> = there
+                .backends()
+                .iter()
+                .filter_map(|backend| line(backend, &ages, at))
+                .collect();
+            let Some(oldest) = ages.last().filter(|_| !series.is_empty()) else {
+                continue;
+            };
+            let plain = |value: f64| say(value, Unit::Plain);
+            let ends = extremes(&last_values(&series), ("most", "least"), plain);
+            let oldest = plain(*oldest);
+            said.push(sentence(&format!("{name}, {label}, at age {oldest}: {ends}")));
+            charts.push(Chart::Lines(LineChart {
+                title: name.to_owned(),
+                x: age_axis(),
+                y: axis(label, Unit::Plain, Spacing::Log),
+                series,
+                marks: vec![],
+            }));
+        }
+    }
+    Figure::new(REPLAY, charts, said.join(" "), (&used, shown))
 }

@@ -166,7 +166,11 @@ pub fn say_count(count: usize) -> String {
 }
 
 fn significant(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
+    if value == 0.0 {
+        // The sum of nothing is -0.
+        return "0".to_owned();
+    }
+    if !value.is_finite() {
         return format!("{value}");
     }
     let digits = (2 - value.abs().log10().floor() as i32).max(0) as usize;
@@ -214,6 +218,8 @@ mod tests {
         assert_eq!(say(12345.0, Unit::Plain), "12\u{a0}300");
         assert_eq!(say(3.0, Unit::Percent), "3 %");
         assert_eq!(say(0.0, Unit::Plain), "0");
+        let nothing: f64 = [0.0; 0].iter().sum();
+        assert_eq!(say(nothing, Unit::Percent), "0 %");
     }
 
     #[test]

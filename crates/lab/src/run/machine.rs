@@ -3,7 +3,6 @@
 use crate::error::{Error, Result, Said};
 use crate::process;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
@@ -45,11 +44,9 @@ pub fn describe(work: &Path) -> Result<BTreeMap<String, String>> {
         ("ntfs-3g", "ntfs-3g", "--version"),
         ("btrfs-progs", "mkfs.btrfs", "--version"),
     ] {
-        if let Some(path) = process::find(program)
-            && let Ok(text) = process::output(&path.to_string_lossy(), &[OsStr::new(argument)])
-        {
-            let line = text.lines().next().unwrap_or_default();
-            machine.insert(name.to_owned(), line.trim().to_owned());
+        let version = process::find(program).and_then(|path| process::version(&path, argument));
+        if let Some(version) = version {
+            machine.insert(name.to_owned(), version);
         }
     }
     Ok(machine)
@@ -84,4 +81,25 @@ fn device_of(directory: &Path) -> Result<String> {
         })
         .max();
     Ok(found.map_or_else(|| "unknown".to_owned(), |(_, device)| device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_told_wherever_programs_say_them() {
+        let machine = describe(Path::new("/")).unwrap();
+        assert_eq!(machine.values().find(|value| value.is_empty()), None);
+        let scratch = tempfile::tempdir().unwrap();
+        let program = scratch.path().join("told");
+        // As ntfs-3g does.
+        fs::write(&program, "echo told 1.2 >&2").unwrap();
+        let told = |argument: &str| process::version(Path::new("/bin/sh"), argument);
+        assert_eq!(
+            told(&program.to_string_lossy()),
+            Some("told 1.2".to_owned())
+        );
+        assert_eq!(process::version(&scratch.path().join("no"), "-V"), None);
+    }
 }

@@ -5,7 +5,6 @@ use crate::backend::{Put, Spec};
 use crate::error::{Error, Result};
 use crate::results::Record;
 use crate::sizes::Sizes;
-use crate::workload::FREE_POOL_OBJECTS_MIN;
 use crate::workload::age::Aging;
 use crate::workload::cluster::Transactions;
 use crate::workload::dbfs::Cycles;
@@ -241,26 +240,9 @@ impl Request {
         if !self.experiment.is_aging() {
             return Ok(());
         }
-        for object_bytes in &self.objects {
-            for (volume_bytes, occupancy) in self.volumes.iter().flat_map(|volume| {
-                self.occupancies
-                    .iter()
-                    .map(move |occupancy| (volume, occupancy))
-            }) {
-                let free = *volume_bytes as f64 * (1.0 - occupancy) / *object_bytes as f64;
-                if free < FREE_POOL_OBJECTS_MIN as f64 && !self.is_forced {
-                    return Err(Error::failed(format!(
-                        "a volume of {} MiB that is {} % full has room for {free:.0} more objects of {} KiB, and with \
-                         less than {FREE_POOL_OBJECTS_MIN} a run means nothing; take a larger --volume, smaller \
-                         --objects, less --occupancy, or --force",
-                        volume_bytes >> 20,
-                        occupancy * 100.0,
-                        object_bytes >> 10
-                    )));
-                }
-            }
-        }
-        Ok(())
+        // What fits no volume of this size, whatever lies on it; each store is looked at again when it is made.
+        let means_something = |aging: &Aging| aging.check(aging.volume_bytes);
+        self.agings().iter().try_for_each(means_something)
     }
 
     /// By the names of their flags.
@@ -410,6 +392,7 @@ impl Request {
                                     group: self.group,
                                     reads_max: self.reads_max,
                                     is_warm: self.is_warm,
+                                    is_forced: self.is_forced,
                                 });
                             }
                         }
@@ -553,6 +536,11 @@ impl Case {
     pub fn is_of(&self, record: &Record) -> bool {
         (&self.spec.name, self.round, &self.parameters)
             == (&record.backend, record.round, &record.case)
+    }
+
+    /// Whether another one is the same in another round.
+    pub fn repeats(&self, other: &Case) -> bool {
+        (&self.spec, &self.parameters) == (&other.spec, &other.parameters)
     }
 
     /// The seed of what is random in it: the same for all backends (`RUN-2`), and in all versions of Rust.

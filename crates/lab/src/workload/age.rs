@@ -1,9 +1,9 @@
 //! Aging (\[BLOB\], \[FRAG\]): load to an occupancy, replace at random, and look at the store at rest at each age.
 
 use crate::backend::Put;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sizes::Sizes;
-use crate::workload::Work;
+use crate::workload::{FREE_POOL_OBJECTS_MIN, Work};
 use crate::workload::population::{AtRest, Population, Step};
 
 /// What is done.
@@ -29,13 +29,34 @@ pub struct Aging {
     pub reads_max: usize,
     /// Read once more without forgetting what is in memory.
     pub is_warm: bool,
+    /// Also where the free space holds less than [`FREE_POOL_OBJECTS_MIN`] objects.
+    pub is_forced: bool,
 }
 
 impl Aging {
+    /// What would mean nothing on `usable_bytes`, as an error of the kind [`crate::error::Kind::Cannot`].
+    pub fn check(&self, usable_bytes: u64) -> Result<()> {
+        let free = usable_bytes as f64 * (1.0 - self.occupancy) / self.object_bytes as f64;
+        if self.is_forced || free >= FREE_POOL_OBJECTS_MIN as f64 {
+            return Ok(());
+        }
+        Err(Error::cannot(format!(
+            "a store of {} MiB ({} MiB usable) that is {} % full has room for {free:.0} more objects of {} KiB, and with \
+             less than {FREE_POOL_OBJECTS_MIN} a run means nothing; take a larger --volume, smaller --objects, less \
+             --occupancy, or --force",
+            self.volume_bytes >> 20,
+            usable_bytes >> 20,
+            self.occupancy * 100.0,
+            self.object_bytes >> 10
+        )))
+    }
+
     /// Does it.
     pub fn run(&self, work: &mut Work<'_>) -> Result<()> {
         let mut population = Population::default();
         let usable_bytes = work.subject.available_bytes(self.volume_bytes)?;
+        // What the filesystem and the backend keep for themselves is known only now.
+        self.check(usable_bytes)?;
         work.figure(0.0, "usable_bytes", usable_bytes as f64)?;
         let target_bytes = (usable_bytes as f64 * self.occupancy) as u64;
         let last_age = self.ages.last().copied().unwrap_or(0.0);
@@ -44,6 +65,8 @@ impl Aging {
         let mut is_full = population.tell_full(work, outcome)?;
         let figures = population.write_figures(work, &before, self.writers)?;
         work.figures(0.0, figures)?;
+        // What loading wrote belongs to no later age.
+        before = work.subject.ground().traffic()?;
         for &age in &self.ages {
             if !is_full {
                 let outcome = self.rewrite(work, &mut population, target_bytes, age, last_age);

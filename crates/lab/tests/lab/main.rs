@@ -1,6 +1,7 @@
 //! The laboratory on small volumes and in small directories.
 //!
-//! Volumes need root and loop devices; where there are none, a test says so on stderr and tests nothing.
+//! Volumes need root and loop devices; where there are none, a test says so on stderr and tests nothing. Where they are, a test
+//! that cannot make volumes fails; only programs and filesystems of the kernel may be missing.
 #![allow(clippy::unwrap_used)] // All of it is a test.
 
 mod bucket;
@@ -43,6 +44,12 @@ fn can(site: &Site, name: &str) -> bool {
     match site.check(&Spec::parse(name).unwrap()) {
         Ok(()) => true,
         Err(error) => {
+            let is_missing = ["install", "the kernel of this machine has no"]
+                .iter()
+                .any(|what| error.text.contains(what));
+            let may_mount = rustix::process::geteuid().is_root()
+                && Path::new("/dev/loop-control").exists();
+            assert!(is_missing || !may_mount, "{name}: {error}");
             eprintln!("not tested: {name}: {error}");
             false
         }
@@ -85,6 +92,7 @@ fn aging(volume_bytes: u64, object_bytes: u64, writers: u32) -> Aging {
         group: 1,
         reads_max: 100,
         is_warm: true,
+        is_forced: false,
     }
 }
 
@@ -191,6 +199,30 @@ fn backends_on_volumes_conform_and_leave_nothing() {
             subject.end().unwrap();
         }
     }
+}
+
+/// The load and what is written later are counted apart, also where nobody looks in between.
+#[test]
+fn no_age_pays_for_the_load() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = site(directory.path());
+    if !can(&site, "ext4+bare") {
+        return;
+    }
+    let spec = Spec::parse("ext4+bare").unwrap();
+    let mut subject = Subject::make(&spec, &site, 64 * MIB).unwrap();
+    let (outcome, figures) = work_on(&mut subject, 2, |work| {
+        let aging = Aging {
+            ages: vec![0.25],
+            ..aging(64 * MIB, 128 * KIB, 1)
+        };
+        aging.run(work)
+    });
+    outcome.unwrap();
+    // With the load it would be 5 times as much.
+    let written = figures["write_amplification"];
+    assert!((1.0..2.0).contains(&written), "{written}");
+    subject.end().unwrap();
 }
 
 /// Ages a backend a little and counts twice: by markers, and as the backend or its filesystem says.
@@ -542,6 +574,53 @@ fn what_means_nothing_or_cannot_be_done_is_refused() {
         header.machine.contains_key("cannot dir:/nowhere/at/all"),
         "RUN-3"
     );
+    // RUN-3 where it shows only when a case is made: the volume would do, what Larder can take of it would not. And
+    // nobody answers there.
+    let places = ["dir", "larder"].map(|kind| format!("{kind}:{}", directory.path().display()));
+    let absent = "postgres:postgresql://u:secret@127.0.0.1:1/x";
+    let few = Request {
+        backends: [&*places[0], &*places[1], absent]
+            .map(|text| Spec::parse(text).unwrap())
+            .to_vec(),
+        objects: vec![40 * KIB],
+        volumes: vec![16 * MIB],
+        occupancies: vec![0.9],
+        ..request
+    };
+    few.check().unwrap();
+    let circumstances = Circumstances {
+        out: directory.path().join("few"),
+        ..circumstances.clone()
+    };
+    let mut told = Vec::new();
+    let summary = larder_lab::run::run(&few, &circumstances, &stop, &mut |event| {
+        if let Event::Cannot { reason, .. } = event {
+            told.push(reason);
+        }
+    });
+    assert_eq!(summary.unwrap().measured, 2);
+    // Once, not in each round.
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("--force"), "{told:?}");
+    assert!(told[1].contains("no PostgreSQL answers"), "{told:?}");
+    let machine = larder_lab::results::read(&circumstances.out)
+        .unwrap()
+        .header
+        .machine;
+    let noted = machine.keys().filter(|name| name.starts_with("cannot "));
+    assert_eq!(noted.count(), 2, "RUN-3: {machine:?}");
+    // Where nothing can be measured, nothing is left that would be in the way.
+    let none = Request {
+        backends: few.backends[1..].to_vec(),
+        ..few
+    };
+    let circumstances = Circumstances {
+        out: directory.path().join("none"),
+        ..circumstances
+    };
+    let error = larder_lab::run::run(&none, &circumstances, &stop, &mut |_| {}).unwrap_err();
+    assert_eq!(error.kind, Kind::Cannot);
+    assert!(!circumstances.out.join("run.json").exists());
     // No space for the image.
     let site = site(directory.path());
     if can(&site, "ext4") {

@@ -1,6 +1,7 @@
 //! Records such as the laboratory writes, made up: the trends are those that were seen on real machines.
 
-use larder_lab::results::{FORMAT, Header, Record, Results};
+pub use larder_lab::results::Record;
+use larder_lab::results::{FORMAT, Header, Results};
 use std::collections::BTreeMap;
 
 /// Numbers between −1 and 1 that are the same each time.
@@ -341,6 +342,22 @@ pub fn cluster() -> Results {
                     run.put(system, &of, 0.0, "device_kb_per_transaction", kb, 0.01);
                 }
             }
+        }
+    }
+    run.results
+}
+
+pub fn replay(experiment: &str) -> Results {
+    let mut run = Maker::new(experiment, 2);
+    for system in ["ext4", "sqlite", "larder"] {
+        for age in [0.1, 0.3, 0.55, 0.9] {
+            let of = [
+                ("operations", "5000".to_owned()),
+                ("volume_bytes", format!("{}", 512.0 * MIB)),
+            ];
+            let count = fragments(system, 64.0 * KIB, age, true);
+            run.put(system, &of, age, "fragments_mean", count, 0.03);
+            run.put(system, &of, age, "read_mb_s", 200.0 / count, 0.1);
         }
     }
     run.results
