@@ -17,7 +17,7 @@ pub struct Tool {
     pub why: &'static str,
 }
 
-const TOOLS: [Tool; 10] = [
+const TOOLS: [Tool; 13] = [
     Tool {
         program: "fusermount3",
         package: "fuse3",
@@ -67,6 +67,21 @@ const TOOLS: [Tool; 10] = [
         program: "ntfs-3g",
         package: "ntfs-3g",
         why: "serves volumes of the laboratory",
+    },
+    Tool {
+        program: "/usr/sbin/mkfs.vfat",
+        package: "dosfstools",
+        why: "makes volumes of the laboratory",
+    },
+    Tool {
+        program: "fusefat",
+        package: "fusefat",
+        why: "serves volumes of the laboratory",
+    },
+    Tool {
+        program: "chromium",
+        package: "chromium",
+        why: "shows the page of the laboratory",
     },
 ];
 

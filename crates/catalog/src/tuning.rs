@@ -17,7 +17,7 @@ pub struct Tuning {
     /// until it is changed.
     pub inline_bytes_max: Option<u64>,
     /// Content that a session gathers in memory before writers wait, bytes, [`GATHER_BYTES_MIN`] to [`GATHER_BYTES_MAX`].
-    /// An object of up to a quarter of it is placed as a whole.
+    /// An object of up to a quarter of it is placed as a whole. A session takes at most an eighth of its machine's memory.
     pub gather_bytes_max: Option<u64>,
 }
 

@@ -11,6 +11,7 @@ use crate::output::Output;
 use crate::units::show_time;
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_lab::backend::Spec;
+use larder_lab::backend::spec::Where;
 use larder_lab::error::Kind;
 use larder_lab::results::Record;
 use larder_lab::run::{Circumstances, Event, Experiment, Request, Summary};
@@ -316,16 +317,28 @@ fn this_program() -> Result<PathBuf> {
 
 fn command_line() -> String {
     let arguments = std::env::args_os().skip(1);
-    let words = arguments.map(|word| match word.to_string_lossy() {
-        // An address may hold a password, and this goes into the run.
-        address if address.contains("://") => "ADDRESS".to_owned(),
-        plain if !plain.contains([' ', '\'']) => plain.into_owned(),
-        other => format!("'{}'", other.replace('\'', "'\\''")),
-    });
+    let words = arguments.map(|word| shown_word(&word.to_string_lossy()));
     std::iter::once("larder".to_owned())
         .chain(words)
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// A word of the command line as a shell takes it, without addresses: one may hold a password, and this goes into the run.
+fn shown_word(word: &str) -> String {
+    let (flag, list) = match word.split_once('=') {
+        Some((flag, list)) if flag.starts_with("--") => (format!("{flag}="), list),
+        _ => (String::new(), word),
+    };
+    let is_address = |part: &str| {
+        let is_server = |spec: Spec| matches!(spec.place, Where::Server(_));
+        part.contains("://") || Spec::parse(part).is_ok_and(is_server)
+    };
+    match word {
+        _ if list.split(',').any(is_address) => format!("{flag}ADDRESS"),
+        plain if !plain.contains([' ', '\'']) => plain.to_owned(),
+        other => format!("'{}'", other.replace('\'', "'\\''")),
+    }
 }
 
 fn now_ns() -> i64 {
@@ -349,6 +362,26 @@ fn bar() -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_not_written_down() {
+        for (word, shown) in [
+            ("--backends", "--backends"),
+            ("larder,dir:/srv/x", "larder,dir:/srv/x"),
+            ("--backends=ext4,sqlite", "--backends=ext4,sqlite"),
+            ("a b", "'a b'"),
+            ("postgres:host=h user=u password=secret", "ADDRESS"),
+            ("ext4,postgres:password=secret", "ADDRESS"),
+            (
+                "--backends=postgres-lo:password=secret",
+                "--backends=ADDRESS",
+            ),
+            ("s3:https://key:secret@host/bucket", "ADDRESS"),
+            ("postgres:/srv/x", "postgres:/srv/x"),
+        ] {
+            assert_eq!(shown_word(word), shown);
+        }
+    }
 
     #[test]
     fn the_template_of_the_bar_is_correct() {

@@ -6,7 +6,8 @@
 //! *Harm* is at least a quarter more fragments per object than in the roomiest case.
 //!
 //! * `ADVICE-1` A threshold is given only where its interval excludes that there is none: both bounds of a break-even
-//!   size lie inside the measured range; the interval of a ratio excludes 1.
+//!   size lie inside the measured range; the interval of a ratio excludes 1. Nothing about time is sure that rests on
+//!   records under load.
 
 pub mod plan;
 pub mod settings;
@@ -42,6 +43,8 @@ pub struct Advice {
     pub answers: Vec<Answer>,
     /// What a database should ask of the engine; default: nothing is beyond noise, or the engine's own choice is right.
     pub tuning: Tuning,
+    /// Records under load among those from which settings would follow: then none does (ADVICE-1).
+    pub crowded_count: usize,
 }
 
 /// So many times the fragments of the roomiest case are harm.
@@ -102,9 +105,9 @@ pub fn advise(data: &Data, objects: Option<&ObjectSizes>) -> Advice {
             answers.push(answer);
         }
     }
-    let (settings, setting_words, tuning) = settings::settings(data, objects);
-    answers.extend(settings);
-    words.extend(setting_words);
+    let settings = settings::settings(data, objects);
+    answers.extend(settings.answers);
+    words.extend(settings.words);
     let paragraph = match words.is_empty() {
         true => "No threshold was found beyond noise: with these records, choose what is simplest. More rounds (--rounds 5) and a wider range of sizes tell more.".to_owned(),
         false => format!("On this machine, at storage age {oldest}: {}.", words.join("; ")),
@@ -112,7 +115,8 @@ pub fn advise(data: &Data, objects: Option<&ObjectSizes>) -> Advice {
     Advice {
         paragraph,
         answers,
-        tuning,
+        tuning: settings.tuning,
+        crowded_count: settings.crowded_count,
     }
 }
 
@@ -139,6 +143,7 @@ fn row_or_file(
         .map(|size| size.pairs.len())
         .min()
         .unwrap_or_default();
+    let crowded_count = used.backend(row).crowded_count() + used.backend(other).crowded_count();
     let (row, other) = (short_name(row, used), short_name(other, used));
     let question = format!("{said}: {row} or {other}?");
     let ground = format!("age {age}, {range}, {rounds} rounds");
@@ -147,6 +152,7 @@ fn row_or_file(
         (answer, true, Some(word))
     };
     let (answer, is_sure, word) = match break_even::find(&sizes) {
+        _ if crowded_count > 0 => (under_load(crowded_count), false, None),
         BreakEven::Crossing {
             object_bytes,
             interval:
@@ -188,6 +194,13 @@ fn row_or_file(
             is_sure,
         },
         word,
+    )
+}
+
+/// The answer where times are not to be trusted (ADVICE-1).
+fn under_load(crowded_count: usize) -> String {
+    format!(
+        "not to be told: {crowded_count} records were measured under load; measure again on a quiet machine"
     )
 }
 
@@ -464,6 +477,34 @@ mod tests {
             larder.iter().any(|answer| answer.answer == "50 are enough"),
             "{larder:?}"
         );
+    }
+
+    #[test]
+    fn load_gives_no_threshold_of_time() {
+        let mut run = speeds(3, 0.05);
+        run.header
+            .machine
+            .insert("cores".to_owned(), "2".to_owned());
+        let sure = |run: &Results| {
+            let advice = advise(&Data::new(vec![run.clone()]), None);
+            let answers = advice.answers.iter();
+            answers.filter(|answer| answer.is_sure).count()
+        };
+        assert!(sure(&run) > 0);
+        // One record of one side is enough.
+        run.records[5].load = 11.0;
+        // ADVICE-1
+        assert_eq!(sure(&run), 0);
+        // Where things lie does not follow from load.
+        let mut volumes = volumes(3, 0.05);
+        volumes.header.machine = run.header.machine.clone();
+        let quiet = sure(&volumes);
+        volumes
+            .records
+            .iter_mut()
+            .for_each(|record| record.load = 11.0);
+        assert_eq!(sure(&volumes), quiet);
+        assert!(quiet > 0);
     }
 
     #[test]

@@ -65,7 +65,9 @@ impl Figure {
         let is_drawn = !charts.is_empty();
         let here = match used.is_repeated() {
             true => here,
-            false => here + " Measured once: how far a repetition would lie from this is not known.",
+            false => {
+                here + " Measured once: how far a repetition would lie from this is not known."
+            }
         };
         Figure {
             paper,

@@ -17,13 +17,13 @@ use crate::measure::device::load_average;
 use crate::pattern::Pattern;
 use crate::results::{self, Appender, Header, Record};
 use crate::sizes::Random;
-use crate::workload::{Figure, Work};
+use crate::workload::{Figure, Stop, Work};
 pub use machine::memory_bytes;
 pub use request::{Case, Experiment, Request, Workload};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The last record of a case (`RUN-1`).
@@ -42,8 +42,8 @@ pub struct Circumstances {
     pub started: String,
     /// The command line that repeats it.
     pub command: String,
-    /// When to stop taking up further cases; `None`: when all are measured. A case that is expected to end later, as the
-    /// same case of an earlier round did, is not begun.
+    /// When to end; `None`: when all is measured. A case that is expected to end later, as the same case of an earlier round
+    /// did, is not begun; one that is not complete then is given up.
     pub deadline: Option<Instant>,
 }
 
@@ -101,6 +101,9 @@ pub fn run(
     on_event: &mut dyn FnMut(Event),
 ) -> Result<Summary> {
     request.check()?;
+    let mut request = request.clone();
+    Spec::number(&mut request.backends);
+    let request = &request;
     let site = Site::new(&circumstances.work, &circumstances.program)?;
     let mut header = header(request, circumstances)?;
     let mut backends = Vec::new();
@@ -170,7 +173,15 @@ pub fn run(
             });
         };
         on_share(0.0);
-        let records = match measure(case, request.seed, &site, stop, &mut on_share) {
+        let stop_case = Stop {
+            asked: stop,
+            deadline: circumstances.deadline,
+        };
+        let records = match measure(case, request.seed, &site, stop_case, &mut on_share) {
+            Err(error) if error.kind == Kind::Stopped && !stop.load(Ordering::Relaxed) => {
+                summary.left_out += 1;
+                continue;
+            }
             Err(error) if error.kind == Kind::Cannot => {
                 // RUN-3
                 on_event(Event::Cannot {
@@ -213,7 +224,7 @@ fn measure(
     case: &Case,
     seed: u64,
     site: &Site,
-    stop: &AtomicBool,
+    stop: Stop<'_>,
     on_progress: &mut dyn FnMut(f64),
 ) -> Result<Vec<Record>> {
     let started = Instant::now();

@@ -515,8 +515,8 @@ mod tests {
         let mounts = match PrivateMounts::enter() {
             Ok(mounts) => mounts,
             Err(error) => {
-                let may_mount = rustix::process::geteuid().is_root()
-                    && Path::new("/dev/loop-control").exists();
+                let may_mount =
+                    rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists();
                 assert!(!may_mount, "{error}");
                 return eprintln!("not tested: {error}");
             }

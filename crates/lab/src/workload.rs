@@ -18,9 +18,38 @@ use crate::error::{Error, Kind, Result};
 use crate::pattern::Pattern;
 use crate::sizes::Random;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Free objects that a volume must have room for, for a run to mean something: \[BLOB\] found 40 to be bad, 400 fine.
 pub const FREE_POOL_OBJECTS_MIN: u64 = 40;
+
+/// When to stop.
+#[derive(Debug, Clone, Copy)]
+pub struct Stop<'a> {
+    /// Somebody asked to.
+    pub asked: &'a AtomicBool,
+    /// The time is over; `None`: it never is.
+    pub deadline: Option<Instant>,
+}
+
+impl Stop<'_> {
+    /// Whether it is time to.
+    pub fn is_due(&self) -> bool {
+        let is_over = |deadline| Instant::now() > deadline;
+        self.asked.load(Ordering::Relaxed) || self.deadline.is_some_and(is_over)
+    }
+
+    /// [`Kind::Stopped`] if it is time to.
+    pub fn check(&self) -> Result<()> {
+        match self.is_due() {
+            true => Err(Error::new(
+                Kind::Stopped,
+                "stopped; the same command goes on with the next case",
+            )),
+            false => Ok(()),
+        }
+    }
+}
 
 /// A subject with all that a workload needs beside it.
 pub struct Work<'a> {
@@ -30,8 +59,8 @@ pub struct Work<'a> {
     pub pattern: Pattern,
     /// What is random.
     pub random: Random,
-    /// Somebody asked to stop.
-    pub stop: &'a AtomicBool,
+    /// When to stop.
+    pub stop: Stop<'a>,
     /// Hears what share of the case is done.
     pub on_progress: &'a mut dyn FnMut(f64),
     /// Hears figures.
@@ -52,17 +81,6 @@ pub struct Figure<'a> {
 }
 
 impl Work<'_> {
-    /// [`Kind::Stopped`] if somebody asked to stop.
-    pub fn check_stop(&self) -> Result<()> {
-        match self.stop.load(Ordering::Relaxed) {
-            true => Err(Error::new(
-                Kind::Stopped,
-                "stopped; the same command goes on with the next case",
-            )),
-            false => Ok(()),
-        }
-    }
-
     /// Several figures of one moment.
     pub fn figures(&mut self, age: f64, figures: Vec<(String, f64)>) -> Result<()> {
         self.figures_of(age, &[], figures)

@@ -164,10 +164,7 @@ fn records_under_load_are_marked() {
 fn what_is_written_to_logs_counts() {
     let mut run = synthetic::age();
     let here = figure_of(&run, "amplification").here;
-    assert!(
-        here.contains("SQLite has most (3."),
-        "without logs: {here}"
-    );
+    assert!(here.contains("SQLite has most (3."), "without logs: {here}");
     let logs: Vec<_> = run
         .records
         .iter()
@@ -182,7 +179,10 @@ fn what_is_written_to_logs_counts() {
     }
     let here = figure_of(&run, "amplification").here;
     assert!(here.contains("PostgreSQL has most (10)"), "{here}");
-    assert!(here.contains("While the store was filled (age 0): "), "{here}");
+    assert!(
+        here.contains("While the store was filled (age 0): "),
+        "{here}"
+    );
 }
 
 #[test]
@@ -235,12 +235,19 @@ fn counts_of_fragments_are_told_with_what_bears_on_them() {
             run.records.push(of("fragments_own_mean", 1.0));
         }
     }
+    let larder = |record: &&mut synthetic::Record| {
+        record.backend == "larder" && record.measure == "fragments_mean"
+    };
+    run.records
+        .iter_mut()
+        .filter(larder)
+        .for_each(|record| record.value = 1.02);
     let here = figure_of(&run, "fragments-large").here;
     for said in [
         "Objects fill, of the whole volume: SQLite 85 %, ext4 80 %",
         "Larder 75 %.",
         "Larder itself counts 1: the markers",
-        "Of the markers were found: SQLite 99.2 %, of all others each",
+        "Of the markers were found: SQLite 99.2 %, all of the others",
     ] {
         assert!(here.contains(said), "{said}: {here}");
     }
@@ -285,36 +292,68 @@ fn a_browser_draws_it_without_a_complaint() {
         println!("skipped: none of {names:?} is installed");
         return;
     };
-    let profile = to.join("profile");
     for width in [1280, 390] {
-        let picture = to.join(format!("{width}.png"));
-        let shown = Command::new("timeout")
-            .arg("120")
-            .arg(browser)
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--hide-scrollbars",
-            ])
-            .args([
-                "--enable-logging=stderr",
-                "--v=0",
-                "--virtual-time-budget=2000",
-            ])
-            .arg(format!("--user-data-dir={}", profile.display()))
-            .arg(format!("--window-size={width},2000"))
-            .arg(format!("--screenshot={}", picture.display()))
-            .arg(format!("file://{}", page.display()))
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&shown.stderr);
-        assert!(shown.status.success(), "{said}");
-        let complaints: Vec<&str> = said
-            .lines()
-            .filter(|line| line.contains("CONSOLE"))
-            .collect();
-        assert!(complaints.is_empty(), "{complaints:?}");
-        assert!(fs::metadata(&picture).unwrap().len() > 50_000);
+        let seen = browse(browser, &to, &page, width);
+        let number = |name: &str| -> usize {
+            let found = seen.split(' ').find_map(|word| word.strip_prefix(name));
+            found
+                .unwrap_or_else(|| panic!("{name} in {seen}"))
+                .parse()
+                .unwrap()
+        };
+        // REPORT-2: each figure once, as wide as the window, all of its text inside.
+        assert_eq!(number("figures="), figures::all(&Data::new(vec![])).len());
+        assert!(number("wide=") <= width, "at {width}: {seen}");
+        assert_eq!(number("clipped="), 0, "at {width}: {seen}");
+        assert!(number("high=") > 10 * width, "at {width}: {seen}");
     }
+}
+
+/// What a frame of this width sees of the page: a window is wider than a telephone, a frame need not be.
+fn browse(browser: &str, scratch: &Path, page: &Path, width: usize) -> String {
+    let frame = scratch.join("frame.html");
+    let script = "const d = this.contentDocument, all = [...d.querySelectorAll('section.figure svg')]; \
+        const seen = all.filter(one => one.getClientRects().length > 0); \
+        const clipped = seen.flatMap(one => [...one.querySelectorAll('text')].filter(text => { \
+            const a = one.getBoundingClientRect(), b = text.getBoundingClientRect(); \
+            return b.right > a.right + 1 || b.left < a.left - 1; })); \
+        document.title = 'seen figures=' + seen.length + ' wide=' + d.documentElement.scrollWidth \
+            + ' high=' + d.documentElement.scrollHeight + ' clipped=' + clipped.length \
+            + ' ' + clipped.map(text => text.textContent).join('|') + ' end';";
+    let html = format!(
+        "<body style='margin:0'><iframe style='border:0' width='{width}' height='900' src='file://{}' onload=\"{script}\"></iframe>",
+        page.display()
+    );
+    fs::write(&frame, html).unwrap();
+    let shown = Command::new("timeout")
+        .arg("120")
+        .arg(browser)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--allow-file-access-from-files",
+            "--enable-logging=stderr",
+            "--v=0",
+            "--virtual-time-budget=2000",
+            "--dump-dom",
+        ])
+        .arg(format!(
+            "--user-data-dir={}",
+            scratch.join("profile").display()
+        ))
+        .arg(format!("file://{}", frame.display()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&shown.stderr);
+    assert!(shown.status.success(), "{said}");
+    let complaints: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("CONSOLE"))
+        .collect();
+    assert!(complaints.is_empty(), "{complaints:?}");
+    let dom = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let seen = dom.split_once("<title>seen ").expect("it was loaded").1;
+    seen.split_once("</title>").unwrap().0.to_owned()
 }

@@ -1,6 +1,7 @@
 //! `larder lab advise`: measures a plan within a time, answers, and writes what Larder is told.
 //!
-//! * `CLI-27` Nothing of a database changes without `--apply`, and with it only where the advice is beyond noise.
+//! * `CLI-27` Nothing of a database changes without `--apply`, and with it only where the advice is beyond noise, and nothing
+//!   at all where it rests on times under load.
 
 use crate::args::LabAdviseArgs;
 use crate::databases::with_database;
@@ -50,10 +51,18 @@ pub(crate) fn advise(args: &LabAdviseArgs, out: &mut Output, measure: Measure<'_
     let objects = ObjectSizes::of(objects, memory_bytes);
     let advice = advice_of(&data, objects.as_ref());
     let applied = match database.filter(|_| args.apply) {
-        Some(database) => Some(apply(database, &advice.tuning)?),
-        None => None,
+        Some(database) if advice.crowded_count == 0 => Some(apply(database, &advice.tuning)?),
+        _ => None,
     };
-    tell(&advice, applied.as_ref(), out)
+    tell(&advice, applied.as_ref(), out)?;
+    match applied {
+        // CLI-27
+        None if args.apply => Err(Failure::Other(format!(
+            "nothing was applied: {} records were measured under load; measure again on a quiet machine",
+            advice.crowded_count
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn is_database(place: &Path) -> bool {

@@ -5,6 +5,8 @@
 use crate::support::{Done, Place};
 use serde_json::{Value, json};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -135,6 +137,33 @@ fn bad_input_is_told_with_its_remedy() {
         assert_eq!(done.code, Some(1), "{arguments:?}: {}", done.stderr);
         assert!(done.stderr.contains(cause), "{}", done.stderr);
     }
+}
+
+#[test]
+fn who_may_not_mount_is_told() {
+    let place = Place::new();
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(place.path("."), open).unwrap();
+    let arguments = [
+        "lab",
+        "run",
+        "age",
+        "--backends",
+        "ext4",
+        "--objects",
+        "4K",
+        "--volume",
+        "64M",
+    ];
+    let mut command = place.command(&arguments);
+    if rustix::process::geteuid().is_root() {
+        // Nobody.
+        command.uid(65_534).gid(65_534);
+    }
+    let done = Done::from(command.output().unwrap());
+    assert_told(&done, "volumes need the right to mount");
+    assert!(done.stderr.contains("run as root"), "{}", done.stderr);
+    assert!(!place.path("lab-age/run.json").exists());
 }
 
 #[test]
@@ -366,7 +395,16 @@ fn advice_is_applied_shown_and_taken_back() {
     assert!((1000..1050).contains(&inline), "{advice}");
     // CLI-27: without --apply nothing changes.
     assert_eq!(asked("a.larder"), 2048);
-    let told = place.ok(&["lab", "advise", "a.larder", "--from", "trial", "--apply"]);
+    // Nor does it by times under load.
+    let records = place.path("trial/records.jsonl");
+    let quiet = fs::read_to_string(&records).unwrap();
+    let busy = quiet.replacen(r#""load":0.1"#, r#""load":1e3"#, 1);
+    fs::write(&records, busy).unwrap();
+    let apply = ["lab", "advise", "a.larder", "--from", "trial", "--apply"];
+    place.fails(1, &apply, "under load; measure again on a quiet machine");
+    assert_eq!(asked("a.larder"), 2048);
+    fs::write(&records, quiet).unwrap();
+    let told = place.ok(&apply);
     assert!(
         told.contains("the database now has: inline up to"),
         "{told}"
@@ -395,9 +433,12 @@ fn advice_is_applied_shown_and_taken_back() {
 #[test]
 fn advice_for_a_place_ends_in_its_time() {
     let place = Place::with_database();
+    let started = Instant::now();
     let done = place.run(&[
         "lab", "advise", "a.larder", "--time", "1s", "--out", "advice",
     ]);
+    // All of the plan takes minutes; what is begun is given up at the end of its time.
+    assert!(started.elapsed() < Duration::from_secs(45));
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     // What there was no time for is said.
     assert!(

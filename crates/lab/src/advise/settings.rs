@@ -7,9 +7,9 @@
 //!
 //! * `ADVICE-2` What is advised is inside the bounds of the format ([`Tuning::check`]).
 
-use crate::advise::Answer;
+use crate::advise::{Answer, under_load};
 use crate::break_even::{self, Bounds, BreakEven, SizePairs};
-use crate::data::Data;
+use crate::data::{Data, Selection};
 use crate::figures::scale::say_bytes;
 use larder::limits::{GATHER_BYTES_MAX, INLINE_BYTES_MAX};
 use larder::{Tuning, gather_bytes_default};
@@ -51,12 +51,24 @@ pub(crate) fn is_trial(backend: &str) -> bool {
     backend.contains("+inline=")
 }
 
-/// Answers, words for the paragraph, and what a database should ask for.
-pub(super) fn settings(
-    data: &Data,
-    objects: Option<&ObjectSizes>,
-) -> ([Answer; 2], Vec<String>, Tuning) {
-    let (inline, inline_word, inline_bytes_max) = inline(data);
+/// What is said about settings.
+pub(super) struct Settings {
+    pub answers: [Answer; 2],
+    /// For the paragraph.
+    pub words: Vec<String>,
+    /// What a database should ask for.
+    pub tuning: Tuning,
+    /// Records of the trials that were made under load.
+    pub crowded_count: usize,
+}
+
+/// What follows from the trials, and for these objects.
+pub(super) fn settings(data: &Data, objects: Option<&ObjectSizes>) -> Settings {
+    let trials = data
+        .all()
+        .filter(|record| is_trial(&record.backend) && record.experiment == "break-even");
+    let crowded_count = trials.crowded_count();
+    let (inline, inline_word, inline_bytes_max) = inline(&trials, crowded_count);
     let (gather, gather_word, gather_bytes_max) = gather(objects);
     let words = [inline_word, gather_word].into_iter().flatten().collect();
     let tuning = Tuning {
@@ -65,17 +77,19 @@ pub(super) fn settings(
     };
     // ADVICE-2
     debug_assert!(tuning.check().is_ok());
-    ([inline, gather], words, tuning)
+    Settings {
+        answers: [inline, gather],
+        words,
+        tuning,
+        crowded_count,
+    }
 }
 
 type Told<T> = (Answer, Option<String>, Option<T>);
 
-fn inline(data: &Data) -> Told<u64> {
+fn inline(used: &Selection<'_>, crowded_count: usize) -> Told<u64> {
     let question = "Larder: up to which size in the row?".to_owned();
     let default = say_bytes(INLINE_BYTES_MAX as f64);
-    let used = data
-        .all()
-        .filter(|record| is_trial(&record.backend) && record.experiment == "break-even");
     let age = used.ages().last().copied().unwrap_or_default();
     let kinds = used.backends();
     let kind = kinds.iter().find_map(|name| name.split_once("+inline="));
@@ -96,6 +110,8 @@ fn inline(data: &Data) -> Told<u64> {
         return (answer, None, None);
     };
     let (chosen, said) = match break_even::find(&sizes) {
+        // ADVICE-1
+        _ if crowded_count > 0 => (None, String::new()),
         BreakEven::Crossing {
             object_bytes,
             interval:
@@ -118,6 +134,7 @@ fn inline(data: &Data) -> Told<u64> {
     let answer = match chosen {
         Some(0) => format!("nothing{said}"),
         Some(bytes) => format!("{}{said}", say_bytes(bytes as f64)),
+        None if crowded_count > 0 => under_load(crowded_count),
         None => format!("no threshold beyond noise; {default} as ever"),
     };
     let word = chosen.map(|bytes| match bytes {
@@ -231,6 +248,13 @@ mod tests {
             Some(INLINE_BYTES_MAX)
         );
         assert_eq!(advised(trial(1.0, 3), None).0.inline_bytes_max, Some(0));
+        // Neither do times under load.
+        let mut crowded = trial(800.0, 3);
+        let cores = ("cores".to_owned(), "2".to_owned());
+        crowded.header.machine.extend([cores]);
+        crowded.records[0].load = 11.0;
+        assert_eq!(advised(crowded.clone(), None).0, Tuning::default());
+        assert_eq!(advise(&Data::new(vec![crowded]), None).crowded_count, 1);
         // One round tells nothing.
         assert_eq!(advised(trial(800.0, 1), None).0, Tuning::default());
     }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// Bytes of the volume of logs. It is sparse: its size is a bound.
-const LOG_VOLUME_BYTES: u64 = 1 << 30;
+pub const LOG_VOLUME_BYTES: u64 = 1 << 30;
 /// A volume that a Larder database lies on is at least so large, bytes: its catalog and its log want room beside the
 /// smallest capacity.
 const LARDER_VOLUME_BYTES_MIN: u64 = 2 * CAPACITY_BYTES_MIN;

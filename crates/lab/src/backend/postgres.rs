@@ -180,6 +180,8 @@ pub struct Postgres {
     is_large_objects: bool,
     upkeep_bytes: u64,
     idle: Mutex<Vec<Client>>,
+    /// On somebody else's server there is a table of ours.
+    has_table: bool,
 }
 
 impl Postgres {
@@ -211,7 +213,7 @@ impl Postgres {
         is_large_objects: bool,
         volume_bytes: u64,
     ) -> Result<Postgres> {
-        let backend = Postgres {
+        let mut backend = Postgres {
             cluster,
             config,
             table: format!("larder_lab_{}", std::process::id()),
@@ -219,6 +221,7 @@ impl Postgres {
             // Dead rows take at most that.
             upkeep_bytes: volume_bytes / 50,
             idle: Mutex::default(),
+            has_table: false,
         };
         let table = &backend.table;
         let kind = if is_large_objects { "oid" } else { "bytea" };
@@ -229,6 +232,7 @@ impl Postgres {
             create += &format!("ALTER TABLE {table} ALTER content SET STORAGE EXTERNAL;");
         }
         backend.with(|client| client.batch_execute(&create))?;
+        backend.has_table = backend.cluster.is_none();
         Ok(backend)
     }
 
@@ -371,15 +375,21 @@ impl Backend for Postgres {
     }
 
     fn end(&mut self) -> Result<()> {
-        if self.cluster.is_some() {
-            return self.close();
+        if std::mem::take(&mut self.has_table) {
+            let table = &self.table;
+            // In parts: each large object is a lock until its transaction ends.
+            let unlink = format!(
+                "WITH part AS (DELETE FROM {table} WHERE key IN (SELECT key FROM {table} LIMIT 1000) RETURNING content) \
+                 SELECT count(lo_unlink(content)) FROM part"
+            );
+            let drop_table = format!("DROP TABLE {table}");
+            self.with(|client| {
+                while self.is_large_objects && client.query_one(&unlink, &[])?.get::<_, i64>(0) > 0
+                {
+                }
+                client.batch_execute(&drop_table)
+            })?;
         }
-        let table = &self.table;
-        let mut drop_all = format!("DROP TABLE {table}");
-        if self.is_large_objects {
-            drop_all = format!("SELECT lo_unlink(content) FROM {table}; {drop_all}");
-        }
-        self.with(|client| client.batch_execute(&drop_all))?;
         self.close()
     }
 
@@ -390,6 +400,31 @@ impl Backend for Postgres {
             ahead_bytes: 16_384,
         }
     }
+}
+
+/// However a case ends: what is ours on a server goes.
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if self.has_table
+            && let Err(error) = self.end()
+        {
+            tracing::warn!("the table {} remains: {error}", self.table);
+        }
+    }
+}
+
+/// What a server is known by: its address without a password.
+pub fn identity(address: &str) -> String {
+    let known = |config: Config| {
+        format!(
+            "{:?} {:?} {:?} {:?}",
+            config.get_hosts(),
+            config.get_ports(),
+            config.get_dbname(),
+            config.get_user()
+        )
+    };
+    address.parse().map(known).unwrap_or_default()
 }
 
 /// What an error of the server is here.

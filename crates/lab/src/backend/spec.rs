@@ -4,14 +4,15 @@
 //! ext4  ext4-1k  xfs  btrfs  ntfs-64k  fat32  …   files on a volume of that filesystem, its block behind the dash
 //! sqlite  postgres  postgres-lo  larder  larder-mount      on an ext4 volume; on another with sqlite@xfs, larder@btrfs-4k
 //! dir:PATH  mount:PATH  sqlite:PATH  postgres:PATH  larder:PATH   in a place that exists
-//! postgres:URL  s3:URL                                     on a server that runs
+//! postgres:URL  s3:URL                                     on a server that runs; records name them postgres:server, postgres:server-2
 //! +OPTION behind any of them: +bare (files without rows), +page=64k, +rollback (SQLite), +inline=512, +gather=64M (Larder)
 //! ```
 
-use crate::backend::postgres::is_directory;
+use crate::backend::postgres::{identity, is_directory};
 use crate::error::{Error, Result};
 use crate::volume::Filesystem;
 use larder::Tuning;
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 /// What stores the objects.
@@ -159,6 +160,29 @@ impl Spec {
             spec.name = format!("{}+{option}", spec.name);
         }
         Ok(spec)
+    }
+
+    /// Tells servers of one kind apart by a number behind the second and all further ones: addresses are not shown.
+    pub fn number(specs: &mut [Spec]) {
+        let mut counts: HashMap<String, u32> = HashMap::new();
+        for spec in specs {
+            if let Where::Server(_) = spec.place {
+                let count = counts.entry(spec.name.clone()).or_default();
+                *count += 1;
+                if *count > 1 {
+                    spec.name = format!("{}-{count}", spec.name);
+                }
+            }
+        }
+    }
+
+    /// What the server at its address is known by, without a password; `None` without a server.
+    pub fn server_identity(&self) -> Option<String> {
+        match (&self.place, self.system) {
+            (Where::Server(address), System::Postgres) => Some(identity(address)),
+            (Where::Server(address), _) => Some(address.clone()),
+            _ => None,
+        }
     }
 
     /// As it was written, without the address of a server, which may hold a password.

@@ -155,14 +155,15 @@ fn amplification(data: &Data) -> Figure {
         }
         let name = measure.replace('_', " ");
         let times = |value: f64| say(value, Unit::Plain);
-        let most_and_least = |values: &[(String, f64)]| {
-            extremes(values, ("has most", "least"), times)
-        };
+        let most_and_least =
+            |values: &[(String, f64)]| extremes(values, ("has most", "least"), times);
         let ends = most_and_least(&last_values(&series));
         said.push(sentence(&format!("{name} at the last age: {ends}")));
         if measure == WRITTEN[0] && ages.first() == Some(&0.0) {
             let first = most_and_least(&first_values(&series));
-            said.push(sentence(&format!("while the store was filled (age 0): {first}")));
+            said.push(sentence(&format!(
+                "while the store was filled (age 0): {first}"
+            )));
         }
         charts.push(Chart::Lines(LineChart {
             title: format!("{name}, objects of {}", say_bytes(size)),
@@ -285,7 +286,9 @@ fn replay(data: &Data) -> Figure {
             let plain = |value: f64| say(value, Unit::Plain);
             let ends = extremes(&last_values(&series), ("most", "least"), plain);
             let oldest = plain(*oldest);
-            said.push(sentence(&format!("{name}, {label}, at age {oldest}: {ends}")));
+            said.push(sentence(&format!(
+                "{name}, {label}, at age {oldest}: {ends}"
+            )));
             charts.push(Chart::Lines(LineChart {
                 title: name.to_owned(),
                 x: age_axis(),

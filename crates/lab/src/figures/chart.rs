@@ -199,6 +199,8 @@ impl Whose {
 
 const TEXT: f64 = 12.0;
 const TITLE: f64 = 13.5;
+/// Where a browser has not our font, text is so much wider at most.
+const SPARE: f64 = 1.18;
 /// Where the plot begins, below title, label and the names of marks.
 const TOP: f64 = 60.0;
 
@@ -226,14 +228,14 @@ fn draw_lines(chart: &LineChart, width: f64) -> (Svg, f64) {
     let y_ticks = y.ticks(6);
     let left = y_ticks
         .iter()
-        .map(|(_, said)| text_width(said, TEXT))
+        .map(|(_, said)| text_width(said, TEXT) * SPARE)
         .fold(0.0, f64::max)
         + 8.0;
     let labels = chart
         .series
         .iter()
         .map(|series| text_width(&series.whose.label(), TEXT));
-    let right = (labels.fold(0.0, f64::max) + 16.0).min(width * 0.42);
+    let right = (labels.fold(0.0, f64::max) * SPARE + 16.0).min(width * 0.42);
     let x = Scale::new(
         &xs,
         chart.x.spacing,
@@ -379,7 +381,7 @@ fn draw_dots(chart: &DotChart, width: f64) -> (Svg, f64) {
     let mut svg = Svg::default();
     svg.heading((0.0, 14.0), &chart.title, TITLE);
     let labels = chart.rows.iter().map(|row| text_width(&row.label, TEXT));
-    let left = labels.fold(0.0, f64::max) + 12.0;
+    let left = labels.fold(0.0, f64::max) * SPARE + 12.0;
     let (top, bottom) = (30.0, 30.0 + STEP * chart.rows.len() as f64);
     let points = chart.rows.iter().map(|row| row.point);
     let values: Vec<f64> = points

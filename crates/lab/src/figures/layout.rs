@@ -78,7 +78,7 @@ pub(super) fn unseen(all: &Selection<'_>, used: &Selection<'_>) -> Option<String
         .collect();
     let text = || {
         format!(
-            "of the markers were found: {}, of all others each; what the edge of a database's page cuts in two is not seen",
+            "of the markers were found: {}, all of the others; one that the edge of a database's page cuts in two is not seen",
             unseen.join(", ")
         )
     };

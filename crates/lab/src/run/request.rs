@@ -250,7 +250,11 @@ impl Request {
         let backends: Vec<&str> = self.backends.iter().map(Spec::shown).collect();
         let sizes: Vec<&str> = self.sizes.iter().map(|sizes| sizes.name()).collect();
         let percent = self.occupancies.iter().map(|share| share * 100.0);
-        [
+        let servers = self.backends.iter().filter_map(Spec::server_identity);
+        let servers: Vec<String> = servers.map(|server| hash(&server)).collect();
+        let told = [
+            // Not the address: it is nobody's business. But another server is another run.
+            ("servers", servers.join(",")),
             ("backends", backends.join(",")),
             ("objects", list(self.objects.iter())),
             ("sizes", sizes.join(",")),
@@ -277,9 +281,10 @@ impl Request {
             ),
             ("commits", self.commits.to_string()),
             ("looks", self.looks.to_string()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into()
+        ];
+        let is_told = |(name, value): &(&str, String)| *name != "servers" || !value.is_empty();
+        let told = told.into_iter().filter(is_told);
+        told.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// The cases on `backends`, in the order in which they are measured.
@@ -409,6 +414,17 @@ fn list(values: impl Iterator<Item = impl ToString>) -> String {
         .map(|value| value.to_string())
         .collect::<Vec<_>>()
         .join(",")
+}
+
+/// FNV-1a.
+fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn hash(text: &str) -> String {
+    format!("{:016x}", fnv(text))
 }
 
 /// What a case does.
@@ -552,12 +568,7 @@ impl Case {
         let text: String = shared
             .map(|(name, value)| format!("{name}={value};"))
             .collect();
-        // FNV-1a.
-        format!("{seed};{};{text}", self.round)
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            })
+        fnv(&format!("{seed};{};{text}", self.round))
     }
 
     /// For people.
@@ -573,5 +584,36 @@ impl Case {
     /// How long it takes, in units that all cases of a run share.
     pub fn weight(&self) -> f64 {
         self.workload.weight()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::ground::LOG_VOLUME_BYTES;
+
+    /// The help promises at most 3 minutes and 3 GB. One store is there at a time; the minutes are 3 where 50 MB/s are
+    /// written and 2000 objects a second, which a disk of ten years ago does.
+    #[test]
+    fn the_defaults_are_small() {
+        for experiment in Experiment::ALL {
+            let request = Request::new(experiment).unwrap();
+            request.check().unwrap();
+            let stores = request.volumes.iter().map(|bytes| bytes + LOG_VOLUME_BYTES);
+            assert!(stores.max() <= Some(3_000_000_000), "{experiment:?}");
+            let (mut bytes, mut objects) = (0.0, 0.0);
+            for aging in request.agings().iter().filter(|_| experiment.is_aging()) {
+                let age = aging.ages.last().copied().unwrap_or_default();
+                let written = aging.volume_bytes as f64 * aging.occupancy * (1.0 + age);
+                bytes += written;
+                objects += written / aging.object_bytes as f64;
+            }
+            let count = f64::from(request.rounds) * request.backends.len() as f64;
+            assert!(bytes * count <= 9e9, "{experiment:?}: {bytes} × {count}");
+            assert!(
+                objects * count <= 360e3,
+                "{experiment:?}: {objects} × {count}"
+            );
+        }
     }
 }

@@ -3,8 +3,8 @@
 use crate::backend::Put;
 use crate::error::{Error, Result};
 use crate::sizes::Sizes;
-use crate::workload::{FREE_POOL_OBJECTS_MIN, Work};
 use crate::workload::population::{AtRest, Population, Step};
+use crate::workload::{FREE_POOL_OBJECTS_MIN, Work};
 
 /// What is done.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,11 +3,10 @@
 
 use crate::backend::Ground;
 use crate::backend::postgres::{Cluster, failed};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::sizes::Random;
-use crate::workload::Figure;
+use crate::workload::{Figure, Stop};
 use postgres::{Client, NoTls};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// What is done.
@@ -37,7 +36,7 @@ impl Transactions {
         &self,
         mut ground: Ground,
         mut random: Random,
-        stop: &AtomicBool,
+        stop: Stop<'_>,
         on_progress: &mut dyn FnMut(f64),
         on_figure: &mut dyn FnMut(Figure<'_>) -> Result<()>,
     ) -> Result<()> {
@@ -59,12 +58,7 @@ impl Transactions {
             let before = ground.traffic()?;
             let started = Instant::now();
             for (done, keys) in keys.chunks(self.statements as usize).enumerate() {
-                if stop.load(Ordering::Relaxed) {
-                    return Err(Error::new(
-                        Kind::Stopped,
-                        "stopped; the same command goes on with the next case",
-                    ));
-                }
+                stop.check()?;
                 self.transact(&mut client, action, statement, keys)?;
                 let done = done as u32 + 1;
                 if self.points().contains(&done) {

@@ -123,7 +123,7 @@ impl Population {
         steps: &[Step],
         threads: usize,
     ) -> Result<()> {
-        work.check_stop()?;
+        work.stop.check()?;
         let last = steps.iter().map(Step::key).max().unwrap_or(0) as usize + 1;
         if self.live.len() < last {
             self.live.resize(last, None);
@@ -214,11 +214,11 @@ impl Population {
 
     /// Reads the objects `keys` in this order, so many at the same time, and compares each (`WORKLOAD-1`).
     pub fn read(&self, work: &mut Work<'_>, keys: &[u64], threads: usize) -> Result<Latencies> {
-        work.check_stop()?;
+        work.stop.check()?;
         let backend = work.subject.backend();
         let (pattern, stop) = (&work.pattern, work.stop);
         let outcomes = in_threads(keys, threads, |key: &u64| {
-            if stop.load(Ordering::Relaxed) {
+            if stop.is_due() {
                 return Ok(None);
             }
             BUFFERS.with_borrow_mut(|(buffer, expected)| {
@@ -234,7 +234,7 @@ impl Population {
                 latencies.add(elapsed, bytes);
             }
         }
-        work.check_stop()?;
+        work.stop.check()?;
         Ok(latencies)
     }
 
