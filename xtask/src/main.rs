@@ -61,7 +61,8 @@ const USAGE: &str = "\
 usage: cargo xtask VERB
 
   tidy       check the house rules: edges, cycles, dead files, docstrings, documents
-  test       install what the tests need, and run all of them (the README's test command)
+  test       install what the tests need, and run all of them (the README's test command);
+             `--long`: those that take minutes, which it leaves out
   crash SEED [--points N] [--total T] replay crashes of other recorded runs, N per run and mode
   kill9 [--rounds N] [--seed S]      kill -9 a mount at random moments (100 rounds)
   bank [--seconds N] [--seed S]      processes move documents and rows in transactions and are killed
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(),
         ["test"] => suites::run(),
+        ["test", "--long"] => suites::run_long(),
         ["crash", ref rest @ ..] => crash::parse_and_run(rest),
         ["kill9", ref rest @ ..] => kill9::parse_and_run(rest),
         ["bank", ref rest @ ..] => bank::parse_and_run(rest),

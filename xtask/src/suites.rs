@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use crate::process;
-use crate::workspace::EXTENSION;
+use crate::workspace::{EXTENSION, Workspace};
 use crate::{Outcome, Tally, bank, extension, install, kill9, posix, tidy};
 
 /// Kills in the test run; `cargo xtask kill9` does more.
@@ -17,27 +17,34 @@ const POSIX_SUITES: [&str; 3] = [PJDFSTEST, "fsx", "durability"];
 /// The one that only root can run: it acts as several users.
 const PJDFSTEST: &str = "pjdfstest";
 
+/// Ignored in the test run, since they take minutes; `cargo xtask test --long` runs them.
+const LONG_TESTS: [&str; 2] = ["stress", "time"];
+
+/// Runs the long tests of the Content API; an error if anything failed.
+pub fn run_long() -> Outcome {
+    let mut sum = Tally::default();
+    for name in LONG_TESTS {
+        let command = ["test", "--release", "--package", "larder", "--test", name];
+        let ignored = ["--", "--ignored"];
+        sum.add(suite(name, || {
+            cargo_test(&[&command[..], &ignored].concat())
+        }));
+    }
+    end(sum)
+}
+
 /// Runs all suites; an error if anything failed.
 pub fn run() -> Outcome {
     let started = Instant::now();
     install::run()?;
     let mut sum = Tally::default();
-    let clippy = [
-        "clippy",
-        "--quiet",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ];
     sum.add(suite("tidy", || Tally::of(1, tidy::run())));
     sum.add(suite("format", || {
         let extension = ["fmt", "--check", "--manifest-path", EXTENSION];
         let all = process::run("cargo", &["fmt", "--all", "--check"]);
         Tally::of(1, all.and_then(|()| process::run("cargo", &extension)))
     }));
-    sum.add(suite("lints", || Tally::of(1, process::run("cargo", &clippy))));
+    sum.add(suite("lints", || Tally::of(1, lint())));
     sum.add(suite("tests", || {
         cargo_test(&["test", "--workspace", "--no-fail-fast"])
     }));
@@ -58,6 +65,22 @@ pub fn run() -> Outcome {
         sum.add(suite(name, || posix::count(name, posix::Length::Quick)));
     }
     println!("\nall suites, {:.0} s:", started.elapsed().as_secs_f64());
+    end(sum)
+}
+
+/// Clippy over the workspace, and over the extension, which is a workspace of its own.
+fn lint() -> Outcome {
+    let clippy = |whose: &[&str]| {
+        let strict = ["--all-targets", "--", "-D", "warnings"];
+        process::run("cargo", &[&["clippy", "--quiet"], whose, &strict].concat())
+    };
+    clippy(&["--workspace"])?;
+    // Beside the workspace's own: what is the same is checked once.
+    let target = Workspace::load()?.target.display().to_string();
+    clippy(&["--manifest-path", EXTENSION, "--target-dir", &target])
+}
+
+fn end(sum: Tally) -> Outcome {
     println!("{} passed, {} failed", sum.passed, sum.failed);
     match sum.failed {
         0 => Ok(()),

@@ -436,7 +436,7 @@ fn shared(db: &Database, seed: u64, done: &AtomicBool) {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo test --release -p larder --test stress -- --ignored"]
+#[ignore = "takes minutes: cargo xtask test --long"]
 fn random_threads_against_models() {
     let seed = var("SEED", 1);
     let dir = tempfile::tempdir().unwrap();

@@ -231,7 +231,7 @@ fn every_moment_reads_as_the_model_says() {
 }
 
 #[test]
-#[ignore = "long: more seeds; cargo test -p larder --test time -- --ignored"]
+#[ignore = "takes minutes: cargo xtask test --long"]
 fn every_moment_reads_as_the_model_says_for_many_seeds() {
     for seed in 100..160 {
         run_model(seed, 800);
