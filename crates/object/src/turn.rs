@@ -296,6 +296,8 @@ impl Turn {
         let outcome = self
             .nudge()
             .and_then(|()| self.lock_until(&self.lock, deadline, at_head));
+        // Another engine of this process may have given way to this one.
+        self.gave_way().take();
         // Closing the process would release it too; an error here cannot happen on a valid fd.
         let unlocked = rustix::fs::flock(&self.queue, FlockOperation::Unlock);
         debug_assert!(unlocked.is_ok());
