@@ -201,6 +201,44 @@ mod tests {
         flush.settle(1, || panic!("it is durable")).unwrap();
     }
 
+    /// What is promised elsewhere waits for what is owed.
+    #[test]
+    fn syncs_and_the_end_of_reading_settle_what_is_owed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let options = crate::EngineOptions {
+            has_background: false,
+            ..crate::EngineOptions::default()
+        };
+        let init = crate::InitOptions {
+            capacity_bytes: None,
+            retention_ns: 0,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+        };
+        Engine::create(&path, &init, &options).unwrap();
+        let host = Engine::open(&path, "host", &options).unwrap();
+        host.flushes.owe();
+        host.sync().unwrap();
+        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-3");
+        let root = host
+            .node(larder_space::format::StoreId::MAIN, larder_space::format::Ino::ROOT)
+            .unwrap();
+        host.flushes.owe();
+        host.sync_node(&root).unwrap();
+        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-3");
+        let private = Engine::open_private(&host, false).unwrap();
+        private.snapshot().unwrap();
+        host.flushes.owe();
+        let (outcome, ended) = private.commit_transaction();
+        outcome.unwrap();
+        ended.finish().unwrap();
+        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-1");
+        drop((root, private));
+        host.close().unwrap();
+    }
+
     /// FLUSH-4
     #[test]
     fn after_a_failure_nobody_is_told_that_anything_is_durable() {
