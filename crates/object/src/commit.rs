@@ -112,6 +112,7 @@ impl Engine {
             if group.is_empty() { open - 1 } else { open }
         };
         self.sync_generation(target)?;
+        self.settle_flushes()?; // FLUSH-3
         self.apply_if_full()
     }
 
@@ -142,6 +143,7 @@ impl Engine {
             generation
         };
         self.sync_generation(generation)?;
+        self.settle_flushes()?; // FLUSH-3
         self.apply_if_full()
     }
 
@@ -630,6 +632,9 @@ impl Engine {
     ) {
         self.known_seq.store(outcome.seq.0, Ordering::SeqCst);
         self.publish_patches(outcome.patch_blocks_change);
+        if self.private.is_none() {
+            self.note_patches_at(outcome.seq, self.patches.blocks.load(Ordering::SeqCst));
+        }
         self.publish_room(set, outcome);
         for frozen in nodes {
             let mut state = frozen.node.lock();

@@ -12,6 +12,7 @@ use crate::past::Past;
 use crate::pins::Pins;
 use crate::room::Room;
 use crate::session::Session;
+use crate::shared_flush::SharedFlush;
 use crate::transaction::Private;
 use crate::tuning;
 use crate::turn::Turn;
@@ -127,6 +128,8 @@ pub struct Engine {
     pub(crate) history: Mutex<HistoryClock>,
     /// Which of those beside this one may change something.
     pub(crate) writers: Writers,
+    /// Flushes that they share.
+    pub(crate) flushes: SharedFlush,
     /// Readers of names and attributes against changes of them.
     pub(crate) namespace: RwLock<()>,
     /// Changes against the freeze of a group: what is inside the gate is in one group.
@@ -275,7 +278,7 @@ impl Engine {
         engine.check_workspace()?;
         engine.open_segments()?;
         engine.find_constraints()?;
-        engine.refresh_patches()?;
+        engine.refresh_patches(pin)?;
         engine.find_pieces()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
@@ -312,6 +315,7 @@ impl Engine {
             past: None,
             history: Mutex::default(),
             writers: Writers::default(),
+            flushes: SharedFlush::default(),
             schema_version: AtomicI64::new(NO_SCHEMA),
             namespace: RwLock::default(),
             gate: RwLock::default(),
@@ -356,7 +360,7 @@ impl Engine {
             return past.end(); // The session is another engine's.
         }
         if self.private.is_some() {
-            self.roll_back();
+            drop(self.roll_back());
             self.stop("the transactions of this engine have ended".into());
             return Ok(()); // The session is another engine's.
         }
@@ -451,7 +455,7 @@ impl Engine {
     pub(crate) fn begin(&self) -> Result<()> {
         self.check_running()?;
         self.require_present()?;
-        self.queue_as_writer();
+        self.queue_as_writer()?;
         self.turn
             .begin(|| self.refresh_with_turn())
             .inspect_err(|_| self.leave_writers())
@@ -468,7 +472,7 @@ impl Engine {
     pub(crate) fn alone(&self) -> Result<Alone<'_>> {
         self.check_running()?;
         self.require_present()?;
-        self.queue_as_writer();
+        self.queue_as_writer()?;
         self.turn
             .begin_exclusive(|| self.refresh_with_turn())
             .inspect_err(|_| self.leave_writers())?;
@@ -587,11 +591,6 @@ impl Engine {
         (self.info.capacity_bytes > 0).then_some(self.info.capacity_bytes / BLOCK_BYTES)
     }
 
-    /// Registers an observer of foreign changes.
-    pub fn on_foreign_change(&self, observer: Box<dyn Fn() + Send + Sync>) {
-        lock(&self.observers).push(observer);
-    }
-
     // ---- stores -----------------------------------------------------------------------------
 
     /// All stores.
@@ -657,7 +656,7 @@ impl Engine {
             node.store != store
         });
         self.known_seq.store(seq.0, Ordering::SeqCst);
-        self.refresh_patches()?;
+        self.refresh_patches(seq)?;
         self.reload_space()
     }
 }

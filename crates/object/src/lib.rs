@@ -26,6 +26,7 @@
 //! # Recovery
 //! Opening is recovery: see `Engine::open` and docs/durability.md.
 
+mod attached;
 mod cache;
 mod check_pieces;
 mod checkpoint;
@@ -62,6 +63,7 @@ mod read_path;
 mod report;
 mod room;
 mod session;
+mod shared_flush;
 mod shrink;
 mod sql;
 mod stats;
@@ -97,7 +99,7 @@ pub use report::{
     CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, Gauges, MapCell,
     SegmentMap, ShrinkReport, SizeClass, SpaceReport, StatsReport,
 };
-pub use transaction::Savepoint;
+pub use transaction::{Ended, Savepoint, Staging, WriterTicket};
 pub use transactions::{
     TransactionInfo, TransactionOutcome, TransactionOwner, abort_transaction, begin_transaction,
     commit_transaction, list_transactions,

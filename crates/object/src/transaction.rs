@@ -27,29 +27,31 @@
 //!
 //! # Concurrency
 //! One operation at a time: the caller sees to that. Lock order: `Writers`, then the turn; `state` before
-//! everything of the host.
+//! everything of the host. Who begins with the turn waits in `Writers` before it chooses its engine, and the engine
+//! is given back before the next one is called: so that one gets the engine that knows the present already.
 //!
 //! # Recovery
 //! SQLite's: a transaction that was not committed is not there. Blocks that it wrote are named by no row.
 
+mod conflicts;
+mod ending;
+
+use ending::refuse_while_staging;
+pub use ending::{Ended, Staging, WriterTicket};
+
 use crate::engine::{Engine, NO_SCHEMA, lock};
 use crate::group::Group;
-use crate::node::{Content, Node};
+use crate::node::Content;
 use crate::pins::Place;
 use crate::room::Room;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Catalog, InodeRow};
-use larder_space::format::{FileKind, Ino, SegmentIndex, StoreId};
+use larder_catalog::Catalog;
+use larder_space::format::{Ino, SegmentIndex, StoreId};
 use std::collections::{BTreeSet, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-/// Rows that a transaction counts for when the length of the log is looked at.
-const TRANSACTION_ROWS: u64 = 32;
-/// Names of one directory that are compared at most; with more, a change of it is a conflict.
-const NAMES_MAX: usize = 1000;
 
 /// What a private engine has beside the parts of every engine.
 pub(crate) struct Private {
@@ -90,6 +92,8 @@ pub(crate) struct State {
     has_read_rows: bool,
     /// Those that are set, oldest first.
     savepoints: Vec<Savepoint>,
+    /// Files that the session writes beside this transaction for it.
+    staging_count: Arc<AtomicU32>,
     /// What is in memory is of the last snapshot.
     pub(crate) is_known: bool,
     /// What the transaction has read is of no snapshot any more: nothing but its end is left.
@@ -150,7 +154,7 @@ impl Engine {
             true => nudged.hand_over(),
             false => Ok(()),
         });
-        let turn = Turn::open_beside(&host.path, nudge)?;
+        let turn = host.turn.open_beside(&host.path, nudge)?;
         Ok(Engine::assemble_private(host, catalog, turn))
     }
 
@@ -244,7 +248,7 @@ impl Engine {
         self.find_constraints()?;
         let seq = self.catalog.commit_seq()?;
         self.open_segments()?;
-        self.refresh_patches()?;
+        self.refresh_patches(seq)?;
         self.find_pieces()?;
         let _gate = self.close_gate();
         let _names = self.write_names();
@@ -254,13 +258,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a place in the queue of those who change something, the first time.
-    pub(crate) fn queue_as_writer(&self) {
-        let Some(private) = &self.private else { return };
+    /// Takes a place in the queue of those who change something, the first time. [`ErrorKind::Busy`] while
+    /// content is written beside the transaction.
+    pub(crate) fn queue_as_writer(&self) -> Result<()> {
+        let Some(private) = &self.private else {
+            return Ok(());
+        };
+        refuse_while_staging(&lock(&private.state))?;
         let is_new = !std::mem::replace(&mut lock(&private.state).is_writer, true);
         if is_new {
             private.host.writers.enter();
         }
+        Ok(())
     }
 
     /// Gives the place back, unless the transaction has changed something.
@@ -310,107 +319,6 @@ impl Engine {
         if let Some(pin) = state.pin.take() {
             private.host.readers.give_back(pin);
         }
-    }
-
-    // ---- conflicts --------------------------------------------------------------------------
-
-    /// Goes on with the newest snapshot if nothing that was read differs in it (`PRIVATE-5`). An inode is
-    /// as it was if all of its row is, the time of its last change included. A directory that was only
-    /// passed is as it was if the names that were looked up in it lead where they did.
-    fn renew(&self, private: &Private, state: &mut State) -> Result<()> {
-        let before = self.known_seq();
-        let used = self.cache.used_now().into_iter();
-        let read: Vec<(Arc<Node>, InodeRow)> = used
-            .map(|node| {
-                let row = node.lock().row.clone();
-                (node, row)
-            })
-            .collect();
-        self.catalog.roll_back()?;
-        state.stage = Stage::Idle;
-        let savepoints = std::mem::take(&mut state.savepoints);
-        self.open_at_present(private, state, Stage::Writing)?;
-        let now = self.catalog.commit_seq()?;
-        if state.has_read_rows {
-            return Err(conflict(format!(
-                "rows that the transaction read by SQL may have changed (commit {before} was read, {now} is the newest)"
-            )));
-        }
-        let mut changed = Vec::new();
-        for (node, row) in &read {
-            let is_passed =
-                row.kind == FileKind::Directory && !state.told.contains(&(node.store, node.ino));
-            if let Some(path) = self.find_change(node, row, is_passed)? {
-                changed.push((node.kind() == FileKind::Directory && !is_passed, path));
-            }
-        }
-        // A file says more than the directory that it is in.
-        if let Some((_, path)) = changed.into_iter().min() {
-            return Err(conflict(format!(
-                "'{path}' was changed after the transaction read it (commit {before} was read, {now} is the newest)"
-            )));
-        }
-        for savepoint in savepoints {
-            self.catalog.set_savepoint(state.savepoints.len())?;
-            state.savepoints.push(savepoint);
-        }
-        self.learn_present()
-    }
-
-    /// The path of what is not as it was read.
-    fn find_change(&self, node: &Node, row: &InodeRow, is_passed: bool) -> Result<Option<String>> {
-        let (store, ino) = (node.store, node.ino);
-        let found = self.catalog.inode(store, ino)?;
-        if !is_passed || found.is_none() {
-            let is_same = found.as_ref() == Some(row);
-            return Ok((!is_same).then(|| self.path_as_found(store, ino)));
-        }
-        let rules = |row: &InodeRow| (row.mode, row.uid, row.gid);
-        let names = node.names.read().unwrap_or_else(PoisonError::into_inner);
-        if found.as_ref().map(rules) != Some(rules(row)) || names.known.len() > NAMES_MAX {
-            return Ok(Some(self.path_as_found(store, ino)));
-        }
-        for (name, target) in &names.known {
-            if self.catalog.dirent(store, ino, name)? != *target {
-                let dir = self.path_as_found(store, ino);
-                return Ok(Some(format!("{}/{name}", dir.trim_end_matches('/'))));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The attributes or the entries of an inode were told, not only names on the way.
-    pub fn note_told(&self, store: StoreId, ino: Ino) {
-        if let Some(private) = &self.private {
-            let mut state = lock(&private.state);
-            if state.stage == Stage::Reading {
-                state.told.insert((store, ino));
-            }
-        }
-    }
-
-    /// A path that leads to an inode: as the transaction found it, else as the catalog has it.
-    fn path_as_found(&self, store: StoreId, ino: Ino) -> String {
-        const DEPTH_MAX: usize = 64;
-        let mut parts: Vec<String> = Vec::new();
-        let mut at = ino;
-        while at != Ino::ROOT && parts.len() < DEPTH_MAX {
-            let found = self.cache.find_parent(store, at).or_else(|| {
-                let parents = self.catalog.parents(store, at).ok()?;
-                parents.into_iter().next()
-            });
-            let Some((parent, name)) = found else {
-                parts.push(format!("inode {at}"));
-                break;
-            };
-            parts.push(name.to_string());
-            at = parent;
-        }
-        let mounts = self.catalog.stores().unwrap_or_default();
-        let mount = mounts.iter().find(|row| row.store == store);
-        let mount = mount.map_or("", |row| row.mount.trim_end_matches('/'));
-        parts.reverse();
-        format!("{mount}/{}", parts.join("/"))
     }
 
     // ---- in a transaction -------------------------------------------------------------------
@@ -546,18 +454,27 @@ impl Engine {
 
     // ---- the end ----------------------------------------------------------------------------
 
-    /// Commits, durably: then the host's memory is of this moment too. Any error leaves nothing of the
-    /// transaction, but for [`ErrorKind::Stopped`], after which only reopening tells. The handles of the
-    /// transaction are closed before. Cost: one flush of each segment that was written, one of the log.
-    pub fn commit_transaction(&self) -> Result<()> {
-        let private = self.private()?;
+    /// Commits; with [`Ended::finish`], durably, and then the host's memory is of this moment too. Any error leaves
+    /// nothing of the transaction, but for [`ErrorKind::Stopped`], after which only reopening tells. The handles of
+    /// the transaction are closed before. Cost: one flush of each segment that was written, one of the log, which
+    /// several transactions may share.
+    pub fn commit_transaction(&self) -> (Result<()>, Ended) {
+        let private = match self.private() {
+            Ok(private) => private,
+            Err(error) => return (Err(error), Ended::new(None)),
+        };
         let outcome = match self.is_writing() {
             true => self.commit_changes(private),
-            false => Ok(()),
+            false => Ok(private.host.flushes.newest_owed()),
         };
-        if outcome.is_err() || !self.is_writing() {
-            self.end(private, true);
-            return outcome;
+        let owed = match outcome {
+            Ok(owed) => owed.map(|number| (Arc::clone(&private.host), number)),
+            Err(error) => return (Err(error), self.end(private, true)),
+        };
+        if !self.is_writing() {
+            let mut ended = self.end(private, true);
+            ended.owes(owed);
+            return (Ok(()), ended);
         }
         private
             .host
@@ -565,19 +482,16 @@ impl Engine {
             .store(true, Ordering::SeqCst);
         // What was retired waits for somebody who reclaims it.
         private.host.may_have_orphans.store(true, Ordering::SeqCst);
-        let noticed = private.host.notice_foreign();
-        self.end(private, false);
-        if let Err(error) = noticed {
-            // It is durable; the host learns of it at its next look.
-            tracing::warn!("after a transaction: {error}");
-        }
-        if let Err(error) = private.host.look_at_log(TRANSACTION_ROWS) {
-            tracing::warn!("a checkpoint failed: {error}");
-        }
-        Ok(())
+        let blocks = self.patches.blocks.load(Ordering::SeqCst);
+        private.host.note_patches_at(self.known_seq(), blocks);
+        let mut ended = self.end(private, false);
+        ended.has_changed(&private.host);
+        ended.owes(owed);
+        (Ok(()), ended)
     }
 
-    fn commit_changes(&self, private: &Private) -> Result<()> {
+    /// The commit that is still owed its flush, if there is one.
+    fn commit_changes(&self, private: &Private) -> Result<Option<u64>> {
         self.check_running()?;
         private.host.check_running()?;
         debug_assert!(self.turn.is_held(), "PRIVATE-1");
@@ -585,7 +499,8 @@ impl Engine {
         self.commit_now()?;
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
         self.flush_written()?;
-        Ok(self.catalog.commit_transaction()?)
+        let is_owed = (self.catalog).commit_transaction(self.may_share_flush(private)?)?;
+        Ok(is_owed.then(|| private.host.flushes.owe()))
     }
 
     pub(crate) fn flush_written(&self) -> Result<()> {
@@ -597,13 +512,14 @@ impl Engine {
     }
 
     /// Ends the transaction; nothing of it stays. Idempotent.
-    pub fn roll_back(&self) {
-        if let Some(private) = &self.private {
-            self.end(private, true);
+    pub fn roll_back(&self) -> Ended {
+        match &self.private {
+            Some(private) => self.end(private, true),
+            None => Ended::new(None),
         }
     }
 
-    fn end(&self, private: &Private, is_undone: bool) {
+    fn end(&self, private: &Private, is_undone: bool) -> Ended {
         let mut state = lock(&private.state);
         let was_writing = state.stage == Stage::Writing;
         if let Err(error) = self.catalog.roll_back() {
@@ -615,6 +531,7 @@ impl Engine {
         state.is_lost = false;
         state.told.clear();
         state.savepoints.clear();
+        state.staging_count = Arc::default();
         if is_undone && was_writing {
             self.forget_memory();
             state.is_known = false;
@@ -622,13 +539,18 @@ impl Engine {
         lock(&private.written).clear();
         private.logged_blocks.store(0, Ordering::Relaxed);
         self.give_turn_back();
-        if std::mem::take(&mut state.is_writer) {
-            private.host.writers.leave();
+        if self.turn.is_held() {
+            // Nothing would give it back: an idle engine would keep everybody waiting.
+            self.stop(
+                "a transaction has ended with something of it in memory, which is a defect".into(),
+            );
+            debug_assert!(false, "TURN-1");
         }
         if let Some(pin) = state.pin.take() {
             private.host.readers.give_back(pin);
         }
         self.shrink_cache(); // CACHE-2: there is no background.
+        Ended::new(std::mem::take(&mut state.is_writer).then_some(&private.host))
     }
 
     /// Drops everything that is not committed, and what was read beside it (`PRIVATE-3`).
@@ -689,11 +611,4 @@ fn find_savepoint(state: &State, savepoint: Savepoint) -> Result<usize> {
             "the savepoint is gone: it was released, or an earlier one was gone back to",
         )
     })
-}
-
-fn conflict(what: String) -> Error {
-    Error::new(
-        ErrorKind::Conflict,
-        format!("{what}; nothing was done, run the transaction again"),
-    )
 }
