@@ -18,7 +18,8 @@
 //!   commit S the row with the lowest `until_seq` > S counts. *Guard*: the row is durable before anything
 //!   is written over; the copy is an extent that is retired by the same commit.
 //!
-//! Patches of blocks whose place holds the same content once they are applied need no copy (`ChangeSet::patches_applied`).
+//! Patches of blocks whose place holds the same content once they are applied need no copy (`ChangeSet::patches_applied`),
+//! unless they hide older ones that are in the history: a state that has those needs these as well.
 //! A transaction of several steps has one moment, its end: nobody reads a step.
 //!
 //! # Cost
