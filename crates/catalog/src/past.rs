@@ -3,7 +3,7 @@
 //!
 //! It only reads; who opens it has pinned the commit ([`Catalog::pin_past`], `HISTORY-3`).
 
-use crate::codec::signed;
+use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::extent;
 use crate::history::{
@@ -71,6 +71,19 @@ impl Catalog {
             )
             .at("larder_past")
             .map(drop)
+        })
+    }
+
+    /// Homes that were copied by a commit after `seq`, and that commit (`HISTORY-4`). O(rows found).
+    pub fn homes_saved_after(&self, seq: CommitSeq) -> Result<Vec<(Extent, CommitSeq)>> {
+        self.read(|reader| {
+            rows(
+                reader,
+                "SELECT segment, start_block, block_count, until_seq FROM larder_home WHERE until_seq > ?1",
+                [signed(seq.0)],
+                |row| Ok((extent(row)?, CommitSeq(unsigned(row, 3)?))),
+            )
+            .at("larder_home")
         })
     }
 
