@@ -141,11 +141,33 @@ impl Engine {
         }
     }
 
+    /// Has what plain SQL changed by itself become a commit. Takes the turn only where there is such a change.
+    pub(crate) fn sync_loose_changes(&self) -> Result<()> {
+        let is_wanted = self.keeps_history()
+            && !self.options.is_extension
+            && self.catalog.has_loose_changes()?;
+        if !is_wanted {
+            return Ok(());
+        }
+        let _edit = self.edit()?;
+        self.commit_loose_changes()
+    }
+
+    /// The same for who has the turn.
+    fn commit_loose_changes(&self) -> Result<()> {
+        self.commit_now()?; // It takes them in, if there is anything to commit.
+        let _one_at_a_time = self.commit_lock.lock();
+        if let Some(seq) = self.catalog.commit_loose_changes(self.now_ns())? {
+            self.known_seq.store(seq.0, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
     /// Gives the present, all that ended before, a name. One row.
     pub fn create_snapshot(&self, name: &str) -> Result<SnapshotRow> {
         self.require_history()?;
         let _edit = self.edit()?;
-        self.commit_now()?;
+        self.commit_loose_changes()?;
         Ok(self.catalog.create_snapshot(name, self.now_ns())?)
     }
 

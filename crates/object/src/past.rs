@@ -49,6 +49,9 @@ impl Engine {
         host.require_present()?;
         // What ended before in this process is part of its past.
         host.sync_own()?;
+        if matches!(moment, Moment::At(_)) {
+            host.sync_loose_changes()?;
+        }
         let pin = host
             .catalog
             .pin_past(host.session.id, moment, host.now_ns())?;
