@@ -141,8 +141,7 @@ impl Keeper {
         let is_on = find_meta(txn, "retention_ns")? > 0;
         let mut at_ns = now_ns;
         if is_on {
-            // Moments do not go back, whatever the clock does: they are searched.
-            at_ns = at_ns.max(newest_moment(txn)?.map_or(i64::MIN, |(_, at_ns)| at_ns));
+            at_ns = follow_clock(txn, now_ns)?;
         }
         Ok(Keeper { seq, is_on, at_ns })
     }
@@ -184,6 +183,49 @@ impl Keeper {
         .at(TABLE)
         .map(drop)
     }
+}
+
+/// The time of a moment that is made when the clock says `now_ns`. Moments do not go back: they are searched. So where the
+/// newest one is later, the clock was ahead, and the moments of that time are taken to be of now; else none would
+/// expire before the clock gets there again. But a clock that says a time before the database was made is wrong now, and
+/// is not followed: all history would look as old. O(moments that were ahead).
+fn follow_clock(txn: &Connection, now_ns: i64) -> Result<i64> {
+    let newest_ns = newest_moment(txn)?.map_or(i64::MIN, |(_, at_ns)| at_ns);
+    if newest_ns <= now_ns {
+        return Ok(now_ns);
+    }
+    if now_ns < find_meta(txn, "created_ns")? {
+        return Ok(newest_ns);
+    }
+    let mut find = txn
+        .prepare_cached(
+            "SELECT id, key FROM larder_history WHERE what = 'commit' AND id < ?1 ORDER BY id DESC LIMIT 1",
+        )
+        .at(TABLE)?;
+    let mut set = txn
+        .prepare_cached("UPDATE larder_history SET key = ?2 WHERE id = ?1")
+        .at(TABLE)?;
+    let mut before = i64::MAX;
+    loop {
+        let found: Option<(i64, i64)> = find
+            .query_row([before], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()
+            .at(TABLE)?;
+        match found {
+            Some((id, at_ns)) if at_ns > now_ns => {
+                set.execute([id, now_ns]).at(TABLE)?;
+                before = id;
+            }
+            _ => break,
+        }
+    }
+    txn.prepare_cached(
+        "UPDATE larder_meta SET value = ?1 WHERE key = 'history_begins_ns' AND value > ?1",
+    )
+    .and_then(|mut lower| lower.execute([now_ns]))
+    .at("larder_meta")?;
+    tracing::warn!("the clock was ahead: moments after the present are taken to be of now");
+    Ok(now_ns)
 }
 
 /// The newest moment that is kept.
