@@ -33,7 +33,10 @@ impl Catalog {
         let outcome = self.write(|txn| {
             let seq = next_commit_seq(txn)?;
             let before = feed::look_before(txn, &stores, changes)?;
-            let keeper = Keeper::begin(txn, seq, changes.now_ns)?;
+            let keeper = match is_step {
+                true => Keeper::begin_step(txn, seq)?,
+                false => Keeper::begin(txn, seq, changes.now_ns)?,
+            };
             apply_inodes(txn, &stores, changes, &keeper)?;
             apply_dirents(txn, &stores, changes, &keeper)?;
             apply_contents(txn, &stores, changes, &keeper)?;

@@ -146,6 +146,15 @@ impl Keeper {
         Ok(Keeper { seq, is_on, at_ns })
     }
 
+    /// Of a commit that is a step of a transaction: it has no moment, and does not look back over the steps before.
+    pub(crate) fn begin_step(txn: &Connection, seq: CommitSeq) -> Result<Keeper> {
+        Ok(Keeper {
+            seq,
+            is_on: find_meta(txn, "retention_ns")? > 0,
+            at_ns: 0,
+        })
+    }
+
     /// One that keeps nothing, for what is taken back.
     pub(crate) fn off() -> Keeper {
         Keeper {
