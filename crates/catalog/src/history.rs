@@ -13,7 +13,8 @@
 //!   prefix. *Guard*: commit numbers only grow; `check` compares neighbours.
 //! * `HISTORY-3` The state of every whole commit from `history_begins_seq` on can be read. *Guard*: pruning, reclaim and
 //!   raising the number are one transaction; extents are reclaimed with the same horizon; who reads a state pins
-//!   it in a transaction that looks at the number ([`Catalog::pin_past`]), and reclaim looks at the pins in its own.
+//!   it in a transaction that looks at the number ([`Catalog::pin_past`]), and reclaim looks at the pins in its own;
+//!   what was read counts only if the pin outlived it.
 //! * `HISTORY-4` What blocks held before a patch was written over them can be read where `larder_home` says: for
 //!   commit S the row with the lowest `until_seq` > S counts. *Guard*: the row is durable before anything
 //!   is written over; the copy is an extent that is retired by the same commit.

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! * `PAST-1` Nothing can be changed through it. *Guard*: it never gets the turn, and its connections cannot write.
-//! * `PAST-2` What it reads is not reclaimed while it is open. *Guard*: its pin in the catalog (`HISTORY-3`).
+//! * `PAST-2` What it reads is not reclaimed while it is open. *Guard*: its pin in the catalog (`HISTORY-3`). Each read
+//!   of the catalog looks whether the pin is still there: the end of the host's session ends it, and then reads fail.
 //!
 //! # Why no read meets a home that was written over
 //! A home's row is durable before the home is written (`HOME-1`). A read asks for rows, then reads, and the
@@ -226,7 +227,7 @@ impl Past {
             has_background: false,
             ..host.options.clone()
         };
-        let catalog = host.catalog.as_of(self.pin.seq)?;
+        let catalog = host.catalog.as_of(&self.pin)?;
         let mut engine = Engine::assemble(
             &host.path,
             &options,
