@@ -95,10 +95,16 @@ impl Engine {
         Ok(self.keeps_history() && self.history_cut()? > lock(&self.history).pruned)
     }
 
-    /// History was pruned up to there.
-    pub(crate) fn note_pruned(&self, horizon: Horizon) {
+    /// History was pruned up to there. Not what was wished: who began to hold something in between lets go of it later,
+    /// and then there is a prune to be made.
+    pub(crate) fn note_pruned(&self, kept: CommitSeq) {
         let mut clock = lock(&self.history);
-        clock.pruned = clock.pruned.max(horizon.kept);
+        clock.pruned = clock.pruned.max(kept);
+    }
+
+    /// What is held has changed: the clock looks again.
+    pub(crate) fn look_at_held(&self) {
+        lock(&self.history).looked = None;
     }
 
     /// Lets as much of the oldest history go as gives `blocks` blocks (`TIME-2`); the next commits reclaim it.
@@ -180,7 +186,7 @@ impl Engine {
     pub fn destroy_snapshot(&self, name: &str) -> Result<()> {
         let _edit = self.edit()?;
         self.catalog.destroy_snapshot(name)?;
-        lock(&self.history).looked = None;
+        self.look_at_held();
         Ok(())
     }
 

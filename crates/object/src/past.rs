@@ -35,7 +35,11 @@ impl Past {
     pub fn end(&self) -> Result<()> {
         // The end of the host's session ends its pins too.
         match self.host.is_running() {
-            true => Ok(self.host.catalog.unpin_past(&self.pin)?),
+            true => {
+                self.host.catalog.unpin_past(&self.pin)?;
+                self.host.look_at_held();
+                Ok(())
+            }
             false => Ok(()),
         }
     }
