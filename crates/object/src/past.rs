@@ -168,6 +168,11 @@ impl Engine {
         target: &mut [u8],
     ) -> Result<()> {
         let homes = self.catalog.homes(&read.extent)?;
+        let known = self.segment_blocks();
+        let is_known = |copy: &Extent| known.get(&copy.segment) >= Some(&copy.end_block());
+        if !homes.iter().all(|(_, copy)| is_known(copy)) {
+            self.open_segments()?; // Copies lie where segments have grown since this view was opened.
+        }
         let count = read.extent.block_count;
         let mut at = 0;
         for (home, copy) in &homes {
