@@ -117,6 +117,8 @@ pub struct CommitOutcome {
     pub seq: CommitSeq,
     /// The extents that [`ChangeSet::reclaim_horizon`] set free.
     pub reclaimed: Vec<Extent>,
+    /// That horizon, or an older one: what was held when the commit was made.
+    pub reclaim_horizon: Option<CommitSeq>,
     /// By how much the number of blocks in all patch rows changed.
     pub patch_blocks_change: i64,
 }

@@ -251,6 +251,7 @@ impl Catalog {
             workspace,
             grants: RwLock::new(Arc::new(grants)),
             as_of: None,
+            past_pin: None,
             moment_ns: Mutex::default(),
         })
     }

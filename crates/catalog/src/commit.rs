@@ -33,7 +33,10 @@ impl Catalog {
         let outcome = self.write(|txn| {
             let seq = next_commit_seq(txn)?;
             let before = feed::look_before(txn, &stores, changes)?;
-            let keeper = Keeper::begin(txn, seq, changes.now_ns)?;
+            let keeper = match is_step {
+                true => Keeper::begin_step(txn, seq)?,
+                false => Keeper::begin(txn, seq, changes.now_ns)?,
+            };
             apply_inodes(txn, &stores, changes, &keeper)?;
             apply_dirents(txn, &stores, changes, &keeper)?;
             apply_contents(txn, &stores, changes, &keeper)?;
@@ -43,9 +46,12 @@ impl Catalog {
             extents::allocate(txn, &allocated)?;
             extents::retire(txn, seq, &retired)?;
             extents::drop_live(txn, seq, &dropped)?;
-            let reclaimed = match changes.reclaim_horizon {
+            let reclaim_horizon = match changes.reclaim_horizon {
+                Some(wished) => Some(history::held(txn)?.map_or(wished, |held| held.min(wished))),
+                None => None,
+            };
+            let reclaimed = match reclaim_horizon {
                 Some(horizon) => {
-                    let horizon = history::held(txn)?.map_or(horizon, |held| held.min(horizon));
                     history::prune(txn, horizon)?;
                     extents::reclaim(txn, horizon)?
                 }
@@ -72,6 +78,7 @@ impl Catalog {
             Ok(CommitOutcome {
                 seq,
                 reclaimed,
+                reclaim_horizon,
                 patch_blocks_change,
             })
         })?;

@@ -84,6 +84,9 @@ pub enum CatalogError {
         /// What SQLite said.
         cause: String,
     },
+    /// The session that read the past has ended, and with it what kept that past.
+    #[error("the view of the past has ended with the session that opened it; open it again")]
+    PastEnded,
     /// The user's SQL is wrong.
     #[error("{}{message}", position.map(|at| format!("line {} column {}: ", at.0, at.1)).unwrap_or_default())]
     Sql {

@@ -13,13 +13,16 @@
 //!   prefix. *Guard*: commit numbers only grow; `check` compares neighbours.
 //! * `HISTORY-3` The state of every whole commit from `history_begins_seq` on can be read. *Guard*: pruning, reclaim and
 //!   raising the number are one transaction; extents are reclaimed with the same horizon; who reads a state pins
-//!   it in a transaction that looks at the number ([`Catalog::pin_past`]), and reclaim looks at the pins in its own.
+//!   it in a transaction that looks at the number ([`Catalog::pin_past`]), and reclaim looks at the pins in its own;
+//!   what was read counts only if the pin outlived it.
 //! * `HISTORY-4` What blocks held before a patch was written over them can be read where `larder_home` says: for
 //!   commit S the row with the lowest `until_seq` > S counts. *Guard*: the row is durable before anything
 //!   is written over; the copy is an extent that is retired by the same commit.
 //!
-//! Patches of blocks whose place holds the same content once they are applied need no copy (`ChangeSet::patches_applied`).
-//! A transaction of several steps has one moment, its end: nobody reads a step.
+//! Patches of blocks whose place holds the same content once they are applied need no copy (`ChangeSet::patches_applied`),
+//! unless they hide older ones that are in the history: a state that has those needs these as well.
+//! A transaction of several steps has one moment, its end: nobody reads a step. What plain SQL changes by itself has none
+//! before the next commit: who names or reads the present makes one ([`Catalog::commit_loose_changes`]).
 //!
 //! # Cost
 //! One row per superseded row, and one per commit. A new file supersedes nothing but the times of its directory.
@@ -27,7 +30,7 @@
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::meta::find_meta;
+use crate::meta::{find_meta, next_commit_seq};
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
@@ -139,10 +142,18 @@ impl Keeper {
         let is_on = find_meta(txn, "retention_ns")? > 0;
         let mut at_ns = now_ns;
         if is_on {
-            // Moments do not go back, whatever the clock does: they are searched.
-            at_ns = at_ns.max(newest_moment(txn)?.map_or(i64::MIN, |(_, at_ns)| at_ns));
+            at_ns = follow_clock(txn, now_ns)?;
         }
         Ok(Keeper { seq, is_on, at_ns })
+    }
+
+    /// Of a commit that is a step of a transaction: it has no moment, and does not look back over the steps before.
+    pub(crate) fn begin_step(txn: &Connection, seq: CommitSeq) -> Result<Keeper> {
+        Ok(Keeper {
+            seq,
+            is_on: find_meta(txn, "retention_ns")? > 0,
+            at_ns: 0,
+        })
     }
 
     /// One that keeps nothing, for what is taken back.
@@ -184,6 +195,49 @@ impl Keeper {
     }
 }
 
+/// The time of a moment that is made when the clock says `now_ns`. Moments do not go back: they are searched. So where the
+/// newest one is later, the clock was ahead, and the moments of that time are taken to be of now; else none would
+/// expire before the clock gets there again. But a clock that says a time before the database was made is wrong now, and
+/// is not followed: all history would look as old. O(moments that were ahead).
+fn follow_clock(txn: &Connection, now_ns: i64) -> Result<i64> {
+    let newest_ns = newest_moment(txn)?.map_or(i64::MIN, |(_, at_ns)| at_ns);
+    if newest_ns <= now_ns {
+        return Ok(now_ns);
+    }
+    if now_ns < find_meta(txn, "created_ns")? {
+        return Ok(newest_ns);
+    }
+    let mut find = txn
+        .prepare_cached(
+            "SELECT id, key FROM larder_history WHERE what = 'commit' AND id < ?1 ORDER BY id DESC LIMIT 1",
+        )
+        .at(TABLE)?;
+    let mut set = txn
+        .prepare_cached("UPDATE larder_history SET key = ?2 WHERE id = ?1")
+        .at(TABLE)?;
+    let mut before = i64::MAX;
+    loop {
+        let found: Option<(i64, i64)> = find
+            .query_row([before], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()
+            .at(TABLE)?;
+        match found {
+            Some((id, at_ns)) if at_ns > now_ns => {
+                set.execute([id, now_ns]).at(TABLE)?;
+                before = id;
+            }
+            _ => break,
+        }
+    }
+    txn.prepare_cached(
+        "UPDATE larder_meta SET value = ?1 WHERE key = 'history_begins_ns' AND value > ?1",
+    )
+    .and_then(|mut lower| lower.execute([now_ns]))
+    .at("larder_meta")?;
+    tracing::warn!("the clock was ahead: moments after the present are taken to be of now");
+    Ok(now_ns)
+}
+
 /// The newest moment that is kept.
 pub(crate) fn newest_moment(connection: &Connection) -> Result<Option<(CommitSeq, i64)>> {
     connection
@@ -204,6 +258,12 @@ pub(crate) fn newest_until(connection: &Connection) -> Result<CommitSeq> {
         .and_then(|mut find| find.query_row([], |row| unsigned(row, 0)).optional())
         .map(|found| CommitSeq(found.unwrap_or(0)))
         .at(TABLE)
+}
+
+/// Whether plain SQL has changed attributes since the newest commit. What it superseded counts to the next one.
+fn has_loose_changes(connection: &Connection) -> Result<bool> {
+    let newest = find_meta(connection, "commit_seq")?;
+    Ok(newest_until(connection)? > CommitSeq(newest as u64))
 }
 
 /// Notes where the content of blocks is that will be written over (`HISTORY-4`).
@@ -290,6 +350,24 @@ impl Catalog {
                 .and_then(|mut find| find.query_row([], |row| unsigned(row, 0)).optional())
                 .map(|oldest| oldest.is_some_and(|seq| seq <= horizon.0))
                 .at(TABLE)
+        })
+    }
+
+    /// Whether plain SQL has changed attributes since the newest commit: they have no moment yet. 3 µs.
+    pub fn has_loose_changes(&self) -> Result<bool> {
+        self.read(has_loose_changes)
+    }
+
+    /// Makes the next commit for such changes, of nothing else, and returns its number; `None` when there are none. The
+    /// caller has the turn: who has it knows the number of its next commit.
+    pub fn commit_loose_changes(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
+        self.write(|txn| {
+            if !has_loose_changes(txn)? {
+                return Ok(None);
+            }
+            let seq = next_commit_seq(txn)?;
+            Keeper::begin(txn, seq, now_ns)?.end(txn)?;
+            Ok(Some(seq))
         })
     }
 

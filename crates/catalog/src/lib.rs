@@ -152,6 +152,8 @@ pub struct Catalog {
     is_stopped: AtomicBool,
     /// It is of the past, and reads only.
     as_of: Option<CommitSeq>,
+    /// What keeps that past.
+    past_pin: Option<PastPin>,
     /// Of the last step of the owner's transaction.
     moment_ns: Mutex<Option<i64>>,
     /// The long transaction whose workspace this is.
@@ -253,6 +255,7 @@ impl Catalog {
             None => self.connect_reader()?,
         };
         let result = body(&reader);
+        let result = self.require_pinned(&reader).and(result);
         let mut readers = lock(&self.readers);
         if readers.len() < READERS_MAX {
             readers.push(reader);

@@ -194,6 +194,7 @@ pub(crate) fn open_within(
         stores: RwLock::default(),
         is_stopped: AtomicBool::new(false),
         as_of: None,
+        past_pin: None,
         moment_ns: Mutex::default(),
         workspace,
         grants: RwLock::new(std::sync::Arc::new(grants)),

@@ -3,7 +3,7 @@
 //!
 //! It only reads; who opens it has pinned the commit ([`Catalog::pin_past`], `HISTORY-3`).
 
-use crate::codec::signed;
+use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::extent;
 use crate::history::{
@@ -31,6 +31,7 @@ pub enum Moment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PastPin {
     id: i64,
+    session: SessionId,
     /// The commit.
     pub seq: CommitSeq,
     /// Its time, nanoseconds since 1970.
@@ -46,19 +47,29 @@ impl Catalog {
     }
 
     /// Resolves a moment and pins it for a session: nothing that its state has is reclaimed until
-    /// [`Catalog::unpin_past`], or the session's end.
+    /// [`Catalog::unpin_past`], or the session's end. [`CatalogError::PastEnded`] after that.
     pub fn pin_past(&self, session: SessionId, moment: &Moment, now_ns: i64) -> Result<PastPin> {
         self.write(|txn| {
             let (seq, at_ns) = resolve(txn, moment, now_ns)?;
             let id = txn
+                // Nobody would end the pin of a session that is over.
                 .prepare_cached(
-                    "INSERT INTO larder_past (session, seq) VALUES (?1, ?2) RETURNING id",
+                    "INSERT INTO larder_past (session, seq) SELECT id, ?2 FROM larder_session WHERE id = ?1 \
+                     RETURNING id",
                 )
                 .and_then(|mut insert| {
-                    insert.query_row([signed(session.0), signed(seq.0)], |row| row.get(0))
+                    insert
+                        .query_row([signed(session.0), signed(seq.0)], |row| row.get(0))
+                        .optional()
                 })
-                .at("larder_past")?;
-            Ok(PastPin { id, seq, at_ns })
+                .at("larder_past")?
+                .ok_or(CatalogError::PastEnded)?;
+            Ok(PastPin {
+                id,
+                session,
+                seq,
+                at_ns,
+            })
         })
     }
 
@@ -66,21 +77,52 @@ impl Catalog {
     pub fn unpin_past(&self, pin: &PastPin) -> Result<()> {
         self.write(|txn| {
             txn.execute(
-                "DELETE FROM larder_past WHERE id = ?1 AND seq = ?2",
-                [pin.id, signed(pin.seq.0)],
+                "DELETE FROM larder_past WHERE id = ?1 AND session = ?2 AND seq = ?3",
+                [pin.id, signed(pin.session.0), signed(pin.seq.0)],
             )
             .at("larder_past")
             .map(drop)
         })
     }
 
-    /// This catalog as it was after commit `seq`, for reading.
-    pub fn as_of(&self, seq: CommitSeq) -> Result<Catalog> {
+    /// What a catalog of the past has just read counts if its pin is still there: then nothing of it had gone
+    /// (`HISTORY-3`). 2 µs.
+    pub(crate) fn require_pinned(&self, reader: &Connection) -> Result<()> {
+        let Some(pin) = &self.past_pin else {
+            return Ok(());
+        };
+        let is_there = reader
+            .prepare_cached("SELECT 1 FROM larder_past WHERE id = ?1 AND session = ?2 AND seq = ?3")
+            .and_then(|mut find| find.exists([pin.id, signed(pin.session.0), signed(pin.seq.0)]))
+            .at("larder_past")?;
+        match is_there {
+            true => Ok(()),
+            false => Err(CatalogError::PastEnded),
+        }
+    }
+
+    /// Homes that were copied by a commit after `seq`, and that commit (`HISTORY-4`). O(rows found).
+    pub fn homes_saved_after(&self, seq: CommitSeq) -> Result<Vec<(Extent, CommitSeq)>> {
+        self.read(|reader| {
+            rows(
+                reader,
+                "SELECT segment, start_block, block_count, until_seq FROM larder_home WHERE until_seq > ?1",
+                [signed(seq.0)],
+                |row| Ok((extent(row)?, CommitSeq(unsigned(row, 3)?))),
+            )
+            .at("larder_home")
+        })
+    }
+
+    /// This catalog as it was when `pin` was set on it, for reading. [`CatalogError::PastEnded`] of what is read after
+    /// the pin's end.
+    pub fn as_of(&self, pin: &PastPin) -> Result<Catalog> {
         let Some(dir) = self.path.parent() else {
             return Err(CatalogError::not_found("the directory of the catalog"));
         };
         let mut past = open_within(dir, &self.options, BUSY_TIMEOUT, Purpose::Past)?;
-        past.as_of = Some(seq);
+        past.as_of = Some(pin.seq);
+        past.past_pin = Some(*pin);
         Ok(past)
     }
 

@@ -86,7 +86,7 @@ pub(crate) fn apply(
         let which = "WHERE store = ?1 AND ino = ?2 AND seq <= ?3";
         let key = params![owner(*store).0, signed(ino.0), signed(upto.0)];
         let blocks = count(txn, which, key)?;
-        if *settled != Some(blocks as u64) {
+        if *settled != Some(blocks as u64) || hides_others(txn, key)? {
             keeper.keep(txn, history::KEEP_PATCHES, key)?;
         }
         delete(txn, which, key)?;
@@ -149,6 +149,17 @@ fn has_any(txn: &Connection) -> Result<bool> {
     txn.prepare_cached("SELECT 1 FROM larder_patch LIMIT 1")
         .and_then(|mut find| find.exists([]))
         .at(TABLE)
+}
+
+/// Whether a row among these, or the end that one says, hides a patch that is in the history already: some state has
+/// both. Then they must be kept, though what lies in place says the same. O(patches of the object in the history).
+fn hides_others(txn: &Connection, parameters: impl Params) -> Result<bool> {
+    txn.prepare_cached(
+        "SELECT 1 FROM larder_history WHERE store = ?1 AND ino = ?2 AND what = 'patch' AND until_seq > \
+         (SELECT min(seq) FROM larder_patch WHERE store = ?1 AND ino = ?2 AND seq <= ?3) LIMIT 1",
+    )
+    .and_then(|mut find| find.exists(parameters))
+    .at(TABLE)
 }
 
 /// How many blocks rows hold.

@@ -92,9 +92,9 @@ impl Catalog {
     }
 
     /// Destroys a store: drops its tables, the user's columns with them, and retires all it holds,
-    /// as one commit whose number is returned. Refuses `main`, and a store that another one shows.
+    /// as one commit, made at `now_ns`, whose number is returned. Refuses `main`, and a store that another one shows.
     /// Scans all extent rows.
-    pub fn destroy_store(&self, store: StoreId) -> Result<CommitSeq> {
+    pub fn destroy_store(&self, store: StoreId, now_ns: i64) -> Result<CommitSeq> {
         if store == StoreId::MAIN {
             return Err(CatalogError::invalid(
                 "store 'main' cannot be destroyed; remove its files instead",
@@ -127,7 +127,10 @@ impl Catalog {
             history::forget_store(txn, store)?;
             txn.execute("DELETE FROM larder_store WHERE id = ?1", [store.0])
                 .at("larder_store")?;
-            extents::retire_store(txn, store)
+            let seq = extents::retire_store(txn, store)?;
+            // What is made of the present from here on is of after it.
+            history::Keeper::begin(txn, seq, now_ns)?.end(txn)?;
+            Ok(seq)
         })?;
         self.stores
             .write()

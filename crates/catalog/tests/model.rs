@@ -203,6 +203,7 @@ fn step(model: &mut Model, dice: &mut Dice) -> (ChangeSet, CommitOutcome) {
     let outcome = CommitOutcome {
         seq: CommitSeq(model.seq),
         reclaimed,
+        reclaim_horizon: changes.reclaim_horizon,
         patch_blocks_change: 0,
     };
     (changes, outcome)

@@ -567,12 +567,12 @@ fn stores_have_tables_of_their_own() {
         ["/", "/photos", "/a"]
     );
     assert!(matches!(
-        catalog.destroy_store(MAIN),
+        catalog.destroy_store(MAIN, 1),
         Err(CatalogError::Invalid { .. })
     ));
     assert!(
         catalog
-            .destroy_store(photos.store)
+            .destroy_store(photos.store, 1)
             .unwrap_err()
             .to_string()
             .contains("'album'")
@@ -581,8 +581,8 @@ fn stores_have_tables_of_their_own() {
         catalog.piece_page(view.store, Ino(2), 0).unwrap(),
         Some(vec![5])
     );
-    catalog.destroy_store(view.store).unwrap();
-    let seq = catalog.destroy_store(photos.store).unwrap();
+    catalog.destroy_store(view.store, 1).unwrap();
+    let seq = catalog.destroy_store(photos.store, 1).unwrap();
     assert_eq!(catalog.commit_seq().unwrap(), seq);
     assert_eq!(catalog.retired_blocks().unwrap(), 3);
     assert_eq!(catalog.info().unwrap().retired_bytes_total, 3 * 4096);

@@ -5,7 +5,7 @@ use crate::error::{At, Result};
 use crate::output::{Align, Output, Table};
 use crate::units::show_time;
 use clap::{Subcommand, ValueHint};
-use larder::SnapshotRow;
+use larder::{Database, ErrorKind, SnapshotRow};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -102,15 +102,16 @@ pub(crate) fn snapshot(verb: &SnapshotVerb, out: &mut Output) -> Result<()> {
         SnapshotVerb::Destroy { db, name, dry_run } => {
             with_database(db, "snapshot destroy", |database| {
                 let cannot = || format!("cannot destroy snapshot '{name}'");
-                let rows = database.snapshots()?;
-                let found = rows.iter().find(|row| row.name.eq_ignore_ascii_case(name));
-                if let Some(row) = found.filter(|row| *dry_run && row.holds.is_empty()) {
-                    return out.line(&format!(
-                        "snapshot {} of commit {} would be destroyed",
-                        row.name, row.seq
-                    ));
+                match dry_run {
+                    true => {
+                        let row = destroyable(database, name).at(cannot)?;
+                        out.line(&format!(
+                            "snapshot {} of commit {} would be destroyed",
+                            row.name, row.seq
+                        ))
+                    }
+                    false => database.destroy_snapshot(name).at(cannot),
                 }
-                database.destroy_snapshot(name).at(cannot)
             })
         }
         SnapshotVerb::Hold { db, name, tag } => with_database(db, "snapshot hold", |database| {
@@ -125,6 +126,30 @@ pub(crate) fn snapshot(verb: &SnapshotVerb, out: &mut Output) -> Result<()> {
                     .at(|| format!("cannot release snapshot '{name}'"))
             })
         }
+    }
+}
+
+/// The snapshot of that name, if it can be destroyed now.
+fn destroyable(database: &Database, name: &str) -> larder::Result<SnapshotRow> {
+    let rows = database.snapshots()?;
+    let Some(row) = rows
+        .into_iter()
+        .find(|row| row.name.eq_ignore_ascii_case(name))
+    else {
+        return Err(larder::Error::new(
+            ErrorKind::NotFound,
+            "there is no such snapshot; 'larder snapshot list' shows those there are",
+        ));
+    };
+    match row.holds.is_empty() {
+        true => Ok(row),
+        false => Err(larder::Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "it is held by {}; release it first ('larder snapshot release')",
+                row.holds.join(", ")
+            ),
+        )),
     }
 }
 

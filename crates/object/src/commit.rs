@@ -292,7 +292,7 @@ impl Engine {
             || self.catalog.has_retired(horizon.kept)?
             || (is_prune_due && self.catalog.has_past(horizon.kept)?);
         if !is_worth_it {
-            self.note_pruned(horizon);
+            self.note_pruned(horizon.kept);
         }
         Ok(is_worth_it.then_some(horizon))
     }
@@ -492,8 +492,11 @@ impl Engine {
         // COMMIT-2: the extents above were flushed by flush_contents, or are patched by this commit.
         let outcome = self.commit_catalog(&set)?;
         self.publish(generation, &nodes, &set, &outcome);
-        if let Some(horizon) = horizon {
-            self.note_pruned(horizon);
+        if let (Some(wished), Some(kept)) = (horizon, outcome.reclaim_horizon) {
+            self.note_pruned(kept);
+            if kept < wished.kept {
+                self.look_at_held(); // Or the next commit would wish for the same.
+            }
         }
         if !set.orphans_added.is_empty() {
             // Set when they were made, too; a look at the catalog before this commit cleared it.

@@ -27,7 +27,7 @@ use crate::workspace::NO_MOVES;
 use crate::{ErrorKind, Result};
 use larder_space::format::Extent;
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
-use larder_space::{Placement, Purpose, Space, Target};
+use larder_space::{Placement, Purpose, Reservation, Space, Target};
 use std::sync::Arc;
 
 /// Bytes that are copied with one request.
@@ -315,21 +315,27 @@ impl Engine {
         Ok(taken.filter(|taken| count_fragments(taken.extents.iter().copied()) <= fragments_max))
     }
 
+    /// Free blocks by best fit, in as many extents as it takes; `None` when there are not so many.
     pub(crate) fn take_any(&self, blocks: u64) -> Result<Option<Taken<'_>>> {
         let reserved = self.lock_room().space.reserve(blocks, Purpose::Privileged);
-        let Ok(mut promise) = reserved else {
-            return Ok(None);
-        };
+        match reserved {
+            Ok(promise) => self.take_promised(promise, blocks).map(Some),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Turns `blocks` (at least 1) of a promise into places; the rest of it is given back.
+    pub(crate) fn take_promised(&self, mut promise: Reservation, blocks: u64) -> Result<Taken<'_>> {
         let _no_commit = self.commit_lock.lock(); // ROOM-2
         let extents = self.allocate_extents(&mut promise, blocks, Placement::Known);
         let mut room = self.lock_room();
         room.space.forfeit(promise);
         let extents = extents?;
         room.taken_count += 1;
-        Ok(Some(Taken {
+        Ok(Taken {
             engine: self,
             extents,
-        }))
+        })
     }
 
     /// Exactly these blocks, if they are free and not promised.
@@ -365,6 +371,26 @@ impl Taken<'_> {
     pub(crate) fn keep(mut self, room: &mut Room) -> Vec<Extent> {
         room.taken_count -= 1;
         std::mem::take(&mut self.extents)
+    }
+
+    /// Gives back all but the first `blocks` blocks.
+    pub(crate) fn cut(&mut self, blocks: u64) {
+        let mut room = self.engine.lock_room();
+        let (mut kept, mut rest, mut left) = (Vec::new(), Vec::new(), blocks);
+        for extent in std::mem::take(&mut self.extents) {
+            let count = left.min(extent.block_count);
+            if count > 0 {
+                kept.push(extent.slice(0, count));
+            }
+            if count < extent.block_count {
+                rest.push(extent.slice(count, extent.block_count - count));
+            }
+            left -= count;
+        }
+        // Without extents it counts for nothing (`Drop`).
+        room.taken_count -= u32::from(kept.is_empty());
+        give_back(&mut room.space, &rest);
+        self.extents = kept;
     }
 }
 

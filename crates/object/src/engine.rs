@@ -645,7 +645,7 @@ impl Engine {
         let _no_commit = self.commit_lock.lock();
         let _gate = self.close_gate();
         let _names = self.write_names();
-        let seq = self.catalog.destroy_store(store)?;
+        let seq = self.catalog.destroy_store(store, self.now_ns())?;
         self.cache.retain(|node| {
             if node.store == store {
                 let mut state = node.lock();

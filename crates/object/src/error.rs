@@ -164,7 +164,7 @@ impl From<CatalogError> for Error {
             CatalogError::Corrupt { .. } => ErrorKind::Corrupt,
             CatalogError::NoSpace => ErrorKind::NoSpace,
             CatalogError::Invalid { .. } => ErrorKind::InvalidInput,
-            CatalogError::CommitUnknown { .. } => ErrorKind::Stopped,
+            CatalogError::CommitUnknown { .. } | CatalogError::PastEnded => ErrorKind::Stopped,
             CatalogError::Sqlite { .. } => ErrorKind::Io,
         };
         Error::with_source(kind, "", error)

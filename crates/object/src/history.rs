@@ -95,10 +95,16 @@ impl Engine {
         Ok(self.keeps_history() && self.history_cut()? > lock(&self.history).pruned)
     }
 
-    /// History was pruned up to there.
-    pub(crate) fn note_pruned(&self, horizon: Horizon) {
+    /// History was pruned up to there. Not what was wished: who began to hold something in between lets go of it later,
+    /// and then there is a prune to be made.
+    pub(crate) fn note_pruned(&self, kept: CommitSeq) {
         let mut clock = lock(&self.history);
-        clock.pruned = clock.pruned.max(horizon.kept);
+        clock.pruned = clock.pruned.max(kept);
+    }
+
+    /// What is held has changed: the clock looks again.
+    pub(crate) fn look_at_held(&self) {
+        lock(&self.history).looked = None;
     }
 
     /// Lets as much of the oldest history go as gives `blocks` blocks (`TIME-2`); the next commits reclaim it.
@@ -141,11 +147,33 @@ impl Engine {
         }
     }
 
+    /// Has what plain SQL changed by itself become a commit. Takes the turn only where there is such a change.
+    pub(crate) fn sync_loose_changes(&self) -> Result<()> {
+        let is_wanted = self.keeps_history()
+            && !self.options.is_extension
+            && self.catalog.has_loose_changes()?;
+        if !is_wanted {
+            return Ok(());
+        }
+        let _edit = self.edit()?;
+        self.commit_loose_changes()
+    }
+
+    /// The same for who has the turn.
+    fn commit_loose_changes(&self) -> Result<()> {
+        self.commit_now()?; // It takes them in, if there is anything to commit.
+        let _one_at_a_time = self.commit_lock.lock();
+        if let Some(seq) = self.catalog.commit_loose_changes(self.now_ns())? {
+            self.known_seq.store(seq.0, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
     /// Gives the present, all that ended before, a name. One row.
     pub fn create_snapshot(&self, name: &str) -> Result<SnapshotRow> {
         self.require_history()?;
         let _edit = self.edit()?;
-        self.commit_now()?;
+        self.commit_loose_changes()?;
         Ok(self.catalog.create_snapshot(name, self.now_ns())?)
     }
 
@@ -158,7 +186,7 @@ impl Engine {
     pub fn destroy_snapshot(&self, name: &str) -> Result<()> {
         let _edit = self.edit()?;
         self.catalog.destroy_snapshot(name)?;
-        lock(&self.history).looked = None;
+        self.look_at_held();
         Ok(())
     }
 

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! * `PAST-1` Nothing can be changed through it. *Guard*: it never gets the turn, and its connections cannot write.
-//! * `PAST-2` What it reads is not reclaimed while it is open. *Guard*: its pin in the catalog (`HISTORY-3`).
+//! * `PAST-2` What it reads is not reclaimed while it is open. *Guard*: its pin in the catalog (`HISTORY-3`). Each read
+//!   of the catalog looks whether the pin is still there: the end of the host's session ends it, and then reads fail.
 //!
 //! # Why no read meets a home that was written over
 //! A home's row is durable before the home is written (`HOME-1`). A read asks for rows, then reads, and the
@@ -34,7 +35,11 @@ impl Past {
     pub fn end(&self) -> Result<()> {
         // The end of the host's session ends its pins too.
         match self.host.is_running() {
-            true => Ok(self.host.catalog.unpin_past(&self.pin)?),
+            true => {
+                self.host.catalog.unpin_past(&self.pin)?;
+                self.host.look_at_held();
+                Ok(())
+            }
             false => Ok(()),
         }
     }
@@ -49,6 +54,9 @@ impl Engine {
         host.require_present()?;
         // What ended before in this process is part of its past.
         host.sync_own()?;
+        if matches!(moment, Moment::At(_)) {
+            host.sync_loose_changes()?;
+        }
         let pin = host
             .catalog
             .pin_past(host.session.id, moment, host.now_ns())?;
@@ -160,6 +168,11 @@ impl Engine {
         target: &mut [u8],
     ) -> Result<()> {
         let homes = self.catalog.homes(&read.extent)?;
+        let known = self.segment_blocks();
+        let is_known = |copy: &Extent| known.get(&copy.segment) >= Some(&copy.end_block());
+        if !homes.iter().all(|(_, copy)| is_known(copy)) {
+            self.open_segments()?; // Copies lie where segments have grown since this view was opened.
+        }
         let count = read.extent.block_count;
         let mut at = 0;
         for (home, copy) in &homes {
@@ -223,7 +236,7 @@ impl Past {
             has_background: false,
             ..host.options.clone()
         };
-        let catalog = host.catalog.as_of(self.pin.seq)?;
+        let catalog = host.catalog.as_of(&self.pin)?;
         let mut engine = Engine::assemble(
             &host.path,
             &options,

@@ -242,8 +242,7 @@ impl Engine {
                 self.commit_now()?;
                 continue;
             }
-            let has_orphans = self.may_have_orphans.load(Ordering::SeqCst);
-            if waits_left > 0 && (has_orphans || self.lock_room().space.quarantined_blocks() > 0) {
+            if waits_left > 0 && self.is_room_pinned()? {
                 // Other sessions need a tick to let go of what was just deleted.
                 waits_left -= 1;
                 std::thread::sleep(PIN_WAIT);
@@ -256,6 +255,19 @@ impl Engine {
                 refused,
             ));
         }
+    }
+
+    /// Whether somebody who lets go would set space free: who has a file open, or a pin. History lets go of nothing so soon.
+    fn is_room_pinned(&self) -> Result<bool> {
+        if self.may_have_orphans.load(Ordering::SeqCst) {
+            return Ok(true);
+        }
+        if !self.keeps_history() {
+            return Ok(self.lock_room().space.quarantined_blocks() > 0);
+        }
+        let horizon = self.horizon()?;
+        let history = horizon.history.min(CommitSeq(i64::MAX as u64));
+        Ok(horizon.pinned < history && self.catalog.has_retired(history)?)
     }
 
     /// Whether a commit could set space free: something waits for reclaim, or the open group may

@@ -45,7 +45,7 @@ impl Engine {
     /// Makes the segments as short as `to_bytes` in all (default: as the content allows, with what is
     /// held back), and returns the space to the host. Other sessions go on but for the last moment.
     /// [`ErrorKind::InvalidInput`] when the content needs more; [`ErrorKind::Busy`] when others keep
-    /// writing or reading at the end. Cost: copies what lies there.
+    /// writing or reading at the end, or a snapshot holds something there. Cost: copies what lies there.
     pub fn shrink_segments(
         &self,
         to_bytes: Option<u64>,
@@ -72,15 +72,10 @@ impl Engine {
             report.moved_bytes = self.live_bytes_behind(&self.plan_cuts(after))?;
             return Ok(report);
         }
+        self.require_unheld(goal, to_bytes.is_some())?;
         let _shrinking = Shrinking::begin(self);
         loop {
-            // What is held back of the present length must stay free in each step; so it takes some.
-            let (used, spare) = {
-                let _edit = self.edit()?;
-                let space = &self.lock_room().space;
-                let used = space.allocated_blocks() + space.quarantined_blocks();
-                (used, space.reserved_blocks() + space.held_back_blocks())
-            };
+            let (used, spare) = self.used_and_spare()?;
             let cuts = self.plan_cuts(goal.max(used + spare));
             if cuts.is_empty() {
                 break;
@@ -89,6 +84,49 @@ impl Engine {
         }
         report.segment_bytes_after = self.total_blocks() * BLOCK_BYTES;
         Ok(report)
+    }
+
+    /// Blocks in use, and blocks that must stay free in each step: what is held back of the present length takes some.
+    fn used_and_spare(&self) -> Result<(u64, u64)> {
+        let _edit = self.edit()?;
+        let space = &self.lock_room().space;
+        let used = space.allocated_blocks() + space.quarantined_blocks();
+        Ok((used, space.reserved_blocks() + space.held_back_blocks()))
+    }
+
+    /// Refuses, before history is given up for it, what a snapshot or a reader of the past is in the way of: what is
+    /// retired after the commit that they hold stays where it is, and so does the place of what is moved.
+    fn require_unheld(&self, goal: u64, is_wanted: bool) -> Result<()> {
+        let Some(held) = self.catalog.history_horizon(self.now_ns())?.held else {
+            return Ok(());
+        };
+        let is_kept = |row: &ExtentRow| row.retired_seq.is_none_or(|seq| seq > held);
+        let mut kept = 0;
+        self.for_each_extent(|row| {
+            kept += u64::from(is_kept(row)) * row.extent.block_count;
+            Ok(())
+        })?;
+        let (_, spare) = self.used_and_spare()?;
+        let mut is_in_the_way = is_wanted && goal < kept;
+        self.for_each_behind(&self.plan_cuts(goal.max(kept + spare)), &mut |row| {
+            is_in_the_way |= is_kept(row);
+            Ok(())
+        })?;
+        if !is_in_the_way {
+            return Ok(());
+        }
+        let snapshots = self.catalog.snapshots()?;
+        let holder = match snapshots.iter().find(|snapshot| snapshot.seq == held) {
+            Some(snapshot) => format!("snapshot '{}'", snapshot.name),
+            None => "a reader of the past".into(),
+        };
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "{holder} keeps what lies at the end of the segments, or would when it is moved; end that first, or give \
+                 a larger size"
+            ),
+        ))
     }
 
     /// The length of all segments together that is asked for, blocks.

@@ -155,3 +155,28 @@ fn stats_tell_what_happens() {
     assert_eq!(text.lines().count(), 3);
     place.assert_closed("a.larder");
 }
+
+#[test]
+fn a_dry_run_destroys_no_snapshot() {
+    let place = Place::new();
+    place.ok(&["init", "a.larder", "--retention", "1h"]);
+    place.ok(&["snapshot", "create", "a.larder", "one"]);
+    let destroy = |name: &str, is_dry: bool| {
+        let verb = ["snapshot", "destroy", "a.larder", name, "--dry-run"];
+        verb[..4 + usize::from(is_dry)]
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+    };
+    place.ok(&["snapshot", "hold", "a.larder", "one", "audit"]);
+    place.fails(1, &destroy("one", true), "is held by audit");
+    place.fails(1, &destroy("other", true), "there is no such snapshot");
+    place.ok(&["snapshot", "release", "a.larder", "one", "audit"]);
+    let told = place.ok(&destroy("ONE", true));
+    assert!(told.contains("would be destroyed"), "{told}");
+    let left = place.json(&["snapshot", "list", "a.larder"]);
+    assert_eq!(left.as_array().unwrap().len(), 1);
+    place.ok(&destroy("one", false));
+    let left = place.json(&["snapshot", "list", "a.larder"]);
+    assert_eq!(left.as_array().unwrap().len(), 0);
+}
