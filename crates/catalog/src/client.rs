@@ -41,7 +41,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
 
 /// What a client is told to do with [`Catalog::enlist`].
-const ENLIST: &str = "INSERT INTO larder_client DEFAULT VALUES";
+const ENLIST: &str = "INSERT INTO main.larder_client DEFAULT VALUES";
 const TABLE: &CStr = c"larder_client";
 
 /// The connection of a client. Its owner keeps it open for as long as this is used.
@@ -80,6 +80,8 @@ pub trait ClientWatch: Send + Sync {
     fn begins(&self, statement: Option<ClientStatement<'_>>);
     /// A statement has ended.
     fn ended(&self);
+    /// The transaction is enlisted for.
+    fn enlisted(&self);
     /// Before the commit of a transaction that was enlisted for; an error refuses it, and rolls back.
     fn before_commit(&self) -> std::result::Result<(), String>;
     /// Before a savepoint of such a transaction.
@@ -279,6 +281,7 @@ impl Catalog {
     pub fn enlist(&self) -> Result<bool> {
         let side = self.client_side()?;
         let beside = lock(&side.beside);
+        self.require_unhidden(&beside)?;
         let done = beside
             // Not kept: a statement would keep the table connected (CLIENT-2).
             .prepare(ENLIST)
@@ -428,13 +431,16 @@ unsafe extern "C" fn refuse_cursor(
 }
 
 unsafe extern "C" fn update(
-    _table: *mut ffi::sqlite3_vtab,
+    table: *mut ffi::sqlite3_vtab,
     _count: c_int,
     _values: *mut *mut ffi::sqlite3_value,
     row: *mut ffi::sqlite3_int64,
 ) -> c_int {
-    // SAFETY: SQLite's place for the answer.
-    unsafe { *row = 1 };
+    // SAFETY: `connect` made the table; SQLite's place for the answer.
+    unsafe {
+        watch_of(table).enlisted();
+        *row = 1;
+    }
     ffi::SQLITE_OK
 }
 

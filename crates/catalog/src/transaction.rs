@@ -152,7 +152,9 @@ impl Catalog {
         debug_assert!(writer.stage != Stage::Client, "CLIENT-1");
         require_open(&writer.connection)?;
         if let Some(now_ns) = lock(&self.moment_ns).take()
-            && let Err(error) = note_moment(&writer.connection, now_ns)
+            && let Err(error) = self
+                .require_unhidden(&writer.connection)
+                .and_then(|()| note_moment(&writer.connection, now_ns))
         {
             end(&mut writer)?;
             return Err(error);

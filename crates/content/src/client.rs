@@ -29,7 +29,7 @@ use larder_object::{
     ClientHandle, ClientLocks, ClientStatement, ClientWatch, Engine, EngineOptions, Error,
     ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles,
 };
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,7 @@ pub fn attach_client(client: ClientHandle) -> Result<()> {
         state: Mutex::default(),
         depth: AtomicU32::new(0),
         is_heard: AtomicBool::new(false),
+        enlistings: AtomicU64::new(0),
     });
     Ok(client.register(Arc::clone(&made) as _, made)?)
 }
@@ -90,6 +91,8 @@ struct Client {
     depth: AtomicU32,
     /// The tracer has told of a statement since this was last looked at: it is still there.
     is_heard: AtomicBool,
+    /// How often SQLite has told that a transaction is enlisted for.
+    enlistings: AtomicU64,
 }
 
 #[derive(Default)]
@@ -212,12 +215,17 @@ impl Client {
         let _inside = self.enter();
         let engine = self.engine();
         let deadline = Instant::now() + LOCK_WAIT_MAX;
+        let before = self.enlistings.load(Ordering::SeqCst);
         loop {
             match engine.enlist_client() {
                 Err(error)
                     if waits && error.kind() == ErrorKind::Busy && Instant::now() < deadline =>
                 {
                     std::thread::sleep(LOCK_PAUSE);
+                }
+                Ok(()) if self.enlistings.load(Ordering::SeqCst) == before => {
+                    let why = "a table 'larder_client' stands in the way of the extension's; DROP TABLE larder_client";
+                    return Err(Error::new(ErrorKind::InvalidInput, why));
                 }
                 done => return done,
             }
@@ -307,6 +315,10 @@ impl ClientWatch for Client {
         if !self.is_inside() {
             self.end_if_over();
         }
+    }
+
+    fn enlisted(&self) {
+        self.enlistings.fetch_add(1, Ordering::SeqCst);
     }
 
     fn before_commit(&self) -> Told<()> {

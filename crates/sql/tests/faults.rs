@@ -1,0 +1,69 @@
+//! What clients do that is not orderly: temporary tables in the way, triggers that roll back, statements that are
+//! given up, tracers of their own, two connections in one thread. Nothing is lost, and nobody waits for ever.
+
+mod common;
+
+use common::{Place, told};
+use std::time::{Duration, Instant};
+
+/// SQLite looks among the temporary tables first.
+#[test]
+fn what_is_temporary_does_not_stand_for_the_catalog() {
+    let place = Place::new("temporary");
+    place.script(
+        "db.execute(\"SELECT write_content('/old', 'old')\").fetchall()\n\
+         for name in ['main', 'Main_Dirent', 'larder_meta', 'larder_client']:\n\
+         \x20   db.execute('CREATE TEMP TABLE %s AS SELECT 1 AS x' % name)\n\
+         \x20   refused(\"SELECT write_content('/new', 'x')\", 'temp', name, 'DROP')\n\
+         \x20   refused(\"SELECT content('/old')\", 'temp', name)\n\
+         \x20   db.execute('BEGIN')\n\
+         \x20   refused(\"SELECT write_content('/new', 'x')\", 'temp', name)\n\
+         \x20   db.execute('COMMIT')\n\
+         \x20   db.execute('DROP TABLE temp.' + name)\n\
+         db.execute('CREATE TEMP TABLE mine(x)')\n\
+         db.execute('CREATE TEMP VIEW larder_extent AS SELECT * FROM main.larder_extent')\n\
+         refused(\"SELECT write_content('/new', 'x')\", 'temp', 'larder_extent')\n\
+         db.execute('DROP VIEW temp.larder_extent')\n\
+         # In its place by the time that it is written.\n\
+         db.execute('BEGIN')\n\
+         db.execute(\"SELECT write_content('/new', 'x')\").fetchall()\n\
+         db.execute('CREATE TEMP TABLE other(x)')\n\
+         assert ask(\"SELECT CAST(content('/new') AS TEXT)\") == 'x'\n\
+         db.execute(\"SELECT write_content('/new2', 'x')\").fetchall()\n\
+         db.execute('ALTER TABLE temp.other RENAME TO main')\n\
+         db.execute(\"SELECT 1 FROM temp.sqlite_schema\").fetchall()\n\
+         db.execute(\"INSERT INTO mine SELECT 1\")\n\
+         refused(\"SELECT write_content('/new3', 'x')\", 'temp')\n\
+         db.execute('ROLLBACK')\n",
+    );
+    assert_eq!(
+        place.shell("SELECT path FROM files('/*') ORDER BY 1"),
+        "/old\n"
+    );
+    let shell = |sql: &str| {
+        let output = place.run(&common::variable("LARDER"), &["sql", "t.larder", sql]);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = shell(
+        "CREATE TEMP TABLE main_dirent AS SELECT * FROM main.main_dirent; SELECT write_content('/n', 'x')",
+    );
+    assert!(
+        said.contains("temp") && said.contains("main_dirent"),
+        "{said}"
+    );
+    place.check();
+}
+
+/// A table of that name would be written to, and nobody would be told of the commit.
+#[test]
+fn a_table_named_like_ours_does_not_take_its_place() {
+    let place = Place::new("impostor");
+    told(place.run(
+        "sqlite3",
+        &["t.larder/catalog.db", "CREATE TABLE larder_client(y)"],
+    ));
+    let said = place.refused("SELECT write_content('/f', 'x')");
+    assert!(said.contains("larder_client"), "{said}");
+    assert_eq!(place.larder(&["ls", "t.larder:/"]), "");
+    place.check();
+}
