@@ -207,6 +207,13 @@ impl ClientHandle {
         Ok(connection)
     }
 
+    /// Has the statement that begins fail, before it changes anything. One that only begins or ends a transaction or
+    /// a savepoint goes on.
+    pub fn interrupt(self) {
+        // SAFETY: an open connection. SQLite forgets it when the last running statement has ended.
+        unsafe { ffi::sqlite3_interrupt(self.0) }
+    }
+
     /// What the last failure was, precisely: a client need not have asked for extended codes.
     fn failure_code(self) -> c_int {
         // SAFETY: an open connection.

@@ -14,7 +14,8 @@
 //!
 //! # Invariants
 //! * `CLIENT-5` What could not be written is not committed: after such a failure every commit of that
-//!   transaction is refused.
+//!   transaction is refused. If SQLite has rolled it back by itself, the next statement that writes fails, lest it be
+//!   committed alone.
 //! * `CLIENT-6` A statement sees no file that it writes itself (as `CONTENT-8`); but of a SELECT outside of a
 //!   transaction each call of `write_content` is a commit.
 //!
@@ -105,6 +106,8 @@ struct State {
     waiting: Vec<Arc<StatementFiles>>,
     /// Why nothing more can be committed (`CLIENT-5`).
     failed: Option<String>,
+    /// Why there is no transaction any more, until the client has been told.
+    lost: Option<String>,
 }
 
 /// A call of ours is under way.
@@ -170,8 +173,11 @@ impl Client {
             let path = String::from_utf8_lossy(path);
             format!("write_content('{path}'): {why}")
         };
-        if let Some(failed) = &lock(&self.state).failed {
-            return Err(failed.clone());
+        {
+            let mut state = lock(&self.state);
+            if let Some(why) = state.lost.take().or_else(|| state.failed.clone()) {
+                return Err(why);
+            }
         }
         let locks = self.handle.locks();
         let is_alone = self.handle.is_autocommit();
@@ -252,6 +258,19 @@ impl Client {
         })
     }
 
+    /// Whether the statement that begins has to fail because it believes in a transaction that is lost (`CLIENT-5`).
+    fn tells_loss(&self, word: &[u8], is_read_only: bool) -> bool {
+        let mut state = lock(&self.state);
+        let knows = ["BEGIN", "COMMIT", "END", "ROLLBACK"]
+            .iter()
+            .any(|end| word.eq_ignore_ascii_case(end.as_bytes()));
+        // SQLite itself tells who wants to end it that there is none.
+        if knows {
+            state.lost = None;
+        }
+        !is_read_only && state.lost.take().is_some()
+    }
+
     fn forget_waiting(&self) {
         let mut state = lock(&self.state);
         state.is_new = true;
@@ -294,7 +313,16 @@ impl ClientWatch for Client {
         let word = first_word(statement.text);
         if !word.eq_ignore_ascii_case(b"ROLLBACK") {
             // A failure is told by the commit, or by whoever writes next (CLIENT-5).
-            let _remembered = self.write_waiting();
+            let was_open = !self.handle.is_autocommit();
+            let written = self.write_waiting();
+            if was_open && self.handle.is_autocommit() {
+                let rolled_back = "SQLite has rolled the transaction back; begin it again";
+                lock(&self.state).lost = written.err().or_else(|| Some(rolled_back.into()));
+            }
+        }
+        if self.tells_loss(word, statement.is_read_only) {
+            self.handle.interrupt();
+            return;
         }
         let engine = self.engine();
         let is_begin = word.eq_ignore_ascii_case(b"BEGIN");

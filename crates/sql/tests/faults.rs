@@ -67,3 +67,44 @@ fn a_table_named_like_ours_does_not_take_its_place() {
     assert_eq!(place.larder(&["ls", "t.larder:/"]), "");
     place.check();
 }
+
+const ROLLS_BACK: &str = "db.execute('CREATE TABLE n(x)')\n\
+     db.execute(\"CREATE TRIGGER no BEFORE INSERT ON main WHEN NEW.size = 3 BEGIN SELECT RAISE(ROLLBACK, 'not three'); END\")\n\
+     def lost(then):\n\
+     \x20   db.execute('BEGIN')\n\
+     \x20   db.execute('INSERT INTO n VALUES (1)')\n\
+     \x20   db.execute(\"SELECT write_content('/f', 'abc')\").fetchall()\n\
+     \x20   told = 0\n\
+     \x20   for sql in then:\n\
+     \x20       try: db.execute(sql).fetchall()\n\
+     \x20       except sqlite3.Error: told += 1; break\n\
+     \x20   assert told == 1, then\n\
+     \x20   if db.in_transaction: db.execute('ROLLBACK')\n\
+     \x20   assert ask('SELECT count(*) FROM n') == 0, then\n";
+
+/// SQLite rolls back by itself where a trigger says so: what follows is not committed alone.
+#[test]
+fn no_half_of_a_transaction_is_committed_when_sqlite_rolls_back() {
+    let place = Place::new("rolled-back");
+    place.script(&format!(
+        "{ROLLS_BACK}\
+         lost(['INSERT INTO n VALUES (2)', 'COMMIT'])\n\
+         lost(['SELECT count(*) FROM n', 'INSERT INTO n VALUES (2)', 'COMMIT'])\n\
+         lost(['SAVEPOINT s', 'INSERT INTO n VALUES (2)', 'RELEASE s', 'COMMIT'])\n\
+         lost(['CREATE TABLE other(x)', 'COMMIT'])\n\
+         lost(['COMMIT'])\n\
+         lost([\"SELECT write_content('/g', 'abcd')\", 'COMMIT'])\n\
+         # It was told; what comes then is another transaction.\n\
+         db.execute('INSERT INTO n VALUES (3)')\n\
+         db.execute('BEGIN')\n\
+         db.execute(\"SELECT write_content('/g', 'abcd')\").fetchall()\n\
+         db.execute('COMMIT')\n\
+         assert ask('SELECT count(*) FROM n') == 1\n"
+    ));
+    assert_eq!(
+        place.shell("SELECT path FROM files('/*')"),
+        "/g\n",
+        "CLIENT-5"
+    );
+    place.check();
+}
