@@ -263,6 +263,30 @@ impl Catalog {
         })
     }
 
+    /// Whether it is another program's connection.
+    pub fn is_clients(&self) -> bool {
+        self.client.is_some()
+    }
+
+    /// Runs `body`, which writes in the client's transaction: only there, since SQLite may have ended it by itself.
+    pub(crate) fn transact_for_client<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        let handle = self.client_side()?.handle;
+        // That it is open says nothing while it is committed.
+        if handle.locks() != ClientLocks::Write {
+            return Err(CatalogError::invalid(
+                "SQLite rolled the transaction back; begin it again",
+            ));
+        }
+        body().map_err(|error| match error {
+            // It has the write lock, so what SQLite says is that something of its own is locked.
+            CatalogError::Busy { .. } => CatalogError::invalid(
+                "SQLite keeps virtual tables (full-text search) locked while it commits, and a trigger writes one; \
+                 put BEGIN before write_content, and COMMIT behind it",
+            ),
+            error => error,
+        })
+    }
+
     fn client_side(&self) -> Result<&ClientSide> {
         let why = "this catalog is nobody else's connection";
         self.client

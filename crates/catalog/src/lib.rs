@@ -295,7 +295,7 @@ impl Catalog {
         self.require_unhidden(connection)?;
         match stage {
             // CLIENT-1: no savepoint either. Who fails refuses the client's commit.
-            Stage::Client => return body(connection, guards),
+            Stage::Client => return self.transact_for_client(|| body(connection, guards)),
             Stage::Reading | Stage::Writing => {
                 return transaction::as_step(connection, |step| body(step, guards));
             }

@@ -108,3 +108,53 @@ fn no_half_of_a_transaction_is_committed_when_sqlite_rolls_back() {
     );
     place.check();
 }
+
+/// While SQLite commits it keeps virtual tables locked.
+#[test]
+fn a_trigger_that_cannot_run_in_a_commit_is_told_at_once() {
+    let place = Place::new("fts");
+    place.script(
+        "db.execute('CREATE VIRTUAL TABLE t USING fts5(x)')\n\
+         db.execute(\"CREATE TRIGGER g AFTER INSERT ON main BEGIN INSERT INTO t VALUES ('n'); END\")\n\
+         signal.alarm(20)\n\
+         refused(\"SELECT write_content('/a', 'x')\", 'BEGIN')\n\
+         db.execute('BEGIN')\n\
+         db.execute(\"SELECT write_content('/b', 'x')\").fetchall()\n\
+         db.execute('COMMIT')\n\
+         assert ask('SELECT count(*) FROM t') == 1\n",
+    );
+    assert_eq!(place.shell("SELECT path FROM files('/*')"), "/b\n");
+    place.check();
+}
+
+/// A full catalog: SQLite may roll all of it back, and what is left must not be written statement by statement.
+#[test]
+fn a_full_catalog_refuses_the_transaction_as_a_whole() {
+    let place = Place::new("full-catalog");
+    place.script(
+        "signal.alarm(60)\n\
+         db.execute('CREATE TABLE n(x)')\n\
+         for free in range(0, 8):\n\
+         \x20   pages = ask('PRAGMA page_count') + free\n\
+         \x20   for begins in (True, False):\n\
+         \x20       db.execute('PRAGMA max_page_count = %d' % pages).fetchall()\n\
+         \x20       done = 0\n\
+         \x20       try:\n\
+         \x20           if begins: db.execute('BEGIN')\n\
+         \x20           if begins: db.execute('INSERT INTO n VALUES (1)')\n\
+         \x20           for k in range(40):\n\
+         \x20               db.execute('SELECT write_content(?1, ?2)', ('/f%d' % k, b'x' * 2000)).fetchall()\n\
+         \x20               if not begins: db.execute(\"SELECT write_content('/f%d', 'x')\" % k).fetchall()\n\
+         \x20           if begins: db.execute('INSERT INTO n VALUES (2)')\n\
+         \x20           if begins: db.execute('COMMIT')\n\
+         \x20           done = 1\n\
+         \x20       except sqlite3.Error as error:\n\
+         \x20           if begins: assert 'full' in str(error) or 'rolled' in str(error) or 'interrupted' in str(error), error\n\
+         \x20       if db.in_transaction: db.execute('ROLLBACK')\n\
+         \x20       db.execute('PRAGMA max_page_count = 1000000').fetchall()\n\
+         \x20       assert ask('SELECT open FROM larder_gate') == 0\n\
+         \x20       assert ask('SELECT count(*) FROM n') == 0 or done and begins\n\
+         \x20       db.execute('DELETE FROM n')\n",
+    );
+    place.check();
+}
