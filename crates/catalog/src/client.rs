@@ -31,7 +31,7 @@ use crate::functions::{self, FilesSlot, SqlFiles};
 use crate::guards::Guards;
 use crate::open::{CATALOG_FILE, STATEMENTS_MAX, application_id, identify_client};
 use crate::schema::SCHEMA_VERSION;
-use crate::transaction::Stage;
+use crate::transaction::{Stage, note_moment};
 use crate::{Catalog, CatalogOptions, Writer, files_table, lock};
 use rusqlite::{Connection, ffi};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
@@ -330,6 +330,23 @@ impl Catalog {
             }
             Err(error) => Err(error).at("the client's transaction"),
         }
+    }
+
+    /// Notes the moment of the client's transaction, if it has steps, before its commit (`larder_history`).
+    pub fn note_client_moment(&self) -> Result<()> {
+        let writer = lock(&self.writer);
+        match lock(&self.moment_ns).take() {
+            None => Ok(()),
+            Some(now_ns) => {
+                self.require_unhidden(&writer.connection)?;
+                self.transact_for_client(|| note_moment(&writer.connection, now_ns))
+            }
+        }
+    }
+
+    /// The client's transaction has ended.
+    pub fn forget_client_moment(&self) {
+        *lock(&self.moment_ns) = None;
     }
 
     /// Forgets what is compiled on the client's connection (`CLIENT-2`).

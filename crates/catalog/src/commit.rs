@@ -29,7 +29,7 @@ impl Catalog {
         let stores = self.stores_of(changes)?;
         let allocated = extents::coalesce(&changes.allocated);
         let (retired, dropped) = self.split_retired(&changes.retired);
-        let is_step = self.user.is_some();
+        let is_step = self.user.is_some() || self.is_clients();
         let outcome = self.write(|txn| {
             let seq = next_commit_seq(txn)?;
             let before = feed::look_before(txn, &stores, changes)?;

@@ -222,7 +222,7 @@ impl Catalog {
 
 /// The steps of a transaction have one moment, unless all were taken back. With triggers off or the gate closed:
 /// a transaction of its own in what its owner began.
-fn note_moment(connection: &Connection, now_ns: i64) -> Result<()> {
+pub(crate) fn note_moment(connection: &Connection, now_ns: i64) -> Result<()> {
     set_gate(connection, true)?;
     let mut seq = CommitSeq(find_meta(connection, "commit_seq")? as u64);
     if newest_until(connection)? > seq {

@@ -350,7 +350,10 @@ impl ClientWatch for Client {
     }
 
     fn before_commit(&self) -> Told<()> {
-        self.write_waiting()
+        self.write_waiting()?;
+        let _inside = self.enter();
+        let noted = self.engine().note_client_moment();
+        noted.map_err(|error| error.to_string())
     }
 
     fn before_savepoint(&self) -> Told<()> {

@@ -136,9 +136,15 @@ impl Engine {
         self.flush_written()
     }
 
+    /// Before the commit of the client's transaction: all that it has changed is of one moment.
+    pub fn note_client_moment(&self) -> Result<()> {
+        Ok(self.catalog.note_client_moment()?)
+    }
+
     /// The client's transaction has ended, if it had one. `is_reading`: another statement of it still reads.
     pub fn end_client(&self, is_reading: bool) {
         if let Some(private) = &self.private {
+            self.catalog.forget_client_moment();
             self.give_turn_back();
             private.end_change(!is_reading);
         }

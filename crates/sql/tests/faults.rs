@@ -158,3 +158,48 @@ fn a_full_catalog_refuses_the_transaction_as_a_whole() {
     );
     place.check();
 }
+
+/// History shows whole transactions of a client, and all of each.
+#[test]
+fn a_transaction_of_a_client_is_one_moment() {
+    let place = Place::new("moments");
+    place.larder(&["init", "past.larder", "--retention", "1h"]);
+    let script = "db.close()\n\
+         db = sqlite3.connect('past.larder/catalog.db', isolation_level=None, timeout=30)\n\
+         db.enable_load_extension(True)\n\
+         db.execute(\"select load_extension('./larder')\")\n\
+         moments = \"SELECT count(*) FROM larder_history WHERE what = 'commit'\"\n\
+         before = ask(moments)\n\
+         db.execute('BEGIN')\n\
+         for k in range(3):\n\
+         \x20   db.execute(\"SELECT write_content('/f%d', 'abc')\" % k).fetchall()\n\
+         db.execute('UPDATE main SET mode = 416 WHERE size = 3')\n\
+         db.execute('COMMIT')\n\
+         assert ask(moments) == before + 1, ask(moments)\n\
+         newest = \"SELECT max(until_seq) FROM larder_history\"\n\
+         assert ask(newest) == ask(newest + \" WHERE what = 'commit'\")\n\
+         db.execute('BEGIN')\n\
+         db.execute(\"SELECT write_content('/f1', 'abcd')\").fetchall()\n\
+         db.execute('UPDATE main SET mode = 384 WHERE size = 3')\n\
+         db.execute(\"SELECT write_content('/f2', 'abcd')\").fetchall()\n\
+         db.execute('UPDATE main SET mode = 384 WHERE size = 4')\n\
+         db.execute('ROLLBACK')\n\
+         db.execute('UPDATE main SET mode = 400 WHERE size = 3')\n\
+         assert ask(moments) == before + 1, ask(moments)\n\
+         db.execute(\"SELECT write_content('/alone', 'x')\").fetchall()\n\
+         assert ask(moments) == before + 2, ask(moments)\n\
+         assert ask(newest) == ask(newest + \" WHERE what = 'commit'\")\n\
+         print(ask('SELECT value FROM larder_meta WHERE key = \\'commit_seq\\''))\n";
+    let newest: u64 = place.script(script).trim().parse().unwrap();
+    let mut counts = Vec::new();
+    for seq in 0..=newest {
+        let listed = place.larder(&["ls", &format!("past.larder@{seq}:/")]);
+        let count = listed.lines().count();
+        if counts.last() != Some(&count) {
+            counts.push(count);
+        }
+    }
+    assert_eq!(counts, [0, 3, 4], "HISTORY-3: whole transactions");
+    let check = place.larder(&["check", "past.larder", "--read"]);
+    assert!(check.starts_with("clean"), "{check}");
+}
