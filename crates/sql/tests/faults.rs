@@ -193,7 +193,7 @@ fn a_transaction_of_a_client_is_one_moment() {
     let newest: u64 = place.script(script).trim().parse().unwrap();
     let mut counts = Vec::new();
     for seq in 0..=newest {
-        let listed = place.larder(&["ls", &format!("past.larder@{seq}:/")]);
+        let listed = place.larder(&["ls", &format!("past.larder@seq:{seq}:/")]);
         let count = listed.lines().count();
         if counts.last() != Some(&count) {
             counts.push(count);
