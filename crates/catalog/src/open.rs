@@ -236,18 +236,23 @@ pub(crate) fn connect_with(
         },
         _ => sort(&path.display().to_string(), error),
     })?;
-    // Not by `Connection::busy_timeout`, which needs SQLite 3.44: an extension's may be older.
+    set_busy_timeout(&connection, timeout)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    Ok(connection)
+}
+
+/// How long a connection waits for locks. Not by `Connection::busy_timeout`, which needs SQLite 3.44: an extension's
+/// may be older.
+pub(crate) fn set_busy_timeout(connection: &Connection, timeout: Duration) -> Result<()> {
     let timeout_ms = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
     // SAFETY: an open connection.
     match unsafe { ffi::sqlite3_busy_timeout(connection.handle(), timeout_ms) } {
-        ffi::SQLITE_OK => {}
+        ffi::SQLITE_OK => Ok(()),
         code => {
             let failed = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            return Err(failed).at("the busy timeout");
+            Err(failed).at("the busy timeout")
         }
     }
-    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    Ok(connection)
 }
 
 /// The settings that every connection needs (the file itself remembers only page size and WAL).

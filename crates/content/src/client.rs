@@ -302,6 +302,14 @@ impl Client {
     }
 }
 
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Before the session ends.
+        self.forget_waiting();
+        self.engine().end_client(false);
+    }
+}
+
 impl ClientWatch for Client {
     fn begins(&self, statement: Option<ClientStatement<'_>>) {
         self.is_heard.store(true, Ordering::SeqCst);
@@ -328,12 +336,17 @@ impl ClientWatch for Client {
         let is_begin = word.eq_ignore_ascii_case(b"BEGIN");
         let is_part = !self.handle.is_autocommit() || is_begin;
         let may_write = is_part && !statement.is_read_only || names_write(statement.text);
-        let waits = may_write && self.handle.locks() != ClientLocks::Write;
-        let ready = engine.pin_client().and_then(|()| match waits {
-            true => engine.take_client_turn(true).map(drop),
+        let locks = self.handle.locks();
+        let taken = match may_write && locks != ClientLocks::Write {
+            true => {
+                if locks == ClientLocks::None {
+                    engine.unpin_client();
+                }
+                engine.take_client_turn(true).map(drop)
+            }
             false => Ok(()),
-        });
-        if let Err(error) = ready {
+        };
+        if let Err(error) = taken.and(engine.pin_client()) {
             // Plain SQL goes on without; functions will meet it again, and tell.
             tracing::warn!("before a statement: {error}");
         }

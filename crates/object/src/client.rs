@@ -19,9 +19,13 @@
 use crate::engine::{Engine, lock};
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Catalog, CatalogOptions, ClientHandle};
-use std::sync::Arc;
+use larder_catalog::{Catalog, CatalogOptions, ChangeSet, ClientHandle};
+use larder_space::format::CommitSeq;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+/// A client's transaction first reclaims, when one part in this of the segments waits for it.
+const SHORT_DIVISOR: u64 = 8;
 
 impl Engine {
     /// An engine on the connection of a client, beside `host`, which is the session of this process.
@@ -45,6 +49,15 @@ impl Engine {
             .pin
             .get_or_insert_with(|| host.readers.take(&host.known_seq));
         Ok(())
+    }
+
+    /// Pins nothing any more: the client has read nothing yet.
+    pub fn unpin_client(&self) {
+        if let Some(private) = &self.private
+            && let Some(pin) = lock(&private.state).pin.take()
+        {
+            private.host.readers.give_back(pin);
+        }
     }
 
     /// Runs `work`, which reads. All of it sees one moment, that of the client's transaction if there is one.
@@ -91,6 +104,12 @@ impl Engine {
         };
         if is_taken {
             self.turn.end();
+        }
+        if is_taken
+            && waits
+            && let Err(error) = self.private()?.host.reclaim_if_short()
+        {
+            tracing::warn!("space is not given back: {error}");
         }
         Ok(is_taken)
     }
@@ -148,6 +167,58 @@ impl Engine {
             self.give_turn_back();
             private.end_change(!is_reading);
         }
+    }
+
+    // ---- space that only clients use -----------------------------------------------------------
+
+    /// Of the session beside clients: reclaims what waits for it, unless somebody else has the turn or SQLite's
+    /// lock, who then may do it. One commit, if there is anything.
+    pub(crate) fn reclaim_left(&self) -> Result<()> {
+        let is_any = self.catalog.has_retired(CommitSeq(i64::MAX as u64))?;
+        if !is_any || self.workspace.is_some() || !self.turn.try_begin(|| Ok(()))? {
+            return Ok(());
+        }
+        let done = self.reclaim_with_turn();
+        self.turn.end();
+        self.turn.release(|| true);
+        done
+    }
+
+    /// The same with the turn in a client's hand, when much waits.
+    fn reclaim_if_short(&self) -> Result<()> {
+        let ags = self.catalog.ags_changed_since(CommitSeq(0))?;
+        let retired: u64 = ags.iter().map(|row| row.retired_blocks).sum();
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let total: u64 = segments.iter().map(|segment| segment.block_count()).sum();
+        drop(segments);
+        match retired * SHORT_DIVISOR > total && self.workspace.is_none() {
+            true => self.reclaim_with_turn(),
+            false => Ok(()),
+        }
+    }
+
+    /// Nothing of it is in memory here: whoever allocates reads the free set anew.
+    fn reclaim_with_turn(&self) -> Result<()> {
+        self.notice_foreign()?;
+        lock(&self.group).has_others = true; // SESSION-4: others may have been born before this turn.
+        let horizon = self.horizon()?;
+        let is_worth_it = self.catalog.has_retired(horizon.kept)?
+            || (self.is_prune_due()? && self.catalog.has_past(horizon.kept)?);
+        if is_worth_it {
+            let set = ChangeSet {
+                reclaim_horizon: Some(horizon.kept),
+                now_ns: self.now_ns(),
+                ..ChangeSet::default()
+            };
+            let _one_at_a_time = self.commit_lock.lock();
+            if self.catalog.commit_if_free(&set)?.is_none() {
+                return Ok(());
+            }
+            // It is taken in like one of another session.
+            self.has_foreign_change.store(true, Ordering::SeqCst);
+        }
+        self.note_pruned(horizon);
+        self.notice_foreign()
     }
 
     /// Whether the client's transaction has the turn.

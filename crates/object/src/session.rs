@@ -27,7 +27,7 @@ use std::time::Duration;
 
 /// How often the background looks for foreign commits and due groups.
 const TICK: Duration = Duration::from_millis(20);
-/// The same in the process of a program that has loaded the extension: it only moves its pin, by a commit.
+/// The same in the process of a program that has loaded the extension: it only moves its pin and reclaims, by commits.
 const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
 
 /// This process's session.
@@ -188,6 +188,9 @@ impl Engine {
         self.notice_foreign()?;
         self.advance_pin()?;
         if self.options.is_extension {
+            if let Err(error) = self.reclaim_left() {
+                tracing::warn!("space is not given back: {error}");
+            }
             return Ok(()); // The rest is for those whose process it is.
         }
         self.commit_if_due()?;

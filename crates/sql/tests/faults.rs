@@ -203,3 +203,30 @@ fn a_transaction_of_a_client_is_one_moment() {
     let check = place.larder(&["check", "past.larder", "--read"]);
     assert!(check.starts_with("clean"), "{check}");
 }
+
+/// Nobody else is there to give space back.
+#[test]
+fn what_clients_alone_overwrite_becomes_free_again() {
+    let place = Place::new("reclaim");
+    place.larder(&["init", "small.larder", "--capacity", "64M"]);
+    let open = "db.close()\n\
+         db = sqlite3.connect('small.larder/catalog.db', isolation_level=None, timeout=30)\n\
+         db.enable_load_extension(True)\n\
+         db.execute(\"select load_extension('./larder')\")\n";
+    // Faster than the background looks, ...
+    place.script(&format!(
+        "{open}\
+         for k in range(20):\n\
+         \x20   db.execute('BEGIN')\n\
+         \x20   db.execute(\"SELECT write_content('/f', randomblob(10000000))\").fetchall()\n\
+         \x20   db.execute('COMMIT')\n"
+    ));
+    // ... outside of transactions, and in one process each.
+    for _ in 0..12 {
+        place.script(&format!(
+            "{open}db.execute(\"SELECT write_content('/f', randomblob(10000000))\").fetchall()\n"
+        ));
+    }
+    let check = place.larder(&["check", "small.larder", "--read"]);
+    assert!(check.starts_with("clean"), "{check}");
+}
