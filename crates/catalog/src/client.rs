@@ -73,13 +73,17 @@ pub struct ClientStatement<'a> {
     pub is_read_only: bool,
 }
 
+/// A statement of a client's that ends: while SQLite tells of it, it may still be running.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientEnd(*mut ffi::sqlite3_stmt);
+
 /// Who is told of what a client does. Nothing of it is called while another call of it runs, but for what the
 /// call itself makes SQLite do.
 pub trait ClientWatch: Send + Sync {
     /// A statement begins, before it takes any lock. Also each one that is nested in another.
     fn begins(&self, statement: Option<ClientStatement<'_>>);
-    /// A statement has ended.
-    fn ended(&self);
+    /// A statement has ended, or is about to give up what it has locked.
+    fn ended(&self, statement: ClientEnd);
     /// The transaction is enlisted for.
     fn enlisted(&self);
     /// Before the commit of a transaction that was enlisted for; an error refuses it, and rolls back.
@@ -162,6 +166,31 @@ impl ClientHandle {
             ffi::SQLITE_TXN_READ => ClientLocks::Snapshot,
             _ => ClientLocks::None,
         }
+    }
+
+    /// What its transaction has locked once `end` has ended: where every statement is a transaction of its own,
+    /// and no other one reads, nothing but what is still to be committed. O(compiled statements).
+    pub fn locks_after(self, end: ClientEnd) -> ClientLocks {
+        let locks = self.locks();
+        match locks == ClientLocks::Snapshot && self.is_autocommit() && !self.has_others(end) {
+            true => ClientLocks::None,
+            false => locks,
+        }
+    }
+
+    /// Whether another statement than this one is running.
+    fn has_others(self, end: ClientEnd) -> bool {
+        // SAFETY: an open connection; the statements are those that it has, none of which is finalized meanwhile.
+        unsafe {
+            let mut statement = ffi::sqlite3_next_stmt(self.0, std::ptr::null_mut());
+            while !statement.is_null() {
+                if statement != end.0 && ffi::sqlite3_stmt_busy(statement) != 0 {
+                    return true;
+                }
+                statement = ffi::sqlite3_next_stmt(self.0, statement);
+            }
+        }
+        false
     }
 
     /// Gives the connection the functions and the table `files`, which `files` answers, and has `watch` told
@@ -412,7 +441,7 @@ unsafe extern "C" fn trace(
     // SAFETY: `ClientHandle::register` gave it; no statement runs after its end.
     let watch = unsafe { &*(*watch.cast::<Watch>()).0 };
     if event == ffi::SQLITE_TRACE_PROFILE {
-        watch.ended();
+        watch.ended(ClientEnd(statement.cast()));
         return 0;
     }
     let statement: *mut ffi::sqlite3_stmt = statement.cast();

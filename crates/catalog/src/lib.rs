@@ -95,7 +95,7 @@ mod user_sql;
 mod workspace;
 
 pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange, XattrChange};
-pub use client::{ClientHandle, ClientLocks, ClientStatement, ClientWatch};
+pub use client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use codec::dirent_order;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use feed::{FeedBounds, FeedChange, FeedEvent};

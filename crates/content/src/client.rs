@@ -27,8 +27,8 @@ use crate::database::{Database, OpenOptions, Shared};
 use crate::sql_files::StatementFiles;
 use crate::turnstile::lock;
 use larder_object::{
-    ClientHandle, ClientLocks, ClientStatement, ClientWatch, Engine, EngineOptions, Error,
-    ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles,
+    ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch, Engine, EngineOptions,
+    Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles,
 };
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -119,7 +119,7 @@ impl Drop for Inside<'_> {
         let is_last = client.depth.fetch_sub(1, Ordering::SeqCst) == 1;
         // Nobody is going to tell that the statement has ended.
         if is_last && !client.is_heard.load(Ordering::SeqCst) {
-            client.end_if_over();
+            client.end_if_over(client.handle.locks());
         }
     }
 }
@@ -281,8 +281,7 @@ impl Client {
     }
 
     /// Gives back what is only held in a transaction, when there is none.
-    fn end_if_over(&self) {
-        let locks = self.handle.locks();
+    fn end_if_over(&self, locks: ClientLocks) {
         if self.handle.is_autocommit() && locks != ClientLocks::Write {
             lock(&self.state).failed = None;
             self.engine().end_client(locks == ClientLocks::Snapshot);
@@ -352,9 +351,9 @@ impl ClientWatch for Client {
         }
     }
 
-    fn ended(&self) {
+    fn ended(&self, statement: ClientEnd) {
         if !self.is_inside() {
-            self.end_if_over();
+            self.end_if_over(self.handle.locks_after(statement));
         }
     }
 

@@ -4,6 +4,8 @@
 mod common;
 
 use common::{Place, told};
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// SQLite looks among the temporary tables first.
@@ -229,4 +231,50 @@ fn what_clients_alone_overwrite_becomes_free_again() {
     }
     let check = place.larder(&["check", "small.larder", "--read"]);
     assert!(check.starts_with("clean"), "{check}");
+}
+
+/// A statement that is given up after a row pins nothing.
+#[test]
+fn a_statement_that_is_given_up_lets_go() {
+    let place = Place::new("given-up");
+    place.shell("SELECT write_content('/f' || value, 'x') FROM json_each('[1,2,3,4]')");
+    let mut child = place
+        .python(
+            "rows = db.execute(\"SELECT path FROM files('/*')\")\n\
+             rows.fetchone()\n\
+             rows.close()\n\
+             print('read', flush=True)\nsys.stdin.readline()\n",
+        )
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "read\n");
+    let begun = Instant::now();
+    // Pins are moved where another session lives.
+    let mut other = place.python("print('here', flush=True)\nsys.stdin.readline()\n");
+    let mut other = other
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let behind = "SELECT count(*) FROM larder_session WHERE pin_seq < \
+                  (SELECT value FROM larder_meta WHERE key = 'commit_seq') - 2 ORDER BY id LIMIT 1";
+    for number in 0..5 {
+        place.larder(&["mkdir", &format!("t.larder:/d{number}")]);
+    }
+    while told(place.run("sqlite3", &["t.larder/catalog.db", behind])) != "0\n" {
+        assert!(
+            begun.elapsed() < Duration::from_secs(15),
+            "CLIENT-4: the pin stays"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    for child in [&mut child, &mut other] {
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert!(child.wait().unwrap().success());
+    }
 }
