@@ -186,8 +186,11 @@ impl Client {
                 "a SELECT that reads tables writes files in a transaction only; put BEGIN IMMEDIATE before it and COMMIT behind it".into(),
             ));
         }
-        // CLIENT-3
-        match self.engine().take_client_turn(locks != ClientLocks::Write) {
+        // CLIENT-3: with the turn in hand until it is enlisted for.
+        let _inside = self.enter();
+        let engine = self.engine();
+        let had_turn = engine.has_client_turn();
+        match engine.take_client_turn(locks != ClientLocks::Write) {
             Ok(true) => {}
             Ok(false) => {
                 return Err(named(
@@ -196,24 +199,40 @@ impl Client {
             }
             Err(error) => return Err(named(error.to_string())),
         }
-        let files = self.read(|files| {
-            Arc::clone(files).write_content(path, bytes)?;
-            Ok(Arc::clone(files))
-        })?;
+        let taken = self.take_with_turn(path, bytes, is_alone && locks == ClientLocks::None);
+        if taken.is_err() && !had_turn {
+            // Not enlisted for: nobody would tell of the end.
+            engine.give_client_turn_back();
+        }
+        taken.map_err(|(is_named, why)| match is_named {
+            true => why,
+            false => named(why),
+        })
+    }
+
+    /// The same with the turn; an error, and whether it names the file. `is_alone`: it is a transaction of its own.
+    fn take_with_turn(
+        &self,
+        path: &[u8],
+        bytes: &[u8],
+        is_alone: bool,
+    ) -> std::result::Result<(), (bool, String)> {
+        let files = self
+            .read(|files| {
+                Arc::clone(files).write_content(path, bytes)?;
+                Ok(Arc::clone(files))
+            })
+            .map_err(|why| (true, why))?;
         {
             let mut state = lock(&self.state); // CLIENT-6
             if !state.waiting.iter().any(|one| Arc::ptr_eq(one, &files)) {
                 state.waiting.push(Arc::clone(&files));
             }
         }
-        self.enlist(is_alone && locks == ClientLocks::None)
-            .map_err(|error| {
-                files.forget_last();
-                match error.kind() {
-                    ErrorKind::InvalidInput => error.to_string(),
-                    _ => named(error.to_string()),
-                }
-            })
+        self.enlist(is_alone).map_err(|error| {
+            files.forget_last();
+            (error.kind() == ErrorKind::InvalidInput, error.to_string())
+        })
     }
 
     /// Takes part in the transaction. `waits`: in one of its own.

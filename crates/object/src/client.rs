@@ -155,6 +155,11 @@ impl Engine {
         self.flush_written()
     }
 
+    /// Gives the turn back that was taken for nothing, in a transaction that goes on.
+    pub fn give_client_turn_back(&self) {
+        self.give_turn_back();
+    }
+
     /// Before the commit of the client's transaction: all that it has changed is of one moment.
     pub fn note_client_moment(&self) -> Result<()> {
         Ok(self.catalog.note_client_moment()?)

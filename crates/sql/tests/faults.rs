@@ -278,3 +278,31 @@ fn a_statement_that_is_given_up_lets_go() {
         assert!(child.wait().unwrap().success());
     }
 }
+
+/// The turn is then taken by `write_content` itself.
+#[test]
+fn a_program_may_have_a_tracer_of_its_own() {
+    let place = Place::new("tracer");
+    place.script(
+        "db.set_trace_callback(lambda text: None)\n\
+         db.execute(\"SELECT write_content('/a', 'A')\").fetchall()\n\
+         assert ask(\"SELECT CAST(content('/a') AS TEXT)\") == 'A'\n\
+         db.execute('CREATE TABLE n(x)')\n\
+         db.execute(\"INSERT INTO n SELECT write_content('/b' || value, 'B') FROM json_each('[1,2]')\")\n\
+         db.execute('BEGIN IMMEDIATE')\n\
+         db.execute(\"SELECT write_content('/c', 'C')\").fetchall()\n\
+         db.execute(\"SELECT write_content('/d', 'D')\").fetchall()\n\
+         db.execute('COMMIT')\n\
+         db.execute('BEGIN IMMEDIATE')\n\
+         db.execute(\"SELECT write_content('/e', 'E')\").fetchall()\n\
+         db.execute('ROLLBACK')\n\
+         db.execute('BEGIN IMMEDIATE')\n\
+         refused(\"SELECT write_content('/no/such', 'E')\", 'no')\n\
+         db.execute('COMMIT')\n\
+         # Nobody is kept waiting.\n\
+         assert os.system(os.environ['LARDER'] + ' mkdir t.larder:/dir') == 0\n",
+    );
+    let said = place.shell("SELECT path FROM files('/*') ORDER BY 1");
+    assert_eq!(said, "/a\n/b1\n/b2\n/c\n/d\n/dir\n", "CLIENT-3");
+    place.check();
+}
