@@ -39,6 +39,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 /// What a client is told to do with [`Catalog::enlist`].
 const ENLIST: &str = "INSERT INTO main.larder_client DEFAULT VALUES";
@@ -359,6 +360,19 @@ impl Catalog {
             }
             Err(error) => Err(error).at("the client's transaction"),
         }
+    }
+
+    /// How long the client's connection waits for locks; nothing where the program has a handler of its own.
+    pub fn client_busy_timeout(&self) -> Result<Duration> {
+        let side = self.client_side()?;
+        let beside = lock(&side.beside);
+        let timeout_ms: i64 = beside
+            .prepare_cached("PRAGMA busy_timeout")
+            .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
+            .at("the busy timeout")?;
+        Ok(Duration::from_millis(
+            u64::try_from(timeout_ms).unwrap_or(0),
+        ))
     }
 
     /// Notes the moment of the client's transaction, if it has steps, before its commit (`larder_history`).

@@ -28,7 +28,7 @@ use crate::sql_files::StatementFiles;
 use crate::turnstile::lock;
 use larder_object::{
     ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch, Engine, EngineOptions,
-    Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles,
+    Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, require_other_thread,
 };
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -43,6 +43,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// All of this process must use one copy of SQLite: the client's. Cost: a session begins, two commits.
 pub fn attach_client(client: ClientHandle) -> Result<()> {
     let directory = client.find_directory()?;
+    require_other_thread(&directory)?;
     if !client.is_autocommit() {
         let why = "a transaction is open; COMMIT or ROLLBACK it, and load the extension then";
         return Err(Error::new(ErrorKind::Busy, why));
@@ -354,6 +355,7 @@ impl ClientWatch for Client {
         let is_begin = word.eq_ignore_ascii_case(b"BEGIN");
         let is_part = !self.handle.is_autocommit() || is_begin;
         let may_write = is_part && !statement.is_read_only || names_write(statement.text);
+        let _inside = self.enter();
         let locks = self.handle.locks();
         let taken = match may_write && locks != ClientLocks::Write {
             true => {

@@ -16,16 +16,52 @@
 //! * `CLIENT-4` What the client's snapshot can reach is pinned before it is taken, until its transaction ends
 //!   (`SESSION-2`).
 
-use crate::engine::{Engine, lock};
-use crate::turn::Turn;
+use crate::engine::{Engine, EngineOptions, lock};
+use crate::turn::{Turn, WAIT_MAX};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Catalog, CatalogOptions, ChangeSet, ClientHandle};
 use larder_space::format::CommitSeq;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+/// How long loading the extension waits for a turn.
+const LOAD_WAIT_MAX: Duration = Duration::from_secs(30);
+/// A statement waits for the turn as long as its connection waits for locks, but not less than so: who has no busy
+/// timeout meets commits of other sessions all the same.
+const TURN_WAIT_MIN: Duration = Duration::from_secs(5);
+
+/// The clients of this process that have the turn of a database, each with the thread that took it: that one does
+/// not give it back by waiting. A client is its engine's address.
+static HOLDERS: Mutex<Vec<(PathBuf, ThreadId, usize)>> = Mutex::new(Vec::new());
+
+/// [`ErrorKind::Busy`] if this thread has the turn by a client.
+pub fn require_other_thread(database: &Path) -> Result<()> {
+    let here = std::thread::current().id();
+    let is_here = |(of, thread, _): &(PathBuf, ThreadId, usize)| of == database && *thread == here;
+    match lock(&HOLDERS).iter().any(is_here) {
+        false => Ok(()),
+        true => Err(Error::new(
+            ErrorKind::Busy,
+            "another connection of this thread has the turn; COMMIT or ROLLBACK there",
+        )),
+    }
+}
 
 /// A client's transaction first reclaims, when one part in this of the segments waits for it.
 const SHORT_DIVISOR: u64 = 8;
+
+impl EngineOptions {
+    /// How long the session waits for a turn.
+    pub(crate) fn turn_wait_max(&self) -> Duration {
+        match self.is_extension {
+            true => LOAD_WAIT_MAX,
+            false => WAIT_MAX,
+        }
+    }
+}
 
 impl Engine {
     /// An engine on the connection of a client, beside `host`, which is the session of this process.
@@ -99,11 +135,17 @@ impl Engine {
             return Ok(true);
         }
         let is_taken = match waits {
-            true => self.turn.begin(|| Ok(())).map(|()| true)?,
+            true => {
+                require_other_thread(&self.path)?;
+                let wait_max = self.catalog.client_busy_timeout()?.max(TURN_WAIT_MIN);
+                self.turn.begin_within(wait_max, || Ok(())).map(|()| true)?
+            }
             false => self.turn.try_begin(|| Ok(()))?,
         };
         if is_taken {
             self.turn.end();
+            let thread = std::thread::current().id();
+            lock(&HOLDERS).push((self.path.clone(), thread, self.address()));
         }
         if is_taken
             && waits
@@ -155,9 +197,16 @@ impl Engine {
         self.flush_written()
     }
 
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Gives the turn back that was taken for nothing, in a transaction that goes on.
     pub fn give_client_turn_back(&self) {
         self.give_turn_back();
+        if !self.turn.is_held() {
+            lock(&HOLDERS).retain(|(.., client)| *client != self.address());
+        }
     }
 
     /// Before the commit of the client's transaction: all that it has changed is of one moment.
@@ -169,7 +218,7 @@ impl Engine {
     pub fn end_client(&self, is_reading: bool) {
         if let Some(private) = &self.private {
             self.catalog.forget_client_moment();
-            self.give_turn_back();
+            self.give_client_turn_back();
             private.end_change(!is_reading);
         }
     }

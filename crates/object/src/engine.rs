@@ -262,7 +262,7 @@ impl Engine {
             .clock
             .as_ref()
             .map_or_else(system_clock, |clock| clock());
-        let turn = Turn::open(path)?;
+        let turn = Turn::open(path)?.waiting(options.turn_wait_max());
         let (session, pin) = Session::begin(path, &turn, &catalog, label, now_ns)?;
         let engine = Arc::new(Engine::assemble(
             path,

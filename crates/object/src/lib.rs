@@ -75,6 +75,7 @@ mod workspace;
 mod write_path;
 mod writers;
 
+pub use client::require_other_thread;
 pub use defrag::CompactStep;
 pub use edit::CAPABILITY_XATTR;
 pub use engine::{Clock, Engine, EngineOptions, InitOptions};

@@ -30,6 +30,9 @@ const TICK: Duration = Duration::from_millis(20);
 /// The same in the process of a program that has loaded the extension: it only moves its pin and reclaims, by commits.
 const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
 
+/// How long who found the door to the sessions closed waits.
+const DOOR_PAUSE: Duration = Duration::from_millis(2);
+
 /// This process's session.
 pub(crate) struct Session {
     pub id: SessionId,
@@ -69,26 +72,38 @@ impl Session {
             crate::error::io_error(format!("cannot create {}", directory.display()), error)
         })?;
         let door = open_lock(&database.join("sessions.lock"))?;
-        // Between the row and its lock file a session looks dead: nobody may look then.
-        flock(&door, FlockOperation::LockExclusive).map_err(|error| {
-            crate::error::io_error("cannot lock sessions.lock".into(), error.into())
-        })?;
-        for row in catalog.sessions()? {
-            bury_if_dead(&directory, catalog, row.session)?;
+        loop {
+            // First: who waits for it keeps nobody else from being born.
+            turn.begin(|| Ok(()))?; // SESSION-4
+            // Between the row and its lock file a session looks dead: nobody may look then. An older larder waits for
+            // the turn with the door in hand.
+            let born = match flock(&door, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => Some(Session::be_born(&directory, catalog, label, now_ns)),
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => None,
+                Err(error) => Some(Err(crate::error::io_error(
+                    "cannot lock sessions.lock".into(),
+                    error.into(),
+                ))),
+            };
+            turn.end();
+            turn.release(|| true);
+            match born {
+                Some(born) => return born,
+                None => std::thread::sleep(DOOR_PAUSE),
+            }
         }
-        turn.begin(|| Ok(()))?; // SESSION-4
-        let born = Session::be_born(directory, catalog, label, now_ns);
-        turn.end();
-        turn.release(|| true);
-        born
     }
 
+    /// With the door and the turn in hand.
     fn be_born(
-        directory: PathBuf,
+        directory: &Path,
         catalog: &Catalog,
         label: &str,
         now_ns: i64,
     ) -> Result<(Session, CommitSeq)> {
+        for row in catalog.sessions()? {
+            bury_if_dead(directory, catalog, row.session)?;
+        }
         let (id, pin) = catalog.begin_session(std::process::id(), label, now_ns)?;
         let file = open_lock(&directory.join(lock_file(id)))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
@@ -99,7 +114,7 @@ impl Session {
         })?;
         let session = Session {
             id,
-            directory,
+            directory: directory.to_owned(),
             _lock: file,
             row_pin: AtomicU64::new(pin.0),
         };
@@ -539,11 +554,14 @@ mod tests {
         };
         let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &init).unwrap();
         let turn = Turn::open(dir.path()).unwrap();
-        let (living, _) = Session::begin(dir.path(), &turn, &catalog, "living", 1).unwrap();
-        let (dead, _) = Session::begin(dir.path(), &turn, &catalog, "dead", 2).unwrap();
+        let begin = |label: &str, now_ns| {
+            Session::begin(dir.path(), &turn, &catalog, label, now_ns).unwrap()
+        };
+        let (living, _) = begin("living", 1);
+        let (dead, _) = begin("dead", 2);
         let dead_id = dead.id;
         drop(dead); // As a kill does: the lock is gone, the row and the file are not.
-        let (newborn, _) = Session::begin(dir.path(), &turn, &catalog, "newborn", 3).unwrap();
+        let (newborn, _) = begin("newborn", 3);
         let ids: Vec<SessionId> = catalog
             .sessions()
             .unwrap()

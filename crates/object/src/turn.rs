@@ -28,7 +28,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a session waits for another session's group before it gives up.
-const WAIT_MAX: Duration = Duration::from_secs(300);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// How long who waits sleeps between two looks, at most: in the queue, and at its head, where every sleep
 /// beyond the end of the turn is lost to all, ...
@@ -45,6 +45,8 @@ pub(crate) struct Turn {
     changed: Condvar,
     /// Has another engine of this process give the turn back at once.
     nudge: Option<Nudge>,
+    /// How long it waits for other sessions.
+    wait_max: Duration,
 }
 
 /// See [`Turn::open_beside`].
@@ -81,7 +83,13 @@ impl Turn {
             state: Mutex::default(),
             changed: Condvar::new(),
             nudge: None,
+            wait_max: WAIT_MAX,
         })
+    }
+
+    /// The same, waiting for other sessions no longer than so.
+    pub fn waiting(self, wait_max: Duration) -> Turn {
+        Turn { wait_max, ..self }
     }
 
     /// The same beside an engine of this process that may have the turn: `nudge` has that one commit and
@@ -111,6 +119,15 @@ impl Turn {
     /// Joins the users of the turn, taking it first if need be. `refresh` runs each time the turn
     /// has just been taken, before anybody uses it: another session may have committed meanwhile.
     pub fn begin(&self, refresh: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.begin_within(self.wait_max, refresh)
+    }
+
+    /// The same, waiting for other sessions no longer than so.
+    pub fn begin_within(
+        &self,
+        wait_max: Duration,
+        refresh: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let mut state = self.state();
         loop {
             if state.is_abandoned {
@@ -128,7 +145,7 @@ impl Turn {
         state.is_acquiring = true;
         drop(state);
         let acquiring = Acquiring { turn: self };
-        self.acquire()?;
+        self.acquire(wait_max)?;
         acquiring.finish(refresh)
     }
 
@@ -265,8 +282,8 @@ impl Turn {
         is_unheld
     }
 
-    fn acquire(&self) -> Result<()> {
-        let deadline = Instant::now() + WAIT_MAX;
+    fn acquire(&self, wait_max: Duration) -> Result<()> {
+        let deadline = Instant::now() + wait_max;
         self.nudge()?;
         self.lock_until(&self.queue, deadline, QUEUE_PAUSE_MAX)?;
         let outcome = self
@@ -301,10 +318,11 @@ impl Turn {
                 }
             }
             if Instant::now() > deadline {
-                return Err(Error::new(
-                    ErrorKind::Busy,
-                    "another session has kept the turn for 300 s; end it (larder_session lists sessions) or try again",
-                ));
+                let why = format!(
+                    "another session has kept the turn for {} s; end it (larder_session lists sessions) or try again",
+                    started.elapsed().as_secs()
+                );
+                return Err(Error::new(ErrorKind::Busy, why));
             }
             std::thread::sleep(pause);
             let is_short = started.elapsed() < SHORT_TURN;

@@ -306,3 +306,44 @@ fn a_program_may_have_a_tracer_of_its_own() {
     assert_eq!(said, "/a\n/b1\n/b2\n/c\n/d\n/dir\n", "CLIENT-3");
     place.check();
 }
+
+/// Plain SQLite says that the database is locked; so it is here, and soon.
+#[test]
+fn two_connections_in_one_thread_do_not_wait_for_each_other() {
+    let place = Place::new("two");
+    place.script(
+        "def connect(timeout, loads=True):\n\
+         \x20   made = sqlite3.connect('t.larder/catalog.db', isolation_level=None, timeout=timeout)\n\
+         \x20   made.enable_load_extension(True)\n\
+         \x20   if loads: made.execute(\"select load_extension('./larder')\")\n\
+         \x20   return made\n\
+         other = connect(1)\n\
+         db.execute('BEGIN IMMEDIATE')\n\
+         db.execute(\"SELECT write_content('/a', 'A')\").fetchall()\n\
+         begun = time.time()\n\
+         try: other.execute('BEGIN IMMEDIATE')\n\
+         except sqlite3.OperationalError as error: assert 'locked' in str(error), error\n\
+         else: raise AssertionError('locked')\n\
+         assert time.time() - begun < 3, time.time() - begun\n\
+         begun = time.time()\n\
+         try: other.execute(\"SELECT write_content('/b', 'B')\").fetchall()\n\
+         except sqlite3.OperationalError as error: pass\n\
+         else: raise AssertionError('locked')\n\
+         assert time.time() - begun < 3, time.time() - begun\n\
+         third = connect(1, False)\n\
+         begun = time.time()\n\
+         try: third.execute(\"select load_extension('./larder')\")\n\
+         except sqlite3.OperationalError as error: assert 'turn' in str(error), error\n\
+         else: raise AssertionError('no turn')\n\
+         assert time.time() - begun < 3, time.time() - begun\n\
+         db.execute('COMMIT')\n\
+         third.execute(\"select load_extension('./larder')\")\n\
+         third.execute(\"SELECT write_content('/c', 'C')\").fetchall()\n\
+         other.execute('BEGIN IMMEDIATE')\n\
+         other.execute(\"SELECT write_content('/b', 'B')\").fetchall()\n\
+         other.execute('COMMIT')\n",
+    );
+    let said = place.shell("SELECT path FROM files('/*') ORDER BY 1");
+    assert_eq!(said, "/a\n/b\n/c\n", "CLIENT-3");
+    place.check();
+}
