@@ -109,6 +109,8 @@ struct State {
     failed: Option<String>,
     /// Why there is no transaction any more, until the client has been told.
     lost: Option<String>,
+    /// SQLite would not tell of the end of the transaction.
+    is_adrift: bool,
 }
 
 /// A call of ours is under way.
@@ -308,6 +310,18 @@ impl Client {
         }
     }
 
+    /// Takes part anew in a transaction that SQLite has said to be over, and is not.
+    fn catch_adrift(&self) {
+        let is_adrift = std::mem::take(&mut lock(&self.state).is_adrift);
+        if is_adrift
+            && !self.handle.is_autocommit()
+            && let Err(error) = self.enlist(false)
+        {
+            tracing::warn!("a transaction goes on that is not taken part in: {error}");
+            lock(&self.state).is_adrift = true;
+        }
+    }
+
     /// A commit that failed has stopped the engine of the view: the next transaction has a new one.
     fn renew_view(&self) {
         if !self.handle.is_autocommit() || self.engine().is_running() {
@@ -336,6 +350,7 @@ impl ClientWatch for Client {
             return;
         };
         self.renew_view();
+        self.catch_adrift();
         lock(&self.state).is_new = true;
         let word = first_word(statement.text);
         if !word.eq_ignore_ascii_case(b"ROLLBACK") {
@@ -403,6 +418,11 @@ impl ClientWatch for Client {
     }
 
     fn after_end(&self) {
+        if self.handle.locks() == ClientLocks::Write {
+            // SQLite was about to close the connection, and could not: the transaction goes on.
+            lock(&self.state).is_adrift = true;
+            return;
+        }
         self.forget_waiting();
         lock(&self.state).failed = None;
         let is_reading = self.handle.locks() == ClientLocks::Snapshot;

@@ -347,3 +347,69 @@ fn two_connections_in_one_thread_do_not_wait_for_each_other() {
     assert_eq!(said, "/a\n/b\n/c\n", "CLIENT-3");
     place.check();
 }
+
+/// Calls SQLite as C programs do.
+const C: &str = "import ctypes\n\
+     db.close()\n\
+     s = ctypes.CDLL('libsqlite3.so.0')\n\
+     c = ctypes.c_void_p()\n\
+     def text(): return ctypes.string_at(errmsg(c)).decode()\n\
+     errmsg = s.sqlite3_errmsg\n\
+     errmsg.restype = ctypes.c_void_p\n\
+     def run(sql):\n\
+     \x20   return s.sqlite3_exec(c, sql.encode(), None, None, None)\n\
+     def prepare(sql):\n\
+     \x20   made = ctypes.c_void_p()\n\
+     \x20   assert s.sqlite3_prepare_v2(c, sql.encode(), -1, ctypes.byref(made), None) == 0, text()\n\
+     \x20   return made\n\
+     def open():\n\
+     \x20   assert s.sqlite3_open(b't.larder/catalog.db', ctypes.byref(c)) == 0\n\
+     \x20   s.sqlite3_busy_timeout(c, 30000)\n\
+     \x20   s.sqlite3_enable_load_extension(c, 1)\n\
+     \x20   assert s.sqlite3_load_extension(c, b'./larder', None, None) == 0, text()\n\
+     open()\n";
+
+/// SQLite ends the part of virtual tables in a transaction, and then finds that it cannot close.
+#[test]
+fn a_close_that_is_refused_ends_no_transaction() {
+    let place = Place::new("close");
+    place.script(&format!(
+        "{C}\
+         assert run('CREATE TABLE n(x)') == 0\n\
+         assert run('BEGIN') == 0\n\
+         assert run(\"SELECT write_content('/a', randomblob(300000))\") == 0, text()\n\
+         assert run('INSERT INTO n VALUES (1)') == 0\n\
+         assert run(\"SELECT write_content('/b', 'B')\") == 0, text()\n\
+         left = prepare('SELECT 1')\n\
+         assert s.sqlite3_close(c) == 5\n\
+         # Nobody else has the turn.\n\
+         import fcntl\n\
+         turn = os.open('t.larder/turn.lock', os.O_RDWR)\n\
+         try: fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)\n\
+         except BlockingIOError: pass\n\
+         else: raise AssertionError('CLIENT-3: the turn is free')\n\
+         os.close(turn)\n\
+         s.sqlite3_finalize(left)\n\
+         assert run('INSERT INTO n VALUES (2)') == 0, text()\n\
+         assert run(\"SELECT write_content('/c', 'C')\") == 0, text()\n\
+         assert run('COMMIT') == 0, text()\n\
+         assert s.sqlite3_close(c) == 0\n\
+         # What has failed stays so.\n\
+         open()\n\
+         assert run(\"CREATE TRIGGER no BEFORE INSERT ON main WHEN NEW.size = 3 BEGIN SELECT RAISE(ABORT, 'not three'); END\") == 0\n\
+         assert run('BEGIN') == 0\n\
+         assert run('INSERT INTO n VALUES (3)') == 0\n\
+         assert run(\"SELECT write_content('/f', 'abc')\") == 0, text()\n\
+         assert run('INSERT INTO n VALUES (4)') == 0\n\
+         left = prepare('SELECT 1')\n\
+         assert s.sqlite3_close(c) == 5\n\
+         s.sqlite3_finalize(left)\n\
+         assert run('COMMIT') != 0, 'CLIENT-5'\n\
+         run('ROLLBACK')\n\
+         assert s.sqlite3_close(c) == 0\n"
+    ));
+    let said =
+        place.shell("SELECT group_concat(x) FROM n; SELECT path FROM files('/*') ORDER BY 1");
+    assert_eq!(said, "1,2\n/a\n/b\n/c\n", "CLIENT-5");
+    place.check();
+}
