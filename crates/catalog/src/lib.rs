@@ -55,6 +55,7 @@
 //! # Cost
 //! A commit: about 10 µs per new file, plus one sync. A lookup: 2–4 µs. See `examples/commit_cost.rs`.
 
+mod alone;
 mod as_of;
 mod cascades;
 mod changes;

@@ -3,7 +3,7 @@
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::guards::Guards;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
-use crate::{Catalog, Writer, codec, feed, log_vfs, meta, stores};
+use crate::{Catalog, Writer, alone, codec, log_vfs, meta, stores};
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
@@ -83,8 +83,8 @@ impl Catalog {
     }
 
     /// Opens `dir/catalog.db`, upgrading its schema when it is older. Errors tell apart: no such
-    /// database ([`CatalogError::NotFound`]), not a database, a newer format, read-only, and locked
-    /// ([`CatalogError::Busy`], after [`BUSY_TIMEOUT`]).
+    /// database ([`CatalogError::NotFound`]), not a database, a newer format, an older one that others have open
+    /// ([`CatalogError::InUse`]), read-only, and locked ([`CatalogError::Busy`], after [`BUSY_TIMEOUT`]).
     pub fn open(dir: &Path, options: &CatalogOptions) -> Result<Catalog> {
         open_within(dir, options, BUSY_TIMEOUT, Purpose::Engine)
     }
@@ -161,7 +161,7 @@ pub(crate) fn open_within(
         );
     }
     if !options.is_extension {
-        schema::upgrade(&connection, STEPS, feed::watch_stores_anew)?;
+        alone::upgrade(&connection, dir)?;
     }
     configure(&connection)?;
     if purpose == Purpose::Past {
