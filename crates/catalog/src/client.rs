@@ -198,13 +198,17 @@ impl ClientHandle {
     /// of its statements and transactions.
     pub fn register(self, files: Arc<dyn SqlFiles>, watch: Arc<dyn ClientWatch>) -> Result<()> {
         let connection = self.wrap()?;
+        // One that was registered before goes with the table, and must not be told of anything then.
+        // SAFETY: an open connection.
+        let code = unsafe { ffi::sqlite3_trace_v2(self.0, 0, None, std::ptr::null_mut()) };
+        require(code, "the tracer")?;
         let slot = FilesSlot::default();
         // Until the connection closes: then SQLite drops the functions.
         std::mem::forget(slot.lend(Some(files)));
         functions::register(&connection, &slot)
             .and_then(|()| files_table::register(&connection, &slot))
             .at("the functions about files")?;
-        let watch: *mut c_void = Box::into_raw(Box::new(Watch(watch))).cast();
+        let watch: *mut c_void = Box::into_raw(Box::new(Watch::new(watch))).cast();
         // SAFETY: `watch` is a `Watch` that `destroy_watch` alone drops: when the connection closes, after
         // its last statement, or when registering fails, which SQLite calls it for too.
         let code = unsafe {
@@ -405,7 +409,39 @@ impl Catalog {
 
 // ---- what SQLite calls ----------------------------------------------------------------------
 
-struct Watch(Arc<dyn ClientWatch>);
+struct Watch {
+    watch: Arc<dyn ClientWatch>,
+    /// A child of `fork` has the connection too, but neither the threads nor the session: there nothing is done.
+    process: u32,
+}
+
+impl Watch {
+    fn new(watch: Arc<dyn ClientWatch>) -> Watch {
+        Watch {
+            watch,
+            process: std::process::id(),
+        }
+    }
+
+    /// Tells it; the answer in a child of the process, and after a panic, is `otherwise`.
+    fn tell<T>(&self, otherwise: T, tell: impl FnOnce(&dyn ClientWatch) -> T) -> T {
+        if std::process::id() != self.process {
+            return otherwise;
+        }
+        let telling = std::panic::AssertUnwindSafe(|| tell(&*self.watch));
+        std::panic::catch_unwind(telling).unwrap_or_else(|_| {
+            tracing::error!(
+                "the extension panicked, which is a defect; close the connection, and report it"
+            );
+            otherwise
+        })
+    }
+}
+
+/// Why a commit is refused that nobody here knows of.
+fn unknown() -> std::result::Result<(), String> {
+    Err("the extension panicked, or this process is a child of the one that loaded it; open another connection".into())
+}
 
 /// The table, as SQLite knows it.
 #[repr(C)]
@@ -436,14 +472,18 @@ static MODULE: ffi::sqlite3_module = ffi::sqlite3_module {
 
 /// # Safety
 /// `table` is what [`connect`] made, and is not disconnected.
-unsafe fn watch_of<'t>(table: *mut ffi::sqlite3_vtab) -> &'t dyn ClientWatch {
+unsafe fn watch_of<'t>(table: *mut ffi::sqlite3_vtab) -> &'t Watch {
     // SAFETY: the table begins with SQLite's part; the watch outlives it (`ClientHandle::register`).
-    unsafe { &*(*(*table.cast::<Table>()).watch).0 }
+    unsafe { &*(*table.cast::<Table>()).watch }
 }
 
 unsafe extern "C" fn destroy_watch(watch: *mut c_void) {
     // SAFETY: made by `ClientHandle::register`, and SQLite calls this once.
-    drop(unsafe { Box::from_raw(watch.cast::<Watch>()) });
+    let watch = unsafe { Box::from_raw(watch.cast::<Watch>()) };
+    if std::process::id() != watch.process {
+        // The session is the parent's: it must not end here, nor its locks be given back.
+        std::mem::forget(watch);
+    }
 }
 
 unsafe extern "C" fn trace(
@@ -453,9 +493,9 @@ unsafe extern "C" fn trace(
     told: *mut c_void,
 ) -> c_int {
     // SAFETY: `ClientHandle::register` gave it; no statement runs after its end.
-    let watch = unsafe { &*(*watch.cast::<Watch>()).0 };
+    let watch = unsafe { &*watch.cast::<Watch>() };
     if event == ffi::SQLITE_TRACE_PROFILE {
-        watch.ended(ClientEnd(statement.cast()));
+        watch.tell((), |watch| watch.ended(ClientEnd(statement.cast())));
         return 0;
     }
     let statement: *mut ffi::sqlite3_stmt = statement.cast();
@@ -466,11 +506,12 @@ unsafe extern "C" fn trace(
     };
     // It tells the text of the statement itself, but a comment of a trigger or a nested statement.
     let is_outermost = !sql.is_null() && sql == told.cast::<c_char>().cast_const();
-    watch.begins(is_outermost.then(|| ClientStatement {
+    let outermost = is_outermost.then(|| ClientStatement {
         // SAFETY: a C string that lives as long as the statement.
         text: unsafe { CStr::from_ptr(sql) }.to_bytes(),
         is_read_only,
-    }));
+    });
+    watch.tell((), |watch| watch.begins(outermost));
     0
 }
 
@@ -499,7 +540,8 @@ unsafe extern "C" fn connect(
 unsafe extern "C" fn disconnect(table: *mut ffi::sqlite3_vtab) -> c_int {
     // SAFETY: `connect` made it, and SQLite disconnects it once.
     unsafe {
-        watch_of(table).disconnect();
+        // In a child too: what is compiled keeps the connection from closing.
+        watch_of(table).watch.disconnect();
         drop(Box::from_raw(table.cast::<Table>()));
     }
     ffi::SQLITE_OK
@@ -529,7 +571,7 @@ unsafe extern "C" fn update(
 ) -> c_int {
     // SAFETY: `connect` made the table; SQLite's place for the answer.
     unsafe {
-        watch_of(table).enlisted();
+        watch_of(table).tell((), |watch| watch.enlisted());
         *row = 1;
     }
     ffi::SQLITE_OK
@@ -542,7 +584,7 @@ unsafe extern "C" fn begin(_table: *mut ffi::sqlite3_vtab) -> c_int {
 unsafe extern "C" fn before_commit(table: *mut ffi::sqlite3_vtab) -> c_int {
     // SAFETY: `connect` made it.
     unsafe {
-        match watch_of(table).before_commit() {
+        match watch_of(table).tell(unknown(), |watch| watch.before_commit()) {
             Ok(()) => ffi::SQLITE_OK,
             Err(why) => refuse(table, why),
         }
@@ -551,14 +593,14 @@ unsafe extern "C" fn before_commit(table: *mut ffi::sqlite3_vtab) -> c_int {
 
 unsafe extern "C" fn after_end(table: *mut ffi::sqlite3_vtab) -> c_int {
     // SAFETY: `connect` made it.
-    unsafe { watch_of(table) }.after_end();
+    unsafe { watch_of(table) }.tell((), |watch| watch.after_end());
     ffi::SQLITE_OK
 }
 
 unsafe extern "C" fn before_savepoint(table: *mut ffi::sqlite3_vtab, _number: c_int) -> c_int {
     // SAFETY: `connect` made it.
     unsafe {
-        match watch_of(table).before_savepoint() {
+        match watch_of(table).tell(unknown(), |watch| watch.before_savepoint()) {
             Ok(()) => ffi::SQLITE_OK,
             Err(why) => refuse(table, why),
         }
@@ -571,7 +613,7 @@ unsafe extern "C" fn release(_table: *mut ffi::sqlite3_vtab, _number: c_int) -> 
 
 unsafe extern "C" fn went_back(table: *mut ffi::sqlite3_vtab, _number: c_int) -> c_int {
     // SAFETY: `connect` made it.
-    unsafe { watch_of(table) }.went_back();
+    unsafe { watch_of(table) }.tell((), |watch| watch.went_back());
     ffi::SQLITE_OK
 }
 

@@ -65,6 +65,7 @@ pub fn attach_client(client: ClientHandle) -> Result<()> {
         depth: AtomicU32::new(0),
         is_heard: AtomicBool::new(false),
         enlistings: AtomicU64::new(0),
+        process: std::process::id(),
     });
     Ok(client.register(Arc::clone(&made) as _, made)?)
 }
@@ -95,6 +96,8 @@ struct Client {
     is_heard: AtomicBool,
     /// How often SQLite has told that a transaction is enlisted for.
     enlistings: AtomicU64,
+    /// The process that has the session: a child of it, by `fork`, has none.
+    process: u32,
 }
 
 #[derive(Default)]
@@ -143,8 +146,16 @@ impl Client {
         Arc::clone(&lock(&self.view).shared.engine)
     }
 
+    fn require_process(&self) -> Told<()> {
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => Err("the extension was loaded before this process was forked; open the database, and load it, in the child".into()),
+        }
+    }
+
     /// Runs `work`, which reads, in one moment.
     fn read<T>(&self, work: impl FnOnce(&Arc<StatementFiles>) -> Told<T>) -> Told<T> {
+        self.require_process()?;
         let _inside = self.enter();
         let is_told = self.is_heard.swap(false, Ordering::SeqCst);
         let (is_new, known) = {
@@ -176,6 +187,7 @@ impl Client {
             let path = String::from_utf8_lossy(path);
             format!("write_content('{path}'): {why}")
         };
+        self.require_process()?;
         {
             let mut state = lock(&self.state);
             if let Some(why) = state.lost.take().or_else(|| state.failed.clone()) {

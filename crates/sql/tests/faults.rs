@@ -413,3 +413,48 @@ fn a_close_that_is_refused_ends_no_transaction() {
     assert_eq!(said, "1,2\n/a\n/b\n/c\n", "CLIENT-5");
     place.check();
 }
+
+/// A child of `fork` has neither the threads nor the session.
+#[test]
+fn a_fork_leaves_the_parent_its_session() {
+    let place = Place::new("fork");
+    let begun = Instant::now();
+    place.script(
+        "db.execute(\"SELECT write_content('/a', 'A')\").fetchall()\n\
+         child = os.fork()\n\
+         if child == 0:\n\
+         \x20   signal.alarm(20)\n\
+         \x20   db.close()\n\
+         \x20   os._exit(0)\n\
+         assert os.waitpid(child, 0)[1] == 0, 'the child hangs'\n\
+         db.execute(\"SELECT write_content('/b', 'B')\").fetchall()\n",
+    );
+    assert!(begun.elapsed() < Duration::from_secs(15));
+    let said = place.shell("SELECT path FROM files('/*') ORDER BY 1");
+    assert_eq!(said, "/a\n/b\n", "SESSION-1");
+    place.check();
+}
+
+/// Loading it once more, also where that fails, leaves what was loaded before.
+#[test]
+fn a_second_load_that_fails_harms_nothing() {
+    let place = Place::new("again");
+    place.script(
+        "db.execute(\"SELECT write_content('/a', 'A')\").fetchall()\n\
+         denied = []\n\
+         def deny(action, first, second, *rest):\n\
+         \x20   if first == 'larder_client': denied.append(1); return sqlite3.SQLITE_DENY\n\
+         \x20   return sqlite3.SQLITE_OK\n\
+         db.set_authorizer(deny)\n\
+         refused(\"select load_extension('./larder')\")\n\
+         db.set_authorizer(None)\n\
+         assert denied\n\
+         for k in range(50): db.execute('SELECT 1').fetchall()\n\
+         db.execute(\"select load_extension('./larder')\")\n\
+         db.execute(\"SELECT write_content('/b', 'B')\").fetchall()\n\
+         db.close()\n",
+    );
+    let said = place.shell("SELECT path FROM files('/*') ORDER BY 1");
+    assert_eq!(said, "/a\n/b\n");
+    place.check();
+}
