@@ -144,6 +144,18 @@ impl ClientHandle {
                 path.display()
             )));
         }
+        let is_taken: bool = connection
+            .query_row(
+                "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE lower(name) = 'larder_client')",
+                [],
+                |row| row.get(0),
+            )
+            .at("sqlite_schema")?;
+        if is_taken {
+            return Err(CatalogError::invalid(
+                "a table 'larder_client' stands in the way of the extension's; DROP TABLE larder_client",
+            ));
+        }
         if path.file_name() != Some(OsStr::new(CATALOG_FILE)) {
             return Err(open_it(format!(
                 "{} is a copy of a catalog without its content",

@@ -66,6 +66,15 @@ fn a_table_named_like_ours_does_not_take_its_place() {
     ));
     let said = place.refused("SELECT write_content('/f', 'x')");
     assert!(said.contains("larder_client"), "{said}");
+    let other = Place::new("impostor-later");
+    other.script(
+        "db.execute('CREATE TABLE larder_client(y)')\n\
+         refused(\"SELECT write_content('/f', 'x')\", 'larder_client', 'DROP')\n\
+         db.execute('DROP TABLE larder_client')\n\
+         db.execute(\"SELECT write_content('/f', 'x')\").fetchall()\n",
+    );
+    assert_eq!(other.shell("SELECT path FROM files('/*')"), "/f\n");
+    other.check();
     assert_eq!(place.larder(&["ls", "t.larder:/"]), "");
     place.check();
 }
@@ -237,7 +246,7 @@ fn what_clients_alone_overwrite_becomes_free_again() {
 #[test]
 fn a_statement_that_is_given_up_lets_go() {
     let place = Place::new("given-up");
-    place.shell("SELECT write_content('/f' || value, 'x') FROM json_each('[1,2,3,4]')");
+    place.shell("BEGIN IMMEDIATE; SELECT write_content('/f' || value, 'x') FROM json_each('[1,2,3,4]'); COMMIT");
     let mut child = place
         .python(
             "rows = db.execute(\"SELECT path FROM files('/*')\")\n\
