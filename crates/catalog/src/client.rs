@@ -45,6 +45,9 @@ use std::time::Duration;
 const ENLIST: &str = "INSERT INTO main.larder_client DEFAULT VALUES";
 const TABLE: &CStr = c"larder_client";
 
+/// The connections that are registered, by address: once more would replace what SQLite is about to call.
+static REGISTERED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
 /// The connection of a client. Its owner keeps it open for as long as this is used.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientHandle(*mut ffi::sqlite3);
@@ -210,17 +213,13 @@ impl ClientHandle {
     /// of its statements and transactions.
     pub fn register(self, files: Arc<dyn SqlFiles>, watch: Arc<dyn ClientWatch>) -> Result<()> {
         let connection = self.wrap()?;
-        // One that was registered before goes with the table, and must not be told of anything then.
-        // SAFETY: an open connection.
-        let code = unsafe { ffi::sqlite3_trace_v2(self.0, 0, None, std::ptr::null_mut()) };
-        require(code, "the tracer")?;
         let slot = FilesSlot::default();
         // Until the connection closes: then SQLite drops the functions.
         std::mem::forget(slot.lend(Some(files)));
         functions::register(&connection, &slot)
             .and_then(|()| files_table::register(&connection, &slot))
             .at("the functions about files")?;
-        let watch: *mut c_void = Box::into_raw(Box::new(Watch::new(watch))).cast();
+        let watch: *mut c_void = Box::into_raw(Box::new(Watch::new(watch, self))).cast();
         // SAFETY: `watch` is a `Watch` that `destroy_watch` alone drops: when the connection closes, after
         // its last statement, or when registering fails, which SQLite calls it for too.
         let code = unsafe {
@@ -243,7 +242,14 @@ impl ClientHandle {
             let events = ffi::SQLITE_TRACE_STMT | ffi::SQLITE_TRACE_PROFILE;
             ffi::sqlite3_trace_v2(self.0, events, Some(trace), watch)
         };
-        require(code, "the tracer")
+        require(code, "the tracer")?;
+        lock(&REGISTERED).push(self.0.addr());
+        Ok(())
+    }
+
+    /// Whether [`ClientHandle::register`] has succeeded on this connection.
+    pub fn is_registered(self) -> bool {
+        lock(&REGISTERED).contains(&self.0.addr())
     }
 
     fn wrap(self) -> Result<Connection> {
@@ -394,7 +400,8 @@ impl Catalog {
     /// Notes the moment of the client's transaction, if it has steps, before its commit (`larder_history`).
     pub fn note_client_moment(&self) -> Result<()> {
         let writer = lock(&self.writer);
-        match lock(&self.moment_ns).take() {
+        let moment_ns = lock(&self.moment_ns).take();
+        match moment_ns {
             None => Ok(()),
             Some(now_ns) => {
                 self.require_unhidden(&writer.connection)?;
@@ -425,13 +432,15 @@ struct Watch {
     watch: Arc<dyn ClientWatch>,
     /// A child of `fork` has the connection too, but neither the threads nor the session: there nothing is done.
     process: u32,
+    client: usize,
 }
 
 impl Watch {
-    fn new(watch: Arc<dyn ClientWatch>) -> Watch {
+    fn new(watch: Arc<dyn ClientWatch>, client: ClientHandle) -> Watch {
         Watch {
             watch,
             process: std::process::id(),
+            client: client.0.addr(),
         }
     }
 
@@ -495,7 +504,9 @@ unsafe extern "C" fn destroy_watch(watch: *mut c_void) {
     if std::process::id() != watch.process {
         // The session is the parent's: it must not end here, nor its locks be given back.
         std::mem::forget(watch);
+        return;
     }
+    lock(&REGISTERED).retain(|client| *client != watch.client);
 }
 
 unsafe extern "C" fn trace(

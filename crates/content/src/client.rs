@@ -42,6 +42,9 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// content"), for the database whose catalog is its main database. They work in the client's own transactions.
 /// All of this process must use one copy of SQLite: the client's. Cost: a session begins, two commits.
 pub fn attach_client(client: ClientHandle) -> Result<()> {
+    if client.is_registered() {
+        return Ok(()); // It was loaded before, and is at work.
+    }
     let directory = client.find_directory()?;
     require_other_thread(&directory)?;
     if !client.is_autocommit() {
@@ -114,6 +117,10 @@ struct State {
     lost: Option<String>,
     /// SQLite would not tell of the end of the transaction.
     is_adrift: bool,
+    /// What waits is being written: SQLite may end the transaction meanwhile, ...
+    is_writing: bool,
+    /// ... and has.
+    has_ended: bool,
 }
 
 /// A call of ours is under way.
@@ -280,16 +287,31 @@ impl Client {
             return failed.map_or(Ok(()), Err);
         }
         let _inside = self.enter();
+        lock(&self.state).is_writing = true;
         let written = self
             .engine()
             .change_for_client(|| waiting.iter().try_for_each(|files| files.write()));
         let mut state = lock(&self.state);
-        state.is_new = true;
-        written.map_err(|error| {
+        (state.is_new, state.is_writing) = (true, false);
+        let written = written.map_err(|error| {
             let failed = format!("{error}; nothing of this transaction is committed, ROLLBACK it");
             state.failed = Some(failed.clone()); // CLIENT-5
             failed
-        })
+        });
+        let has_ended = std::mem::take(&mut state.has_ended);
+        drop(state);
+        if has_ended {
+            self.end();
+        }
+        written
+    }
+
+    /// The transaction that was taken part in has ended.
+    fn end(&self) {
+        self.forget_waiting();
+        lock(&self.state).failed = None;
+        let is_reading = self.handle.locks() == ClientLocks::Snapshot;
+        self.engine().end_client(is_reading);
     }
 
     /// Whether the statement that begins has to fail because it believes in a transaction that is lost (`CLIENT-5`).
@@ -435,10 +457,15 @@ impl ClientWatch for Client {
             lock(&self.state).is_adrift = true;
             return;
         }
-        self.forget_waiting();
-        lock(&self.state).failed = None;
-        let is_reading = self.handle.locks() == ClientLocks::Snapshot;
-        self.engine().end_client(is_reading);
+        {
+            let mut state = lock(&self.state);
+            if state.is_writing {
+                // What writes is told first, and gives up what it has locked.
+                state.has_ended = true;
+                return;
+            }
+        }
+        self.end();
     }
 
     fn disconnect(&self) {

@@ -444,26 +444,37 @@ fn a_fork_leaves_the_parent_its_session() {
     place.check();
 }
 
-/// Loading it once more, also where that fails, leaves what was loaded before.
+/// Loading it once more changes nothing, also after it has failed.
 #[test]
-fn a_second_load_that_fails_harms_nothing() {
+fn it_may_be_loaded_again() {
     let place = Place::new("again");
     place.script(
         "db.execute(\"SELECT write_content('/a', 'A')\").fetchall()\n\
-         denied = []\n\
-         def deny(action, first, second, *rest):\n\
-         \x20   if first == 'larder_client': denied.append(1); return sqlite3.SQLITE_DENY\n\
-         \x20   return sqlite3.SQLITE_OK\n\
-         db.set_authorizer(deny)\n\
-         refused(\"select load_extension('./larder')\")\n\
-         db.set_authorizer(None)\n\
-         assert denied\n\
-         for k in range(50): db.execute('SELECT 1').fetchall()\n\
+         db.load_extension('./larder')\n\
+         db.execute('BEGIN')\n\
          db.execute(\"select load_extension('./larder')\")\n\
          db.execute(\"SELECT write_content('/b', 'B')\").fetchall()\n\
+         assert ask(\"SELECT CAST(content('/b') AS TEXT)\") == 'B'\n\
+         db.execute('COMMIT')\n\
+         db.close()\n\
+         db = sqlite3.connect('t.larder/catalog.db', isolation_level=None, timeout=30)\n\
+         denied = []\n\
+         def deny(action, first, second, *rest):\n\
+         \x20   if first == 'larder_client': denied.append(1)\n\
+         \x20   return sqlite3.SQLITE_DENY if first == 'larder_client' else sqlite3.SQLITE_OK\n\
+         db.set_authorizer(deny)\n\
+         db.enable_load_extension(True)\n\
+         try: db.load_extension('./larder')\n\
+         except sqlite3.OperationalError as error: pass\n\
+         else: raise AssertionError('not refused')\n\
+         assert denied\n\
+         db.set_authorizer(None)\n\
+         for k in range(50): db.execute('SELECT 1').fetchall()\n\
+         db.load_extension('./larder')\n\
+         db.execute(\"SELECT write_content('/c', 'C')\").fetchall()\n\
          db.close()\n",
     );
     let said = place.shell("SELECT path FROM files('/*') ORDER BY 1");
-    assert_eq!(said, "/a\n/b\n");
+    assert_eq!(said, "/a\n/b\n/c\n");
     place.check();
 }
