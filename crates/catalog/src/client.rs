@@ -219,8 +219,9 @@ impl ClientHandle {
         functions::register(&connection, &slot)
             .and_then(|()| files_table::register(&connection, &slot))
             .at("the functions about files")?;
-        let watch: *mut c_void = Box::into_raw(Box::new(Watch::new(watch, self))).cast();
-        // SAFETY: `watch` is a `Watch` that `destroy_watch` alone drops: when the connection closes, after
+        let watch = Arc::into_raw(Arc::new(Watch::new(watch, self)));
+        let watch: *mut c_void = watch.cast_mut().cast();
+        // SAFETY: `watch` is a `Watch` that `destroy_watch` alone gives back: when the connection closes, after
         // its last statement, or when registering fails, which SQLite calls it for too.
         let code = unsafe {
             ffi::sqlite3_create_module_v2(
@@ -469,7 +470,8 @@ fn unknown() -> std::result::Result<(), String> {
 struct Table {
     /// SQLite's part; must be first.
     base: ffi::sqlite3_vtab,
-    watch: *const Watch,
+    /// SQLite may disconnect it after it has replaced the module.
+    watch: Arc<Watch>,
 }
 
 /// SAFETY: only SQLite calls what is in it, with what `connect` made.
@@ -494,13 +496,13 @@ static MODULE: ffi::sqlite3_module = ffi::sqlite3_module {
 /// # Safety
 /// `table` is what [`connect`] made, and is not disconnected.
 unsafe fn watch_of<'t>(table: *mut ffi::sqlite3_vtab) -> &'t Watch {
-    // SAFETY: the table begins with SQLite's part; the watch outlives it (`ClientHandle::register`).
-    unsafe { &*(*table.cast::<Table>()).watch }
+    // SAFETY: the table begins with SQLite's part, and has the watch.
+    unsafe { &(*table.cast::<Table>()).watch }
 }
 
 unsafe extern "C" fn destroy_watch(watch: *mut c_void) {
     // SAFETY: made by `ClientHandle::register`, and SQLite calls this once.
-    let watch = unsafe { Box::from_raw(watch.cast::<Watch>()) };
+    let watch = unsafe { Arc::from_raw(watch.cast::<Watch>()) };
     if std::process::id() != watch.process {
         // The session is the parent's: it must not end here, nor its locks be given back.
         std::mem::forget(watch);
@@ -552,7 +554,12 @@ unsafe extern "C" fn connect(
         if code == ffi::SQLITE_OK {
             let made = Box::new(Table {
                 base: ffi::sqlite3_vtab::default(),
-                watch: watch.cast(),
+                watch: {
+                    // The module keeps its own.
+                    let watch = watch.cast::<Watch>().cast_const();
+                    Arc::increment_strong_count(watch);
+                    Arc::from_raw(watch)
+                },
             });
             *table = Box::into_raw(made).cast();
         }
@@ -565,7 +572,10 @@ unsafe extern "C" fn disconnect(table: *mut ffi::sqlite3_vtab) -> c_int {
     unsafe {
         // In a child too: what is compiled keeps the connection from closing.
         watch_of(table).watch.disconnect();
-        drop(Box::from_raw(table.cast::<Table>()));
+        let table = Box::from_raw(table.cast::<Table>());
+        if std::process::id() != table.watch.process {
+            std::mem::forget(table);
+        }
     }
     ffi::SQLITE_OK
 }

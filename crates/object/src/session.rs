@@ -540,9 +540,7 @@ mod tests {
     use super::*;
     use larder_catalog::{CatalogOptions, DatabaseInit};
 
-    #[test]
-    fn the_dead_are_buried_and_the_living_are_not() {
-        let dir = tempfile::tempdir().unwrap();
+    fn create(dir: &Path) -> Catalog {
         let init = DatabaseInit {
             database_id: [7; 16],
             capacity_bytes: 0,
@@ -552,7 +550,40 @@ mod tests {
             root_uid: 0,
             root_gid: 0,
         };
-        let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &init).unwrap();
+        Catalog::create(dir, &CatalogOptions::default(), &init).unwrap()
+    }
+
+    /// A session that waits for the turn keeps no other one from being born, or from looking who lives.
+    #[test]
+    fn who_waits_for_the_turn_keeps_the_door_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = create(dir.path());
+        let (mine, others) = (
+            Turn::open(dir.path()).unwrap(),
+            Turn::open(dir.path()).unwrap(),
+        );
+        others.begin(|| Ok(())).unwrap();
+        std::thread::scope(|scope| {
+            let begun = scope.spawn(|| Session::begin(dir.path(), &mine, &catalog, "waiting", 1));
+            while !others.is_wanted() {
+                assert!(!begun.is_finished(), "SESSION-4");
+                std::thread::yield_now();
+            }
+            let door = open_lock(&dir.path().join("sessions.lock")).unwrap();
+            let is_open = flock(&door, FlockOperation::NonBlockingLockExclusive).is_ok();
+            drop(door);
+            others.end();
+            assert!(others.release(|| true));
+            let (session, _) = begun.join().unwrap().unwrap();
+            session.end(&catalog).unwrap();
+            assert!(is_open);
+        });
+    }
+
+    #[test]
+    fn the_dead_are_buried_and_the_living_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = create(dir.path());
         let turn = Turn::open(dir.path()).unwrap();
         let begin = |label: &str, now_ns| {
             Session::begin(dir.path(), &turn, &catalog, label, now_ns).unwrap()
