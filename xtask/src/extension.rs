@@ -36,8 +36,11 @@ fn build(profile: Profile) -> Result<PathBuf, String> {
     process::run("cargo", &arguments)?;
     let built = workspace.target.join(directory);
     let path = built.join("larder.so");
-    // SQLite finds its entry by the name of the file.
-    std::fs::copy(built.join("liblarder_extension.so"), &path)
+    // SQLite finds its entry by the name of the file. Renamed into place: programs that have the old one mapped
+    // keep it, and would crash if it were written over.
+    let made = built.join(format!("larder.so.{}", std::process::id()));
+    std::fs::copy(built.join("liblarder_extension.so"), &made)
+        .and_then(|_| std::fs::rename(&made, &path))
         .map_err(|error| format!("cannot copy to {}: {error}", path.display()))?;
     Ok(path)
 }

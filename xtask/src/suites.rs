@@ -39,11 +39,7 @@ pub fn run() -> Outcome {
     install::run()?;
     let mut sum = Tally::default();
     sum.add(suite("tidy", || Tally::of(1, tidy::run())));
-    sum.add(suite("format", || {
-        let extension = ["fmt", "--check", "--manifest-path", EXTENSION];
-        let all = process::run("cargo", &["fmt", "--all", "--check"]);
-        Tally::of(1, all.and_then(|()| process::run("cargo", &extension)))
-    }));
+    sum.add(suite("format", || Tally::of(1, format())));
     sum.add(suite("lints", || Tally::of(1, lint())));
     sum.add(suite("tests", || {
         cargo_test(&["test", "--workspace", "--no-fail-fast"])
@@ -68,7 +64,19 @@ pub fn run() -> Outcome {
     end(sum)
 }
 
-/// Clippy over the workspace, and over the extension, which is a workspace of its own.
+/// The path of the extension's manifest, wherever the caller is.
+fn extension_manifest(workspace: &Workspace) -> String {
+    workspace.root.join(EXTENSION).display().to_string()
+}
+
+/// Whether all is formatted, the extension too, which is a workspace of its own.
+fn format() -> Outcome {
+    process::run("cargo", &["fmt", "--all", "--check"])?;
+    let manifest = extension_manifest(&Workspace::load()?);
+    process::run("cargo", &["fmt", "--check", "--manifest-path", &manifest])
+}
+
+/// Clippy over the workspace, and over the extension.
 fn lint() -> Outcome {
     let clippy = |whose: &[&str]| {
         let strict = ["--all-targets", "--", "-D", "warnings"];
@@ -76,8 +84,12 @@ fn lint() -> Outcome {
     };
     clippy(&["--workspace"])?;
     // Beside the workspace's own: what is the same is checked once.
-    let target = Workspace::load()?.target.display().to_string();
-    clippy(&["--manifest-path", EXTENSION, "--target-dir", &target])
+    let workspace = Workspace::load()?;
+    let (manifest, target) = (
+        extension_manifest(&workspace),
+        workspace.target.display().to_string(),
+    );
+    clippy(&["--manifest-path", &manifest, "--target-dir", &target])
 }
 
 fn end(sum: Tally) -> Outcome {

@@ -7,13 +7,14 @@ mod documents;
 mod edges;
 mod files;
 mod invariants;
+mod locks;
 mod modules;
 mod text;
 
 use std::fs;
 
 use crate::Outcome;
-use crate::workspace::{Source, Workspace};
+use crate::workspace::{EXTENSION_LOCK, Source, Workspace};
 
 /// Runs all checks and prints what they find.
 pub fn run() -> Outcome {
@@ -61,5 +62,11 @@ fn findings(workspace: &Workspace) -> Result<Vec<String>, String> {
     found.extend(invariants::check_invariants(&all));
     let read = |name: &str| fs::read_to_string(workspace.root.join(name)).ok();
     found.extend(documents::check_documents(&read, &workspace.packages));
+    match (read("Cargo.lock"), read(EXTENSION_LOCK)) {
+        (Some(ours), Some(theirs)) => {
+            found.extend(locks::check_locks(&ours, &theirs, EXTENSION_LOCK));
+        }
+        _ => found.push(format!("Cargo.lock or {EXTENSION_LOCK} is missing")),
+    }
     Ok(found)
 }

@@ -98,6 +98,8 @@ impl Source {
 
 /// The manifest of the SQLite extension, from the root.
 pub const EXTENSION: &str = "crates/sql/Cargo.toml";
+/// Its versions of what it depends on.
+pub const EXTENSION_LOCK: &str = "crates/sql/Cargo.lock";
 
 fn ask(options: &[&str]) -> Result<Value, String> {
     let arguments = [&["metadata", "--no-deps", "--format-version", "1"], options].concat();

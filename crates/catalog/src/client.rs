@@ -31,7 +31,7 @@ use crate::functions::{self, FilesSlot, SqlFiles};
 use crate::guards::Guards;
 use crate::open::{CATALOG_FILE, STATEMENTS_MAX, application_id, identify_client};
 use crate::schema::SCHEMA_VERSION;
-use crate::transaction::Stage;
+use crate::transaction::{Stage, note_moment};
 use crate::{Catalog, CatalogOptions, Writer, files_table, lock};
 use rusqlite::{Connection, ffi};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
@@ -39,10 +39,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 /// What a client is told to do with [`Catalog::enlist`].
-const ENLIST: &str = "INSERT INTO larder_client DEFAULT VALUES";
+const ENLIST: &str = "INSERT INTO main.larder_client DEFAULT VALUES";
 const TABLE: &CStr = c"larder_client";
+
+/// The connections that are registered, by address: once more would replace what SQLite is about to call.
+static REGISTERED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// The connection of a client. Its owner keeps it open for as long as this is used.
 #[derive(Debug, Clone, Copy)]
@@ -73,13 +77,19 @@ pub struct ClientStatement<'a> {
     pub is_read_only: bool,
 }
 
+/// A statement of a client's that ends: while SQLite tells of it, it may still be running.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientEnd(*mut ffi::sqlite3_stmt);
+
 /// Who is told of what a client does. Nothing of it is called while another call of it runs, but for what the
 /// call itself makes SQLite do.
 pub trait ClientWatch: Send + Sync {
     /// A statement begins, before it takes any lock. Also each one that is nested in another.
     fn begins(&self, statement: Option<ClientStatement<'_>>);
-    /// A statement has ended.
-    fn ended(&self);
+    /// A statement has ended, or is about to give up what it has locked.
+    fn ended(&self, statement: ClientEnd);
+    /// The transaction is enlisted for.
+    fn enlisted(&self);
     /// Before the commit of a transaction that was enlisted for; an error refuses it, and rolls back.
     fn before_commit(&self) -> std::result::Result<(), String>;
     /// Before a savepoint of such a transaction.
@@ -137,6 +147,18 @@ impl ClientHandle {
                 path.display()
             )));
         }
+        let is_taken: bool = connection
+            .query_row(
+                "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE lower(name) = 'larder_client')",
+                [],
+                |row| row.get(0),
+            )
+            .at("sqlite_schema")?;
+        if is_taken {
+            return Err(CatalogError::invalid(
+                "a table 'larder_client' stands in the way of the extension's; DROP TABLE larder_client",
+            ));
+        }
         if path.file_name() != Some(OsStr::new(CATALOG_FILE)) {
             return Err(open_it(format!(
                 "{} is a copy of a catalog without its content",
@@ -162,6 +184,31 @@ impl ClientHandle {
         }
     }
 
+    /// What its transaction has locked once `end` has ended: where every statement is a transaction of its own,
+    /// and no other one reads, nothing but what is still to be committed. O(compiled statements).
+    pub fn locks_after(self, end: ClientEnd) -> ClientLocks {
+        let locks = self.locks();
+        match locks == ClientLocks::Snapshot && self.is_autocommit() && !self.has_others(end) {
+            true => ClientLocks::None,
+            false => locks,
+        }
+    }
+
+    /// Whether another statement than this one is running.
+    fn has_others(self, end: ClientEnd) -> bool {
+        // SAFETY: an open connection; the statements are those that it has, none of which is finalized meanwhile.
+        unsafe {
+            let mut statement = ffi::sqlite3_next_stmt(self.0, std::ptr::null_mut());
+            while !statement.is_null() {
+                if statement != end.0 && ffi::sqlite3_stmt_busy(statement) != 0 {
+                    return true;
+                }
+                statement = ffi::sqlite3_next_stmt(self.0, statement);
+            }
+        }
+        false
+    }
+
     /// Gives the connection the functions and the table `files`, which `files` answers, and has `watch` told
     /// of its statements and transactions.
     pub fn register(self, files: Arc<dyn SqlFiles>, watch: Arc<dyn ClientWatch>) -> Result<()> {
@@ -172,8 +219,9 @@ impl ClientHandle {
         functions::register(&connection, &slot)
             .and_then(|()| files_table::register(&connection, &slot))
             .at("the functions about files")?;
-        let watch: *mut c_void = Box::into_raw(Box::new(Watch(watch))).cast();
-        // SAFETY: `watch` is a `Watch` that `destroy_watch` alone drops: when the connection closes, after
+        let watch = Arc::into_raw(Arc::new(Watch::new(watch, self)));
+        let watch: *mut c_void = watch.cast_mut().cast();
+        // SAFETY: `watch` is a `Watch` that `destroy_watch` alone gives back: when the connection closes, after
         // its last statement, or when registering fails, which SQLite calls it for too.
         let code = unsafe {
             ffi::sqlite3_create_module_v2(
@@ -195,7 +243,14 @@ impl ClientHandle {
             let events = ffi::SQLITE_TRACE_STMT | ffi::SQLITE_TRACE_PROFILE;
             ffi::sqlite3_trace_v2(self.0, events, Some(trace), watch)
         };
-        require(code, "the tracer")
+        require(code, "the tracer")?;
+        lock(&REGISTERED).push(self.0.addr());
+        Ok(())
+    }
+
+    /// Whether [`ClientHandle::register`] has succeeded on this connection.
+    pub fn is_registered(self) -> bool {
+        lock(&REGISTERED).contains(&self.0.addr())
     }
 
     fn wrap(self) -> Result<Connection> {
@@ -203,6 +258,13 @@ impl ClientHandle {
         let connection = unsafe { Connection::from_handle(self.0) }.at("a client's connection")?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         Ok(connection)
+    }
+
+    /// Has the statement that begins fail, before it changes anything. One that only begins or ends a transaction or
+    /// a savepoint goes on.
+    pub fn interrupt(self) {
+        // SAFETY: an open connection. SQLite forgets it when the last running statement has ended.
+        unsafe { ffi::sqlite3_interrupt(self.0) }
     }
 
     /// What the last failure was, precisely: a client need not have asked for extended codes.
@@ -256,6 +318,30 @@ impl Catalog {
         })
     }
 
+    /// Whether it is another program's connection.
+    pub fn is_clients(&self) -> bool {
+        self.client.is_some()
+    }
+
+    /// Runs `body`, which writes in the client's transaction: only there, since SQLite may have ended it by itself.
+    pub(crate) fn transact_for_client<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        let handle = self.client_side()?.handle;
+        // That it is open says nothing while it is committed.
+        if handle.locks() != ClientLocks::Write {
+            return Err(CatalogError::invalid(
+                "SQLite rolled the transaction back; begin it again",
+            ));
+        }
+        body().map_err(|error| match error {
+            // It has the write lock, so what SQLite says is that something of its own is locked.
+            CatalogError::Busy { .. } => CatalogError::invalid(
+                "SQLite keeps virtual tables (full-text search) locked while it commits, and a trigger writes one; \
+                 put BEGIN before write_content, and COMMIT behind it",
+            ),
+            error => error,
+        })
+    }
+
     fn client_side(&self) -> Result<&ClientSide> {
         let why = "this catalog is nobody else's connection";
         self.client
@@ -281,6 +367,7 @@ impl Catalog {
     pub fn enlist(&self) -> Result<bool> {
         let side = self.client_side()?;
         let beside = lock(&side.beside);
+        self.require_unhidden(&beside)?;
         let done = beside
             // Not kept: a statement would keep the table connected (CLIENT-2).
             .prepare(ENLIST)
@@ -300,6 +387,37 @@ impl Catalog {
         }
     }
 
+    /// How long the client's connection waits for locks; nothing where the program has a handler of its own.
+    pub fn client_busy_timeout(&self) -> Result<Duration> {
+        let side = self.client_side()?;
+        let beside = lock(&side.beside);
+        let timeout_ms: i64 = beside
+            .prepare_cached("PRAGMA busy_timeout")
+            .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
+            .at("the busy timeout")?;
+        Ok(Duration::from_millis(
+            u64::try_from(timeout_ms).unwrap_or(0),
+        ))
+    }
+
+    /// Notes the moment of the client's transaction, if it has steps, before its commit (`larder_history`).
+    pub fn note_client_moment(&self) -> Result<()> {
+        let writer = lock(&self.writer);
+        let moment_ns = lock(&self.moment_ns).take();
+        match moment_ns {
+            None => Ok(()),
+            Some(now_ns) => {
+                self.require_unhidden(&writer.connection)?;
+                self.transact_for_client(|| note_moment(&writer.connection, now_ns))
+            }
+        }
+    }
+
+    /// The client's transaction has ended.
+    pub fn forget_client_moment(&self) {
+        *lock(&self.moment_ns) = None;
+    }
+
     /// Forgets what is compiled on the client's connection (`CLIENT-2`).
     pub fn forget_compiled(&self) {
         if let Some(side) = &self.client {
@@ -313,14 +431,49 @@ impl Catalog {
 
 // ---- what SQLite calls ----------------------------------------------------------------------
 
-struct Watch(Arc<dyn ClientWatch>);
+struct Watch {
+    watch: Arc<dyn ClientWatch>,
+    /// A child of `fork` has the connection too, but neither the threads nor the session: there nothing is done.
+    process: u32,
+    client: usize,
+}
+
+impl Watch {
+    fn new(watch: Arc<dyn ClientWatch>, client: ClientHandle) -> Watch {
+        Watch {
+            watch,
+            process: std::process::id(),
+            client: client.0.addr(),
+        }
+    }
+
+    /// Tells it; the answer in a child of the process, and after a panic, is `otherwise`.
+    fn tell<T>(&self, otherwise: T, tell: impl FnOnce(&dyn ClientWatch) -> T) -> T {
+        if std::process::id() != self.process {
+            return otherwise;
+        }
+        let telling = std::panic::AssertUnwindSafe(|| tell(&*self.watch));
+        std::panic::catch_unwind(telling).unwrap_or_else(|_| {
+            tracing::error!(
+                "the extension panicked, which is a defect; close the connection, and report it"
+            );
+            otherwise
+        })
+    }
+}
+
+/// Why a commit is refused that nobody here knows of.
+fn unknown() -> std::result::Result<(), String> {
+    Err("the extension panicked, or this process is a child of the one that loaded it; open another connection".into())
+}
 
 /// The table, as SQLite knows it.
 #[repr(C)]
 struct Table {
     /// SQLite's part; must be first.
     base: ffi::sqlite3_vtab,
-    watch: *const Watch,
+    /// SQLite may disconnect it after it has replaced the module.
+    watch: Arc<Watch>,
 }
 
 /// SAFETY: only SQLite calls what is in it, with what `connect` made.
@@ -344,14 +497,20 @@ static MODULE: ffi::sqlite3_module = ffi::sqlite3_module {
 
 /// # Safety
 /// `table` is what [`connect`] made, and is not disconnected.
-unsafe fn watch_of<'t>(table: *mut ffi::sqlite3_vtab) -> &'t dyn ClientWatch {
-    // SAFETY: the table begins with SQLite's part; the watch outlives it (`ClientHandle::register`).
-    unsafe { &*(*(*table.cast::<Table>()).watch).0 }
+unsafe fn watch_of<'t>(table: *mut ffi::sqlite3_vtab) -> &'t Watch {
+    // SAFETY: the table begins with SQLite's part, and has the watch.
+    unsafe { &(*table.cast::<Table>()).watch }
 }
 
 unsafe extern "C" fn destroy_watch(watch: *mut c_void) {
     // SAFETY: made by `ClientHandle::register`, and SQLite calls this once.
-    drop(unsafe { Box::from_raw(watch.cast::<Watch>()) });
+    let watch = unsafe { Arc::from_raw(watch.cast::<Watch>()) };
+    if std::process::id() != watch.process {
+        // The session is the parent's: it must not end here, nor its locks be given back.
+        std::mem::forget(watch);
+        return;
+    }
+    lock(&REGISTERED).retain(|client| *client != watch.client);
 }
 
 unsafe extern "C" fn trace(
@@ -361,9 +520,9 @@ unsafe extern "C" fn trace(
     told: *mut c_void,
 ) -> c_int {
     // SAFETY: `ClientHandle::register` gave it; no statement runs after its end.
-    let watch = unsafe { &*(*watch.cast::<Watch>()).0 };
+    let watch = unsafe { &*watch.cast::<Watch>() };
     if event == ffi::SQLITE_TRACE_PROFILE {
-        watch.ended();
+        watch.tell((), |watch| watch.ended(ClientEnd(statement.cast())));
         return 0;
     }
     let statement: *mut ffi::sqlite3_stmt = statement.cast();
@@ -374,11 +533,12 @@ unsafe extern "C" fn trace(
     };
     // It tells the text of the statement itself, but a comment of a trigger or a nested statement.
     let is_outermost = !sql.is_null() && sql == told.cast::<c_char>().cast_const();
-    watch.begins(is_outermost.then(|| ClientStatement {
+    let outermost = is_outermost.then(|| ClientStatement {
         // SAFETY: a C string that lives as long as the statement.
         text: unsafe { CStr::from_ptr(sql) }.to_bytes(),
         is_read_only,
-    }));
+    });
+    watch.tell((), |watch| watch.begins(outermost));
     0
 }
 
@@ -396,7 +556,12 @@ unsafe extern "C" fn connect(
         if code == ffi::SQLITE_OK {
             let made = Box::new(Table {
                 base: ffi::sqlite3_vtab::default(),
-                watch: watch.cast(),
+                watch: {
+                    // The module keeps its own.
+                    let watch = watch.cast::<Watch>().cast_const();
+                    Arc::increment_strong_count(watch);
+                    Arc::from_raw(watch)
+                },
             });
             *table = Box::into_raw(made).cast();
         }
@@ -407,8 +572,12 @@ unsafe extern "C" fn connect(
 unsafe extern "C" fn disconnect(table: *mut ffi::sqlite3_vtab) -> c_int {
     // SAFETY: `connect` made it, and SQLite disconnects it once.
     unsafe {
-        watch_of(table).disconnect();
-        drop(Box::from_raw(table.cast::<Table>()));
+        // In a child too: what is compiled keeps the connection from closing.
+        watch_of(table).watch.disconnect();
+        let table = Box::from_raw(table.cast::<Table>());
+        if std::process::id() != table.watch.process {
+            std::mem::forget(table);
+        }
     }
     ffi::SQLITE_OK
 }
@@ -430,13 +599,16 @@ unsafe extern "C" fn refuse_cursor(
 }
 
 unsafe extern "C" fn update(
-    _table: *mut ffi::sqlite3_vtab,
+    table: *mut ffi::sqlite3_vtab,
     _count: c_int,
     _values: *mut *mut ffi::sqlite3_value,
     row: *mut ffi::sqlite3_int64,
 ) -> c_int {
-    // SAFETY: SQLite's place for the answer.
-    unsafe { *row = 1 };
+    // SAFETY: `connect` made the table; SQLite's place for the answer.
+    unsafe {
+        watch_of(table).tell((), |watch| watch.enlisted());
+        *row = 1;
+    }
     ffi::SQLITE_OK
 }
 
@@ -447,7 +619,7 @@ unsafe extern "C" fn begin(_table: *mut ffi::sqlite3_vtab) -> c_int {
 unsafe extern "C" fn before_commit(table: *mut ffi::sqlite3_vtab) -> c_int {
     // SAFETY: `connect` made it.
     unsafe {
-        match watch_of(table).before_commit() {
+        match watch_of(table).tell(unknown(), |watch| watch.before_commit()) {
             Ok(()) => ffi::SQLITE_OK,
             Err(why) => refuse(table, why),
         }
@@ -456,14 +628,14 @@ unsafe extern "C" fn before_commit(table: *mut ffi::sqlite3_vtab) -> c_int {
 
 unsafe extern "C" fn after_end(table: *mut ffi::sqlite3_vtab) -> c_int {
     // SAFETY: `connect` made it.
-    unsafe { watch_of(table) }.after_end();
+    unsafe { watch_of(table) }.tell((), |watch| watch.after_end());
     ffi::SQLITE_OK
 }
 
 unsafe extern "C" fn before_savepoint(table: *mut ffi::sqlite3_vtab, _number: c_int) -> c_int {
     // SAFETY: `connect` made it.
     unsafe {
-        match watch_of(table).before_savepoint() {
+        match watch_of(table).tell(unknown(), |watch| watch.before_savepoint()) {
             Ok(()) => ffi::SQLITE_OK,
             Err(why) => refuse(table, why),
         }
@@ -476,7 +648,7 @@ unsafe extern "C" fn release(_table: *mut ffi::sqlite3_vtab, _number: c_int) -> 
 
 unsafe extern "C" fn went_back(table: *mut ffi::sqlite3_vtab, _number: c_int) -> c_int {
     // SAFETY: `connect` made it.
-    unsafe { watch_of(table) }.went_back();
+    unsafe { watch_of(table) }.tell((), |watch| watch.went_back());
     ffi::SQLITE_OK
 }
 

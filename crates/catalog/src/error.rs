@@ -55,6 +55,14 @@ pub enum CatalogError {
         /// How long was waited.
         waited: Duration,
     },
+    /// It was written by an older Larder, and upgrading it waits for others to be done with it.
+    #[error(
+        "the database was written by an older larder and has to be upgraded, but {who} has it open; end that with the older larder, and try again"
+    )]
+    InUse {
+        /// Who has it open.
+        who: String,
+    },
     /// A constraint, ours or the user's, refused a row.
     #[error("{table}: {constraint}")]
     Constraint {

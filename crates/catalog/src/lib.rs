@@ -38,6 +38,8 @@
 //! * `CATALOG-9` In a transaction of its owner ([`Catalog::open_private`]) nothing is committed but by
 //!   [`Catalog::commit_transaction`]: everything else that writes is a savepoint in it. *Guard*: an SQL
 //!   statement that would begin, end or leave a transaction is refused.
+//! * `CATALOG-10` Where users may make temporary tables, nothing of ours is read or written while one has the name of a
+//!   table of ours (`temporary`). *Guard*: every read, write and commit on such a connection looks.
 //!
 //! # Concurrency
 //! [`Catalog`] is `Sync`. One writer connection stands behind a mutex; readers borrow connections of
@@ -54,6 +56,7 @@
 //! # Cost
 //! A commit: about 10 µs per new file, plus one sync. A lookup: 2–4 µs. See `examples/commit_cost.rs`.
 
+mod alone;
 mod as_of;
 mod cascades;
 mod changes;
@@ -88,13 +91,14 @@ mod sql;
 mod statements;
 mod stores;
 mod survey;
+mod temporary;
 mod transaction;
 mod tuning;
 mod user_sql;
 mod workspace;
 
 pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange, XattrChange};
-pub use client::{ClientHandle, ClientLocks, ClientStatement, ClientWatch};
+pub use client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use codec::dirent_order;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use feed::{FeedBounds, FeedChange, FeedEvent};
@@ -247,7 +251,9 @@ impl Catalog {
     /// Runs `body` on a read connection. Every statement sees one committed moment.
     fn read<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         if self.user.is_some() || self.client.is_some() {
-            return body(&lock(&self.writer).connection);
+            let writer = lock(&self.writer);
+            self.require_unhidden(&writer.connection)?;
+            return body(&writer.connection);
         }
         let idle = lock(&self.readers).pop();
         let reader = match idle {
@@ -294,9 +300,10 @@ impl Catalog {
                 cause: "an earlier commit failed".into(),
             });
         }
+        self.require_unhidden(connection)?;
         match stage {
             // CLIENT-1: no savepoint either. Who fails refuses the client's commit.
-            Stage::Client => return body(connection, guards),
+            Stage::Client => return self.transact_for_client(|| body(connection, guards)),
             Stage::Reading | Stage::Writing => {
                 return transaction::as_step(connection, |step| body(step, guards));
             }
@@ -307,6 +314,15 @@ impl Catalog {
         let value = body(&txn, guards)?; // Leaving here rolls back (CATALOG-2).
         txn.commit().map_err(|error| self.sort_commit(error))?;
         Ok(value)
+    }
+
+    /// `CATALOG-10`, where users may make temporary tables.
+    fn require_unhidden(&self, connection: &Connection) -> Result<()> {
+        let is_shell = self.user.as_ref().is_some_and(UserSide::is_shell);
+        match is_shell || self.client.is_some() {
+            true => temporary::require_none(connection),
+            false => Ok(()),
+        }
     }
 
     /// A failed COMMIT: SQLite is definite about a deferred constraint, a lock and a full disk (the

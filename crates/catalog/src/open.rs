@@ -3,7 +3,7 @@
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::guards::Guards;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
-use crate::{Catalog, Writer, codec, feed, log_vfs, meta, stores};
+use crate::{Catalog, Writer, alone, codec, log_vfs, meta, stores};
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
@@ -83,8 +83,8 @@ impl Catalog {
     }
 
     /// Opens `dir/catalog.db`, upgrading its schema when it is older. Errors tell apart: no such
-    /// database ([`CatalogError::NotFound`]), not a database, a newer format, read-only, and locked
-    /// ([`CatalogError::Busy`], after [`BUSY_TIMEOUT`]).
+    /// database ([`CatalogError::NotFound`]), not a database, a newer format, an older one that others have open
+    /// ([`CatalogError::InUse`]), read-only, and locked ([`CatalogError::Busy`], after [`BUSY_TIMEOUT`]).
     pub fn open(dir: &Path, options: &CatalogOptions) -> Result<Catalog> {
         open_within(dir, options, BUSY_TIMEOUT, Purpose::Engine)
     }
@@ -161,7 +161,7 @@ pub(crate) fn open_within(
         );
     }
     if !options.is_extension {
-        schema::upgrade(&connection, STEPS, feed::watch_stores_anew)?;
+        alone::upgrade(&connection, dir)?;
     }
     configure(&connection)?;
     if purpose == Purpose::Past {
@@ -238,18 +238,23 @@ pub(crate) fn connect_with(
         },
         _ => sort(&path.display().to_string(), error),
     })?;
-    // Not by `Connection::busy_timeout`, which needs SQLite 3.44: an extension's may be older.
+    set_busy_timeout(&connection, timeout)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    Ok(connection)
+}
+
+/// How long a connection waits for locks. Not by `Connection::busy_timeout`, which needs SQLite 3.44: an extension's
+/// may be older.
+pub(crate) fn set_busy_timeout(connection: &Connection, timeout: Duration) -> Result<()> {
     let timeout_ms = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
     // SAFETY: an open connection.
     match unsafe { ffi::sqlite3_busy_timeout(connection.handle(), timeout_ms) } {
-        ffi::SQLITE_OK => {}
+        ffi::SQLITE_OK => Ok(()),
         code => {
             let failed = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            return Err(failed).at("the busy timeout");
+            Err(failed).at("the busy timeout")
         }
     }
-    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    Ok(connection)
 }
 
 /// The settings that every connection needs (the file itself remembers only page size and WAL).

@@ -151,7 +151,7 @@ fn add_to_store(connection: &Connection, sql: &str, id: StoreId, name: &str) -> 
     connection.execute_batch(&sql).at(name)
 }
 
-fn version(connection: &Connection) -> Result<u32> {
+pub(crate) fn version(connection: &Connection) -> Result<u32> {
     connection
         .pragma_query_value(None, "user_version", |row| row.get(0))
         .at("the schema version")

@@ -10,7 +10,8 @@ use larder_format::{CommitSeq, Ino, SessionId, StoreId};
 use rusqlite::{Connection, params};
 
 impl Catalog {
-    /// Registers a process; returns its session and the commit that it pins: the newest one.
+    /// Registers a process; returns its session and the commit that it pins: the newest one. Refused when the schema
+    /// is no longer this build's (`CATALOG-11`).
     pub fn begin_session(
         &self,
         pid: u32,
@@ -18,6 +19,7 @@ impl Catalog {
         now_ns: i64,
     ) -> Result<(SessionId, CommitSeq)> {
         self.write(|txn| {
+            crate::alone::require_known(txn)?;
             let pin = CommitSeq(find_meta(txn, "commit_seq")? as u64);
             let session = SessionId(add_meta(txn, "next_session", 1)? - 1); // CATALOG-4
             txn.execute(

@@ -155,7 +155,9 @@ impl Catalog {
         debug_assert!(writer.stage != Stage::Client, "CLIENT-1");
         require_open(&writer.connection)?;
         if let Some(now_ns) = lock(&self.moment_ns).take()
-            && let Err(error) = note_moment(&writer.connection, now_ns)
+            && let Err(error) = self
+                .require_unhidden(&writer.connection)
+                .and_then(|()| note_moment(&writer.connection, now_ns))
         {
             end(&mut writer)?;
             return Err(error);
@@ -226,7 +228,7 @@ impl Catalog {
 
 /// The steps of a transaction have one moment, unless all were taken back. With triggers off or the gate closed:
 /// a transaction of its own in what its owner began.
-fn note_moment(connection: &Connection, now_ns: i64) -> Result<()> {
+pub(crate) fn note_moment(connection: &Connection, now_ns: i64) -> Result<()> {
     set_gate(connection, true)?;
     let mut seq = CommitSeq(find_meta(connection, "commit_seq")? as u64);
     if newest_until(connection)? > seq {

@@ -149,6 +149,11 @@ impl Judge {
 }
 
 impl UserSide {
+    /// The user may make temporary tables.
+    pub(crate) fn is_shell(&self) -> bool {
+        self.judge.is_shell
+    }
+
     /// Whether no guard looks at a statement (`guarded`), while the triggers are off.
     fn is_free(&self, connection: &Connection, text: &str, look: u64) -> Result<bool> {
         {

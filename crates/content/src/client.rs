@@ -14,7 +14,8 @@
 //!
 //! # Invariants
 //! * `CLIENT-5` What could not be written is not committed: after such a failure every commit of that
-//!   transaction is refused.
+//!   transaction is refused. If SQLite has rolled it back by itself, the next statement that writes fails, lest it be
+//!   committed alone.
 //! * `CLIENT-6` A statement sees no file that it writes itself (as `CONTENT-8`); but of a SELECT outside of a
 //!   transaction each call of `write_content` is a commit.
 //!
@@ -26,10 +27,10 @@ use crate::database::{Database, OpenOptions, Shared};
 use crate::sql_files::StatementFiles;
 use crate::turnstile::lock;
 use larder_object::{
-    ClientHandle, ClientLocks, ClientStatement, ClientWatch, Engine, EngineOptions, Error,
-    ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles,
+    ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch, Engine, EngineOptions,
+    Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, require_other_thread,
 };
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,11 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// content"), for the database whose catalog is its main database. They work in the client's own transactions.
 /// All of this process must use one copy of SQLite: the client's. Cost: a session begins, two commits.
 pub fn attach_client(client: ClientHandle) -> Result<()> {
+    if client.is_registered() {
+        return Ok(()); // It was loaded before, and is at work.
+    }
     let directory = client.find_directory()?;
+    require_other_thread(&directory)?;
     if !client.is_autocommit() {
         let why = "a transaction is open; COMMIT or ROLLBACK it, and load the extension then";
         return Err(Error::new(ErrorKind::Busy, why));
@@ -62,6 +67,8 @@ pub fn attach_client(client: ClientHandle) -> Result<()> {
         state: Mutex::default(),
         depth: AtomicU32::new(0),
         is_heard: AtomicBool::new(false),
+        enlistings: AtomicU64::new(0),
+        process: std::process::id(),
     });
     Ok(client.register(Arc::clone(&made) as _, made)?)
 }
@@ -90,6 +97,10 @@ struct Client {
     depth: AtomicU32,
     /// The tracer has told of a statement since this was last looked at: it is still there.
     is_heard: AtomicBool,
+    /// How often SQLite has told that a transaction is enlisted for.
+    enlistings: AtomicU64,
+    /// The process that has the session: a child of it, by `fork`, has none.
+    process: u32,
 }
 
 #[derive(Default)]
@@ -102,6 +113,14 @@ struct State {
     waiting: Vec<Arc<StatementFiles>>,
     /// Why nothing more can be committed (`CLIENT-5`).
     failed: Option<String>,
+    /// Why there is no transaction any more, until the client has been told.
+    lost: Option<String>,
+    /// SQLite would not tell of the end of the transaction.
+    is_adrift: bool,
+    /// What waits is being written: SQLite may end the transaction meanwhile, ...
+    is_writing: bool,
+    /// ... and has.
+    has_ended: bool,
 }
 
 /// A call of ours is under way.
@@ -113,7 +132,7 @@ impl Drop for Inside<'_> {
         let is_last = client.depth.fetch_sub(1, Ordering::SeqCst) == 1;
         // Nobody is going to tell that the statement has ended.
         if is_last && !client.is_heard.load(Ordering::SeqCst) {
-            client.end_if_over();
+            client.end_if_over(client.handle.locks());
         }
     }
 }
@@ -134,8 +153,16 @@ impl Client {
         Arc::clone(&lock(&self.view).shared.engine)
     }
 
+    fn require_process(&self) -> Told<()> {
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => Err("the extension was loaded before this process was forked; open the database, and load it, in the child".into()),
+        }
+    }
+
     /// Runs `work`, which reads, in one moment.
     fn read<T>(&self, work: impl FnOnce(&Arc<StatementFiles>) -> Told<T>) -> Told<T> {
+        self.require_process()?;
         let _inside = self.enter();
         let is_told = self.is_heard.swap(false, Ordering::SeqCst);
         let (is_new, known) = {
@@ -167,8 +194,12 @@ impl Client {
             let path = String::from_utf8_lossy(path);
             format!("write_content('{path}'): {why}")
         };
-        if let Some(failed) = &lock(&self.state).failed {
-            return Err(failed.clone());
+        self.require_process()?;
+        {
+            let mut state = lock(&self.state);
+            if let Some(why) = state.lost.take().or_else(|| state.failed.clone()) {
+                return Err(why);
+            }
         }
         let locks = self.handle.locks();
         let is_alone = self.handle.is_autocommit();
@@ -177,8 +208,11 @@ impl Client {
                 "a SELECT that reads tables writes files in a transaction only; put BEGIN IMMEDIATE before it and COMMIT behind it".into(),
             ));
         }
-        // CLIENT-3
-        match self.engine().take_client_turn(locks != ClientLocks::Write) {
+        // CLIENT-3: with the turn in hand until it is enlisted for.
+        let _inside = self.enter();
+        let engine = self.engine();
+        let had_turn = engine.has_client_turn();
+        match engine.take_client_turn(locks != ClientLocks::Write) {
             Ok(true) => {}
             Ok(false) => {
                 return Err(named(
@@ -187,24 +221,40 @@ impl Client {
             }
             Err(error) => return Err(named(error.to_string())),
         }
-        let files = self.read(|files| {
-            Arc::clone(files).write_content(path, bytes)?;
-            Ok(Arc::clone(files))
-        })?;
+        let taken = self.take_with_turn(path, bytes, is_alone && locks == ClientLocks::None);
+        if taken.is_err() && !had_turn {
+            // Not enlisted for: nobody would tell of the end.
+            engine.give_client_turn_back();
+        }
+        taken.map_err(|(is_named, why)| match is_named {
+            true => why,
+            false => named(why),
+        })
+    }
+
+    /// The same with the turn; an error, and whether it names the file. `is_alone`: it is a transaction of its own.
+    fn take_with_turn(
+        &self,
+        path: &[u8],
+        bytes: &[u8],
+        is_alone: bool,
+    ) -> std::result::Result<(), (bool, String)> {
+        let files = self
+            .read(|files| {
+                Arc::clone(files).write_content(path, bytes)?;
+                Ok(Arc::clone(files))
+            })
+            .map_err(|why| (true, why))?;
         {
             let mut state = lock(&self.state); // CLIENT-6
             if !state.waiting.iter().any(|one| Arc::ptr_eq(one, &files)) {
                 state.waiting.push(Arc::clone(&files));
             }
         }
-        self.enlist(is_alone && locks == ClientLocks::None)
-            .map_err(|error| {
-                files.forget_last();
-                match error.kind() {
-                    ErrorKind::InvalidInput => error.to_string(),
-                    _ => named(error.to_string()),
-                }
-            })
+        self.enlist(is_alone).map_err(|error| {
+            files.forget_last();
+            (error.kind() == ErrorKind::InvalidInput, error.to_string())
+        })
     }
 
     /// Takes part in the transaction. `waits`: in one of its own.
@@ -212,12 +262,17 @@ impl Client {
         let _inside = self.enter();
         let engine = self.engine();
         let deadline = Instant::now() + LOCK_WAIT_MAX;
+        let before = self.enlistings.load(Ordering::SeqCst);
         loop {
             match engine.enlist_client() {
                 Err(error)
                     if waits && error.kind() == ErrorKind::Busy && Instant::now() < deadline =>
                 {
                     std::thread::sleep(LOCK_PAUSE);
+                }
+                Ok(()) if self.enlistings.load(Ordering::SeqCst) == before => {
+                    let why = "a table 'larder_client' stands in the way of the extension's; DROP TABLE larder_client";
+                    return Err(Error::new(ErrorKind::InvalidInput, why));
                 }
                 done => return done,
             }
@@ -232,16 +287,44 @@ impl Client {
             return failed.map_or(Ok(()), Err);
         }
         let _inside = self.enter();
+        lock(&self.state).is_writing = true;
         let written = self
             .engine()
             .change_for_client(|| waiting.iter().try_for_each(|files| files.write()));
         let mut state = lock(&self.state);
-        state.is_new = true;
-        written.map_err(|error| {
+        (state.is_new, state.is_writing) = (true, false);
+        let written = written.map_err(|error| {
             let failed = format!("{error}; nothing of this transaction is committed, ROLLBACK it");
             state.failed = Some(failed.clone()); // CLIENT-5
             failed
-        })
+        });
+        let has_ended = std::mem::take(&mut state.has_ended);
+        drop(state);
+        if has_ended {
+            self.end();
+        }
+        written
+    }
+
+    /// The transaction that was taken part in has ended.
+    fn end(&self) {
+        self.forget_waiting();
+        lock(&self.state).failed = None;
+        let is_reading = self.handle.locks() == ClientLocks::Snapshot;
+        self.engine().end_client(is_reading);
+    }
+
+    /// Whether the statement that begins has to fail because it believes in a transaction that is lost (`CLIENT-5`).
+    fn tells_loss(&self, word: &[u8], is_read_only: bool) -> bool {
+        let mut state = lock(&self.state);
+        let knows = ["BEGIN", "COMMIT", "END", "ROLLBACK"]
+            .iter()
+            .any(|end| word.eq_ignore_ascii_case(end.as_bytes()));
+        // SQLite itself tells who wants to end it that there is none.
+        if knows {
+            state.lost = None;
+        }
+        !is_read_only && state.lost.take().is_some()
     }
 
     fn forget_waiting(&self) {
@@ -254,11 +337,22 @@ impl Client {
     }
 
     /// Gives back what is only held in a transaction, when there is none.
-    fn end_if_over(&self) {
-        let locks = self.handle.locks();
+    fn end_if_over(&self, locks: ClientLocks) {
         if self.handle.is_autocommit() && locks != ClientLocks::Write {
             lock(&self.state).failed = None;
             self.engine().end_client(locks == ClientLocks::Snapshot);
+        }
+    }
+
+    /// Takes part anew in a transaction that SQLite has said to be over, and is not.
+    fn catch_adrift(&self) {
+        let is_adrift = std::mem::take(&mut lock(&self.state).is_adrift);
+        if is_adrift
+            && !self.handle.is_autocommit()
+            && let Err(error) = self.enlist(false)
+        {
+            tracing::warn!("a transaction goes on that is not taken part in: {error}");
+            lock(&self.state).is_adrift = true;
         }
     }
 
@@ -275,6 +369,14 @@ impl Client {
     }
 }
 
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Before the session ends.
+        self.forget_waiting();
+        self.engine().end_client(false);
+    }
+}
+
 impl ClientWatch for Client {
     fn begins(&self, statement: Option<ClientStatement<'_>>) {
         self.is_heard.store(true, Ordering::SeqCst);
@@ -282,35 +384,58 @@ impl ClientWatch for Client {
             return;
         };
         self.renew_view();
+        self.catch_adrift();
         lock(&self.state).is_new = true;
         let word = first_word(statement.text);
         if !word.eq_ignore_ascii_case(b"ROLLBACK") {
             // A failure is told by the commit, or by whoever writes next (CLIENT-5).
-            let _remembered = self.write_waiting();
+            let was_open = !self.handle.is_autocommit();
+            let written = self.write_waiting();
+            if was_open && self.handle.is_autocommit() {
+                let rolled_back = "SQLite has rolled the transaction back; begin it again";
+                lock(&self.state).lost = written.err().or_else(|| Some(rolled_back.into()));
+            }
+        }
+        if self.tells_loss(word, statement.is_read_only) {
+            self.handle.interrupt();
+            return;
         }
         let engine = self.engine();
         let is_begin = word.eq_ignore_ascii_case(b"BEGIN");
         let is_part = !self.handle.is_autocommit() || is_begin;
         let may_write = is_part && !statement.is_read_only || names_write(statement.text);
-        let waits = may_write && self.handle.locks() != ClientLocks::Write;
-        let ready = engine.pin_client().and_then(|()| match waits {
-            true => engine.take_client_turn(true).map(drop),
+        let _inside = self.enter();
+        let locks = self.handle.locks();
+        let taken = match may_write && locks != ClientLocks::Write {
+            true => {
+                if locks == ClientLocks::None {
+                    engine.unpin_client();
+                }
+                engine.take_client_turn(true).map(drop)
+            }
             false => Ok(()),
-        });
-        if let Err(error) = ready {
+        };
+        if let Err(error) = taken.and(engine.pin_client()) {
             // Plain SQL goes on without; functions will meet it again, and tell.
             tracing::warn!("before a statement: {error}");
         }
     }
 
-    fn ended(&self) {
+    fn ended(&self, statement: ClientEnd) {
         if !self.is_inside() {
-            self.end_if_over();
+            self.end_if_over(self.handle.locks_after(statement));
         }
     }
 
+    fn enlisted(&self) {
+        self.enlistings.fetch_add(1, Ordering::SeqCst);
+    }
+
     fn before_commit(&self) -> Told<()> {
-        self.write_waiting()
+        self.write_waiting()?;
+        let _inside = self.enter();
+        let noted = self.engine().note_client_moment();
+        noted.map_err(|error| error.to_string())
     }
 
     fn before_savepoint(&self) -> Told<()> {
@@ -327,10 +452,20 @@ impl ClientWatch for Client {
     }
 
     fn after_end(&self) {
-        self.forget_waiting();
-        lock(&self.state).failed = None;
-        let is_reading = self.handle.locks() == ClientLocks::Snapshot;
-        self.engine().end_client(is_reading);
+        if self.handle.locks() == ClientLocks::Write {
+            // SQLite was about to close the connection, and could not: the transaction goes on.
+            lock(&self.state).is_adrift = true;
+            return;
+        }
+        {
+            let mut state = lock(&self.state);
+            if state.is_writing {
+                // What writes is told first, and gives up what it has locked.
+                state.has_ended = true;
+                return;
+            }
+        }
+        self.end();
     }
 
     fn disconnect(&self) {

@@ -16,12 +16,52 @@
 //! * `CLIENT-4` What the client's snapshot can reach is pinned before it is taken, until its transaction ends
 //!   (`SESSION-2`).
 
-use crate::engine::{Engine, lock};
-use crate::turn::Turn;
+use crate::engine::{Engine, EngineOptions, lock};
+use crate::turn::{Turn, WAIT_MAX};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Catalog, CatalogOptions, ClientHandle};
-use std::sync::Arc;
+use larder_catalog::{Catalog, CatalogOptions, ChangeSet, ClientHandle};
+use larder_space::format::CommitSeq;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+/// How long loading the extension waits for a turn.
+const LOAD_WAIT_MAX: Duration = Duration::from_secs(30);
+/// A statement waits for the turn as long as its connection waits for locks, but not less than so: who has no busy
+/// timeout meets commits of other sessions all the same.
+const TURN_WAIT_MIN: Duration = Duration::from_secs(5);
+
+/// The clients of this process that have the turn of a database, each with the thread that took it: that one does
+/// not give it back by waiting. A client is its engine's address.
+static HOLDERS: Mutex<Vec<(PathBuf, ThreadId, usize)>> = Mutex::new(Vec::new());
+
+/// [`ErrorKind::Busy`] if this thread has the turn by a client.
+pub fn require_other_thread(database: &Path) -> Result<()> {
+    let here = std::thread::current().id();
+    let is_here = |(of, thread, _): &(PathBuf, ThreadId, usize)| of == database && *thread == here;
+    match lock(&HOLDERS).iter().any(is_here) {
+        false => Ok(()),
+        true => Err(Error::new(
+            ErrorKind::Busy,
+            "another connection of this thread has the turn; COMMIT or ROLLBACK there",
+        )),
+    }
+}
+
+/// A client's transaction first reclaims, when one part in this of the segments waits for it.
+const SHORT_DIVISOR: u64 = 8;
+
+impl EngineOptions {
+    /// How long the session waits for a turn.
+    pub(crate) fn turn_wait_max(&self) -> Duration {
+        match self.is_extension {
+            true => LOAD_WAIT_MAX,
+            false => WAIT_MAX,
+        }
+    }
+}
 
 impl Engine {
     /// An engine on the connection of a client, beside `host`, which is the session of this process.
@@ -45,6 +85,15 @@ impl Engine {
             .pin
             .get_or_insert_with(|| host.readers.take(&host.known_seq));
         Ok(())
+    }
+
+    /// Pins nothing any more: the client has read nothing yet.
+    pub fn unpin_client(&self) {
+        if let Some(private) = &self.private
+            && let Some(pin) = lock(&private.state).pin.take()
+        {
+            private.host.readers.give_back(pin);
+        }
     }
 
     /// Runs `work`, which reads. All of it sees one moment, that of the client's transaction if there is one.
@@ -86,11 +135,23 @@ impl Engine {
             return Ok(true);
         }
         let is_taken = match waits {
-            true => self.turn.begin(|| Ok(())).map(|()| true)?,
+            true => {
+                require_other_thread(&self.path)?;
+                let wait_max = self.catalog.client_busy_timeout()?.max(TURN_WAIT_MIN);
+                self.turn.begin_within(wait_max, || Ok(())).map(|()| true)?
+            }
             false => self.turn.try_begin(|| Ok(()))?,
         };
         if is_taken {
             self.turn.end();
+            let thread = std::thread::current().id();
+            lock(&HOLDERS).push((self.path.clone(), thread, self.address()));
+        }
+        if is_taken
+            && waits
+            && let Err(error) = self.private()?.host.reclaim_if_short()
+        {
+            tracing::warn!("space is not given back: {error}");
         }
         Ok(is_taken)
     }
@@ -136,12 +197,82 @@ impl Engine {
         self.flush_written()
     }
 
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Gives the turn back that was taken for nothing, in a transaction that goes on.
+    pub fn give_client_turn_back(&self) {
+        self.give_turn_back();
+        if !self.turn.is_held() {
+            lock(&HOLDERS).retain(|(.., client)| *client != self.address());
+        }
+    }
+
+    /// Before the commit of the client's transaction: all that it has changed is of one moment.
+    pub fn note_client_moment(&self) -> Result<()> {
+        Ok(self.catalog.note_client_moment()?)
+    }
+
     /// The client's transaction has ended, if it had one. `is_reading`: another statement of it still reads.
     pub fn end_client(&self, is_reading: bool) {
         if let Some(private) = &self.private {
-            self.give_turn_back();
+            self.catalog.forget_client_moment();
+            self.give_client_turn_back();
             private.end_change(!is_reading);
         }
+    }
+
+    // ---- space that only clients use -----------------------------------------------------------
+
+    /// Of the session beside clients: reclaims what waits for it, unless somebody else has the turn or SQLite's
+    /// lock, who then may do it. One commit, if there is anything.
+    pub(crate) fn reclaim_left(&self) -> Result<()> {
+        let is_any = self.catalog.has_retired(CommitSeq(i64::MAX as u64))?;
+        if !is_any || self.workspace.is_some() || !self.turn.try_begin(|| Ok(()))? {
+            return Ok(());
+        }
+        let done = self.reclaim_with_turn();
+        self.turn.end();
+        self.turn.release(|| true);
+        done
+    }
+
+    /// The same with the turn in a client's hand, when much waits.
+    fn reclaim_if_short(&self) -> Result<()> {
+        let ags = self.catalog.ags_changed_since(CommitSeq(0))?;
+        let retired: u64 = ags.iter().map(|row| row.retired_blocks).sum();
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let total: u64 = segments.iter().map(|segment| segment.block_count()).sum();
+        drop(segments);
+        match retired * SHORT_DIVISOR > total && self.workspace.is_none() {
+            true => self.reclaim_with_turn(),
+            false => Ok(()),
+        }
+    }
+
+    /// Nothing of it is in memory here: whoever allocates reads the free set anew.
+    fn reclaim_with_turn(&self) -> Result<()> {
+        self.notice_foreign()?;
+        lock(&self.group).has_others = true; // SESSION-4: others may have been born before this turn.
+        let horizon = self.horizon()?;
+        let is_worth_it = self.catalog.has_retired(horizon.kept)?
+            || (self.is_prune_due()? && self.catalog.has_past(horizon.kept)?);
+        if is_worth_it {
+            let set = ChangeSet {
+                reclaim_horizon: Some(horizon.kept),
+                now_ns: self.now_ns(),
+                ..ChangeSet::default()
+            };
+            let _one_at_a_time = self.commit_lock.lock();
+            if self.catalog.commit_if_free(&set)?.is_none() {
+                return Ok(());
+            }
+            // It is taken in like one of another session.
+            self.has_foreign_change.store(true, Ordering::SeqCst);
+        }
+        self.note_pruned(horizon);
+        self.notice_foreign()
     }
 
     /// Whether the client's transaction has the turn.

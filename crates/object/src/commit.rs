@@ -608,14 +608,15 @@ impl Engine {
     }
 
     /// Commits the catalog; waits out an SQL client that keeps the write lock, and a host without
-    /// space: nothing is lost by waiting, and both can be helped from outside.
+    /// space: nothing is lost by waiting, and both can be helped from outside. Not in a client's transaction, which
+    /// has the lock, and of which SQLite may have taken back a part.
     fn commit_catalog(&self, set: &ChangeSet) -> Result<CommitOutcome> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.catalog.commit(set) {
                 Ok(outcome) => return Ok(outcome),
                 Err(error @ (CatalogError::Busy { .. } | CatalogError::NoSpace))
-                    if Instant::now() < deadline =>
+                    if !self.catalog.is_clients() && Instant::now() < deadline =>
                 {
                     tracing::warn!("a commit waits: {error}");
                     std::thread::sleep(Duration::from_millis(500));

@@ -62,7 +62,7 @@ pub struct EngineOptions {
     /// repeat exactly).
     pub has_background: bool,
     /// The process is another program's, which has loaded the extension: the session does nothing that can
-    /// be left to others, no checkpoints, no reclaim, no upgrade.
+    /// be left to others: no checkpoints, no upgrade; it reclaims where it need not wait.
     pub is_extension: bool,
 }
 
@@ -265,7 +265,7 @@ impl Engine {
             .clock
             .as_ref()
             .map_or_else(system_clock, |clock| clock());
-        let turn = Turn::open(path)?;
+        let turn = Turn::open(path)?.waiting(options.turn_wait_max());
         let (session, pin) = Session::begin(path, &turn, &catalog, label, now_ns)?;
         let engine = Arc::new(Engine::assemble(
             path,
@@ -366,7 +366,7 @@ impl Engine {
         }
         self.stop_background();
         let outcome = match self.options.is_extension {
-            true => Ok(()), // Nothing is changed by it but through the client.
+            true => self.reclaim_left(), // Nothing else is changed by it but through the client.
             false => self.close_orderly(),
         };
         {

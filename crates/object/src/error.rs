@@ -159,7 +159,7 @@ impl From<CatalogError> for Error {
             CatalogError::NotADatabase { .. } => ErrorKind::NotADatabase,
             CatalogError::NewerFormat { .. } => ErrorKind::NewerFormat,
             CatalogError::ReadOnly { .. } => ErrorKind::ReadOnly,
-            CatalogError::Busy { .. } => ErrorKind::Busy,
+            CatalogError::Busy { .. } | CatalogError::InUse { .. } => ErrorKind::Busy,
             CatalogError::Constraint { .. } | CatalogError::Sql { .. } => ErrorKind::Sql,
             CatalogError::Corrupt { .. } => ErrorKind::Corrupt,
             CatalogError::NoSpace => ErrorKind::NoSpace,

@@ -77,13 +77,14 @@ mod workspace;
 mod write_path;
 mod writers;
 
+pub use client::require_other_thread;
 pub use defrag::CompactStep;
 pub use edit::CAPABILITY_XATTR;
 pub use engine::{Clock, Engine, EngineOptions, InitOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use host::process_owner;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
-pub use larder_catalog::{ClientHandle, ClientLocks, ClientStatement, ClientWatch};
+pub use larder_catalog::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use larder_catalog::{Conflict, Moment, SCHEMA_VERSION, SnapshotRow, Tuning};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_catalog::{

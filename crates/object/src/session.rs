@@ -27,8 +27,11 @@ use std::time::Duration;
 
 /// How often the background looks for foreign commits and due groups.
 const TICK: Duration = Duration::from_millis(20);
-/// The same in the process of a program that has loaded the extension: it only moves its pin, by a commit.
+/// The same in the process of a program that has loaded the extension: it only moves its pin and reclaims, by commits.
 const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
+
+/// How long who found the door to the sessions closed waits.
+const DOOR_PAUSE: Duration = Duration::from_millis(2);
 
 /// This process's session.
 pub(crate) struct Session {
@@ -69,26 +72,38 @@ impl Session {
             crate::error::io_error(format!("cannot create {}", directory.display()), error)
         })?;
         let door = open_lock(&database.join("sessions.lock"))?;
-        // Between the row and its lock file a session looks dead: nobody may look then.
-        flock(&door, FlockOperation::LockExclusive).map_err(|error| {
-            crate::error::io_error("cannot lock sessions.lock".into(), error.into())
-        })?;
-        for row in catalog.sessions()? {
-            bury_if_dead(&directory, catalog, row.session)?;
+        loop {
+            // First: who waits for it keeps nobody else from being born.
+            turn.begin(|| Ok(()))?; // SESSION-4
+            // Between the row and its lock file a session looks dead: nobody may look then. An older larder waits for
+            // the turn with the door in hand.
+            let born = match flock(&door, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => Some(Session::be_born(&directory, catalog, label, now_ns)),
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => None,
+                Err(error) => Some(Err(crate::error::io_error(
+                    "cannot lock sessions.lock".into(),
+                    error.into(),
+                ))),
+            };
+            turn.end();
+            turn.release(|| true);
+            match born {
+                Some(born) => return born,
+                None => std::thread::sleep(DOOR_PAUSE),
+            }
         }
-        turn.begin(|| Ok(()))?; // SESSION-4
-        let born = Session::be_born(directory, catalog, label, now_ns);
-        turn.end();
-        turn.release(|| true);
-        born
     }
 
+    /// With the door and the turn in hand.
     fn be_born(
-        directory: PathBuf,
+        directory: &Path,
         catalog: &Catalog,
         label: &str,
         now_ns: i64,
     ) -> Result<(Session, CommitSeq)> {
+        for row in catalog.sessions()? {
+            bury_if_dead(directory, catalog, row.session)?;
+        }
         let (id, pin) = catalog.begin_session(std::process::id(), label, now_ns)?;
         let file = open_lock(&directory.join(lock_file(id)))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
@@ -99,7 +114,7 @@ impl Session {
         })?;
         let session = Session {
             id,
-            directory,
+            directory: directory.to_owned(),
             _lock: file,
             row_pin: AtomicU64::new(pin.0),
         };
@@ -188,6 +203,9 @@ impl Engine {
         self.notice_foreign()?;
         self.advance_pin()?;
         if self.options.is_extension {
+            if let Err(error) = self.reclaim_left() {
+                tracing::warn!("space is not given back: {error}");
+            }
             return Ok(()); // The rest is for those whose process it is.
         }
         self.commit_if_due()?;
@@ -527,9 +545,7 @@ mod tests {
     use super::*;
     use larder_catalog::{CatalogOptions, DatabaseInit};
 
-    #[test]
-    fn the_dead_are_buried_and_the_living_are_not() {
-        let dir = tempfile::tempdir().unwrap();
+    fn create(dir: &Path) -> Catalog {
         let init = DatabaseInit {
             database_id: [7; 16],
             capacity_bytes: 0,
@@ -539,13 +555,49 @@ mod tests {
             root_uid: 0,
             root_gid: 0,
         };
-        let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &init).unwrap();
+        Catalog::create(dir, &CatalogOptions::default(), &init).unwrap()
+    }
+
+    /// A session that waits for the turn keeps no other one from being born, or from looking who lives.
+    #[test]
+    fn who_waits_for_the_turn_keeps_the_door_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = create(dir.path());
+        let (mine, others) = (
+            Turn::open(dir.path()).unwrap(),
+            Turn::open(dir.path()).unwrap(),
+        );
+        others.begin(|| Ok(())).unwrap();
+        std::thread::scope(|scope| {
+            let begun = scope.spawn(|| Session::begin(dir.path(), &mine, &catalog, "waiting", 1));
+            while !others.is_wanted() {
+                assert!(!begun.is_finished(), "SESSION-4");
+                std::thread::yield_now();
+            }
+            let door = open_lock(&dir.path().join("sessions.lock")).unwrap();
+            let is_open = flock(&door, FlockOperation::NonBlockingLockExclusive).is_ok();
+            drop(door);
+            others.end();
+            assert!(others.release(|| true));
+            let (session, _) = begun.join().unwrap().unwrap();
+            session.end(&catalog).unwrap();
+            assert!(is_open);
+        });
+    }
+
+    #[test]
+    fn the_dead_are_buried_and_the_living_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = create(dir.path());
         let turn = Turn::open(dir.path()).unwrap();
-        let (living, _) = Session::begin(dir.path(), &turn, &catalog, "living", 1).unwrap();
-        let (dead, _) = Session::begin(dir.path(), &turn, &catalog, "dead", 2).unwrap();
+        let begin = |label: &str, now_ns| {
+            Session::begin(dir.path(), &turn, &catalog, label, now_ns).unwrap()
+        };
+        let (living, _) = begin("living", 1);
+        let (dead, _) = begin("dead", 2);
         let dead_id = dead.id;
         drop(dead); // As a kill does: the lock is gone, the row and the file are not.
-        let (newborn, _) = Session::begin(dir.path(), &turn, &catalog, "newborn", 3).unwrap();
+        let (newborn, _) = begin("newborn", 3);
         let ids: Vec<SessionId> = catalog
             .sessions()
             .unwrap()

@@ -29,7 +29,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a session waits for another session's group before it gives up.
-const WAIT_MAX: Duration = Duration::from_secs(300);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// How long who waits in the queue sleeps between two looks: always the same (`TURN-3`).
 const QUEUE_PAUSE: Duration = Duration::from_micros(200);
@@ -53,6 +53,8 @@ pub(crate) struct Turn {
     nudge: Option<Nudge>,
     /// When an engine of this process gave the turn to others who waited.
     gave_way: GaveWay,
+    /// How long it waits for other sessions.
+    wait_max: Duration,
 }
 
 /// Shared by the engines of one process.
@@ -93,7 +95,13 @@ impl Turn {
             changed: Condvar::new(),
             nudge: None,
             gave_way: GaveWay::default(),
+            wait_max: WAIT_MAX,
         })
+    }
+
+    /// The same, waiting for other sessions no longer than so.
+    pub fn waiting(self, wait_max: Duration) -> Turn {
+        Turn { wait_max, ..self }
     }
 
     /// The same beside an engine of this process that may have the turn: `nudge` has that one commit and
@@ -124,6 +132,15 @@ impl Turn {
     /// Joins the users of the turn, taking it first if need be. `refresh` runs each time the turn
     /// has just been taken, before anybody uses it: another session may have committed meanwhile.
     pub fn begin(&self, refresh: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.begin_within(self.wait_max, refresh)
+    }
+
+    /// The same, waiting for other sessions no longer than so.
+    pub fn begin_within(
+        &self,
+        wait_max: Duration,
+        refresh: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let mut state = self.state();
         loop {
             if state.is_abandoned {
@@ -141,7 +158,7 @@ impl Turn {
         state.is_acquiring = true;
         drop(state);
         let acquiring = Acquiring { turn: self };
-        self.acquire()?;
+        self.acquire(wait_max)?;
         acquiring.finish(refresh)
     }
 
@@ -281,8 +298,8 @@ impl Turn {
         is_unheld
     }
 
-    fn acquire(&self) -> Result<()> {
-        let deadline = Instant::now() + WAIT_MAX;
+    fn acquire(&self, wait_max: Duration) -> Result<()> {
+        let deadline = Instant::now() + wait_max;
         self.nudge()?;
         let gave_way = self.gave_way().take();
         if let Some(left) = gave_way.and_then(|at| GIVES_WAY.checked_sub(at.elapsed())) {
@@ -335,10 +352,11 @@ impl Turn {
                 }
             }
             if Instant::now() > deadline {
-                return Err(Error::new(
-                    ErrorKind::Busy,
-                    "another session has kept the turn for 300 s; end it (larder_session lists sessions) or try again",
-                ));
+                let why = format!(
+                    "another session has kept the turn for {} s; end it (larder_session lists sessions) or try again",
+                    started.elapsed().as_secs()
+                );
+                return Err(Error::new(ErrorKind::Busy, why));
             }
             std::thread::sleep(pause_after(started.elapsed()));
         }

@@ -2,102 +2,12 @@
 //!
 //! `LARDER` names the `larder` command, and `LARDER_EXTENSION` the built library: `cargo xtask test` sets both.
 
+mod common;
+
+use common::{Place, told, variable, write};
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-struct Place(PathBuf);
-
-impl Place {
-    /// An empty directory with a database `t.larder` in it.
-    fn new(name: &str) -> Place {
-        let dir = std::env::temp_dir().join(format!("larder-sql-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).unwrap();
-        std::os::unix::fs::symlink(variable("LARDER_EXTENSION"), dir.join("larder.so")).unwrap();
-        let place = Place(dir);
-        place.larder(&["init", "t.larder"]);
-        place
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> Output {
-        Command::new(program)
-            .args(arguments)
-            .current_dir(&self.0)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
-    }
-
-    fn larder(&self, arguments: &[&str]) -> String {
-        // It logs to stderr, also what is no failure.
-        let output = self.run(&variable("LARDER"), arguments);
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// What the shell prints, with the extension loaded.
-    fn shell(&self, sql: &str) -> String {
-        told(self.try_shell(sql))
-    }
-
-    fn try_shell(&self, sql: &str) -> Output {
-        let load = ".load ./larder";
-        let timeout = ".timeout 30000";
-        self.run(
-            "sqlite3",
-            &["-bail", "t.larder/catalog.db", timeout, load, sql],
-        )
-    }
-
-    fn refused(&self, sql: &str) -> String {
-        let output = self.try_shell(sql);
-        assert!(!output.status.success(), "{sql}: {output:?}");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    }
-
-    fn python(&self, script: &str) -> Command {
-        let begin = "import sqlite3, sys, os, time\n\
-             db = sqlite3.connect('t.larder/catalog.db', isolation_level=None, timeout=30)\n\
-             db.enable_load_extension(True)\n\
-             db.execute(\"select load_extension('./larder')\")\n";
-        // Not the first one on the path: many are built without extensions, Debian's is not.
-        let mut python = Command::new("/usr/bin/python3");
-        python
-            .args(["-c", &format!("{begin}{script}")])
-            .current_dir(&self.0);
-        python
-    }
-
-    fn check(&self) {
-        let said = self.larder(&["check", "t.larder", "--read"]);
-        assert!(said.starts_with("clean"), "{said}");
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run `cargo xtask test`"))
-}
-
-fn told(output: Output) -> String {
-    // The shell tells of a connection that does not close, and ends well.
-    assert!(
-        output.status.success() && output.stderr.is_empty(),
-        "CLIENT-2: {output:?}"
-    );
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn write(path: &Path, bytes: &[u8]) {
-    std::fs::write(path, bytes).unwrap();
-}
 
 #[test]
 fn the_shell_reads_files_joined_with_rows() {
