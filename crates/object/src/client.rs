@@ -258,6 +258,7 @@ impl Engine {
         let horizon = self.horizon()?;
         let is_worth_it = self.catalog.has_retired(horizon.kept)?
             || (self.is_prune_due()? && self.catalog.has_past(horizon.kept)?);
+        let mut kept = horizon.kept;
         if is_worth_it {
             let set = ChangeSet {
                 reclaim_horizon: Some(horizon.kept),
@@ -265,13 +266,17 @@ impl Engine {
                 ..ChangeSet::default()
             };
             let _one_at_a_time = self.commit_lock.lock();
-            if self.catalog.commit_if_free(&set)?.is_none() {
+            let Some(outcome) = self.catalog.commit_if_free(&set)? else {
                 return Ok(());
+            };
+            kept = outcome.reclaim_horizon.unwrap_or(kept);
+            if kept < horizon.kept {
+                self.look_at_held(); // Or the next one would wish for the same.
             }
             // It is taken in like one of another session.
             self.has_foreign_change.store(true, Ordering::SeqCst);
         }
-        self.note_pruned(horizon);
+        self.note_pruned(kept);
         self.notice_foreign()
     }
 
