@@ -5,7 +5,7 @@ use crate::statements::StoreSql;
 use larder_format::{CommitSeq, StoreId};
 
 /// The columns of an inode, after `ino`.
-const ATTRIBUTES: [&str; 12] = [
+pub(crate) const ATTRIBUTES: [&str; 12] = [
     "kind", "mode", "uid", "gid", "nlink", "size", "blocks", "atime_ns", "mtime_ns", "ctime_ns",
     "btime_ns", "rdev",
 ];

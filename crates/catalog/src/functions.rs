@@ -8,6 +8,8 @@
 //! | `ino(path)` | the number of the inode; NULL if there is none |
 //! | `larder_time()` | the present, nanoseconds since 1970 |
 //! | `files(pattern)` | a table, see `files_table` |
+//! | `content_as_of(moment, ino or path)`, with offset and length too | the same of a file at a moment |
+//! | `files_as_of(moment)`, `files_as_of(moment, pattern)` | a table: the same at a moment, of all paths without a pattern |
 //!
 //! All may be called by statements only, not by triggers, views, constraints or indexes: every SQLite has to
 //! be able to write the catalog, and most do not have them.
@@ -23,11 +25,34 @@ use std::sync::{Arc, Mutex};
 pub const VALUE_BYTES_MAX: u64 = 1_000_000_000;
 
 /// The functions.
-pub(crate) const NAMES: [&str; 5] = ["content", WRITE, "path", "ino", "larder_time"];
+pub(crate) const NAMES: [&str; 6] = [
+    "content",
+    WRITE,
+    "path",
+    "ino",
+    "larder_time",
+    CONTENT_AS_OF,
+];
 /// The one that writes.
 pub(crate) const WRITE: &str = "write_content";
+/// The one that reads the past.
+const CONTENT_AS_OF: &str = "content_as_of";
 /// The table.
 pub(crate) const TABLE: &str = "files";
+/// The table of the past.
+pub(crate) const TABLE_AS_OF: &str = "files_as_of";
+
+/// Who cannot read the past says so.
+const NO_PAST: &str = "this program does not read the past; 'larder sql' does";
+
+/// How a statement names a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SqlMoment<'a> {
+    /// As people write it.
+    Text(&'a str),
+    /// A time, nanoseconds since 1970.
+    At(i64),
+}
 
 /// How a statement names a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +115,23 @@ pub trait SqlFiles: Send + Sync {
     fn now_ns(&self) -> i64;
     /// What a pattern matches.
     fn files(self: Arc<Self>, pattern: &[u8]) -> std::result::Result<FileRows, String>;
+    /// [`SqlFiles::content`] at a moment. Who does not implement it reads no past.
+    fn content_as_of(
+        &self,
+        _moment: SqlMoment<'_>,
+        _file: SqlFile<'_>,
+        _range: Option<(u64, u64)>,
+    ) -> std::result::Result<Option<Vec<u8>>, String> {
+        Err(NO_PAST.into())
+    }
+    /// [`SqlFiles::files`] at a moment. Who does not implement it reads no past.
+    fn files_as_of(
+        self: Arc<Self>,
+        _moment: SqlMoment<'_>,
+        _pattern: &[u8],
+    ) -> std::result::Result<FileRows, String> {
+        Err(NO_PAST.into())
+    }
 }
 
 /// Where the functions of a connection find who answers them, while a statement runs.
@@ -133,18 +175,19 @@ pub(crate) fn register(connection: &Connection, files: &FilesSlot) -> Result<()>
             body(context, &*files.find()?)
         })
     };
-    define("content", 1, |context, files| content(context, files, None))?;
-    define("content", 3, |context, files| {
-        let (offset, length) = (context.get_raw(1), context.get_raw(2));
-        match (offset, length) {
-            (ValueRef::Null, _) | (_, ValueRef::Null) => Ok(null()),
-            _ => {
-                let offset = count(offset, "content: the offset")?;
-                let length = count(length, "content: the length")?;
-                content(context, files, Some((offset, length)))
+    for count in [1, 3] {
+        define("content", count, |context, files| {
+            content(context, files, "content", None)
+        })?;
+    }
+    for count in [2, 4] {
+        define(CONTENT_AS_OF, count, |context, files| {
+            match find_moment(context.get_raw(0), CONTENT_AS_OF)? {
+                None => Ok(null()),
+                moment => content(context, files, CONTENT_AS_OF, moment),
             }
-        }
-    })?;
+        })?;
+    }
     define(WRITE, 2, write_content)?;
     define("path", 1, |context, files| path(context, files, None))?;
     define("path", 2, |context, files| match context.get_raw(1) {
@@ -171,19 +214,58 @@ pub(crate) fn register(connection: &Connection, files: &FilesSlot) -> Result<()>
     })
 }
 
-fn content(context: &Context<'_>, files: &dyn SqlFiles, range: Option<(u64, u64)>) -> Answer {
-    let file = match context.get_raw(0) {
+/// The arguments behind the moment, if there is one: the file, and a range of it.
+fn content(
+    context: &Context<'_>,
+    files: &dyn SqlFiles,
+    name: &str,
+    moment: Option<SqlMoment<'_>>,
+) -> Answer {
+    let first = usize::from(moment.is_some());
+    let file = match context.get_raw(first) {
         ValueRef::Null => return Ok(null()),
         ValueRef::Text(path) | ValueRef::Blob(path) => SqlFile::Path(path),
         // There are none below 1.
         ValueRef::Integer(ino) => SqlFile::Ino(u64::try_from(ino).unwrap_or(0)),
         other => {
-            let rule = "content: the file is the number of an inode, or a path";
-            return Err(wrong(rule, other));
+            let rule = format!("{name}: the file is the number of an inode, or a path");
+            return Err(wrong(&rule, other));
         }
     };
-    let found = files.content(file, range).map_err(failure)?;
+    let range = match context.len() == first + 3 {
+        false => None,
+        true => match (context.get_raw(first + 1), context.get_raw(first + 2)) {
+            (ValueRef::Null, _) | (_, ValueRef::Null) => return Ok(null()),
+            (offset, length) => Some((
+                count(offset, &format!("{name}: the offset"))?,
+                count(length, &format!("{name}: the length"))?,
+            )),
+        },
+    };
+    let found = match moment {
+        None => files.content(file, range),
+        Some(moment) => files.content_as_of(moment, file, range),
+    };
+    let found = found.map_err(failure)?;
     Ok(found.map_or(null(), |bytes| ToSqlOutput::Owned(Value::Blob(bytes))))
+}
+
+/// The moment that an argument names; `None` for NULL.
+pub(crate) fn find_moment<'v>(value: ValueRef<'v>, name: &str) -> Result<Option<SqlMoment<'v>>> {
+    let rule = || {
+        format!(
+            "{name}: the moment is text, like '-1h' or the name of a snapshot, or nanoseconds since 1970"
+        )
+    };
+    match value {
+        ValueRef::Null => Ok(None),
+        ValueRef::Integer(at_ns) => Ok(Some(SqlMoment::At(at_ns))),
+        ValueRef::Text(text) => match std::str::from_utf8(text) {
+            Ok(text) => Ok(Some(SqlMoment::Text(text))),
+            Err(_) => Err(wrong(&rule(), ValueRef::Blob(text))),
+        },
+        other => Err(wrong(&rule(), other)),
+    }
 }
 
 fn write_content(context: &Context<'_>, files: &dyn SqlFiles) -> Answer {

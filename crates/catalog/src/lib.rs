@@ -80,6 +80,7 @@ mod log_vfs;
 mod meta;
 mod open;
 mod past;
+mod past_views;
 mod patches;
 mod pieces;
 mod read;
@@ -102,7 +103,7 @@ pub use client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWa
 pub use codec::dirent_order;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use feed::{FeedBounds, FeedChange, FeedEvent};
-pub use functions::{FileRow, FileRows, SqlFile, SqlFiles, VALUE_BYTES_MAX};
+pub use functions::{FileRow, FileRows, SqlFile, SqlFiles, SqlMoment, VALUE_BYTES_MAX};
 pub use grants::Grants;
 pub use history::{HistoryHorizon, SupersededMap};
 pub use larder_format as format;

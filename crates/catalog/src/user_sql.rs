@@ -17,11 +17,14 @@ use crate::functions::{self, FilesSlot, SqlFiles};
 use crate::guarded::Guarded;
 use crate::guards::may_replace;
 use crate::open::{Purpose, STATEMENTS_MAX, open_within};
+use crate::past_views;
 use crate::sql::{SqlRow, SqlValue, explain, line_column, run};
 use crate::transaction::{Stage, require_open};
 use crate::{Catalog, CatalogOptions, lock};
+use larder_format::CommitSeq;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperation};
 use rusqlite::{Connection, ffi};
+use std::collections::HashSet;
 use std::ffi::c_int;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -97,6 +100,8 @@ struct Judge {
     is_asked: AtomicBool,
     /// The user may do what lasts longer than a transaction: settings, temporary tables.
     is_shell: bool,
+    /// Where the tables of stores are those of a moment: what is still of the present (`past_views`).
+    present: Mutex<Option<HashSet<String>>>,
     found: Mutex<Found>,
     guarded: Mutex<Guarded>,
 }
@@ -108,23 +113,30 @@ struct Found {
     changes: Option<String>,
     /// A trigger would run for something that it changes.
     is_guarded: bool,
-    refusal: Option<&'static str>,
+    refusal: Option<String>,
 }
 
 impl Judge {
-    fn judge(&self, action: &AuthAction<'_>) -> Authorization {
+    fn judge(&self, context: &AuthContext<'_>) -> Authorization {
         if !self.is_asked.load(Ordering::Relaxed) {
             return Authorization::Allow;
         }
+        let action = &context.action;
         let mut found = lock(&self.found);
         note(&mut found, action);
         found.is_guarded |= lock(&self.guarded).looks_at(action);
-        match refusal(action) {
-            Some(why) if !self.is_shell => {
+        let refused = (lock(&self.present).as_ref())
+            .and_then(|present| past_views::refusal(context, present));
+        let refused = match refusal(action) {
+            Some(why) if !self.is_shell => Some(why.to_owned()),
+            _ => refused,
+        };
+        match refused {
+            Some(why) => {
                 found.refusal = Some(why);
                 Authorization::Deny
             }
-            _ => Authorization::Allow,
+            None => Authorization::Allow,
         }
     }
 
@@ -139,8 +151,8 @@ impl Judge {
         self.is_asked.store(true, Ordering::Relaxed);
         let compiled = compile();
         self.is_asked.store(false, Ordering::Relaxed);
-        let found = std::mem::take(&mut *lock(&self.found));
-        match (compiled, found.refusal) {
+        let mut found = std::mem::take(&mut *lock(&self.found));
+        match (compiled, found.refusal.take()) {
             (Ok(compiled), _) => Ok((compiled, found)),
             (Err(_), Some(why)) => Err(refused(why)),
             (Err(error), None) => Err(explain(sql, start, error)),
@@ -152,6 +164,16 @@ impl UserSide {
     /// The user may make temporary tables.
     pub(crate) fn is_shell(&self) -> bool {
         self.judge.is_shell
+    }
+
+    /// Where the past is shown, learns what is not of it: others may have made a table since.
+    fn learn_present(&self, connection: &Connection) -> Result<()> {
+        let shows_past = lock(&self.judge.present).is_some();
+        if shows_past {
+            let names = past_views::names_of_present(connection)?;
+            *lock(&self.judge.present) = Some(names);
+        }
+        Ok(())
     }
 
     /// Whether no guard looks at a statement (`guarded`), while the triggers are off.
@@ -189,7 +211,8 @@ fn note(found: &mut Found, action: &AuthAction<'_>) {
             statement.writes_files |= is(&functions::WRITE);
         }
         AuthAction::Read { table_name, .. } => {
-            statement.uses_files |= table_name.eq_ignore_ascii_case(functions::TABLE);
+            let is = |name: &&str| name.eq_ignore_ascii_case(table_name);
+            statement.uses_files |= [functions::TABLE, functions::TABLE_AS_OF].iter().any(is);
         }
         AuthAction::Insert { table_name }
         | AuthAction::Delete { table_name }
@@ -265,9 +288,7 @@ impl Catalog {
             let mut writer = lock(&catalog.writer);
             let asked = Arc::clone(&judge);
             (writer.connection)
-                .authorizer(Some(move |context: AuthContext<'_>| {
-                    asked.judge(&context.action)
-                }))
+                .authorizer(Some(move |context: AuthContext<'_>| asked.judge(&context)))
                 .at("the rules of a transaction")?;
             functions::register(&writer.connection, &files)
                 .and_then(|()| files_table::register(&writer.connection, &files))
@@ -285,6 +306,15 @@ impl Catalog {
             files,
         });
         Ok(catalog)
+    }
+
+    /// Has the SQL of the user see the tables of stores as they were after commit `seq`, and only those. It lasts
+    /// as long as the catalog is open. The commit is pinned ([`Catalog::pin_past`]). Cost: about 1 ms.
+    pub fn show_past(&self, seq: CommitSeq) -> Result<()> {
+        let user = self.user_side()?;
+        past_views::create(&lock(&self.writer).connection, seq)?;
+        *lock(&user.judge.present) = Some(HashSet::new());
+        Ok(())
     }
 
     fn user_side(&self) -> Result<&UserSide> {
@@ -329,6 +359,7 @@ impl Catalog {
     pub fn inspect_sql(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
         let user = self.user_side()?;
         let connection = lock(&user.connection);
+        user.learn_present(&connection)?;
         let only = alone(sql).filter(|_| !user.judge.is_shell);
         self.stand_guard(user, &connection, only, sql)?;
         if let Some(text) = only {
@@ -389,6 +420,7 @@ impl Catalog {
     ) -> Result<(u64, ControlFlow<()>)> {
         let user = self.user_side()?;
         let connection = lock(&user.connection);
+        user.learn_present(&connection)?;
         let only = alone(sql).filter(|_| !user.judge.is_shell);
         self.stand_guard(user, &connection, only, sql)?;
         let start = statement.start;

@@ -106,6 +106,10 @@ Options of -o, separated by commas:
   threads=COUNT, metrics=ADDR, log=LEVEL
   cache_ttl=TIME     how long the kernel trusts names and attributes [default: 1h]
   locks=local        locks of programs hold on this mount only [default: shared, on all of the database]
+  asof=MOMENT        show the database as of a moment, read-only; the same as DB@MOMENT
+  history=show|hide|off
+                     DIR/.larder/at/MOMENT and DIR/.larder/snapshots/NAME: listed in DIR, only to be opened by their
+                     names, or not there [default: hide]
 Options of fstab(5) such as nofail, noauto, user, noatime and x-* are accepted.
 
 Signals: Ctrl-C or SIGTERM unmounts; while programs use the mount, it serves on until they are gone. A second
@@ -436,10 +440,11 @@ pub(crate) struct GetArgs {
 #[command(
     after_help = "Store 'main' is table main (one row per inode), main_dirent(parent, name, ino) and
 the view main_path(ino, path). NULL is shown as NULL, in CSV as nothing; bytes in hex.
-Example: larder sql photos.larder \"SELECT path, size FROM main_path JOIN main USING (ino)\""
+Example: larder sql photos.larder \"SELECT path, size FROM main_path JOIN main USING (ino)\"
+Example: larder sql --as-of=-1h photos.larder \"SELECT path, content(ino) FROM main_path WHERE path GLOB '*.txt'\""
 )]
 pub(crate) struct SqlArgs {
-    /// Database to query
+    /// Database to query; DB@MOMENT is the same as --as-of
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) db: PathBuf,
     /// One or several statements, with ';' between them
@@ -450,6 +455,9 @@ pub(crate) struct SqlArgs {
     /// Refuse every change
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// See tables of stores, and files, as of a moment: 2026-11-20T10:00:00Z, -1h, seq:1234, or a snapshot's name
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
+    pub(crate) as_of: Option<String>,
 }
 
 /// Show how full a database is

@@ -97,16 +97,12 @@ fn run_mount(arguments: Vec<OsString>) -> Result<()> {
     if call.has('f') {
         return Ok(());
     }
-    let request = Request {
-        db: PathBuf::from(db),
-        dir: PathBuf::from(dir),
-        settings,
-    };
+    let request = Request::new(PathBuf::from(db), PathBuf::from(dir), settings)?;
     let (mount, pid) = background::start(&request)?;
     if call.has('v') {
         crate::error::warn(&format!(
             "'{}' is served at '{}' by process {pid}",
-            mount.source.display(),
+            mount.name(),
             mount.mountpoint.display()
         ));
     }

@@ -36,11 +36,7 @@ fn request(args: &MountArgs) -> Result<Request> {
         .chain(ranges("map_gid", &args.map_gid))
         .try_for_each(|list| settings.add_list(&list))
         .map_err(Failure::Usage)?;
-    Ok(Request {
-        db: args.db.clone(),
-        dir: args.dir.clone(),
-        settings,
-    })
+    Request::new(args.db.clone(), args.dir.clone(), settings)
 }
 
 /// How much goes to the log: the story of the mount where somebody keeps it, else what is wrong.
@@ -60,39 +56,44 @@ pub(crate) fn mount(args: &MountArgs, out: &mut Output) -> Result<()> {
     }
     let request = request(args)?;
     if args.create {
-        create_missing(args)?;
+        create_missing(&request)?;
     }
     if args.daemon {
         let (mount, pid) = background::start(&request)?;
-        return tell_serving(args, &mount, pid, out);
+        return tell_serving(args, &request, (&mount, pid), out);
     }
     serve(&request, |mounted| {
-        tell_serving(args, mounted, std::process::id(), out)
+        tell_serving(args, &request, (mounted, std::process::id()), out)
     })
 }
 
-/// Makes the database and the directory, unless they are there.
-fn create_missing(args: &MountArgs) -> Result<()> {
-    if args
-        .db
-        .symlink_metadata()
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-    {
-        create_database(&args.db, None, None)?;
+/// Makes the database and the directory, unless they are there. A new database has no past.
+fn create_missing(request: &Request) -> Result<()> {
+    let Request { db, dir, settings } = request;
+    let is_missing =
+        (db.symlink_metadata()).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    if is_missing && settings.as_of.is_none() {
+        create_database(db, None, None)?;
     }
     // A dead mount in its place, or above it, hides what is there.
-    larder_fuse::clean_stale(&args.dir)?;
-    match std::fs::create_dir_all(&args.dir) {
-        Err(_) if larder_fuse::find_mount(&args.dir).is_ok_and(|mount| mount.is_some()) => Ok(()),
-        made => made.at(|| format!("cannot create '{}'", args.dir.display())),
+    larder_fuse::clean_stale(dir)?;
+    match std::fs::create_dir_all(dir) {
+        Err(_) if larder_fuse::find_mount(dir).is_ok_and(|mount| mount.is_some()) => Ok(()),
+        made => made.at(|| format!("cannot create '{}'", dir.display())),
     }
 }
 
-fn tell_serving(args: &MountArgs, mount: &MountInfo, pid: u32, out: &mut Output) -> Result<()> {
-    let (db, dir) = (args.db.display(), args.dir.display());
+fn tell_serving(
+    args: &MountArgs,
+    request: &Request,
+    (mount, pid): (&MountInfo, u32),
+    out: &mut Output,
+) -> Result<()> {
+    let (db, dir) = (request.name(), args.dir.display());
     if out.is_json() {
         out.document(&json!({
             "database": mount.source.to_string_lossy(),
+            "moment": mount.moment,
             "mountpoint": mount.mountpoint.to_string_lossy(),
             "pid": pid,
         }))?;
@@ -124,6 +125,7 @@ pub(crate) fn umount(args: &UmountArgs, out: &mut Output) -> Result<()> {
     }
     out.document(&json!({
         "database": mount.as_ref().map(|mount| mount.source.to_string_lossy()),
+        "moment": mount.as_ref().and_then(|mount| mount.moment.clone()),
         "mountpoint": mount.as_ref().map(|mount| mount.mountpoint.to_string_lossy()),
     }))
 }

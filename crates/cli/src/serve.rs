@@ -1,5 +1,6 @@
 //! Serving a mount from its beginning to its end.
 
+use crate::address::split_moment;
 use crate::databases::open_database;
 use crate::ending::{end_on_signals, listen};
 use crate::error::{At, Failure, Result};
@@ -7,6 +8,7 @@ use crate::metrics::Endpoint;
 use crate::service;
 use crate::serving_lock::ServingLock;
 use crate::settings::Settings;
+use crate::units::show_time;
 use larder_fuse::{MountInfo, Mounted};
 use std::path::PathBuf;
 
@@ -18,10 +20,41 @@ pub(crate) struct Request {
     pub(crate) settings: Settings,
 }
 
+impl Request {
+    /// `db` may be `DB@MOMENT` (`CLI-30`), which is the option `asof`.
+    pub(crate) fn new(db: PathBuf, dir: PathBuf, mut settings: Settings) -> Result<Request> {
+        let db = match split_moment(&db) {
+            Some((directory, moment)) if directory.is_dir() => {
+                let other = settings.as_of.replace(moment);
+                if other.is_some() && other != settings.as_of {
+                    return Err(Failure::Usage(format!(
+                        "'{}' and 'asof={}' are two moments; give one of them",
+                        db.display(),
+                        other.unwrap_or_default()
+                    )));
+                }
+                directory
+            }
+            _ => db,
+        };
+        Ok(Request { db, dir, settings })
+    }
+
+    /// What is served, as people write it.
+    pub(crate) fn name(&self) -> String {
+        let db = self.db.display();
+        match &self.settings.as_of {
+            Some(moment) => format!("{db}@{moment}"),
+            None => db.to_string(),
+        }
+    }
+}
+
 /// Serves until the mount ends; `ready` is called when it serves.
 pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<()>) -> Result<()> {
     let Request { db, dir, settings } = request;
-    let cannot = || format!("cannot mount '{}' at '{}'", db.display(), dir.display());
+    let name = request.name();
+    let cannot = || format!("cannot mount '{name}' at '{}'", dir.display());
     let options = settings.mount_options().at(cannot)?;
     let endpoint = match &settings.metrics {
         Some(address) => Some(Endpoint::bind(address)?),
@@ -42,9 +75,14 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
         })?;
         let lock = ServingLock::take(&info.source, info.device)?;
         end_on_signals(signals, mounted.unmounter(), &info.mountpoint)?;
+        let commit = mounted.shows().map(|(seq, at_ns)| {
+            let at = show_time(at_ns);
+            format!(" as of commit {seq}, {at},")
+        });
         tracing::info!(
-            "serving '{}' at '{}' with {}",
-            info.source.display(),
+            "serving '{}'{} at '{}' with {}",
+            info.name(),
+            commit.unwrap_or_default(),
             info.mountpoint.display(),
             settings.to_list()
         );
@@ -63,9 +101,7 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
             return Err(failure);
         }
     };
-    let served = mounted
-        .wait()
-        .at(|| format!("serving '{}' failed", db.display()));
+    let served = mounted.wait().at(|| format!("serving '{name}' failed"));
     if served.is_ok() {
         tracing::info!("'{}' is unmounted, everything is durable", dir.display());
     }

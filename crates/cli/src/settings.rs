@@ -10,7 +10,7 @@
 //! * `CLI-17` An option is obeyed, or known to be somebody else's business, or refused with its name.
 
 use crate::units::{parse_mode, parse_time};
-use larder_fuse::{IdMap, IdRange, Ids, MountOptions};
+use larder_fuse::{HistoryListing, IdMap, IdRange, Ids, MountOptions};
 use std::time::Duration;
 use tracing::Level;
 
@@ -47,6 +47,13 @@ const PASSED_OVER: [&str; 24] = [
 /// The same, with a value or as prefix.
 const PASSED_OVER_PREFIXES: [&str; 6] = ["x-", "X-", "comment=", "user=", "helper=", "uhelper="];
 
+/// What `history` may be.
+const HISTORY: [(&str, HistoryListing); 3] = [
+    ("show", HistoryListing::Shown),
+    ("hide", HistoryListing::Hidden),
+    ("off", HistoryListing::Off),
+];
+
 /// How a mount is set up. `None`: as the default says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -69,6 +76,9 @@ pub(crate) struct Settings {
     pub(crate) cache_ttl_ns: Option<i64>,
     pub(crate) metrics: Option<String>,
     pub(crate) log: Option<Level>,
+    /// The moment to show; `None`: the present.
+    pub(crate) as_of: Option<String>,
+    pub(crate) history: Option<HistoryListing>,
 }
 
 /// `HOST:DB:COUNT` of a map of ids.
@@ -122,6 +132,8 @@ impl Settings {
             ("cache_ttl", Some(value)) => self.cache_ttl_ns = Some(parse_time(value)?),
             ("metrics", Some(value)) => self.metrics = Some(value.to_owned()),
             ("log", Some(value)) => self.log = Some(parse_level(value)?),
+            ("asof", Some(value)) => self.as_of = Some(parse_as_of(value)?),
+            ("history", Some(value)) => self.history = Some(parse_history(value)?),
             _ if PASSED_OVER.contains(&option)
                 || PASSED_OVER_PREFIXES
                     .iter()
@@ -181,15 +193,29 @@ impl Settings {
         );
         list.extend(self.metrics.as_ref().map(|at| format!("metrics={at}")));
         list.extend(self.log.map(|level| format!("log={level}").to_lowercase()));
+        list.extend(self.as_of.as_ref().map(|moment| format!("asof={moment}")));
+        let history = self.history.map(|listing| {
+            let how = HISTORY.iter().find(|(_, found)| *found == listing);
+            format!("history={}", how.map_or("hide", |(how, _)| how))
+        });
+        list.extend(history);
         list.join(",")
     }
 
     /// The options of the mount. [`larder::ErrorKind::InvalidInput`] when the maps of ids
-    /// contradict one another.
+    /// contradict one another, or history is to be shown in the past.
     pub(crate) fn mount_options(&self) -> larder::Result<MountOptions> {
         let defaults = MountOptions::default();
+        if self.as_of.is_some() && self.history == Some(HistoryListing::Shown) {
+            return Err(larder::Error::new(
+                larder::ErrorKind::InvalidInput,
+                "a mount with 'asof' shows one moment and no others; leave 'history=show' out",
+            ));
+        }
         Ok(MountOptions {
             read_only: self.read_only,
+            as_of: self.as_of.clone(),
+            history: self.history.unwrap_or(defaults.history),
             allow_other: self.allow_other || defaults.allow_other,
             suid: self.suid,
             dev: self.dev,
@@ -276,6 +302,23 @@ fn parse_threads(value: &str) -> Result<u16, String> {
         .ok_or_else(|| format!("'threads={value}' is no count; write 1 to 1024"))
 }
 
+/// What it means is asked of the database.
+fn parse_as_of(value: &str) -> Result<String, String> {
+    match value {
+        "" => Err("'asof=' names no moment; write asof=2026-11-20T10:00:00Z, asof=-1h, asof=seq:1234, or the name \
+                   of a snapshot"
+            .into()),
+        moment => Ok(moment.into()),
+    }
+}
+
+fn parse_history(value: &str) -> Result<HistoryListing, String> {
+    let found = HISTORY.iter().find(|(how, _)| *how == value);
+    found.map(|(_, listing)| *listing).ok_or_else(|| {
+        format!("'history={value}' says nothing; write history=show, history=hide or history=off")
+    })
+}
+
 /// `error`, `warn`, `info`, `debug` or `trace`.
 pub(crate) fn parse_level(value: &str) -> Result<Level, String> {
     match value {
@@ -305,13 +348,14 @@ mod tests {
     fn a_list_is_read_as_it_was_written() {
         let full = "ro,allow_other,suid,dev,noexec,idmap,uid=5,gid=6,umask=22,fmask=133,dmask=22,\
                     map_uid=1:2:3,map_uid=9:9:1,map_gid=0:7:1,threads=4,locks=local,cache_ttl=1500ms,\
-                    metrics=[::1]:9,log=debug";
+                    metrics=[::1]:9,log=debug,asof=2026-11-20T10:00:00Z,history=off";
         let settings = read(full).unwrap();
         assert_eq!(settings.to_list(), full, "CLI-16");
         // Every setting alone, so that none leans on another.
         for option in full
             .split(',')
             .chain(["rw", "", "cache_ttl=0s", "log=error", "locks=shared"])
+            .chain(["asof=-1h", "history=show", "history=hide"])
         {
             let settings = read(option).unwrap();
             assert_eq!(
@@ -356,6 +400,8 @@ mod tests {
             "map_uid=1:2:3:4",
             "log=loud",
             "locks=none",
+            "asof=",
+            "history=1",
             "sync",
             "allow_root",
             "xattr",
@@ -380,7 +426,10 @@ mod tests {
             (Some(0o77), Some(0o22))
         );
         assert!(made.read_only && !made.suid && !made.dev && made.exec && made.threads == 3);
+        let past = options("rw,asof=-1h").unwrap();
+        assert_eq!(past.as_of.as_deref(), Some("-1h"));
         for bad in [
+            "asof=-1h,history=show",
             "uid=7,map_uid=1:2",
             "map_uid=1:2,map_uid=1:3",
             "map_gid=1:2:0",

@@ -1,11 +1,12 @@
 //! `larder sql`: one statement, a shell, or statements from stdin.
 
+use crate::address::split_moment;
 use crate::args::SqlArgs;
 use crate::databases::with_database;
 use crate::error::{At, Failure, Result};
 use crate::output::Output;
 use crate::rows::{RowFormat, RowPrinter};
-use larder::{Error, ErrorKind, SqlSession};
+use larder::{Error, ErrorKind, SqlSession, parse_moment};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use std::io::{self, BufRead, IsTerminal};
@@ -28,14 +29,31 @@ pub(crate) fn sql(args: &SqlArgs, out: &mut Output) -> Result<()> {
         (false, true) => RowFormat::Csv,
         (false, false) => RowFormat::Table,
     };
-    with_database(&args.db, "sql", |database| {
-        let session = database
-            .sql(args.read_only)
-            .at(|| format!("cannot query '{}'", args.db.display()))?;
+    let (db, moment) = match (split_moment(&args.db), &args.as_of) {
+        (None, moment) => (args.db.clone(), moment.clone()),
+        (Some((db, moment)), None) => (db, Some(moment)),
+        (Some(_), Some(other)) => {
+            return Err(Failure::Usage(format!(
+                "'{}' and '--as-of={other}' are two moments; give one of them",
+                args.db.display()
+            )));
+        }
+    };
+    with_database(&db, "sql", |database| {
+        let session = match &moment {
+            None => database.sql(args.read_only),
+            Some(text) => {
+                parse_moment(text, database.now_ns()).and_then(|moment| database.sql_as_of(&moment))
+            }
+        };
         let mut console = Console {
-            session,
+            session: session.at(|| format!("cannot query '{}'", args.db.display()))?,
             format,
-            is_read_only: args.read_only,
+            refuses: match moment {
+                Some(_) => Some("the past cannot be changed; ask without the moment"),
+                None => (args.read_only)
+                    .then_some("nothing can be changed with --read-only; leave the flag out"),
+            },
             out,
         };
         match &args.statement {
@@ -50,7 +68,8 @@ pub(crate) fn sql(args: &SqlArgs, out: &mut Output) -> Result<()> {
 struct Console<'a> {
     session: SqlSession,
     format: RowFormat,
-    is_read_only: bool,
+    /// What is said when a statement would change something.
+    refuses: Option<&'static str>,
     out: &'a mut Output,
 }
 
@@ -75,14 +94,11 @@ impl Console<'_> {
         });
         match failure {
             Some(failure) => Err(failure),
-            // The user asked for it: the remedy is not the one for a read-only directory.
-            None if self.is_read_only => done.map_err(|error| match error.kind() {
-                ErrorKind::ReadOnly => Failure::Other(
-                    "nothing can be changed with --read-only; leave the flag out".into(),
-                ),
+            None => done.map_err(|error| match (error.kind(), self.refuses) {
+                // The user asked for it: the remedy is not the one for a read-only directory.
+                (ErrorKind::ReadOnly, Some(why)) => Failure::Other(why.into()),
                 _ => mistake(error, statements),
             }),
-            None => done.map_err(|error| mistake(error, statements)),
         }
     }
 

@@ -176,7 +176,7 @@ impl Client {
                 Some(files) => files,
                 None => {
                     view.reload_stores()?;
-                    view.statement_files()
+                    view.statement_files(None, None)
                 }
             };
             lock(&self.state).files = Some(Arc::clone(&files));

@@ -41,6 +41,7 @@ mod readonly;
 mod set_id;
 mod sql;
 mod sql_files;
+mod sql_past;
 mod staging;
 mod stores;
 mod transaction;

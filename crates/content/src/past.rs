@@ -159,6 +159,18 @@ impl Database {
         Ok(past)
     }
 
+    /// Whether this has a past: the database has a retention, and this is no long transaction's view of it.
+    pub fn keeps_history(&self) -> bool {
+        self.shared.engine.keeps_history()
+    }
+
+    /// The commit that a moment means, and its time, nanoseconds since 1970: as [`Database::as_of`], without opening it,
+    /// so that it may be reclaimed. Cost: a few lookups, and a commit if anything waits for one.
+    pub fn resolve_moment(&self, moment: &Moment) -> Result<(u64, i64)> {
+        let (seq, at_ns) = self.whole()?.resolve_moment(moment)?;
+        Ok((seq.0, at_ns))
+    }
+
     /// The commit that this shows, and its time, nanoseconds since 1970; `None`: the present.
     pub fn shows(&self) -> Option<(u64, i64)> {
         let (seq, at_ns) = self.shared.engine.shows()?;

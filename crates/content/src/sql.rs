@@ -19,8 +19,9 @@
 use crate::database::Database;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::turnstile::Pool;
+use larder_object::format::CommitSeq;
 use larder_object::{
-    Engine, Error, ErrorKind, Result, Savepoint, SqlControl, SqlRow, SqlStatement, SqlValue,
+    Engine, Error, ErrorKind, Moment, Result, Savepoint, SqlControl, SqlRow, SqlStatement, SqlValue,
 };
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -41,9 +42,19 @@ pub struct SqlResult {
 /// Who gets the rows; an error ends it all.
 type OnRow<'a> = &'a mut dyn FnMut(SqlRow) -> Result<()>;
 
-/// Runs all statements of a text in the transaction that `engine` serves and `view` sees.
+/// Where a statement runs.
+pub(crate) struct Place<'p> {
+    /// What its transaction sees.
+    pub(crate) view: &'p Database,
+    /// The database beside the transaction, where other moments may be opened.
+    pub(crate) host: Option<&'p Database>,
+    /// What its functions tell of, if it is not the present.
+    pub(crate) past: Option<&'p Database>,
+}
+
+/// Runs all statements of a text in the transaction that `engine` serves.
 pub(crate) fn run_text(
-    view: &Database,
+    place: &Place<'_>,
     engine: &Engine,
     sql: &str,
     parameters: &[SqlValue],
@@ -60,21 +71,21 @@ pub(crate) fn run_text(
             result.rows.push(row);
             Ok(())
         };
-        result.changed_count += run_one(view, engine, sql, &statement, parameters, &mut keep)?;
+        result.changed_count += run_one(place, engine, sql, &statement, parameters, &mut keep)?;
     }
     Ok(result)
 }
 
 /// Runs one statement in a transaction; returns how many rows it changed.
 fn run_one(
-    view: &Database,
+    place: &Place<'_>,
     engine: &Engine,
     sql: &str,
     statement: &SqlStatement,
     parameters: &[SqlValue],
     on_row: OnRow<'_>,
 ) -> Result<u64> {
-    let files = view.statement_files();
+    let files = place.view.statement_files(place.host, place.past);
     let mut run = || {
         let lent = Arc::clone(&files) as _;
         let done = with_rows(on_row, |on_row| {
@@ -136,6 +147,8 @@ fn with_rows(
 /// COMMIT, is a short transaction ([`Database::begin`]). It keeps the database open.
 pub struct SqlSession {
     database: Database,
+    /// What it sees of stores and their files, if it is not the present.
+    past: Option<Database>,
     pool: Arc<Pool>,
     is_read_only: bool,
     transaction: Option<Transaction>,
@@ -149,13 +162,26 @@ impl Database {
     /// An SQL session on the catalog. Alone, a statement sees what is committed. A `read_only` session can
     /// change nothing. Cost: opens the catalog once more, about 2 ms.
     pub fn sql(&self, read_only: bool) -> Result<SqlSession> {
+        self.session(None, read_only)
+    }
+
+    /// A read-only session that sees the tables of stores (`main`, `main_dirent`, `main_path`, …) and files as they
+    /// were at a moment, which stays readable for as long. Columns and tables of the user's have no past yet:
+    /// they are refused by their names. Cost: [`Database::as_of`], and 3 ms. Errors as there.
+    pub fn sql_as_of(&self, moment: &Moment) -> Result<SqlSession> {
+        self.session(Some(self.as_of(moment)?), true)
+    }
+
+    fn session(&self, past: Option<Database>, is_read_only: bool) -> Result<SqlSession> {
         let engine = self.whole()?;
-        let pool = Arc::new(Pool::of_session());
+        let shows = past.as_ref().and_then(Database::shows);
+        let pool = Arc::new(Pool::of_session(shows.map(|(seq, _)| CommitSeq(seq))));
         pool.put(pool.take(engine)?);
         Ok(SqlSession {
             database: self.clone(),
+            past,
             pool,
-            is_read_only: read_only,
+            is_read_only,
             transaction: None,
             savepoints: Vec::new(),
             is_of_savepoint: false,
@@ -217,11 +243,14 @@ impl SqlSession {
 
     fn run(&self, sql: &str, statement: &SqlStatement, on_row: OnRow<'_>) -> Result<u64> {
         if self.is_read_only && statement.writes() {
-            let why = "the session is read-only; open one that may write";
+            let why = match self.past {
+                Some(_) => "the past cannot be changed; open a session on the present",
+                None => "the session is read-only; open one that may write",
+            };
             return Err(Error::new(ErrorKind::ReadOnly, why));
         }
         if let Some(transaction) = &self.transaction {
-            return run_in(transaction, sql, statement, on_row);
+            return self.run_in(transaction, sql, statement, self.is_read_only, on_row);
         }
         if !statement.uses_files {
             let done = self.alone(|engine| {
@@ -239,9 +268,27 @@ impl SqlSession {
             }
         }
         let transaction = self.begin(statement.writes())?;
-        let changed_count = run_in(&transaction, sql, statement, on_row)?;
+        let is_reading = !statement.writes();
+        let changed_count = self.run_in(&transaction, sql, statement, is_reading, on_row)?;
         transaction.commit()?;
         Ok(changed_count)
+    }
+
+    fn run_in(
+        &self,
+        transaction: &Transaction,
+        sql: &str,
+        statement: &SqlStatement,
+        opens_moments: bool,
+        on_row: OnRow<'_>,
+    ) -> Result<u64> {
+        let (view, turnstile) = transaction.parts();
+        let place = Place {
+            view,
+            host: opens_moments.then_some(&self.database),
+            past: self.past.as_ref(),
+        };
+        turnstile.enter(|| run_one(&place, turnstile.engine(), sql, statement, &[], on_row))
     }
 
     fn begin(&self, takes_turn: bool) -> Result<Transaction> {
@@ -367,16 +414,6 @@ impl SqlSession {
             self.is_of_savepoint = false;
         }
     }
-}
-
-fn run_in(
-    transaction: &Transaction,
-    sql: &str,
-    statement: &SqlStatement,
-    on_row: OnRow<'_>,
-) -> Result<u64> {
-    let (view, turnstile) = transaction.parts();
-    turnstile.enter(|| run_one(view, turnstile.engine(), sql, statement, &[], on_row))
 }
 
 impl std::fmt::Debug for SqlSession {

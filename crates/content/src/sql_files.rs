@@ -5,11 +5,12 @@
 //! still reads; then it is a `put` for each file (`CONTENT-8`).
 
 use crate::database::{Database, MountedStore, Shared};
+use crate::sql_past::Pasts;
 use crate::turnstile::lock;
 use crate::types::NodeId;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{
-    Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, VALUE_BYTES_MAX,
+    Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, SqlMoment, VALUE_BYTES_MAX,
 };
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
@@ -20,8 +21,10 @@ const WRITTEN_BYTES_MAX: u64 = 1 << 30;
 pub(crate) struct StatementFiles {
     /// What the transaction sees.
     view: Arc<Shared>,
-    /// The same without its turnstile, which the statement has passed. Made when the first function asks.
+    /// The same without its turnstile, which the statement has passed. Made when the first function asks. Or the past
+    /// that the statement sees.
     inner: OnceLock<Database>,
+    pasts: Pasts,
     state: Mutex<State>,
 }
 
@@ -35,11 +38,18 @@ struct State {
 }
 
 impl Database {
-    /// Answers for a statement of the transaction that this database shows.
-    pub(crate) fn statement_files(&self) -> Arc<StatementFiles> {
+    /// Answers for a statement of the transaction that this database shows. `host`: the database beside the
+    /// transaction, where other moments may be opened. `past`: what the statement sees of files, if it is not
+    /// the transaction's.
+    pub(crate) fn statement_files(
+        &self,
+        host: Option<&Database>,
+        past: Option<&Database>,
+    ) -> Arc<StatementFiles> {
         Arc::new(StatementFiles {
             view: Arc::clone(&self.shared),
-            inner: OnceLock::new(),
+            inner: past.map_or_else(OnceLock::new, |past| OnceLock::from(past.clone())),
+            pasts: Pasts::new(host),
             state: Mutex::default(),
         })
     }
@@ -133,58 +143,98 @@ impl StatementFiles {
         done.map_err(|error| self.note(error.context(name)))
     }
 
-    fn find(&self, file: SqlFile<'_>) -> Result<Option<NodeId>> {
-        let found = match file {
-            SqlFile::Ino(ino) => self.database().attr(NodeId {
-                store: StoreId::MAIN,
-                ino: Ino(ino),
-            }),
-            SqlFile::Path(path) => self.database().resolve(path, true),
-        };
-        absent_is_none(found.map(|attr| attr.node))
+    fn past(&self, moment: SqlMoment<'_>) -> Result<Database> {
+        self.pasts.find(moment)
     }
 
-    fn read(&self, file: SqlFile<'_>, range: Option<(u64, u64)>) -> Result<Option<Vec<u8>>> {
-        let Some(node) = self.find(file)? else {
-            return Ok(None);
-        };
-        let database = self.database();
-        let attr = database.attr(node)?;
-        if attr.kind != FileKind::File {
-            let kind = match attr.kind {
-                FileKind::Directory => ErrorKind::IsADirectory,
-                _ => ErrorKind::InvalidInput,
-            };
-            let why = format!(
-                "it is a {}, and only regular files have content",
-                attr.kind.as_str()
-            );
-            return Err(Error::new(kind, why));
-        }
-        let (offset, length) = range.unwrap_or((0, u64::MAX));
-        let length = attr.size_bytes.saturating_sub(offset).min(length);
-        if length > VALUE_BYTES_MAX {
-            let why = format!(
-                "{length} bytes are more than the {VALUE_BYTES_MAX} that an SQL value can have; read parts: content(file, offset, length)"
-            );
-            return Err(Error::new(ErrorKind::TooBig, why));
-        }
-        let mut bytes = vec![0; length as usize];
-        if bytes.is_empty() {
-            return Ok(Some(bytes));
-        }
-        let handle = database.open_file(node, false)?;
-        let mut done = 0;
-        while done < bytes.len() {
-            match handle.read_at(offset + done as u64, &mut bytes[done..])? {
-                0 => break,
-                read => done += read,
-            }
-        }
-        bytes.truncate(done);
-        Ok(Some(bytes))
+    /// The rows of `files` in a database.
+    fn rows(
+        self: Arc<Self>,
+        name: &'static str,
+        database: &Database,
+        pattern: &[u8],
+    ) -> std::result::Result<FileRows, String> {
+        let walk = self.told(name, database.walk_matches(pattern))?;
+        let names: Vec<(StoreId, String)> = (database.read_stores().iter())
+            .map(|store| (store.row.store, store.row.name.clone()))
+            .collect();
+        Ok(Box::new(walk.map(move |found| {
+            let (path, attr) = self.told(name, found)?;
+            let store = names.iter().find(|(store, _)| *store == attr.node.store);
+            Ok(FileRow {
+                path,
+                store: store.map(|(_, name)| name.clone()).unwrap_or_default(),
+                ino: attr.node.ino.0,
+                kind: attr.kind,
+                size_bytes: attr.size_bytes,
+                mode: attr.mode,
+                uid: attr.uid,
+                gid: attr.gid,
+                nlink: attr.nlink,
+                mtime_ns: attr.mtime_ns,
+                ctime_ns: attr.ctime_ns,
+                btime_ns: attr.btime_ns,
+            })
+        })))
     }
+}
 
+fn find(database: &Database, file: SqlFile<'_>) -> Result<Option<NodeId>> {
+    let found = match file {
+        SqlFile::Ino(ino) => database.attr(NodeId {
+            store: StoreId::MAIN,
+            ino: Ino(ino),
+        }),
+        SqlFile::Path(path) => database.resolve(path, true),
+    };
+    absent_is_none(found.map(|attr| attr.node))
+}
+
+fn read(
+    database: &Database,
+    file: SqlFile<'_>,
+    range: Option<(u64, u64)>,
+) -> Result<Option<Vec<u8>>> {
+    let Some(node) = find(database, file)? else {
+        return Ok(None);
+    };
+    let attr = database.attr(node)?;
+    if attr.kind != FileKind::File {
+        let kind = match attr.kind {
+            FileKind::Directory => ErrorKind::IsADirectory,
+            _ => ErrorKind::InvalidInput,
+        };
+        let why = format!(
+            "it is a {}, and only regular files have content",
+            attr.kind.as_str()
+        );
+        return Err(Error::new(kind, why));
+    }
+    let (offset, length) = range.unwrap_or((0, u64::MAX));
+    let length = attr.size_bytes.saturating_sub(offset).min(length);
+    if length > VALUE_BYTES_MAX {
+        let why = format!(
+            "{length} bytes are more than the {VALUE_BYTES_MAX} that an SQL value can have; read parts: content(file, offset, length)"
+        );
+        return Err(Error::new(ErrorKind::TooBig, why));
+    }
+    let mut bytes = vec![0; length as usize];
+    if bytes.is_empty() {
+        return Ok(Some(bytes));
+    }
+    let handle = database.open_file(node, false)?;
+    let mut done = 0;
+    while done < bytes.len() {
+        match handle.read_at(offset + done as u64, &mut bytes[done..])? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    bytes.truncate(done);
+    Ok(Some(bytes))
+}
+
+impl StatementFiles {
     fn find_path(&self, ino: u64, store: Option<&str>) -> Result<Option<Vec<u8>>> {
         let store = match store {
             None => StoreId::MAIN,
@@ -266,8 +316,29 @@ impl SqlFiles for StatementFiles {
         file: SqlFile<'_>,
         range: Option<(u64, u64)>,
     ) -> std::result::Result<Option<Vec<u8>>, String> {
-        let read = self.read(file, range);
+        let read = read(self.database(), file, range);
         read.map_err(|error| self.note(error.context(shown("content", file))))
+    }
+
+    fn content_as_of(
+        &self,
+        moment: SqlMoment<'_>,
+        file: SqlFile<'_>,
+        range: Option<(u64, u64)>,
+    ) -> std::result::Result<Option<Vec<u8>>, String> {
+        let past = self.past(moment);
+        let read = past.and_then(|past| read(&past, file, range));
+        read.map_err(|error| self.note(error.context(shown("content_as_of", file))))
+    }
+
+    fn files_as_of(
+        self: Arc<Self>,
+        moment: SqlMoment<'_>,
+        pattern: &[u8],
+    ) -> std::result::Result<FileRows, String> {
+        const NAME: &str = "files_as_of";
+        let past = self.told(NAME, self.past(moment))?;
+        self.rows(NAME, &past, pattern)
     }
 
     fn write_content(&self, path: &[u8], bytes: &[u8]) -> std::result::Result<(), String> {
@@ -280,7 +351,7 @@ impl SqlFiles for StatementFiles {
     }
 
     fn ino(&self, path: &[u8]) -> std::result::Result<Option<u64>, String> {
-        let found = self.find(SqlFile::Path(path));
+        let found = find(self.database(), SqlFile::Path(path));
         let found = found.map(|node| node.map(|node| node.ino.0));
         found.map_err(|error| self.note(error.context(shown("ino", SqlFile::Path(path)))))
     }
@@ -290,27 +361,7 @@ impl SqlFiles for StatementFiles {
     }
 
     fn files(self: Arc<Self>, pattern: &[u8]) -> std::result::Result<FileRows, String> {
-        let walk = self.told("files", self.database().walk_matches(pattern))?;
-        let names: Vec<(StoreId, String)> = (self.database().read_stores().iter())
-            .map(|store| (store.row.store, store.row.name.clone()))
-            .collect();
-        Ok(Box::new(walk.map(move |found| {
-            let (path, attr) = self.told("files", found)?;
-            let store = names.iter().find(|(store, _)| *store == attr.node.store);
-            Ok(FileRow {
-                path,
-                store: store.map(|(_, name)| name.clone()).unwrap_or_default(),
-                ino: attr.node.ino.0,
-                kind: attr.kind,
-                size_bytes: attr.size_bytes,
-                mode: attr.mode,
-                uid: attr.uid,
-                gid: attr.gid,
-                nlink: attr.nlink,
-                mtime_ns: attr.mtime_ns,
-                ctime_ns: attr.ctime_ns,
-                btime_ns: attr.btime_ns,
-            })
-        })))
+        let database = self.database().clone();
+        self.rows("files", &database, pattern)
     }
 }

@@ -230,6 +230,18 @@ impl Database {
                 place,
             });
         }
+        if self.shared.engine.shows().is_some() {
+            // A store that came later is not there; its row is.
+            let mut found = Vec::with_capacity(mounted.len());
+            for store in mounted {
+                match store.provider.as_ref().map(|one| one.attr(Ino::ROOT)) {
+                    Some(Err(error)) if error.kind() == ErrorKind::NotFound => {}
+                    Some(Err(error)) => return Err(error),
+                    Some(Ok(_)) | None => found.push(store),
+                }
+            }
+            mounted = found;
+        }
         mounted.sort_by_key(|s| s.row.store);
         *self
             .shared

@@ -215,8 +215,13 @@ impl Transaction {
     /// transactions, ATTACH, settings, temporary tables. The functions about files are those of
     /// docs/semantics.md, "SQL over content".
     pub fn sql(&self, sql: &str, parameters: &[SqlValue]) -> Result<SqlResult> {
+        let place = sql::Place {
+            view: &self.view,
+            host: None,
+            past: None,
+        };
         self.turnstile
-            .enter(|| sql::run_text(&self.view, self.turnstile.engine(), sql, parameters))
+            .enter(|| sql::run_text(&place, self.turnstile.engine(), sql, parameters))
     }
 
     /// What the session runs a statement in.

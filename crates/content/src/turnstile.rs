@@ -4,6 +4,7 @@
 //! `CONTENT-6` and `CONTENT-7` stand in `transaction`.
 
 use crate::provider::FileHandle;
+use larder_object::format::CommitSeq;
 use larder_object::{Engine, Error, ErrorKind, Result};
 use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -53,6 +54,8 @@ struct TurnstileState {
 pub(crate) struct Pool {
     /// Its engines serve an SQL session, whose user may change their connections.
     is_shell: bool,
+    /// Their SQL sees the tables of stores as they were after this commit.
+    shows: Option<CommitSeq>,
     idle: Mutex<Vec<Arc<Engine>>>,
     watch: Watch,
 }
@@ -64,17 +67,24 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Pool {
     /// A pool of one SQL session: the same engine serves all of its statements, so that what they change
     /// in their connection lasts.
-    pub(crate) fn of_session() -> Pool {
+    pub(crate) fn of_session(shows: Option<CommitSeq>) -> Pool {
         Pool {
             is_shell: true,
+            shows,
             ..Pool::default()
         }
     }
 
     /// An engine beside `host`, until [`Pool::put`]: the one that was given back last.
     pub(crate) fn take(&self, host: &Arc<Engine>) -> Result<Arc<Engine>> {
-        let idle = lock(&self.idle).pop();
-        idle.map_or_else(|| Engine::open_private(host, self.is_shell), Ok)
+        if let Some(engine) = lock(&self.idle).pop() {
+            return Ok(engine);
+        }
+        let engine = Engine::open_private(host, self.is_shell)?;
+        if let Some(seq) = self.shows {
+            engine.show_past(seq)?; // Every engine of the pool, or a session would fall into the present.
+        }
+        Ok(engine)
     }
 
     /// Gives an engine back.

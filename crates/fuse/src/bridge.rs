@@ -3,16 +3,17 @@
 use crate::convert::{name_of, node_attr, node_number, node_of};
 use crate::errno::{errno, node_errno};
 use crate::handles::{DIRECTORY_PAGE_COUNT, Line, Listing, OpenDirectory, Table};
+use crate::history::is_changing;
 use crate::idmap::{IdMap, Ids, NewOwner};
 use crate::known::{Known, Ticket};
 use crate::locks::Locks;
 use crate::notify::Changes;
 use crate::options::MountOptions;
 use crate::streams::{Streams, Way};
+use crate::tree::Tree;
 use crate::watch::{Watch, Watched};
 use larder::{
-    Attr, Caller, Database, DirEntry, Error, ErrorKind, Name, NewNode, SetAttr, SpaceReport,
-    copy_range,
+    Attr, Caller, DirEntry, Error, ErrorKind, Name, NewNode, SetAttr, SpaceReport, copy_range,
 };
 use larder_fuse_protocol::{
     CopyRange, Entry, Errno, FopenFlags, HandleNumber, Make, NodeNumber, Notifier, OpenFlags,
@@ -46,6 +47,8 @@ pub(crate) struct OpenFile {
     pub(crate) way: Way,
     /// The kernel tells each close of a descriptor of it.
     pub(crate) is_flushed: bool,
+    /// Under which locks of programs on it are kept.
+    pub(crate) lock_node: NodeNumber,
 }
 
 impl std::ops::Deref for OpenFile {
@@ -77,7 +80,7 @@ pub(crate) type Call<'c> = larder_fuse_protocol::Call<'c, Span>;
 
 /// The filesystem of one mount.
 pub(crate) struct Bridge {
-    pub(crate) database: Database,
+    pub(crate) database: Tree,
     pub(crate) known: Arc<Known>,
     pub(crate) changes: Arc<Changes>,
     pub(crate) cache_ttl: Duration,
@@ -100,7 +103,7 @@ pub(crate) struct Bridge {
 
 impl Bridge {
     pub(crate) fn new(
-        database: Database,
+        database: Tree,
         known: Arc<Known>,
         changes: Arc<Changes>,
         notifier: Notifier,
@@ -147,7 +150,14 @@ impl Bridge {
     ) -> Result<Entry, Errno> {
         let attr = self.shown(attr)?;
         self.known.add_looked_up(parent, name, attr.node);
-        Ok(self.entry_of(attr))
+        let entry = self.entry_of(attr);
+        Ok(match is_changing(node_of(parent)) {
+            true => Entry {
+                entry_ttl: Duration::ZERO,
+                ..entry
+            },
+            false => entry,
+        })
     }
 
     fn entry_of(&self, attr: larder_fuse_protocol::Attr) -> Entry {
@@ -276,10 +286,17 @@ impl Bridge {
     pub(crate) fn open_file(&self, node: NodeNumber, flags: OpenFlags) -> Result<Opened, Error> {
         let file = self.database.open_file(node_of(node), flags.is_write())?;
         let mode = file.attr()?.mode;
-        Ok(self.opened(node, file, mode, flags))
+        let lock_node = self.database.lock_number(node)?;
+        Ok(self.opened((node, lock_node), file, mode, flags))
     }
 
-    fn opened(&self, node: NodeNumber, file: File, mode: u32, flags: OpenFlags) -> Opened {
+    fn opened(
+        &self,
+        (node, lock_node): (NodeNumber, NodeNumber),
+        file: File,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Opened {
         // The kernel takes set-id bits before a write by way of the page cache, and would not learn that a
         // direct one has taken them.
         let is_plain = self.may_be_direct && mode & (libc::S_ISUID | libc::S_ISGID) == 0;
@@ -295,8 +312,14 @@ impl Bridge {
             file,
             way,
             is_flushed,
+            lock_node,
         };
         Opened::new(self.files.insert(open), fopen_flags)
+    }
+
+    /// Under which number locks on an open file are kept.
+    pub(crate) fn lock_node(&self, node: NodeNumber, handle: HandleNumber) -> NodeNumber {
+        (self.files.find(handle)).map_or(node, |file| file.lock_node)
     }
 
     /// Closes a regular file.
@@ -329,7 +352,8 @@ impl Bridge {
                     other => other,
                 }
             })?;
-        let opened = self.opened(node_number(attr.node)?, file, attr.mode, open);
+        let node = node_number(attr.node)?;
+        let opened = self.opened((node, node), file, attr.mode, open);
         Ok((self.entry(parent, &name, &attr)?, opened))
     }
 
@@ -357,7 +381,7 @@ impl Bridge {
         self.known.add_nameless(attr.node);
         Ok((
             self.entry_of(attr),
-            self.opened(attr.node, file, mode, open),
+            self.opened((attr.node, attr.node), file, mode, open),
         ))
     }
 

@@ -3,23 +3,59 @@
 use larder::{FileKind, Ino, Name, NameError, NodeId, SetTime, StoreId};
 use larder_fuse_protocol::{Attr, Errno, FileType, NodeNumber, TimeOrNow};
 
-/// Inode numbers have this many bits in a node number; the store has the 16 above.
+/// Inode numbers have this many bits in a node number of the present; the store has the 15 above.
 pub(crate) const INO_BITS: u32 = 48;
 
 /// The block size that `stat` and `statfs` report, bytes.
 pub(crate) const BLOCK_BYTES: u64 = larder::limits::BLOCK_BYTES;
 
+/// Numbers with this bit are of the past (`history`): behind it come a slot and the inode.
+const PAST_BIT: u64 = 1 << 63;
+/// Inode numbers have this many bits there; the slot has the [`SLOT_BITS`] above.
+const PAST_INO_BITS: u32 = 40;
+/// What a slot has.
+pub(crate) const SLOT_BITS: u32 = 23;
+/// A store with this bit stands for a slot, which are the others.
+const PAST_STORE: u32 = 1 << 31;
+
+/// The node of inode `ino` in a slot.
+pub(crate) fn past_node(slot: u32, ino: Ino) -> NodeId {
+    NodeId {
+        store: StoreId(PAST_STORE | slot),
+        ino,
+    }
+}
+
+/// The slot that a node is in; `None`: it is of the present.
+pub(crate) fn slot_of(node: NodeId) -> Option<u32> {
+    (node.store.0 & PAST_STORE != 0).then_some(node.store.0 & !PAST_STORE)
+}
+
+/// The same by its number.
+pub(crate) fn slot_of_number(number: NodeNumber) -> Option<u32> {
+    slot_of(node_of(number))
+}
+
 /// How the kernel names a node: `store << 48 | ino`, so the root is 1 and in the default store
-/// `st_ino` is column `ino`. `EOVERFLOW` for a store or inode beyond the bits it has.
+/// `st_ino` is column `ino`; nodes of the past have the highest bit (`FUSE-9`). `EOVERFLOW` for a store, slot or
+/// inode beyond the bits it has.
 pub(crate) fn node_number(node: NodeId) -> Result<NodeNumber, Errno> {
-    if u64::from(node.store.0) >> (u64::BITS - INO_BITS) != 0 || node.ino.0 >> INO_BITS != 0 {
+    let (first, first_bits, ino_bits, mark) = match slot_of(node) {
+        Some(slot) => (slot, SLOT_BITS, PAST_INO_BITS, PAST_BIT),
+        None => (node.store.0, u64::BITS - 1 - INO_BITS, INO_BITS, 0),
+    };
+    if first >> first_bits != 0 || node.ino.0 >> ino_bits != 0 {
         return Err(Errno::EOVERFLOW);
     }
-    Ok(NodeNumber(u64::from(node.store.0) << INO_BITS | node.ino.0))
+    Ok(NodeNumber(mark | u64::from(first) << ino_bits | node.ino.0))
 }
 
 /// The node that a node number names.
 pub(crate) fn node_of(number: NodeNumber) -> NodeId {
+    if number.0 & PAST_BIT != 0 {
+        let slot = (number.0 & !PAST_BIT) >> PAST_INO_BITS;
+        return past_node(slot as u32, Ino(number.0 & ((1 << PAST_INO_BITS) - 1)));
+    }
     NodeId {
         store: StoreId((number.0 >> INO_BITS) as u32),
         ino: Ino(number.0 & ((1 << INO_BITS) - 1)),
@@ -83,20 +119,40 @@ mod tests {
     #[test]
     fn node_numbers_round_trip() {
         assert_eq!(node_number(NodeId::ROOT), Ok(NodeNumber::ROOT));
-        for (store, ino) in [(0, 77), (3, 1), (0xffff, (1 << 48) - 1)] {
+        for (store, ino) in [(0, 77), (3, 1), (0x7fff, (1 << 48) - 1)] {
             let node = NodeId {
                 store: StoreId(store),
                 ino: Ino(ino),
             };
             assert_eq!(node_of(node_number(node).expect("in range")), node);
         }
-        for (store, ino) in [(0x1_0000, 1), (0, 1 << 48)] {
+        for (store, ino) in [(0x8000, 1), (0, 1 << 48)] {
             let node = NodeId {
                 store: StoreId(store),
                 ino: Ino(ino),
             };
             assert_eq!(node_number(node), Err(Errno::EOVERFLOW));
         }
+    }
+
+    #[test]
+    fn numbers_of_the_past_are_nobody_elses() {
+        let most = (1 << SLOT_BITS) - 1;
+        for (slot, ino) in [(0, 1), (1, 1), (7, (1 << 40) - 1), (most, 3)] {
+            let node = past_node(slot, Ino(ino));
+            let number = node_number(node).expect("in range");
+            assert_eq!((node_of(number), slot_of(node)), (node, Some(slot)));
+            let present = NodeId {
+                store: StoreId(0x7fff),
+                ino: Ino((1 << 48) - 1),
+            };
+            assert!(number > node_number(present).expect("in range"), "FUSE-9");
+        }
+        for (slot, ino) in [(most + 1, 1), (0, 1 << 40)] {
+            let node = past_node(slot, Ino(ino));
+            assert_eq!(node_number(node), Err(Errno::EOVERFLOW));
+        }
+        assert_eq!(slot_of(NodeId::ROOT), None);
     }
 
     #[test]

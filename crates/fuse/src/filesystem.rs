@@ -10,6 +10,7 @@ use crate::bridge::{Bridge, Call, GENERATION, Listed, Span, WriteEnd, read_full}
 use crate::convert::{BLOCK_BYTES, INO_BITS, file_type, name_of, node_number, node_of, set_time};
 use crate::errno::{errno, node_errno};
 use crate::handles::OpenDirectory;
+use crate::history::is_changing;
 use larder::{Attr, Error, ErrorKind, Name, NewNode, RenameMode, SetTime};
 use larder_fuse_protocol::{
     AttrReply, CopyRange, Detail, DirectoryPlusReply, DirectoryReply, Entry, Errno, Fallocate,
@@ -337,14 +338,15 @@ impl Filesystem for Bridge {
     ) -> Result<(), Errno> {
         // What a write took, it keeps: errors of space came from there.
         if let Some(locks) = &self.locks {
-            locks.flush(call.request.node, handle, owner);
+            locks.flush(self.lock_node(call.request.node, handle), handle, owner);
         }
         Ok(())
     }
 
     fn release(&self, call: &mut Call<'_>, release: Release) -> Result<(), Errno> {
         if let Some(locks) = &self.locks {
-            locks.release(call.request.node, release.handle, release.flock_owner);
+            let node = self.lock_node(call.request.node, release.handle);
+            locks.release(node, release.handle, release.flock_owner);
         }
         self.close_file(release.handle);
         Ok(())
@@ -352,19 +354,19 @@ impl Filesystem for Bridge {
 
     fn getlk(&self, call: &mut Call<'_>, lock: LockRequest) -> Result<Lock, Errno> {
         let locks = self.locks.as_ref().ok_or(Errno::ENOSYS)?;
-        locks.find(call.request.node, &lock)
+        locks.find(self.lock_node(call.request.node, lock.handle), &lock)
     }
 
-    fn setlk(&self, call: &mut Call<'_>, lock: LockRequest) -> Result<(), Errno> {
+    fn setlk(&self, _: &mut Call<'_>, lock: LockRequest) -> Result<(), Errno> {
         let locks = self.locks.as_ref().ok_or(Errno::ENOSYS)?;
-        let is_flushed = self.files.find(lock.handle)?.is_flushed;
-        locks.set(call.request.node, &lock, is_flushed)
+        let file = self.files.find(lock.handle)?;
+        locks.set(file.lock_node, &lock, file.is_flushed)
     }
 
     fn setlkw(&self, call: &mut Call<'_>, lock: LockRequest) -> Result<(), Errno> {
         let locks = self.locks.as_ref().ok_or(Errno::ENOSYS)?;
-        let is_flushed = self.files.find(lock.handle)?.is_flushed;
-        locks.set_waiting(call.request.node, &lock, is_flushed, |until| {
+        let file = self.files.find(lock.handle)?;
+        locks.set_waiting(file.lock_node, &lock, file.is_flushed, |until| {
             call.park(Some(until));
             match call.is_interrupted() {
                 true => Err(Errno::EINTR),
@@ -411,9 +413,16 @@ impl Filesystem for Bridge {
 
     // ---- directories ----------------------------------------------------------------------
 
-    fn opendir(&self, _: &mut Call<'_>, _: OpenFlags) -> Result<Opened, Errno> {
-        let handle = self.directories.insert(OpenDirectory::default());
-        Ok(Opened::new(handle, DIRECTORY_FLAGS))
+    fn opendir(&self, call: &mut Call<'_>, _: OpenFlags) -> Result<Opened, Errno> {
+        let node = node_of(call.request.node);
+        let held = (self.database.hold(node))
+            .map_err(|error| node_errno(&error, format_args!("open {}", call.request.node)))?;
+        let handle = self.directories.insert(OpenDirectory::new(held));
+        let flags = match is_changing(node) {
+            true => FopenFlags::NONE,
+            false => DIRECTORY_FLAGS,
+        };
+        Ok(Opened::new(handle, flags))
     }
 
     fn readdir(
@@ -453,6 +462,11 @@ impl Filesystem for Bridge {
         self.list((node, handle), offset, true, |listed, next| match listed {
             Listed::Dot(name, number) => {
                 Ok(!listing.add_bare(name.as_bytes(), number, FileType::Directory, next))
+            }
+            // Its attributes would open the past of each.
+            Listed::Entry(entry) if is_changing(node_of(node)) => {
+                let (name, number) = (entry.name.as_bytes(), node_number(entry.node)?);
+                Ok(!listing.add_bare(name, number, file_type(entry.kind), next))
             }
             Listed::Entry(entry) => match self.database.attr(entry.node) {
                 Ok(attr) => {
@@ -513,6 +527,9 @@ impl Bridge {
 
     /// There is no such name, and the kernel may remember that.
     fn absent(&self, call: &mut Call<'_>, name: &Name) -> Result<Entry, Errno> {
+        if is_changing(node_of(call.request.node)) {
+            return Err(Errno::ENOENT);
+        }
         let ticket = call.span.ticket.as_ref().ok_or(Errno::ENOENT)?;
         if !self.known.add_absent(ticket, call.request.node, name) {
             self.changes.absent();

@@ -1,5 +1,6 @@
 //! What is open: files and directories by the number that the kernel was given for them.
 
+use crate::history::Open;
 use larder::{DirEntry, Error, ErrorKind, Name};
 use larder_fuse_protocol::{Errno, HandleNumber};
 use std::collections::HashMap;
@@ -46,13 +47,21 @@ impl<T> Table<T> {
     }
 }
 
+/// What an open directory of the past keeps from being closed (`FUSE-10`).
+pub(crate) type Held = Option<Arc<Open>>;
+
 /// An open directory: what it has listed since it was last rewound (`FUSE-4`).
-#[derive(Default)]
 pub(crate) struct OpenDirectory {
     listing: Mutex<Listing>,
+    _held: Held,
 }
 
 impl OpenDirectory {
+    pub(crate) fn new(_held: Held) -> OpenDirectory {
+        let listing = Mutex::default();
+        OpenDirectory { listing, _held }
+    }
+
     /// The listing, for one reader at a time.
     pub(crate) fn listing(&self) -> MutexGuard<'_, Listing> {
         self.listing.lock().unwrap_or_else(PoisonError::into_inner)

@@ -19,6 +19,7 @@
 //! an entry that it asks about again, a SETATTR, and a node without a name. They are remembered for
 //! [`LATE_AGE_MAX`], and told again a few times for as long.
 
+use crate::convert::slot_of_number;
 use larder::Name;
 use larder_fuse_protocol::NodeNumber;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -212,6 +213,14 @@ impl Known {
         }
     }
 
+    /// The slots of the past (`history`) that the kernel knows nodes of. Cost: O(known).
+    pub(crate) fn slots(&self) -> HashSet<u32> {
+        let state = self.lock();
+        (state.nodes.keys())
+            .filter_map(|node| slot_of_number(*node))
+            .collect()
+    }
+
     /// A path by which `node` is known, from the root of the mount; empty for the root itself, `None` when it
     /// has no name that is known. Cost: its depth.
     pub(crate) fn path(&self, node: NodeNumber) -> Option<Vec<u8>> {
@@ -240,8 +249,12 @@ impl Known {
         let (mut state, absent) = self.drain();
         // The root is known from the start, without a lookup.
         let mut nodes: Vec<NodeNumber> = vec![NodeNumber::ROOT];
-        nodes.extend(state.nodes.keys().filter(|&&node| node != NodeNumber::ROOT));
-        let mut entries: Vec<Entry> = state.entries.keys().cloned().collect();
+        // What is past stays as it is.
+        let is_present = |node: &&NodeNumber| slot_of_number(**node).is_none();
+        let others = |node: &&NodeNumber| **node != NodeNumber::ROOT;
+        nodes.extend(state.nodes.keys().filter(is_present).filter(others));
+        let of_present = (state.entries.keys()).filter(|entry| is_present(&&entry.0));
+        let mut entries: Vec<Entry> = of_present.cloned().collect();
         // Those of younger tickets stay known, since their replies may not be out yet.
         entries.extend(absent);
         entries.extend(state.absent[state.epoch].iter().cloned());

@@ -25,11 +25,16 @@
 //!   durable, every handle is closed and the session has ended; [`unmount`] waits for it.
 //! * `FUSE-8` A page of the kernel's page cache holds nothing that a finished write has replaced, also where
 //!   writes pass the page cache by; and no page that is written back takes what such a write has stored.
+//! * `FUSE-9` A node of the past has a number that no node of the present has, nor one of another moment, nor of
+//!   the same moment by another name, for as long as the kernel knows it.
+//! * `FUSE-10` What is open in the past stays readable until it is closed, and a moment that is mounted until
+//!   the mount has ended.
+//! * `FUSE-11` What is below `.larder` cannot be changed, and nothing is moved or linked into it or out of it.
 //!
 //! # Concurrency
 //! Each worker reads requests from its own clone of the device and may block in the Content API.
 //! Locks here are leaves: none is held during a call of the Content API, except a directory's
-//! listing while it is read and the report of space while it is made.
+//! listing while it is read, the report of space while it is made, and a past while it is opened.
 //!
 //! # Recovery
 //! A killed server leaves a mount that answers "Transport endpoint is not connected";
@@ -41,6 +46,7 @@ mod convert;
 mod errno;
 mod filesystem;
 mod handles;
+mod history;
 mod holders;
 mod idmap;
 mod known;
@@ -52,6 +58,7 @@ mod notify;
 mod options;
 mod streams;
 mod trace;
+mod tree;
 mod unmount;
 mod watch;
 
@@ -60,7 +67,7 @@ pub use idmap::{IdMap, IdRange, Ids, NewOwner, UNMAPPED};
 pub use metrics::{LATENCY_BOUNDS_NS, Metrics, MetricsSnapshot, OperationCounts};
 pub use mount::{Mounted, mount};
 pub use mountinfo::{MountInfo, find_mount, find_mounts_of, is_mounted};
-pub use options::MountOptions;
+pub use options::{HistoryListing, MountOptions};
 pub use trace::{TraceEvent, TraceFilter, TraceListener, TraceMessage};
 pub use unmount::{Unmounter, clean_stale, detach, make_durable, unmount};
 pub use watch::{Monitor, error_name, operation_name, operation_number};

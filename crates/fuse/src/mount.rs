@@ -6,16 +6,18 @@ use crate::locks::Locks;
 use crate::mountinfo::{LARDER_SUBTYPE, find_mount, resolve};
 use crate::notify::Changes;
 use crate::notify::NOTIFY_THREAD;
-use crate::options::MountOptions;
+use crate::options::{HistoryListing, MountOptions};
+use crate::tree::Tree;
 use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};
 use crate::watch::{Lookout, Monitor, Watch};
-use larder::{Database, Error, ErrorKind};
+use larder::{Database, Error, ErrorKind, parse_moment};
 use larder_fuse_protocol::{Device, MountError, MountSettings, Notifier, Session, SessionOptions};
 use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// How much the kernel reads ahead, KiB: as much as one request can carry.
 const READAHEAD_KIB: u32 = 1024;
@@ -33,7 +35,8 @@ const THREAD_GROWTH_MAX: usize = 16;
 /// open the database a second time for them.
 ///
 /// Errors: [`ErrorKind::NotFound`], [`ErrorKind::NotADirectory`], [`ErrorKind::Busy`] when it is a
-/// Larder mount already, [`ErrorKind::InvalidInput`] when the mount would hide the database itself,
+/// Larder mount already, [`ErrorKind::InvalidInput`] when the mount would hide the database itself, or the moment it
+/// is to show cannot be read,
 /// [`ErrorKind::Unsupported`] without FUSE, [`ErrorKind::NotPermitted`], [`ErrorKind::Io`].
 pub fn mount(
     database: Database,
@@ -45,7 +48,15 @@ pub fn mount(
     let source = resolve(database.path())?;
     check_place(&place, &source, options.is_private)?;
 
-    let locks = match options.shares_locks {
+    let past = match &options.as_of {
+        Some(text) => {
+            let moment = parse_moment(text, database.now_ns())?;
+            Some(database.as_of(&moment)?)
+        }
+        None => None,
+    };
+    // Nobody can write in the past, and its numbers are those of the present.
+    let locks = match options.shares_locks && past.is_none() {
         true => Some(Locks::open(&source)?),
         false => None,
     };
@@ -67,6 +78,7 @@ pub fn mount(
     let mut mounted = Mounted {
         unmounter: Unmounter::new(&info),
         monitor: Monitor::new(watch.clone()),
+        shows: past.as_ref().and_then(Database::shows),
         server: None,
     };
 
@@ -80,14 +92,29 @@ pub fn mount(
     let notifier = Notifier::new(&device);
     let known = Arc::new(Known::default());
     let changes = Arc::new(Changes::default());
-    tell_of_changes(&database, &changes);
+    // The past does not change: the kernel may keep all it has.
+    if past.is_none() {
+        tell_of_changes(&database, &changes);
+    }
+    let tree = Tree::new(database.clone(), past.clone(), options.history);
+    if tree.is_hidden_by_user()? {
+        tracing::warn!(
+            "'/.larder' is a file or directory of the user's own, so history is not shown there; \
+             rename it, or mount moments with '-o asof='"
+        );
+    } else if options.history == HistoryListing::Shown && !database.keeps_history() {
+        tracing::warn!(
+            "the database keeps no history (its retention is 0), so there is no '.larder'"
+        );
+    }
+    let history = tree.history();
     let threads = match options.threads {
         0 => THREAD_COUNT_DEFAULT,
         threads => threads,
     };
     let workers_max = threads * THREAD_GROWTH_MAX;
     let mut bridge = Bridge::new(
-        database.clone(),
+        tree,
         known.clone(),
         changes.clone(),
         notifier.clone(),
@@ -102,14 +129,22 @@ pub fn mount(
         background_max: BACKGROUND_COUNT_MAX,
     };
     let session = Session::start(bridge, device, limits).map_err(failed)?;
+    let known_here = known.clone();
+    let tidy_up = move || {
+        if let Some(history) = &history {
+            history.close_idle(Instant::now());
+            history.sweep_slots(|| known_here.slots());
+        }
+    };
     let server = Server {
         session,
         known,
         changes,
         notifier,
+        past,
         database,
         unmounter: mounted.unmounter(),
-        lookout: Lookout::start(watch)?,
+        lookout: Lookout::start(watch, tidy_up)?,
         lock,
     };
     let server = std::thread::Builder::new()
@@ -127,6 +162,7 @@ pub fn mount(
 pub struct Mounted {
     unmounter: Unmounter,
     monitor: Monitor,
+    shows: Option<(u64, i64)>,
     server: Option<JoinHandle<Result<(), Error>>>,
 }
 
@@ -139,6 +175,11 @@ impl Mounted {
     /// What may be asked of this mount from another thread.
     pub fn monitor(&self) -> Monitor {
         self.monitor.clone()
+    }
+
+    /// The commit that it shows, and its time, nanoseconds since 1970; `None`: the present.
+    pub fn shows(&self) -> Option<(u64, i64)> {
+        self.shows
     }
 
     /// Unmounts; [`ErrorKind::Busy`] while a program uses it. [`Mounted::wait`] then returns.
@@ -172,6 +213,8 @@ struct Server {
     known: Arc<Known>,
     changes: Arc<Changes>,
     notifier: Notifier,
+    /// What is mounted, if it is not the present.
+    past: Option<Database>,
     database: Database,
     unmounter: Unmounter,
     lookout: Lookout,
@@ -186,6 +229,7 @@ impl Server {
             known,
             changes,
             notifier,
+            past,
             database,
             unmounter,
             lookout,
@@ -215,9 +259,10 @@ impl Server {
         unmounter.set_over();
         drop(lookout);
         // A drop would not do: the session's own threads may hold on to it a little longer.
+        let past_closed = past.map_or(Ok(()), Database::close);
         let closed = database.close();
         drop(lock);
-        served.and(detached).and(closed)
+        served.and(detached).and(past_closed).and(closed)
     }
 }
 
@@ -233,11 +278,16 @@ fn tell_of_changes(database: &Database, changes: &Arc<Changes>) {
 
 /// Mounts at `place` and returns the device of the mount.
 fn mount_device(source: &Path, place: &Path, options: &MountOptions) -> Result<Device, Error> {
+    let mut name = source.as_os_str().to_owned();
+    if let Some(moment) = &options.as_of {
+        name.push("@");
+        name.push(moment);
+    }
     let settings = MountSettings {
         subtype: LARDER_SUBTYPE.into(),
-        fsname: source.to_owned(),
+        fsname: name.into(),
         allow_other: options.allow_other,
-        read_only: options.read_only,
+        read_only: options.read_only || options.as_of.is_some(),
         suid: options.suid,
         dev: options.dev,
         exec: options.exec,
@@ -299,7 +349,7 @@ fn check_place(place: &Path, source: &Path, may_cover: bool) -> Result<(), Error
             ErrorKind::Busy,
             format!(
                 "'{0}' is mounted at '{1}' already; use it, or unmount it with 'larder umount {1}'",
-                mount.source.display(),
+                mount.name(),
                 place.display()
             ),
         ));

@@ -1,10 +1,10 @@
-//! Which mounts there are, read from `/proc/self/mountinfo`. Asks no filesystem, so a mount whose
+//! Which mounts there are, read from `/proc/self/mountinfo`. Asks no mount of ours, so that one whose
 //! server hangs or is dead can be found all the same.
 
 use larder::{Error, ErrorKind};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// The filesystem type of every Larder mount.
@@ -21,10 +21,39 @@ pub struct MountInfo {
     pub id: u32,
     /// The absolute path of the database directory.
     pub source: PathBuf,
+    /// The moment that it shows, in the words of who mounted it; `None`: the present.
+    pub moment: Option<String>,
     /// Where it is mounted, without symbolic links.
     pub mountpoint: PathBuf,
     /// Major and minor number of the mount's `st_dev`; no two mounts have the same at once.
     pub device: (u32, u32),
+}
+
+impl MountInfo {
+    /// What the table of mounts calls it: `DB`, or `DB@MOMENT`.
+    pub fn name(&self) -> String {
+        let source = self.source.display();
+        match &self.moment {
+            Some(moment) => format!("{source}@{moment}"),
+            None => source.to_string(),
+        }
+    }
+
+    /// Tells database and moment apart. A database may have an `@` in its name: what exists is a database.
+    fn divide(&mut self) {
+        let bytes = self.source.as_os_str().as_bytes();
+        let Some(at) = bytes.iter().rposition(|&byte| byte == b'@') else {
+            return;
+        };
+        let Ok(moment) = std::str::from_utf8(&bytes[at + 1..]) else {
+            return;
+        };
+        if moment.contains('/') || self.source.symlink_metadata().is_ok() {
+            return;
+        }
+        let source = PathBuf::from(OsStr::from_bytes(&bytes[..at]));
+        (self.moment, self.source) = (Some(moment.to_owned()), source);
+    }
 }
 
 /// The Larder mount at `dir`, if that is what is mounted there on top. Errors:
@@ -42,12 +71,13 @@ pub fn is_mounted(dir: &Path) -> Result<bool, Error> {
     Ok(find_mount(dir)?.is_some())
 }
 
-/// Where the database in directory `database` is mounted, the newest mount first.
+/// Where the present of the database in directory `database` is mounted, the newest mount first.
 pub fn find_mounts_of(database: &Path) -> Result<Vec<PathBuf>, Error> {
     let source = resolve(database)?;
     Ok(newest_first()?
         .into_iter()
-        .filter(|mount| mount.filesystem_type == LARDER_TYPE && mount.info.source == source)
+        .filter(|mount| mount.filesystem_type == LARDER_TYPE)
+        .filter(|mount| mount.info.source == source && mount.info.moment.is_none())
         .map(|mount| mount.info.mountpoint)
         .collect())
 }
@@ -72,7 +102,13 @@ fn newest_first() -> Result<Vec<AnyMount>, Error> {
         Error::with_source(ErrorKind::Io, format!("cannot read {TABLE_PATH}"), error)
     })?;
     let lines = table.split(|&byte| byte == b'\n').rev();
-    Ok(lines.filter_map(parse).collect())
+    let mut mounts: Vec<AnyMount> = lines.filter_map(parse).collect();
+    for mount in &mut mounts {
+        if mount.filesystem_type == LARDER_TYPE {
+            mount.info.divide();
+        }
+    }
+    Ok(mounts)
 }
 
 /// The Larder mounts that `path` lies on or below, the deepest mountpoint first.
@@ -138,6 +174,7 @@ fn parse(line: &[u8]) -> Option<AnyMount> {
         info: MountInfo {
             id,
             source: unescape(source),
+            moment: None,
             mountpoint: unescape(mountpoint),
             device: (major.parse().ok()?, minor.parse().ok()?),
         },
@@ -185,6 +222,28 @@ mod tests {
         assert_eq!(parse(plain).unwrap().filesystem_type, "ext4");
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"36 35 0:57 / /srv rw - fuse.larder"), None);
+    }
+
+    #[test]
+    fn a_moment_is_told_from_a_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("a@b.larder");
+        std::fs::create_dir(&database).unwrap();
+        let read = |source: String| {
+            let line = format!("36 35 0:57 / /mnt ro - fuse.larder {source} ro");
+            let mut info = parse(line.as_bytes()).unwrap().info;
+            info.divide();
+            info
+        };
+        let present = read(database.display().to_string());
+        assert_eq!((&present.source, &present.moment), (&database, &None));
+        let past = read(format!("{}@2026-11-20\\04010:00", database.display()));
+        assert_eq!(past.source, database);
+        assert_eq!(past.moment.as_deref(), Some("2026-11-20 10:00"));
+        let name = format!("{}@2026-11-20 10:00", database.display());
+        assert_eq!(past.name(), name);
+        let elsewhere = read("/no@such/a.larder".into());
+        assert_eq!(elsewhere.moment, None, "that one is a directory's");
     }
 
     #[test]

@@ -3,11 +3,30 @@
 use crate::idmap::IdMap;
 use std::time::Duration;
 
+/// What a mount shows of the history of its database, below `.larder` in the root: `at/MOMENT/…` for every moment that
+/// [`larder::parse_moment`] takes, `snapshots/NAME/…` for the snapshots. A file or directory of the user's own with
+/// this name in the root is shown instead. A database without a retention has no history, and no `.larder`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HistoryListing {
+    /// It can be opened by its name, and is not listed: programs that walk through the tree do not meet it.
+    #[default]
+    Hidden,
+    /// It is listed, last.
+    Shown,
+    /// It is not there.
+    Off,
+}
+
 /// How a database is mounted.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
     /// Refuses every change with `EROFS`.
     pub read_only: bool,
+    /// Shows the database as of a moment, in the words of [`larder::parse_moment`], and nothing else: read-only, with
+    /// locks of programs on this mount only. The moment stays readable while it is mounted. Default: the present.
+    pub as_of: Option<String>,
+    /// What is shown of history. Default: hidden.
+    pub history: HistoryListing,
     /// Lets other users than the one who mounts use the mount, within the permissions of its files.
     /// Default: for root. Others need `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
@@ -43,6 +62,8 @@ impl Default for MountOptions {
     fn default() -> MountOptions {
         MountOptions {
             read_only: false,
+            as_of: None,
+            history: HistoryListing::default(),
             allow_other: rustix::process::geteuid().is_root(),
             suid: false,
             dev: false,

@@ -143,12 +143,16 @@ pub(crate) struct Lookout {
 }
 
 impl Lookout {
-    /// Begins to look. [`ErrorKind::Io`] when there can be no thread.
-    pub(crate) fn start(watch: Arc<Watch>) -> Result<Lookout, Error> {
+    /// Begins to look, and calls `also` each time. [`ErrorKind::Io`] when there can be no thread.
+    pub(crate) fn start(
+        watch: Arc<Watch>,
+        also: impl Fn() + Send + 'static,
+    ) -> Result<Lookout, Error> {
         let (stop, stopped) = channel();
         let work = move || {
             while stopped.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 watch.tracers.look();
+                also();
             }
             // What was lost last is still told.
             watch.tracers.look();

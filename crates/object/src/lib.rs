@@ -88,7 +88,7 @@ pub use larder_catalog::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, 
 pub use larder_catalog::{Conflict, Moment, SCHEMA_VERSION, SnapshotRow, Tuning};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_catalog::{
-    FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlStatement, VALUE_BYTES_MAX,
+    FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlMoment, SqlStatement, VALUE_BYTES_MAX,
     is_complete as is_complete_sql,
 };
 pub use larder_segment::{AlignedBuf, Device, Storage};

@@ -73,6 +73,18 @@ impl Engine {
         }
     }
 
+    /// The newest whole commit at or before a moment, and its time, nanoseconds since 1970; what ended before in this
+    /// process counts. Errors as of [`Engine::open_as_of`].
+    pub fn resolve_moment(&self, moment: &Moment) -> Result<(CommitSeq, i64)> {
+        self.check_running()?;
+        self.require_present()?;
+        // A snapshot was committed when it was made.
+        if !matches!(moment, Moment::Snapshot(_)) {
+            self.sync_own()?;
+        }
+        Ok(self.catalog.resolve_moment(moment, self.now_ns())?)
+    }
+
     /// The commit that is shown, and its time, nanoseconds since 1970; `None` in an engine of the present.
     pub fn shows(&self) -> Option<(CommitSeq, i64)> {
         self.past

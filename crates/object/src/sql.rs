@@ -3,11 +3,17 @@
 use crate::engine::Engine;
 use crate::{Error, Result};
 use larder_catalog::{SqlFiles, SqlRow, SqlStatement, SqlValue};
-use larder_space::format::{Ino, Name, StoreId};
+use larder_space::format::{CommitSeq, Ino, Name, StoreId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 impl Engine {
+    /// Has the SQL of this engine see the tables of stores as they were after a commit, and no others. Who asks
+    /// for it keeps that commit readable ([`Engine::open_as_of`]).
+    pub fn show_past(&self, seq: CommitSeq) -> Result<()> {
+        Ok(self.catalog.show_past(seq)?)
+    }
+
     /// The statement of `sql` that begins at byte `at`, before it runs; `None` when none is left.
     pub fn inspect_sql(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
         Ok(self.catalog.inspect_sql(sql, at)?)

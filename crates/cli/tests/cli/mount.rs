@@ -276,3 +276,78 @@ fn archives_through_the_mount_and_beside_it_are_equal() {
     mount.signal(Signal::TERM);
     assert_eq!(mount.end(), (Some(0), String::new()));
 }
+
+#[test]
+fn a_moment_is_mounted_by_its_name() {
+    let place = Place::new();
+    place.ok(&["init", "a.larder", "--retention", "1h"]);
+    place.write("f", 10);
+    place.ok(&["cp", "f", "a.larder:/"]);
+    place.ok(&["snapshot", "create", "a.larder", "before"]);
+    place.ok(&["rm", "a.larder:/f"]);
+    fs::create_dir(place.path("mnt")).unwrap();
+    let said = place.ok(&["mount", "--daemon", "a.larder@before", "mnt"]);
+    assert!(said.contains("serving a.larder@before at mnt"), "{said}");
+    assert_eq!(fs::read(place.path("mnt/f")).unwrap().len(), 10);
+    let refused = fs::write(place.path("mnt/f"), "x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(30), "EROFS");
+    let ended = place.json(&["umount", "mnt"]);
+    assert_eq!(ended["moment"], "before");
+    // The server has ended, and the database is released.
+    place.assert_closed("a.larder");
+    let log = || fs::read_to_string(place.path("a.larder/mount.log")).unwrap();
+    assert!(log().contains("@before' as of commit "), "{}", log());
+    // The same by an option; and what cannot be.
+    place.ok(&[
+        "mount",
+        "--daemon",
+        "-o",
+        "rw,asof=before",
+        "a.larder",
+        "mnt",
+    ]);
+    assert!(place.path("mnt/f").exists());
+    place.ok(&["umount", "mnt"]);
+    for (arguments, code, why) in [
+        (&["a.larder@nobody", "mnt"][..], 1, "snapshot 'nobody'"),
+        (&["a.larder@-1y", "mnt"], 1, "history begins"),
+        (
+            &["-o", "asof=-1h", "a.larder@before", "mnt"],
+            2,
+            "two moments",
+        ),
+        (
+            &["-o", "history=show", "a.larder@before", "mnt"],
+            1,
+            "leave 'history=show' out",
+        ),
+        (&["-o", "history=1", "a.larder", "mnt"], 2, "history=hide"),
+    ] {
+        place.fails(code, &[&["mount", "--daemon"], arguments].concat(), why);
+    }
+    // Why a name below '.larder' is not there, the log says.
+    place.ok(&["mount", "--daemon", "a.larder", "mnt"]);
+    assert_eq!(
+        fs::read(place.path("mnt/.larder/snapshots/before/f"))
+            .unwrap()
+            .len(),
+        10
+    );
+    for name in ["at/-1y", "at/yesterday", "snapshots/after", "at/2999-01-01"] {
+        assert!(!place.path("mnt/.larder").join(name).exists());
+    }
+    place.ok(&["umount", "mnt"]);
+    for line in [
+        "there is no '.larder/at/-1y': ",
+        "before the history begins",
+        "there is no '.larder/at/yesterday': ",
+        "there is no '.larder/snapshots/after': snapshot 'after' ",
+        "there is no '.larder/at/2999-01-01': ",
+    ] {
+        assert!(log().contains(line), "{line}: {}", log());
+    }
+    place.ok(&["mount", "--daemon", "-o", "history=off", "a.larder", "mnt"]);
+    assert!(!place.path("mnt/.larder").exists());
+    place.ok(&["umount", "mnt"]);
+    place.assert_clean("a.larder");
+}

@@ -175,3 +175,48 @@ fn sql_and_a_mount_see_each_others_files() {
     );
     place.assert_clean("a.larder");
 }
+
+#[test]
+fn a_statement_sees_the_past() {
+    let place = Place::new();
+    place.ok(&["init", "a.larder", "--retention", "1h"]);
+    place.write("f", 10);
+    place.ok(&["cp", "f", "a.larder:/"]);
+    place.ok(&["snapshot", "create", "a.larder", "before"]);
+    place.ok(&["sql", "a.larder", "CREATE TABLE docs (a)"]);
+    place.ok(&["rm", "a.larder:/f"]);
+    let query = "SELECT path, size, length(content(path)) AS n FROM main_path JOIN main USING (ino) WHERE ino > 1";
+    let was = json!([{ "path": "/f", "size": 10, "n": 10 }]);
+    assert_eq!(place.json(&["sql", "a.larder", query]), json!([]));
+    assert_eq!(
+        place.json(&["sql", "--as-of", "before", "a.larder", query]),
+        was
+    );
+    assert_eq!(place.json(&["sql", "a.larder@before", query]), was);
+    let functions =
+        "SELECT path, size, length(content_as_of('before', path)) AS n FROM files_as_of('before')";
+    assert_eq!(place.json(&["sql", "a.larder", functions]), was);
+    for (arguments, why) in [
+        (
+            &["--as-of", "nobody", "a.larder", query][..],
+            "snapshot 'nobody'",
+        ),
+        (&["--as-of=-1y", "a.larder", query], "history begins"),
+        (&["--as-of=-1x", "a.larder", query], "is no moment"),
+        (
+            &["--as-of", "before", "a.larder", "SELECT * FROM docs"],
+            "'docs' cannot be read as of a moment",
+        ),
+        (
+            &["--as-of", "before", "a.larder", "DELETE FROM docs"],
+            "the past cannot be changed",
+        ),
+    ] {
+        place.fails(1, &[&["sql"], arguments].concat(), why);
+    }
+    place.fails(
+        2,
+        &["sql", "--as-of=-1h", "a.larder@before", query],
+        "two moments",
+    );
+}

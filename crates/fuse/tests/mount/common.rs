@@ -10,6 +10,7 @@ use tempfile::TempDir;
 /// Detached when dropped, so that a failing test leaves no mount behind.
 pub struct TestMount {
     mounted: Option<Mounted>,
+    open: OpenOptions,
     directory: TempDir,
 }
 
@@ -21,14 +22,22 @@ impl TestMount {
 
     /// A new database of so many bytes, mounted.
     pub fn with_capacity(capacity_bytes: u64) -> TestMount {
+        TestMount::with(capacity_bytes, None, OpenOptions::default())
+    }
+
+    /// The same with a retention, nanoseconds, and opened in a way of its own.
+    pub fn with(capacity_bytes: u64, retention_ns: Option<i64>, open: OpenOptions) -> TestMount {
         let directory = new_directory();
         let options = CreateOptions {
             capacity_bytes: Some(capacity_bytes),
+            retention_ns,
             ..CreateOptions::default()
         };
-        Database::create(&database_path(directory.path()), &options).expect("a new database");
+        Database::create_with(&database_path(directory.path()), &options, &open.engine)
+            .expect("a new database");
         let mut mount = TestMount {
             mounted: None,
+            open,
             directory,
         };
         mount.mount(|_| {});
@@ -37,7 +46,10 @@ impl TestMount {
 
     /// Mounts what was ended, with other options.
     pub fn mount(&mut self, change: impl FnOnce(&mut MountOptions)) {
-        self.mounted = Some(mount_in(self.directory.path(), change).expect("a mount"));
+        let database = database_path(self.directory.path());
+        let database = Database::open(&database, self.open.clone()).expect("a database");
+        let mounted = mount_at(database, &mountpoint(self.directory.path()), change);
+        self.mounted = Some(mounted.expect("a mount"));
     }
 
     /// Where it is mounted.
@@ -164,6 +176,17 @@ pub fn mount_in(
     directory: &Path,
     change: impl FnOnce(&mut MountOptions),
 ) -> Result<Mounted, Error> {
+    let database =
+        Database::open(&database_path(directory), OpenOptions::default()).expect("a database");
+    mount_at(database, &mountpoint(directory), change)
+}
+
+/// Mounts a database at a directory.
+pub fn mount_at(
+    database: Database,
+    place: &Path,
+    change: impl FnOnce(&mut MountOptions),
+) -> Result<Mounted, Error> {
     let usable = std::fs::File::options()
         .read(true)
         .write(true)
@@ -174,11 +197,9 @@ pub fn mount_in(
         usable,
         "these tests mount: they need /dev/fuse, and root or fusermount3 (package fuse3)"
     );
-    let database =
-        Database::open(&database_path(directory), OpenOptions::default()).expect("a database");
     let mut options = MountOptions::default();
     change(&mut options);
-    larder_fuse::mount(database, &mountpoint(directory), &options)
+    larder_fuse::mount(database, place, &options)
 }
 
 /// Where the database of a test is.

@@ -8,5 +8,6 @@ mod life;
 mod locks;
 mod model;
 mod pages;
+mod past;
 mod posix;
 mod together;

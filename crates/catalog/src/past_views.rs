@@ -1,0 +1,123 @@
+//! SQL of the past: temporary views with the names of the tables of stores, which stand in front of them and have the
+//! rows of one commit (`history`).
+//!
+//! # Invariants
+//! * `PASTSQL-1` A statement in a connection that shows the past reads no table that is not as of then: a name
+//!   leads to one of these views, or is refused. *Guard*: [`refusal`], while a statement is compiled.
+
+use crate::as_of::ATTRIBUTES;
+use crate::error::{At, Result};
+use crate::read::rows;
+use larder_format::{CommitSeq, StoreId};
+use rusqlite::Connection;
+use rusqlite::hooks::{AuthAction, AuthContext};
+use std::collections::HashSet;
+
+/// What may be read of the present: it tells of the database, not of files, or is no table at all.
+const ALLOWED: [&str; 9] = [
+    "sqlite_schema",
+    "sqlite_master",
+    "larder_store",
+    "larder_snapshot",
+    "larder_history",
+    "files",
+    "files_as_of",
+    "json_each",
+    "json_tree",
+];
+
+/// The tables and views of the user and of the engine that no view of ours stands in front of, in lower case.
+pub(crate) fn names_of_present(connection: &Connection) -> Result<HashSet<String>> {
+    let names: Vec<String> = rows(
+        connection,
+        "SELECT lower(name) FROM main.sqlite_schema WHERE type IN ('table', 'view') \
+         EXCEPT SELECT lower(name) FROM temp.sqlite_schema WHERE type = 'view'",
+        [],
+        |row| row.get(0),
+    )
+    .at("the tables of the present")?;
+    Ok(names.into_iter().collect())
+}
+
+/// Why a statement may not do this, if it shows the past. `present`: [`names_of_present`].
+pub(crate) fn refusal(context: &AuthContext<'_>, present: &HashSet<String>) -> Option<String> {
+    let AuthAction::Read { table_name, .. } = context.action else {
+        return None;
+    };
+    // What a view of ours reads is as of then.
+    if context.accessor.is_some() {
+        return None;
+    }
+    let name = table_name.to_ascii_lowercase();
+    let is_present = match context.database_name {
+        Some(schema) => schema.eq_ignore_ascii_case("main"),
+        // Of a table without columns, as in `count(*)`, SQLite tells the schema only where it was written. It may
+        // also be a name of the statement's own.
+        None => present.contains(&name),
+    };
+    match !is_present || ALLOWED.contains(&&*name) || name.starts_with("pragma_") {
+        true => None,
+        false => Some(format!(
+            "'{table_name}' cannot be read as of a moment, only the tables of stores can; ask for it in the present"
+        )),
+    }
+}
+
+/// Creates the views, for all stores there are.
+pub(crate) fn create(connection: &Connection, seq: CommitSeq) -> Result<()> {
+    let stores: Vec<(StoreId, String, Option<String>)> = rows(
+        connection,
+        "SELECT id, name, (SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name = store.name || '_path') \
+         FROM larder_store AS store WHERE table_store = id",
+        [],
+        |row| Ok((StoreId(row.get(0)?), row.get(1)?, row.get(2)?)),
+    )
+    .at("larder_store")?;
+    for (store, name, path_view) in stores {
+        for view in views(store, &name, seq) {
+            connection.execute_batch(&view).at(&name)?;
+        }
+        // It names no schema, so that in this one it reads the views.
+        if let Some(rest) = path_view
+            .as_ref()
+            .and_then(|sql| sql.strip_prefix("CREATE VIEW"))
+        {
+            let view = format!("CREATE TEMP VIEW{rest}");
+            connection.execute_batch(&view).at(&name)?;
+        }
+    }
+    Ok(())
+}
+
+fn views(store: StoreId, name: &str, seq: CommitSeq) -> [String; 5] {
+    let attributes = ATTRIBUTES.join(", ");
+    let inode = format!("ino, {attributes}");
+    let view = |suffix: &str, what: &str, columns: &str, then: &str, key: &str| {
+        format!(
+            "CREATE TEMP VIEW \"{name}{suffix}\" ({columns}) AS \
+             SELECT {columns} FROM main.\"{name}{suffix}\" WHERE since_seq <= {seq} \
+             UNION ALL SELECT {then} FROM main.larder_history WHERE store = {store} AND what = '{what}'{key} \
+             AND until_seq > {seq} AND since_seq <= {seq}"
+        )
+    };
+    let only = " AND key = 0";
+    [
+        view("", "inode", &inode, &inode, only),
+        view(
+            "_dirent",
+            "name",
+            "parent, name, ino",
+            "ino, key, value",
+            "",
+        ),
+        view(
+            "_content",
+            "content",
+            "ino, inline, target",
+            "ino, iif(kind = 'symlink', NULL, value), iif(kind = 'symlink', value, NULL)",
+            only,
+        ),
+        view("_map", "map", "ino, page, runs", "ino, key, value", ""),
+        view("_xattr", "xattr", "ino, name, value", "ino, key, value", ""),
+    ]
+}

@@ -1,0 +1,94 @@
+//! An open regular file of the past.
+
+use super::Open;
+use larder::{AllocateMode, Attr, Error, ErrorKind, FileHandle, NodeId, SeekTarget};
+use std::sync::Arc;
+
+/// Reads a file as it was, under the node that the mount shows for it.
+pub(super) struct PastFile {
+    // The file is closed before what it is in.
+    file: Box<dyn FileHandle>,
+    node: NodeId,
+    _open: Arc<Open>,
+}
+
+impl PastFile {
+    pub(super) fn new(file: Box<dyn FileHandle>, node: NodeId, open: Arc<Open>) -> PastFile {
+        let _open = open;
+        PastFile { file, node, _open }
+    }
+}
+
+fn refuse<T>() -> Result<T, Error> {
+    Err(Error::new(
+        ErrorKind::ReadOnly,
+        "the past cannot be changed; write to the file outside of '.larder'",
+    ))
+}
+
+impl FileHandle for PastFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
+        self.file.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, _: u64, _: &[u8]) -> Result<(), Error> {
+        refuse()
+    }
+
+    fn append(&self, _: &[u8]) -> Result<u64, Error> {
+        refuse()
+    }
+
+    fn insert_range(&self, _: u64, _: &[u8]) -> Result<(), Error> {
+        refuse()
+    }
+
+    fn insert_hole(&self, _: u64, _: u64) -> Result<(), Error> {
+        refuse()
+    }
+
+    fn delete_range(&self, _: u64, _: u64) -> Result<(), Error> {
+        refuse()
+    }
+
+    fn replace_range(&self, _: u64, _: u64, _: &[u8]) -> Result<(), Error> {
+        refuse()
+    }
+
+    fn move_range(&self, _: u64, _: u64, _: u64) -> Result<(), Error> {
+        refuse()
+    }
+
+    fn drop_set_id(&self) -> Result<bool, Error> {
+        refuse()
+    }
+
+    fn set_len(&self, _: u64) -> Result<(), Error> {
+        refuse()
+    }
+
+    fn expect_len(&self, _: u64) -> Result<(), Error> {
+        refuse()
+    }
+
+    fn allocate(&self, _: AllocateMode, _: u64, _: u64) -> Result<(), Error> {
+        refuse()
+    }
+
+    fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>, Error> {
+        self.file.seek(target, offset)
+    }
+
+    /// Nothing waits to be written.
+    fn sync(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn attr(&self) -> Result<Attr, Error> {
+        let attr = self.file.attr()?;
+        Ok(Attr {
+            node: self.node,
+            ..attr
+        })
+    }
+}
