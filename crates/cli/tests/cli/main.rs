@@ -9,6 +9,7 @@ mod mount;
 mod rows;
 mod sql;
 mod support;
+mod time;
 mod txn;
 mod upkeep;
 mod watch;
