@@ -35,6 +35,8 @@ pub struct PastPin {
     pub seq: CommitSeq,
     /// Its time, nanoseconds since 1970.
     pub at_ns: i64,
+    /// The time that was asked for, which may be later; none: before all times.
+    pub asked_ns: i64,
 }
 
 impl Catalog {
@@ -58,7 +60,16 @@ impl Catalog {
                     insert.query_row([signed(session.0), signed(seq.0)], |row| row.get(0))
                 })
                 .at("larder_past")?;
-            Ok(PastPin { id, seq, at_ns })
+            let asked_ns = match moment {
+                Moment::At(asked_ns) => *asked_ns,
+                Moment::Seq(_) | Moment::Snapshot(_) => i64::MIN,
+            };
+            Ok(PastPin {
+                id,
+                seq,
+                at_ns,
+                asked_ns,
+            })
         })
     }
 

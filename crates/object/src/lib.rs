@@ -70,6 +70,7 @@ mod transaction;
 mod transactions;
 mod tuning;
 mod turn;
+mod versions;
 mod whole;
 mod workspace;
 mod write_path;
@@ -88,6 +89,8 @@ pub use larder_catalog::{
     FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlStatement, VALUE_BYTES_MAX,
     is_complete as is_complete_sql,
 };
+pub use larder_catalog::{HistoryReader, Touch, WholeCommit};
+pub use larder_catalog::{PastRows, RowsChange, RowsStep, TemporalTable};
 pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};

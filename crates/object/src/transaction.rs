@@ -291,6 +291,7 @@ impl Engine {
             state.stage = Stage::Writing;
             state.held_since = Some(Instant::now());
             lock(&self.group).has_others = true;
+            self.settle_rows();
             self.sync_space()
         });
         ready.inspect_err(|_| {
@@ -585,6 +586,9 @@ impl Engine {
         self.commit_now()?;
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
         self.flush_written()?;
+        if self.keeps_history() {
+            self.catalog.settle_sql(self.now_ns())?;
+        }
         Ok(self.catalog.commit_transaction()?)
     }
 

@@ -3,6 +3,7 @@
 
 mod feed;
 mod files;
+mod history;
 mod lab;
 mod life;
 mod mount;
