@@ -26,6 +26,8 @@ pub(crate) struct Guards {
     schema_version: Option<i64>,
     /// How often the triggers were looked at.
     looks: u64,
+    /// Since the last [`Guards::take_news`].
+    has_news: bool,
     /// No other triggers exist.
     are_alone: bool,
     /// The connection runs no triggers now.
@@ -68,7 +70,8 @@ impl Guards {
                     "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' \
                      AND tbl_name <> 'larder_gate' \
                      AND instr(sql, 'WHEN (SELECT open FROM larder_gate) IS NOT 1') = 0 \
-                     AND NOT (name LIKE 'larder\\_watch\\_%' ESCAPE '\\' AND NOT EXISTS \
+                     AND NOT ((name LIKE 'larder\\_watch\\_%' ESCAPE '\\' OR \
+                       name LIKE 'larder\\_temporal\\_%' ESCAPE '\\') AND NOT EXISTS \
                        (SELECT 1 FROM pragma_foreign_key_list(tbl_name))))",
                     [],
                     |row| row.get(0),
@@ -76,6 +79,7 @@ impl Guards {
                 .at("the triggers")?;
             self.schema_version = Some(version);
             self.looks += 1;
+            self.has_news = true;
         }
         self.set_off(txn, self.are_alone)?;
         match self.are_alone {
@@ -92,6 +96,16 @@ impl Guards {
         }
         let is_present = self.schema_version == Some(schema_version(txn)?);
         Ok(is_present.then_some(self.looks))
+    }
+
+    /// Whether the schema is another one than when this was asked last.
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
+    }
+
+    /// Whether the schema is another one than [`Guards::open`] saw.
+    pub(crate) fn is_new_schema(&self, connection: &Connection) -> Result<bool> {
+        Ok(!self.is_client && self.schema_version != Some(schema_version(connection)?))
     }
 
     /// Ends what [`Guards::open`] began.

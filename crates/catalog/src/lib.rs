@@ -92,10 +92,12 @@ mod sql;
 mod statements;
 mod stores;
 mod survey;
+mod temporal;
 mod temporary;
 mod transaction;
 mod tuning;
 mod user_sql;
+mod versions;
 mod workspace;
 
 pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange, XattrChange};
@@ -116,8 +118,10 @@ pub use rows::{
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use snapshots::SnapshotRow;
 pub use sql::{SqlRow, SqlValue, is_complete};
+pub use temporal::{PastRows, RowsChange, RowsStep, TemporalTable};
 pub use tuning::Tuning;
 pub use user_sql::{SqlControl, SqlStatement};
+pub use versions::{HistoryReader, Touch, WholeCommit};
 pub use workspace::{Conflict, GRANTS, INO_RANGE, InoRange, Merged, TransactionRow};
 
 use client::ClientSide;
@@ -274,6 +278,9 @@ impl Catalog {
     fn write<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         self.transact(|txn, guards| {
             guards.open(txn)?;
+            if guards.take_news() && self.workspace.is_none() {
+                temporal::refresh(txn)?;
+            }
             let value = body(txn)?;
             guards.close(txn)?;
             Ok(value)

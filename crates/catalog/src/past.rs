@@ -36,6 +36,8 @@ pub struct PastPin {
     pub seq: CommitSeq,
     /// Its time, nanoseconds since 1970.
     pub at_ns: i64,
+    /// The time that was asked for, which may be later; none: before all times.
+    pub asked_ns: i64,
 }
 
 impl Catalog {
@@ -64,11 +66,16 @@ impl Catalog {
                 })
                 .at("larder_past")?
                 .ok_or(CatalogError::PastEnded)?;
+            let asked_ns = match moment {
+                Moment::At(asked_ns) => *asked_ns,
+                Moment::Seq(_) | Moment::Snapshot(_) => i64::MIN,
+            };
             Ok(PastPin {
                 id,
                 session,
                 seq,
                 at_ns,
+                asked_ns,
             })
         })
     }

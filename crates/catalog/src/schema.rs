@@ -73,6 +73,11 @@ pub(crate) const STEPS: &[Step] = &[
             "larder_past",
         ],
     },
+    Step {
+        sql: include_str!("schema/v8.sql"),
+        store_sql: None,
+        guarded: &["larder_temporal"],
+    },
 ];
 
 /// The version this build writes: `PRAGMA user_version`.
@@ -382,5 +387,95 @@ mod tests {
             .query_row("SELECT open FROM larder_gate", [], |row| row.get(0))
             .unwrap();
         assert_eq!(gate, 0, "CATALOG-3");
+    }
+
+    /// A database of an older format with a store, a file and, from 7 on, history.
+    fn old(version: usize) -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        upgrade(&connection, &STEPS[..version], |_| Ok(())).unwrap();
+        let batch = |sql: &str| connection.execute_batch(sql).unwrap();
+        batch(
+            "UPDATE larder_gate SET open = 1;
+             INSERT OR REPLACE INTO larder_meta VALUES ('commit_seq', 9), ('retention_ns', 5);
+             INSERT INTO larder_store (id, name, provider, mount, table_store, next_ino)
+               VALUES (0, 'main', 'files', '/', 0, 7);",
+        );
+        batch(&STORE.replace("{name}", "main"));
+        for sql in STEPS[..version].iter().filter_map(|step| step.store_sql) {
+            add_to_store(&connection, sql, StoreId::MAIN, "main").unwrap();
+        }
+        for suffix in ["_dirent", "_content", "_map", "_xattr"] {
+            guard(&connection, &format!("main{suffix}")).unwrap();
+        }
+        batch(
+            "INSERT INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns)
+               VALUES (1, 'dir', 493, 0, 0, 2, 0, 0, 1, 2, 3, 4);",
+        );
+        if version >= 7 {
+            batch(
+                "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) VALUES
+                   (5, 'name', 0, 1, 'a', 2, 3), (5, 'name', 0, 1, x'ff', 2, 4);
+                 INSERT INTO larder_history (until_seq, what, key, since_seq) VALUES (5, 'commit', 1234567890123, 5);
+                 INSERT INTO larder_history (id, until_seq, what, store, ino, key, since_seq, value, extra) VALUES
+                   (77, 9, 'patch', 0, 1, 8, 3, x'0102', x'03');",
+            );
+        }
+        batch("UPDATE larder_gate SET open = 0");
+        connection
+    }
+
+    fn text(connection: &Connection, sql: &str) -> Vec<String> {
+        let mut list = connection.prepare(sql).unwrap();
+        let rows = list.query_map([], |row| row.get(0)).unwrap();
+        rows.map(|row| row.unwrap()).collect()
+    }
+
+    #[test]
+    fn version_8_keeps_the_history_and_takes_rows() {
+        const HISTORY: &str = "SELECT printf('%s|%s|%s|%s|%s|%s|%s|%s|%s', id, until_seq, what, store, ino, quote(key), \
+             since_seq, quote(value), quote(extra)) FROM larder_history ORDER BY id";
+        for version in [6, 7] {
+            let connection = old(version);
+            let before = match version {
+                6 => Vec::new(),
+                _ => text(&connection, HISTORY),
+            };
+            upgrade(&connection, STEPS, |_| Ok(())).unwrap();
+            assert_eq!(text(&connection, HISTORY), before, "from {version}");
+            let objects: std::collections::BTreeSet<(String, String)> = {
+                let sql = "SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+                let mut list = connection.prepare(sql).unwrap();
+                let rows = list.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+                rows.unwrap().map(|row| row.unwrap()).collect()
+            };
+            let expected = read_expected_objects(&["main".to_owned()]).unwrap();
+            assert_eq!(objects, expected.into_iter().collect(), "from {version}");
+            // Attributes by plain SQL are kept as before, rows too, and nothing else.
+            let keep = "UPDATE main SET mode = 448 WHERE ino = 1";
+            connection.execute_batch(keep).unwrap();
+            let insert = |columns: &str, values: &str| {
+                connection.execute_batch(&format!(
+                    "INSERT INTO larder_history ({columns}) VALUES ({values})"
+                ))
+            };
+            let row = "until_seq, what, ino, key, since_seq";
+            insert(row, "10, 'row', 1, 7, 0").unwrap();
+            insert(row, "11, 'row', 1, 8, 0").unwrap_err();
+            insert(row, "10, 'name', 1, 8, 0").unwrap_err();
+            insert(&format!("id, {row}"), "-5, 10, 'row', 1, 8, 0").unwrap_err();
+            insert(&format!("id, {row}"), "99, 10, 'row', 1, 8, 0").unwrap_err();
+            let kept = text(
+                &connection,
+                "SELECT what FROM larder_history WHERE until_seq = 10 ORDER BY id",
+            );
+            assert_eq!(kept, ["inode", "row"], "HISTORY-2, from {version}");
+            for sql in [
+                "UPDATE larder_history SET key = 1",
+                "DELETE FROM larder_history",
+                "INSERT INTO larder_temporal (name, since_seq) VALUES ('t', 1)",
+            ] {
+                connection.execute_batch(sql).unwrap_err();
+            }
+        }
     }
 }

@@ -72,6 +72,13 @@ pub(crate) enum Verb {
     /// Name moments, so that they stay readable: DB@NAME:/path
     #[command(subcommand)]
     Snapshot(crate::snapshot::SnapshotVerb),
+    Log(crate::changelog::LogArgs),
+    Diff(crate::diff::DiffArgs),
+    Restore(crate::restore::RestoreArgs),
+    Undo(crate::undo::UndoArgs),
+    Track(crate::track::TrackArgs),
+    Untrack(crate::track::UntrackArgs),
+    Rows(crate::track::RowsArgs),
     Completions(CompletionsArgs),
 }
 

@@ -21,8 +21,10 @@ mod address;
 mod args;
 mod background;
 mod change;
+mod changelog;
 mod copy;
 mod databases;
+mod diff;
 mod ending;
 mod error;
 mod exposition;
@@ -39,6 +41,7 @@ mod output;
 mod quantiles;
 mod remount;
 mod report;
+mod restore;
 mod rows;
 mod serve;
 mod service;
@@ -51,10 +54,12 @@ mod stat;
 mod stats;
 mod store;
 mod trace;
+mod track;
 mod transfer;
 mod txn;
 mod txn_args;
 mod txn_run;
+mod undo;
 mod units;
 mod upkeep;
 mod walk;
@@ -126,6 +131,13 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Txn(TxnVerb::Abort(args)) => txn::abort(&args),
         Verb::Txn(TxnVerb::List(args)) => txn::list(&args, out),
         Verb::Snapshot(verb) => snapshot::snapshot(&verb, out),
+        Verb::Log(args) => changelog::log(&args, out),
+        Verb::Diff(args) => diff::diff(&args, out),
+        Verb::Restore(args) => restore::restore(&args, out),
+        Verb::Undo(args) => undo::undo(&args, out),
+        Verb::Track(args) => track::track(&args, out),
+        Verb::Untrack(args) => track::untrack(&args),
+        Verb::Rows(args) => track::rows(&args, out),
         Verb::Completions(args) => completions(&args, out),
     }
 }

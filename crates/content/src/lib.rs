@@ -17,7 +17,8 @@
 //! * `CONTENT-5` `sync` on a handle or the database returns after the commit that holds every
 //!   operation that ended before it was called.
 //!
-//! `CONTENT-6` and `CONTENT-7`, about transactions, stand in `transaction`, `CONTENT-9`, about the past, in `past`.
+//! `CONTENT-6` and `CONTENT-7`, about transactions, stand in `transaction`, `CONTENT-9`, about the past, in `past`, and
+//! `CONTENT-10` to `CONTENT-12`, about what it is good for, in `history`.
 //!
 //! Every type is `Send + Sync`; calls block. Access checks are the caller's business (the mount
 //! lets the kernel do them); the API acts as the owner of the database.
@@ -32,6 +33,7 @@ mod files;
 mod glob;
 mod guarded;
 mod handle;
+mod history;
 mod listing;
 mod long;
 mod past;
@@ -56,13 +58,18 @@ pub use copy::{COPY_BYTES_MAX, copy_range};
 pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
 pub use environment::TRANSACTION_VARIABLE;
 pub use glob::matches as matches_glob;
+pub use history::{
+    DiffChange, DiffEvent, DiffReport, LogChange, LogCommit, LogEvent, RestoreAction,
+    RestoreOptions, RestoreReport, RestoreRows, RestoreStep, RowsReport, UndoReport, diff,
+};
 pub use larder_object::ClientHandle;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
     Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, MapCell, Moment,
     Result, Savepoint, SegmentMap, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow,
-    SqlValue, StatsReport, TransactionInfo, TransactionOutcome, Tuning, gather_bytes_default,
+    SqlValue, StatsReport, TemporalTable, TransactionInfo, TransactionOutcome, Tuning,
+    gather_bytes_default,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use past::parse_moment;

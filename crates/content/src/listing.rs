@@ -2,8 +2,8 @@
 
 use crate::database::{Database, MountedStore};
 use crate::types::{Attr, DirEntry, NodeId};
-use larder_object::Result;
 use larder_object::format::{FileKind, Ino, Name};
+use larder_object::{ErrorKind, Result};
 
 impl Database {
     /// At most `limit` entries after `after` (`None`: from the start). Fewer than `limit` only at
@@ -43,8 +43,12 @@ impl Database {
         };
         let left = limit - entries.len().min(limit);
         for entry in mounts.into_iter().take(left) {
-            let attr = self.attr(entry.node)?;
-            entries.push((entry, attr));
+            match self.attr(entry.node) {
+                Ok(attr) => entries.push((entry, attr)),
+                // Its store was made after the moment that this shows.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(entries)
     }

@@ -96,7 +96,7 @@ impl Transaction {
 }
 
 /// The store whose table a store shows.
-fn table_of(view: &Database, store: StoreId) -> StoreId {
+pub(crate) fn table_of(view: &Database, store: StoreId) -> StoreId {
     let stores = view.read_stores();
     let shown = stores.iter().find(|one| one.row.store == store);
     shown.map_or(store, |one| one.row.table_store)

@@ -307,6 +307,9 @@ impl Engine {
     /// Freezes and commits the open group. The caller holds `commit_lock`. `is_awaited`: a sync waits for it.
     fn commit_group(&self, horizon: Option<Horizon>, is_awaited: bool) -> Result<()> {
         self.check_running()?;
+        if self.private.is_none() && !lock(&self.group).is_empty() {
+            self.settle_rows();
+        }
         let mut guard = CommitGuard {
             engine: self,
             frozen: Vec::new(),

@@ -163,6 +163,7 @@ impl Engine {
     fn commit_loose_changes(&self) -> Result<()> {
         self.commit_now()?; // It takes them in, if there is anything to commit.
         let _one_at_a_time = self.commit_lock.lock();
+        self.settle_rows();
         if let Some(seq) = self.catalog.commit_loose_changes(self.now_ns())? {
             self.known_seq.store(seq.0, Ordering::SeqCst);
         }

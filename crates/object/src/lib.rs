@@ -72,6 +72,7 @@ mod transaction;
 mod transactions;
 mod tuning;
 mod turn;
+mod versions;
 mod whole;
 mod workspace;
 mod write_path;
@@ -91,6 +92,8 @@ pub use larder_catalog::{
     FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlMoment, SqlStatement, VALUE_BYTES_MAX,
     is_complete as is_complete_sql,
 };
+pub use larder_catalog::{HistoryReader, Touch, WholeCommit};
+pub use larder_catalog::{PastRows, RowsChange, RowsStep, TemporalTable};
 pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};

@@ -92,6 +92,13 @@ impl Engine {
             .map(|past| (past.pin.seq, past.pin.at_ns))
     }
 
+    /// The commit that is shown, and the time that was asked for; none: before all times.
+    pub(crate) fn asked_ns(&self) -> Option<(CommitSeq, i64)> {
+        self.past
+            .as_ref()
+            .map(|past| (past.pin.seq, past.pin.asked_ns))
+    }
+
     /// The past cannot be changed (`PAST-1`).
     pub(crate) fn require_present(&self) -> Result<()> {
         match self.past {

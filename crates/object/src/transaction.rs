@@ -300,6 +300,7 @@ impl Engine {
             state.stage = Stage::Writing;
             state.held_since = Some(Instant::now());
             lock(&self.group).has_others = true;
+            self.settle_rows();
             self.sync_space()
         });
         ready.inspect_err(|_| {
@@ -499,6 +500,9 @@ impl Engine {
         self.commit_now()?;
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
         self.flush_written()?;
+        if self.keeps_history() {
+            self.catalog.settle_sql(self.now_ns())?;
+        }
         let is_owed = (self.catalog).commit_transaction(self.may_share_flush(private)?)?;
         Ok(is_owed.then(|| private.host.flushes.owe()))
     }

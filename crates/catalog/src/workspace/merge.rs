@@ -20,7 +20,7 @@ use crate::history::Keeper;
 use crate::meta::{add_meta, next_commit_seq, set_gate};
 use crate::open::{self, CATALOG_FILE, connect};
 use crate::read::rows;
-use crate::{BUSY_TIMEOUT, Catalog, feed};
+use crate::{BUSY_TIMEOUT, Catalog, feed, temporal};
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::config::DbConfig;
 use rusqlite::{
@@ -195,7 +195,12 @@ fn apply(txn: &Connection, keeper: &Keeper, findings: &mut Findings) -> Result<(
         let shape = Shape::read(txn, "ws", &tracked.name)?;
         match tracked.is_shadow {
             true => shadow_conflict(txn, &shape, tracked, findings)?,
-            false => merge_table(txn, &shape, tracked, findings)?,
+            false => {
+                let touched = (&shape.keys[..], tracked.old_table.as_str());
+                temporal::keep_merged(txn, seq, &tracked.name, touched, false)?;
+                merge_table(txn, &shape, tracked, findings)?;
+                temporal::keep_merged(txn, seq, &tracked.name, touched, true)?;
+            }
         }
     }
     check_foreign_keys(txn, findings)

@@ -3,12 +3,14 @@
 
 mod feed;
 mod files;
+mod history;
 mod lab;
 mod life;
 mod mount;
 mod rows;
 mod sql;
 mod support;
+mod time;
 mod txn;
 mod upkeep;
 mod watch;

@@ -1,0 +1,386 @@
+//! What the history says of single inodes: when they changed, and how they were.
+//!
+//! # Words
+//! A *touch* is a commit that wrote or superseded the row of an inode or one of its names. All that changes a file
+//! touches it so, since it moves `ctime_ns`; what moves its content to another place does not. A commit inside of a
+//! transaction is a *step*: nobody sees a state between two *whole* commits.
+//!
+//! # Concurrency
+//! A [`HistoryReader`] sees one committed state of the catalog, history included, for as long as it lives. It keeps
+//! the log from being emptied, so it should not wait for people.
+
+use crate::Catalog;
+use crate::codec::{self, TextOrBlob, signed, unsigned};
+use crate::error::{At, CatalogError, Result};
+use crate::history::{history_begins, no_history, search_moments};
+use crate::meta::find_meta;
+use crate::read::{inode_row, row_limit, rows};
+use crate::rows::InodeRow;
+use larder_format::{CommitSeq, Ino, Name, StoreId};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::BTreeSet;
+
+const TABLE: &str = "larder_history";
+const ATTRIBUTES: &str =
+    "kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, rdev";
+
+/// A whole commit that the history knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WholeCommit {
+    /// Its number.
+    pub seq: CommitSeq,
+    /// Its time, nanoseconds since 1970.
+    pub at_ns: i64,
+    /// Where it stands in the history.
+    row: i64,
+}
+
+/// An inode, and a step that touched it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Touch {
+    /// The step.
+    pub step: CommitSeq,
+    /// The store that owns the table.
+    pub store: StoreId,
+    /// The inode.
+    pub ino: Ino,
+}
+
+/// Reads the history of a database, all at one committed state.
+pub struct HistoryReader<'c> {
+    connection: &'c Connection,
+    stores: Vec<Texts>,
+}
+
+/// The statements about one store's tables.
+struct Texts {
+    store: StoreId,
+    inode: String,
+    names: String,
+    touches: String,
+    named_since: String,
+    content: String,
+    xattrs: String,
+    entry: String,
+}
+
+impl Texts {
+    fn new(store: StoreId, name: &str) -> Texts {
+        let of = |what: &str| format!("larder_history WHERE store = {store} AND what = '{what}'");
+        let within = "until_seq > ?2 AND until_seq <= ?3 OR since_seq > ?2 AND since_seq <= ?3";
+        let superseded = |what: &str| {
+            format!(
+                "EXISTS (SELECT 1 FROM {} AND ino = ?1 AND ({within}))",
+                of(what)
+            )
+        };
+        let present = |table: &str| {
+            format!(
+                "EXISTS (SELECT 1 FROM {table} ino = ?1 AND since_seq > ?2 AND since_seq <= ?3)"
+            )
+        };
+        let side = |suffix: &str| present(&format!("main.\"{name}_{suffix}\" WHERE"));
+        Texts {
+            store,
+            inode: format!(
+                "SELECT ino, {ATTRIBUTES} FROM main.\"{name}\" WHERE ino = ?1 AND since_seq <= ?2 \
+                 UNION ALL SELECT ino, {ATTRIBUTES} FROM (SELECT * FROM {} AND ino = ?1 AND key = 0 \
+                 AND until_seq > ?2 ORDER BY until_seq LIMIT 1) WHERE since_seq <= ?2",
+                of("inode")
+            ),
+            names: format!(
+                "SELECT parent, name FROM main.\"{name}_dirent\" WHERE ino = ?1 AND since_seq <= ?2 \
+                 UNION ALL SELECT ino, key FROM {} AND value = ?1 AND until_seq > ?2 AND since_seq <= ?2 \
+                 ORDER BY 1, 2",
+                of("name")
+            ),
+            touches: format!(
+                "SELECT since_seq FROM main.\"{name}\" WHERE ino = ?1 \
+                 UNION SELECT since_seq FROM main.\"{name}_dirent\" WHERE ino = ?1 \
+                 UNION SELECT until_seq FROM {inode} AND ino = ?1 AND key = 0 \
+                 UNION SELECT since_seq FROM {inode} AND ino = ?1 AND key = 0 \
+                 UNION SELECT until_seq FROM {named} AND value = ?1 \
+                 UNION SELECT since_seq FROM {named} AND value = ?1 ORDER BY 1 DESC",
+                inode = of("inode"),
+                named = of("name")
+            ),
+            named_since: format!(
+                "SELECT ino, since_seq FROM main.\"{name}_dirent\" WHERE since_seq > ?1 AND since_seq <= ?2"
+            ),
+            content: format!(
+                "SELECT {} OR {} OR {} OR EXISTS (SELECT 1 FROM {} AND ino = ?1 AND since_seq > ?2 \
+                 AND since_seq <= ?3) OR {} OR {} OR {} OR EXISTS (SELECT 1 FROM larder_patch \
+                 WHERE store = {store} AND ino = ?1 AND seq > ?2 AND seq <= ?3)",
+                superseded("content"),
+                superseded("map"),
+                superseded("piece"),
+                of("patch"),
+                side("content"),
+                side("map"),
+                present(&format!("larder_piece WHERE store = {store} AND"))
+            ),
+            xattrs: format!("SELECT {} OR {}", superseded("xattr"), side("xattr")),
+            entry: format!(
+                "SELECT ino, 9223372036854775807 FROM main.\"{name}_dirent\" WHERE parent = ?1 AND name = ?2 \
+                 UNION ALL SELECT value, until_seq FROM {} AND ino = ?1 AND key = ?2 ORDER BY 2 DESC",
+                of("name")
+            ),
+        }
+    }
+}
+
+impl Catalog {
+    /// Calls `work` with a reader of the history. [`CatalogError::Invalid`] where there is none, and in a transaction.
+    pub fn read_history<T, E: From<CatalogError>>(
+        &self,
+        work: impl FnOnce(&HistoryReader<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        if self.user.is_some() || self.client.is_some() {
+            let why = "a transaction has no history of its own; ask the database beside it";
+            return Err(CatalogError::invalid(why).into());
+        }
+        self.read(|connection| {
+            let state = connection.unchecked_transaction().at(TABLE)?;
+            if find_meta(&state, "retention_ns")? <= 0 {
+                return Err(no_history());
+            }
+            let stores: Vec<(u32, String)> = rows(
+                &state,
+                "SELECT id, name FROM larder_store WHERE table_store = id ORDER BY id",
+                [],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .at("larder_store")?;
+            let stores = stores.iter();
+            let reader = HistoryReader {
+                connection: &state,
+                stores: stores
+                    .map(|(id, name)| Texts::new(StoreId(*id), name))
+                    .collect(),
+            };
+            Ok(work(&reader))
+        })?
+    }
+}
+
+impl HistoryReader<'_> {
+    /// The oldest commit whose state can be read, and its time.
+    pub fn begins(&self) -> Result<(CommitSeq, i64)> {
+        history_begins(self.connection)
+    }
+
+    /// At most `limit` whole commits before `before` (`None`: the newest), newest first.
+    pub fn commits_before(
+        &self,
+        before: Option<&WholeCommit>,
+        limit: usize,
+    ) -> Result<Vec<WholeCommit>> {
+        rows(
+            self.connection,
+            "SELECT id, until_seq, key FROM larder_history WHERE what = 'commit' AND id < ?1 \
+             ORDER BY id DESC LIMIT ?2",
+            [
+                before.map_or(i64::MAX, |commit| commit.row),
+                row_limit(limit),
+            ],
+            |row| {
+                Ok(WholeCommit {
+                    row: row.get(0)?,
+                    seq: CommitSeq(unsigned(row, 1)?),
+                    at_ns: row.get(2)?,
+                })
+            },
+        )
+        .at(TABLE)
+    }
+
+    /// The whole commits around a step: the one before it, as of which its transaction read, and the one that it is
+    /// in, with its time; `None`: it is not whole yet. O(log commits).
+    pub fn around(&self, step: CommitSeq) -> Result<(CommitSeq, Option<(CommitSeq, i64)>)> {
+        let (before, whole) = search_moments(self.connection, |seq, _| seq < step)?;
+        let before = match before {
+            Some((seq, _)) => seq,
+            None => self.begins()?.0,
+        };
+        Ok((before, whole))
+    }
+
+    /// What touched inodes after the state of `after` and up to that of `upto`, sorted. Cost: one pass over the names
+    /// of all stores, and over the history from there on.
+    pub fn touches(&self, after: CommitSeq, upto: CommitSeq) -> Result<Vec<Touch>> {
+        let bounds = [signed(after.0), signed(upto.0)];
+        let is_within = |step: u64| step > after.0 && step <= upto.0;
+        let mut found = BTreeSet::new();
+        for texts in &self.stores {
+            let mut list = self
+                .connection
+                .prepare_cached(&texts.named_since)
+                .at(TABLE)?;
+            let mut rows = list.query(bounds).at(TABLE)?;
+            while let Some(row) = rows.next().at(TABLE)? {
+                found.insert(Touch {
+                    step: CommitSeq(unsigned(row, 1).at(TABLE)?),
+                    store: texts.store,
+                    ino: Ino(unsigned(row, 0).at(TABLE)?),
+                });
+            }
+        }
+        let mut list = self
+            .connection
+            .prepare_cached(
+                "SELECT store, iif(what = 'name', value, ino), since_seq, until_seq FROM larder_history \
+                 WHERE id >= ?1 AND what IN ('inode', 'name') \
+                 AND (until_seq <= ?3 OR since_seq > ?2 AND since_seq <= ?3)",
+            )
+            .at(TABLE)?;
+        let mut rows = list
+            .query([self.first_row_after(after)?, bounds[0], bounds[1]])
+            .at(TABLE)?;
+        while let Some(row) = rows.next().at(TABLE)? {
+            let store = StoreId(row.get(0).at(TABLE)?);
+            let ino = Ino(unsigned(row, 1).at(TABLE)?);
+            for column in [2, 3] {
+                let step = unsigned(row, column).at(TABLE)?;
+                if is_within(step) {
+                    let step = CommitSeq(step);
+                    found.insert(Touch { step, store, ino });
+                }
+            }
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// The steps that touched one inode, of those that the history knows, newest first. O(touches).
+    pub fn touches_of(&self, store: StoreId, ino: Ino) -> Result<Vec<CommitSeq>> {
+        let begins = self.begins()?.0;
+        let steps = rows(
+            self.connection,
+            &self.texts(store)?.touches,
+            [signed(ino.0)],
+            |row| Ok(CommitSeq(unsigned(row, 0)?)),
+        )
+        .at(TABLE)?;
+        Ok(steps.into_iter().filter(|step| *step > begins).collect())
+    }
+
+    /// The attributes of an inode after commit `seq`. 5 µs.
+    pub fn inode(&self, store: StoreId, ino: Ino, seq: CommitSeq) -> Result<Option<InodeRow>> {
+        self.connection
+            .prepare_cached(&self.texts(store)?.inode)
+            .and_then(|mut find| {
+                find.query_row([signed(ino.0), signed(seq.0)], inode_row)
+                    .optional()
+            })
+            .at(TABLE)
+    }
+
+    /// The names of an inode after commit `seq`, with their directories. 5 µs.
+    pub fn names(&self, store: StoreId, ino: Ino, seq: CommitSeq) -> Result<Vec<(Ino, Name)>> {
+        rows(
+            self.connection,
+            &self.texts(store)?.names,
+            [signed(ino.0), signed(seq.0)],
+            |row| Ok((Ino(unsigned(row, 0)?), codec::name(row, 1)?)),
+        )
+        .at(TABLE)
+    }
+
+    /// Whether anything that says what the content of an inode is, or where, was written or superseded after
+    /// `after`, up to `upto`. If not, it is the same. 10 µs.
+    pub fn is_content_touched(
+        &self,
+        store: StoreId,
+        ino: Ino,
+        after: CommitSeq,
+        upto: CommitSeq,
+    ) -> Result<bool> {
+        self.ask(&self.texts(store)?.content, (ino, after, upto))
+    }
+
+    /// The same of its extended attributes.
+    pub fn are_xattrs_touched(
+        &self,
+        store: StoreId,
+        ino: Ino,
+        after: CommitSeq,
+        upto: CommitSeq,
+    ) -> Result<bool> {
+        self.ask(&self.texts(store)?.xattrs, (ino, after, upto))
+    }
+
+    /// Everything that `name` ever named in a directory, newest first.
+    pub fn find_ever(&self, store: StoreId, parent: Ino, name: &Name) -> Result<Vec<Ino>> {
+        let mut found = rows(
+            self.connection,
+            &self.texts(store)?.entry,
+            params![signed(parent.0), TextOrBlob(name.as_bytes())],
+            |row| Ok(Ino(unsigned(row, 0)?)),
+        )
+        .at(TABLE)?;
+        let mut seen = BTreeSet::new();
+        found.retain(|ino| seen.insert(*ino));
+        Ok(found)
+    }
+
+    /// Whether rows of temporal tables were changed after `after`, up to `upto`. Cost: the history between the two.
+    pub fn are_rows_touched(&self, after: CommitSeq, upto: CommitSeq) -> Result<bool> {
+        let first = self.first_row_after(after)?;
+        self.connection
+            .prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM larder_history WHERE id >= ?1 AND what = 'row' AND until_seq <= ?2)",
+            )
+            .and_then(|mut ask| ask.query_row([first, signed(upto.0)], |row| row.get(0)))
+            .at(TABLE)
+    }
+
+    fn ask(&self, text: &str, (ino, after, upto): (Ino, CommitSeq, CommitSeq)) -> Result<bool> {
+        let upto = signed(upto.0.min(i64::MAX as u64));
+        self.connection
+            .prepare_cached(text)
+            .and_then(|mut ask| {
+                ask.query_row([signed(ino.0), signed(after.0), upto], |row| row.get(0))
+            })
+            .at(TABLE)
+    }
+
+    fn texts(&self, store: StoreId) -> Result<&Texts> {
+        let found = self.stores.iter().find(|texts| texts.store == store);
+        found.ok_or_else(|| CatalogError::not_found(format!("store {store}")))
+    }
+
+    /// The first row of the history whose `until_seq` is later than `after` (`HISTORY-2`). O(log rows).
+    fn first_row_after(&self, after: CommitSeq) -> Result<i64> {
+        let ends: (Option<i64>, Option<i64>) = self
+            .connection
+            .query_row(
+                "SELECT (SELECT min(id) FROM larder_history), (SELECT max(id) FROM larder_history)",
+                [],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .at(TABLE)?;
+        let (Some(mut low), Some(high)) = ends else {
+            return Ok(0);
+        };
+        let mut high = high + 1;
+        let mut next = self
+            .connection
+            .prepare_cached(
+                "SELECT id, until_seq FROM larder_history WHERE id >= ?1 ORDER BY id LIMIT 1",
+            )
+            .at(TABLE)?;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let found = next
+                .query_row([middle], |row| {
+                    Ok((row.get::<_, i64>(0)?, unsigned(row, 1)?))
+                })
+                .optional()
+                .at(TABLE)?;
+            match found {
+                Some((id, until)) if until <= after.0 => low = id + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(low)
+    }
+}

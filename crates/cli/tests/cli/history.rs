@@ -1,0 +1,295 @@
+//! `larder log`, `diff` and `restore` on real databases.
+
+use crate::support::{Place, describe};
+use crate::time::{now, put, with_history};
+use std::fs;
+
+/// A command with an exit code; its stdout.
+fn exits(place: &Place, code: i32, arguments: &[&str]) -> String {
+    let done = place.run(arguments);
+    assert_eq!(
+        (done.code, done.stderr.as_str()),
+        (Some(code), ""),
+        "{arguments:?}"
+    );
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// The lines of a log that are changes.
+fn changes(log: &str) -> Vec<&str> {
+    let lines = log.lines().filter(|line| line.starts_with("  "));
+    lines.map(str::trim).collect()
+}
+
+#[test]
+fn log_tells_what_happened_to_a_path() {
+    let place = with_history();
+    place.ok(&["mkdir", "a.larder:/d"]);
+    put(&place, "/d/f", "one");
+    put(&place, "/d/f", "two");
+    place.ok(&["mv", "a.larder:/d/f", "a.larder:/g"]);
+    put(&place, "/other", "x");
+    let log = place.ok(&["log", "a.larder:/g"]);
+    assert_eq!(
+        changes(&log),
+        [
+            "renamed     /d/f -> /g",
+            "content     /d/f",
+            "created     /d/f"
+        ]
+    );
+    assert!(log.starts_with("commit "), "{log}");
+    assert_eq!(place.ok(&["log", "a.larder:/d/f"]), log, "by its last path");
+    let newest = place.ok(&["log", "a.larder", "--limit", "1"]);
+    assert_eq!(changes(&newest), ["created     /other"]);
+    let all = place.json(&["log", "a.larder"]);
+    let all = all.as_array().unwrap();
+    assert_eq!(all[0]["changes"][0]["path"], "/other");
+    assert_eq!(all[1]["changes"][0]["event"], "renamed");
+    assert_eq!(all[1]["changes"][0]["from"], "/d/f");
+    assert!(all[0]["seq"].as_u64() > all[1]["seq"].as_u64());
+    assert_eq!(
+        changes(&place.ok(&["log", "a.larder:/d"])),
+        [
+            "renamed     /d/f -> /g",
+            "content     /d/f",
+            "created     /d/f",
+            "created     /d"
+        ]
+    );
+    place.fails(1, &["log", "a.larder:/nobody"], "'/nobody' is not there");
+    place.fails(2, &["log", &now(&place)], "without '@'");
+    place.fails(2, &["log", "a.larder", "--limit", "0"], "0");
+    place.fails(1, &["log", "none.larder"], "none.larder");
+    place.ok(&["init", "b.larder", "--capacity", "64M"]);
+    place.fails(1, &["log", "b.larder"], "keeps no history");
+    place.assert_closed("a.larder");
+}
+
+#[test]
+fn diff_says_what_differs_and_by_its_exit_code() {
+    let place = with_history();
+    place.ok(&["mkdir", "a.larder:/d"]);
+    put(&place, "/d/same", "same");
+    put(&place, "/d/edited", "one");
+    put(&place, "/d/gone", "gone");
+    put(&place, "/d/moved", "moved");
+    let then = now(&place);
+    put(&place, "/d/edited", "three");
+    place.ok(&["rm", "a.larder:/d/gone"]);
+    place.ok(&["mv", "a.larder:/d/moved", "a.larder:/d/new name"]);
+    put(&place, "/d/added", "added");
+    let at = |path: &str| format!("{then}:{path}");
+
+    let told = exits(&place, 1, &["diff", &at("/d"), "a.larder:/d"]);
+    assert_eq!(
+        told,
+        "added    /d/added\n\
+         changed  /d/edited  (content, 3 -> 5 bytes)\n\
+         removed  /d/gone\n\
+         renamed  /d/moved -> /d/new name\n",
+        "CLI-31"
+    );
+    assert_eq!(
+        exits(&place, 0, &["diff", &at("/"), &at("/")]),
+        "",
+        "CLI-31"
+    );
+    let same = ["diff", &at("/d/same"), "a.larder:/d/same", "--cost"];
+    assert_eq!(
+        exits(&place, 0, &same),
+        "content: 0 B read, 4 B known to be the same\n"
+    );
+    let done = place.run(&["diff", &at("/d"), "a.larder:/d", "--json"]);
+    assert_eq!(done.code, Some(1), "CLI-31");
+    let document: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(document["changes"][1]["differs"][0], "content");
+    assert_eq!(document["changes"][1]["before"]["size_bytes"], 3);
+    assert_eq!(document["changes"][3]["from"], "/d/moved");
+    for arguments in [
+        ["diff", "a.larder:/d", "a.larder:/nobody"],
+        ["diff", "a.larder@1999-01-01:/", "a.larder:/"],
+        ["diff", "a.larder:/d", "none.larder:/"],
+        ["diff", "a.larder:/d", "local"],
+    ] {
+        place.fails(2, &arguments, "");
+    }
+    place.assert_closed("a.larder");
+}
+
+#[test]
+fn restore_brings_a_deleted_tree_back_with_one_command() {
+    let place = with_history();
+    fs::create_dir_all(place.path("tree/deep")).unwrap();
+    for index in 0..300 {
+        fs::write(
+            place.path(&format!("tree/deep/{index}")),
+            [index as u8; 3000],
+        )
+        .unwrap();
+    }
+    fs::hard_link(place.path("tree/deep/1"), place.path("tree/link")).unwrap();
+    std::os::unix::fs::symlink("deep/2", place.path("tree/symlink")).unwrap();
+    place.ok(&["cp", "-a", "tree", "a.larder:/"]);
+    let then = now(&place);
+    place.ok(&["rm", "-r", "a.larder:/tree"]);
+
+    let address = format!("{then}:/tree");
+    let dry = place.ok(&["restore", &address, "--dry-run"]);
+    assert!(dry.contains("would create      /tree/deep/299\n"), "{dry}");
+    assert!(dry.contains("would link        /tree/link\n"), "{dry}");
+    assert!(dry.contains("would restore /tree as of commit "), "{dry}");
+    assert_eq!(place.ok(&["ls", "a.larder:/"]), "", "nothing was done");
+    let told = place.ok(&["restore", &address]);
+    assert!(
+        told.starts_with("restored /tree as of commit ")
+            && told.contains(": 303 created, 1 linked; "),
+        "{told}"
+    );
+    place.ok(&["cp", "-a", "a.larder:/tree", "back"]);
+    assert_eq!(
+        describe(&place.path("back")),
+        describe(&place.path("tree")),
+        "CONTENT-12"
+    );
+    exits(&place, 0, &["diff", &address, "a.larder:/tree"]);
+    let told = place.ok(&["restore", &address]);
+    assert!(told.contains("nothing to do"), "{told}");
+
+    // One file, and other places.
+    put(&place, "/tree/deep/7", "edited");
+    let one = place.json(&["restore", &format!("{then}:/tree/deep/7")]);
+    assert_eq!(one["steps"][0]["action"], "written");
+    assert_eq!(one["steps"].as_array().unwrap().len(), 1);
+    place.ok(&["restore", &format!("{then}:/tree/deep"), "/copy"]);
+    place.ok(&["restore", &address, "a.larder:/other copy"]);
+    exits(&place, 0, &["diff", &address, "a.larder:/other copy"]);
+    put(&place, "/tree/later", "x");
+    place.ok(&["restore", &address]);
+    assert_eq!(place.ok(&["cat", "a.larder:/tree/later"]), "x");
+    place.ok(&["restore", &address, "--exact"]);
+    place.fails(1, &["ls", "a.larder:/tree/later"], "later");
+
+    place.fails(2, &["restore", "a.larder:/tree"], "names no moment");
+    place.fails(
+        2,
+        &["restore", &address, "relative"],
+        "no path in the database",
+    );
+    place.fails(2, &["restore", &address, "b.larder:/x"], "another database");
+    place.fails(1, &["restore", &format!("{then}:/nobody")], "nobody");
+    place.fails(1, &["restore", "a.larder@-1y:/tree"], "history begins");
+    place.assert_clean("a.larder");
+    place.assert_closed("a.larder");
+}
+
+#[test]
+fn a_directory_and_its_rows_are_restored_with_one_command() {
+    let place = with_history();
+    place.ok(&["mkdir", "a.larder:/2026"]);
+    put(&place, "/2026/a", "content of a");
+    place.ok(&[
+        "sql",
+        "a.larder",
+        "CREATE TABLE album (path TEXT PRIMARY KEY, title TEXT)",
+    ]);
+    place.ok(&["track", "a.larder", "album"]);
+    place.ok(&[
+        "sql",
+        "a.larder",
+        "INSERT INTO album VALUES ('/2026/a', 'The sea'), ('/2027/b', 'Not yet')",
+    ]);
+    assert!(
+        place
+            .ok(&["track", "a.larder"])
+            .starts_with("album  since commit ")
+    );
+    let tables = place.json(&["track", "a.larder"]);
+    assert_eq!(tables[0]["table"], "album");
+    put(&place, "/other", "x");
+    let then = now(&place);
+    place.ok(&["rm", "-r", "a.larder:/2026"]);
+    place.ok(&[
+        "sql",
+        "a.larder",
+        "DELETE FROM album; ALTER TABLE album ADD COLUMN rating",
+    ]);
+
+    // Both as they were.
+    assert_eq!(
+        place.ok(&["cat", &format!("{then}:/2026/a")]),
+        "content of a"
+    );
+    let filter = "path LIKE '/2026/%'";
+    let rows = place.json(&["rows", &then, "album", "--where", filter]);
+    assert_eq!(
+        rows,
+        serde_json::json!([{ "path": "/2026/a", "title": "The sea", "rating": null }])
+    );
+    assert_eq!(
+        place.ok(&["rows", &then, "album", "--csv"]).lines().count(),
+        3
+    );
+    // And back with one command.
+    let restore = [
+        "restore",
+        &format!("{then}:/2026"),
+        "--table",
+        "album",
+        "--where",
+        filter,
+    ];
+    let dry = place.ok(&[&restore[..], &["--dry-run"]].concat());
+    assert!(
+        dry.contains("would restore table album as of commit "),
+        "{dry}"
+    );
+    assert!(dry.ends_with(": 1 inserted\n"), "{dry}");
+    let told = place.ok(&restore);
+    assert!(told.contains("restored /2026 as of commit "), "{told}");
+    assert!(told.ends_with(": 1 inserted\n"), "{told}");
+    assert_eq!(place.ok(&["cat", "a.larder:/2026/a"]), "content of a");
+    let rows = place.json(&["sql", "a.larder", "SELECT path FROM album"]);
+    assert_eq!(rows, serde_json::json!([{ "path": "/2026/a" }]));
+    let all = place.json(&["restore", &then, "--table", "album"]);
+    assert_eq!(all["rows"][0]["inserted"], 1);
+    place.ok(&["untrack", "a.larder", "album"]);
+    place.fails(1, &["rows", &then, "album"], "has no past");
+
+    place.fails(1, &["track", "a.larder", "main"], "table of larder");
+    place.fails(1, &["track", "a.larder", "nobody"], "table 'nobody'");
+    place.fails(1, &["untrack", "a.larder", "album"], "album");
+    place.fails(2, &["rows", "a.larder", "album"], "names no moment");
+    place.fails(2, &["restore", &then], "names no path");
+    place.fails(2, &["restore", &then, "--where", "1"], "--table");
+    place.assert_clean("a.larder");
+    place.assert_closed("a.larder");
+}
+
+#[test]
+fn undo_takes_one_commit_back() {
+    let place = with_history();
+    put(&place, "/f", "one");
+    put(&place, "/f", "two");
+    let seq = now(&place).rsplit(':').next().unwrap().to_owned();
+    put(&place, "/g", "later");
+    let dry = place.ok(&["undo", "a.larder", &seq, "--dry-run"]);
+    assert!(
+        dry.starts_with(&format!("would take back commit {seq}, ")),
+        "{dry}"
+    );
+    assert_eq!(changes(&dry), ["content     /f"]);
+    assert_eq!(place.ok(&["cat", "a.larder:/f"]), "two");
+    place.ok(&["undo", "a.larder", &seq]);
+    assert_eq!(place.ok(&["cat", "a.larder:/f"]), "one");
+    place.fails(1, &["undo", "a.larder", &seq], "later ones changed '/f'");
+    place.fails(1, &["undo", "a.larder", "0"], "history begins");
+    place.fails(
+        1,
+        &["undo", "a.larder", "99999"],
+        "there is no commit 99999",
+    );
+    place.fails(2, &["undo", "a.larder", "x"], "'x'");
+    place.assert_clean("a.larder");
+    place.assert_closed("a.larder");
+}

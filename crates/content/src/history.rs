@@ -1,0 +1,30 @@
+//! What the past is good for: what changed, where two states differ, and bringing back what was.
+//!
+//! # Words
+//! A *net change* is what a whole commit, all steps of a transaction, made of one inode. An inode is *there* while
+//! it has a name. A *comparison* walks two trees side by side, by path.
+//!
+//! # Invariants
+//! * `CONTENT-10` A log tells each change of a name, of attributes and of content once, under the commit in which it
+//!   happened; a file whose content was only moved to another place has not changed.
+//! * `CONTENT-11` Two files that a comparison finds the same are the same byte for byte: the same inode of which
+//!   nothing was written in between, or read and compared.
+//! * `CONTENT-12` A restore is one transaction: afterwards all of it is as the past says, or as it was before. No file
+//!   changes that is not named below the path; one that has other names too is one file.
+//!
+//! User columns have no past: none of this looks at `user.column.NAME`.
+
+mod carry;
+mod compare;
+mod diff;
+mod log;
+mod net;
+mod restore;
+mod rows;
+mod undo;
+
+pub use diff::{DiffChange, DiffEvent, DiffReport, diff};
+pub use log::{LogChange, LogCommit, LogEvent};
+pub use restore::{RestoreAction, RestoreOptions, RestoreReport, RestoreStep};
+pub use rows::{RestoreRows, RowsReport};
+pub use undo::UndoReport;

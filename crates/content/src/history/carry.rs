@@ -1,0 +1,98 @@
+//! Files of the past made anew in the present, or made what they were.
+
+use crate::copy::copy_range;
+use crate::database::Database;
+use crate::history::compare::xattrs;
+use crate::provider::FileHandle;
+use crate::types::{Attr, Caller, NewNode, NodeId, SetAttr, SetTime, XattrMode};
+use larder_object::Result;
+use larder_object::format::{FileKind, Name};
+
+/// Carries files from one moment of a database into a transaction on it.
+pub(crate) struct Carrier<'d> {
+    pub(crate) past: &'d Database,
+    pub(crate) view: &'d Database,
+}
+
+impl Carrier<'_> {
+    /// Makes a file with the content that `was` has in the past; attributes are set by the next.
+    pub(crate) fn make(&self, parent: NodeId, name: &Name, was: &Attr) -> Result<NodeId> {
+        let owner = Caller {
+            uid: was.uid,
+            gid: was.gid,
+            umask: 0,
+        };
+        let target;
+        let new = match was.kind {
+            FileKind::File => {
+                let (attr, file) = (self.view).create_file(parent, name, was.mode, owner, true)?;
+                self.copy_content(was, &*file)?;
+                return Ok(attr.node);
+            }
+            FileKind::Directory => NewNode::Directory,
+            FileKind::Symlink => {
+                target = self.past.read_link(was.node)?;
+                NewNode::Symlink(&target)
+            }
+            FileKind::Fifo => NewNode::Fifo,
+            FileKind::Socket => NewNode::Socket,
+            FileKind::CharDevice => NewNode::CharDevice(was.rdev),
+            FileKind::BlockDevice => NewNode::BlockDevice(was.rdev),
+        };
+        let made = self.view.create_node(parent, name, new, was.mode, owner)?;
+        Ok(made.node)
+    }
+
+    /// Makes the content of a file what it was.
+    pub(crate) fn write_content(&self, was: &Attr, node: NodeId) -> Result<()> {
+        let file = self.view.open_file(node, true)?;
+        file.set_len(0)?;
+        self.copy_content(was, &*file)
+    }
+
+    fn copy_content(&self, was: &Attr, to: &dyn FileHandle) -> Result<()> {
+        let from = self.past.open_file(was.node, false)?;
+        let mut done = 0;
+        while done < was.size_bytes {
+            match copy_range((&*from, done), (to, done), was.size_bytes - done)? {
+                0 => break,
+                copied => done += copied,
+            }
+        }
+        Ok(())
+    }
+
+    /// Mode, owner, extended attributes and times as they were. Owner and attributes first: they take bits of the mode
+    /// and capabilities.
+    pub(crate) fn set_attributes(&self, was: &Attr, node: NodeId) -> Result<()> {
+        let mode = Some(was.mode).filter(|_| was.kind != FileKind::Symlink);
+        let owner = SetAttr {
+            mode,
+            uid: Some(was.uid),
+            gid: Some(was.gid),
+            ..SetAttr::default()
+        };
+        self.view.set_attr(node, &owner)?;
+        let (wanted, found) = (xattrs(self.past, was.node)?, xattrs(self.view, node)?);
+        for name in found.keys().filter(|name| !wanted.contains_key(*name)) {
+            self.view.remove_xattr(node, name)?;
+        }
+        for (name, value) in &wanted {
+            if found.get(name) != Some(value) {
+                self.view.set_xattr(node, name, value, XattrMode::Set)?;
+            }
+        }
+        let last = SetAttr { mode, ..times(was) };
+        self.view.set_attr(node, &last)?;
+        Ok(())
+    }
+}
+
+/// The times of access and modification that a file had.
+pub(crate) fn times(was: &Attr) -> SetAttr {
+    SetAttr {
+        atime: Some(SetTime::At(was.atime_ns)),
+        mtime: Some(SetTime::At(was.mtime_ns)),
+        ..SetAttr::default()
+    }
+}

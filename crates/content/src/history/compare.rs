@@ -1,0 +1,279 @@
+//! Walking two trees side by side, by path, and finding where they differ (`CONTENT-11`).
+
+use crate::database::Database;
+use crate::provider::FileHandle;
+use crate::staging::table_of;
+use crate::types::{Attr, NodeId, SeekTarget};
+use larder_object::format::{CommitSeq, FileKind, Name};
+use larder_object::{ErrorKind, HistoryReader, Result};
+use std::collections::BTreeMap;
+
+/// Entries that are read at once.
+const PAGE: usize = 1000;
+/// Content that is compared at once, bytes.
+const STEP_BYTES: usize = 1 << 20;
+/// User columns, which have no past.
+const COLUMN_PREFIX: &[u8] = b"user.column.";
+
+/// In what two files differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Differs {
+    pub(crate) kind: bool,
+    pub(crate) mode: bool,
+    pub(crate) owner: bool,
+    pub(crate) xattrs: bool,
+    /// The bytes of a file, the target of a symbolic link, the number of a device.
+    pub(crate) content: bool,
+}
+
+impl Differs {
+    pub(crate) fn any(&self) -> bool {
+        *self != Differs::default()
+    }
+}
+
+/// What two trees have at one path.
+#[derive(Debug, Clone)]
+pub(crate) struct Pair {
+    /// Below the roots: empty, or with a slash in front.
+    pub(crate) path: Vec<u8>,
+    pub(crate) a: Option<Attr>,
+    pub(crate) b: Option<Attr>,
+    /// Nothing, when there is only one.
+    pub(crate) differs: Differs,
+}
+
+/// A comparison under way.
+pub(crate) struct Comparison<'d, 'r, 'c> {
+    a: &'d Database,
+    b: &'d Database,
+    /// Of one database at two moments: what was written between the two.
+    between: Option<(&'r HistoryReader<'c>, CommitSeq, CommitSeq)>,
+    /// Content that was read, of both.
+    pub(crate) read_bytes: u64,
+    /// Content of files that are the same inode, of which nothing was written.
+    pub(crate) unread_bytes: u64,
+}
+
+/// Calls `work` with a comparison of two databases, or of two moments of one.
+pub(crate) fn compare<T>(
+    a: &Database,
+    b: &Database,
+    work: impl FnOnce(&mut Comparison<'_, '_, '_>) -> Result<T>,
+) -> Result<T> {
+    let engine = |database: &Database| database.shared.engine.clone();
+    let moment = |database: &Database| match database.shows() {
+        Some((seq, _)) => CommitSeq(seq),
+        None => CommitSeq(u64::MAX),
+    };
+    let (from, to) = (moment(a).min(moment(b)), moment(a).max(moment(b)));
+    if from == to || !engine(a).is_of_one_database(&engine(b)) {
+        return work(&mut Comparison::new(a, b, None));
+    }
+    // One of them shows the past: its catalog reads, whatever the other is in the middle of.
+    let past = match a.shows() {
+        Some(_) => engine(a),
+        None => engine(b),
+    };
+    past.read_history(|reader| work(&mut Comparison::new(a, b, Some((reader, from, to)))))
+}
+
+impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
+    fn new(
+        a: &'d Database,
+        b: &'d Database,
+        between: Option<(&'r HistoryReader<'c>, CommitSeq, CommitSeq)>,
+    ) -> Comparison<'d, 'r, 'c> {
+        Comparison {
+            a,
+            b,
+            between,
+            read_bytes: 0,
+            unread_bytes: 0,
+        }
+    }
+
+    /// Visits what two roots have at every path of either, a directory before what is in it.
+    pub(crate) fn walk(
+        &mut self,
+        roots: (Option<Attr>, Option<Attr>),
+        visit: &mut dyn FnMut(Pair) -> Result<()>,
+    ) -> Result<()> {
+        let mut stack = Vec::new();
+        self.meet(Vec::new(), roots, &mut stack, visit)?;
+        while let Some((path, a, b)) = stack.pop() {
+            let mut entries: BTreeMap<Name, (Option<Attr>, Option<Attr>)> = BTreeMap::new();
+            for (name, attr) in list(self.a, a)? {
+                entries.entry(name).or_default().0 = Some(attr);
+            }
+            for (name, attr) in list(self.b, b)? {
+                entries.entry(name).or_default().1 = Some(attr);
+            }
+            let waiting = stack.len();
+            for (name, found) in entries {
+                let below = [&path, &b"/"[..], name.as_bytes()].concat();
+                self.meet(below, found, &mut stack, visit)?;
+            }
+            stack[waiting..].reverse();
+        }
+        Ok(())
+    }
+
+    fn meet(
+        &mut self,
+        path: Vec<u8>,
+        (a, b): (Option<Attr>, Option<Attr>),
+        stack: &mut Vec<(Vec<u8>, Option<NodeId>, Option<NodeId>)>,
+        visit: &mut dyn FnMut(Pair) -> Result<()>,
+    ) -> Result<()> {
+        let directory = |attr: &Option<Attr>| {
+            let attr = attr
+                .as_ref()
+                .filter(|attr| attr.kind == FileKind::Directory);
+            attr.map(|attr| attr.node)
+        };
+        let below = (directory(&a), directory(&b));
+        if below.0.is_some() || below.1.is_some() {
+            stack.push((path.clone(), below.0, below.1));
+        }
+        let differs = match (&a, &b) {
+            (Some(a), Some(b)) => self.differences(a, b)?,
+            _ => Differs::default(),
+        };
+        visit(Pair {
+            path,
+            a,
+            b,
+            differs,
+        })
+    }
+
+    /// In what two files differ, `a` of the one database and `b` of the other.
+    pub(crate) fn differences(&mut self, a: &Attr, b: &Attr) -> Result<Differs> {
+        if a.kind != b.kind {
+            return Ok(Differs {
+                kind: true,
+                ..Differs::default()
+            });
+        }
+        let content = match a.kind {
+            FileKind::File => !self.is_same_content(a, b)?,
+            FileKind::Symlink => self.a.read_link(a.node)? != self.b.read_link(b.node)?,
+            FileKind::CharDevice | FileKind::BlockDevice => a.rdev != b.rdev,
+            FileKind::Directory | FileKind::Fifo | FileKind::Socket => false,
+        };
+        Ok(Differs {
+            kind: false,
+            mode: a.mode != b.mode,
+            owner: (a.uid, a.gid) != (b.uid, b.gid),
+            xattrs: !self.has_same_xattrs(a.node, b.node)?,
+            content,
+        })
+    }
+
+    fn is_same_content(&mut self, a: &Attr, b: &Attr) -> Result<bool> {
+        if a.size_bytes != b.size_bytes {
+            return Ok(false);
+        }
+        if a.size_bytes == 0 || self.is_untouched(a.node, b.node)? {
+            self.unread_bytes += a.size_bytes;
+            return Ok(true);
+        }
+        let (a, b) = (
+            self.a.open_file(a.node, false)?,
+            self.b.open_file(b.node, false)?,
+        );
+        let (mut left, mut right) = (vec![0; STEP_BYTES], vec![0; STEP_BYTES]);
+        let mut at = 0;
+        loop {
+            // Where both have a hole, both have zeros.
+            let next = [a.seek(SeekTarget::Data, at)?, b.seek(SeekTarget::Data, at)?];
+            let Some(start) = next.into_iter().flatten().min() else {
+                return Ok(true);
+            };
+            let read = (
+                read_full(&*a, start, &mut left)?,
+                read_full(&*b, start, &mut right)?,
+            );
+            self.read_bytes += (read.0 + read.1) as u64;
+            if left[..read.0] != right[..read.1] {
+                return Ok(false);
+            }
+            if read.0 == 0 {
+                return Ok(true);
+            }
+            at = start + read.0 as u64;
+        }
+    }
+
+    /// Whether both are one inode, of whose content nothing was written between the two moments.
+    fn is_untouched(&self, a: NodeId, b: NodeId) -> Result<bool> {
+        self.ask(a, b, |reader, node, from, to| {
+            let store = table_of(self.a, node.store);
+            Ok(!reader.is_content_touched(store, node.ino, from, to)?)
+        })
+    }
+
+    fn has_same_xattrs(&self, a: NodeId, b: NodeId) -> Result<bool> {
+        let is_untouched = self.ask(a, b, |reader, node, from, to| {
+            let store = table_of(self.a, node.store);
+            Ok(!reader.are_xattrs_touched(store, node.ino, from, to)?)
+        })?;
+        Ok(is_untouched || xattrs(self.a, a)? == xattrs(self.b, b)?)
+    }
+
+    fn ask(
+        &self,
+        a: NodeId,
+        b: NodeId,
+        question: impl FnOnce(&HistoryReader<'c>, NodeId, CommitSeq, CommitSeq) -> Result<bool>,
+    ) -> Result<bool> {
+        match self.between {
+            Some((reader, from, to)) if a == b => question(reader, a, from, to),
+            _ => Ok(false),
+        }
+    }
+}
+
+/// The extended attributes of a node, but the user's columns.
+pub(crate) fn xattrs(database: &Database, node: NodeId) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for name in database.xattrs(node)? {
+        if name.starts_with(COLUMN_PREFIX) {
+            continue;
+        }
+        match database.xattr(node, &name) {
+            Ok(value) => drop(found.insert(name, value)),
+            // Removed since they were listed.
+            Err(error) if error.kind() == ErrorKind::NoAttribute => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+fn list(database: &Database, node: Option<NodeId>) -> Result<Vec<(Name, Attr)>> {
+    let mut found: Vec<(Name, Attr)> = Vec::new();
+    let Some(node) = node else { return Ok(found) };
+    loop {
+        let after = found.last().map(|(name, _)| name.clone());
+        let page = database.read_dir_plus(node, after.as_ref(), PAGE)?;
+        let is_last = page.len() < PAGE;
+        found.extend(page.into_iter().map(|(entry, attr)| (entry.name, attr)));
+        if is_last {
+            return Ok(found);
+        }
+    }
+}
+
+/// Reads until the buffer is full or the file ends.
+fn read_full(file: &dyn FileHandle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match file.read_at(offset + done as u64, &mut buffer[done..])? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    Ok(done)
+}

@@ -1,0 +1,512 @@
+//! Bringing back what was: a file or a tree as one transaction (`CONTENT-12`).
+//!
+//! ```text
+//!  compare the past with the present ─▶ decide what is to be done ─▶ do it ─▶ commit
+//!                                        └── a dry run ends here
+//! ```
+//!
+//! Content is copied. A file that is still the same inode keeps it; another file that has its path now is written over
+//! only if it has no other name, else it loses the path and keeps its content.
+
+use crate::database::Database;
+use crate::history::carry::{Carrier, times};
+use crate::history::compare::{Comparison, Differs, Pair, compare};
+use crate::history::diff::joined;
+use crate::history::rows::{RestoreRows, RowsReport};
+use crate::path::split_path;
+use crate::transaction::{Transaction, TransactionOptions};
+use crate::types::{Attr, NodeId};
+use larder_object::format::{FileKind, Name};
+use larder_object::{Error, ErrorKind, Result};
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+/// How long a restore may keep others waiting: trees may be large, and half of one is of no use.
+pub(crate) const TURN_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// How to restore.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RestoreOptions {
+    /// The path that it gets; `None`: the one that it had.
+    pub to: Option<Vec<u8>>,
+    /// Rows to restore with it, in the same transaction.
+    pub rows: Vec<RestoreRows>,
+    /// Removes what is there now and was not then, so that the tree is as it was.
+    pub is_exact: bool,
+    /// Only finds out what would be done.
+    pub is_dry: bool,
+}
+
+/// What a restore does to a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestoreAction {
+    /// Makes it.
+    Create,
+    /// Makes it another name of a file that is restored or is there.
+    Link,
+    /// Puts it in the place of something else.
+    Replace,
+    /// Writes its content as it was, and its attributes.
+    Content,
+    /// Sets mode, owner, times and extended attributes as they were.
+    Attributes,
+    /// Removes it.
+    Remove,
+}
+
+/// One step of a restore.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestoreStep {
+    /// The path in the present.
+    pub path: Vec<u8>,
+    /// What it is then; of what is removed, what it is now.
+    pub kind: FileKind,
+    /// What is done.
+    pub action: RestoreAction,
+}
+
+/// What a restore did, or would do.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RestoreReport {
+    /// Step by step; directories before what is in them.
+    pub steps: Vec<RestoreStep>,
+    /// Content of the files that are written, bytes.
+    pub content_bytes: u64,
+    /// What is done to rows, by table.
+    pub rows: Vec<RowsReport>,
+}
+
+impl Database {
+    /// Restores what `path` named in `past`, another moment of this database, durably: names, kinds, modes, owners, times
+    /// of access and modification, extended attributes, content, hard and symbolic links. What is there now and was not
+    /// then stays, unless `is_exact`. Directories above `path` that are gone come back too, without the rest that was in
+    /// them. User columns have no past and are kept where the inode is. Rows of temporal tables come back with it, or
+    /// without a path; where a foreign key of theirs refers to an inode that is made anew, they refer to that. It is one
+    /// transaction, which keeps the turn meanwhile.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] when `path` was not there then; [`ErrorKind::Exists`] when a directory stands where
+    /// there was none, unless `is_exact`; [`ErrorKind::InvalidInput`] when `past` is no moment of this database. None
+    /// leaves anything changed. Cost: a comparison ([`crate::diff`]); every file that is made or differs is copied.
+    pub fn restore(
+        &self,
+        past: &Database,
+        path: Option<&[u8]>,
+        options: &RestoreOptions,
+    ) -> Result<RestoreReport> {
+        let is_past = past.shows().is_some();
+        if !is_past || !past.shared.engine.is_of_one_database(&self.shared.engine) {
+            let why =
+                "what is restored is another moment of the same database; open it with 'as_of'";
+            return Err(Error::new(ErrorKind::InvalidInput, why));
+        }
+        let transaction = self.begin_with(&TransactionOptions {
+            takes_turn: !options.is_dry,
+            turn_max: TURN_MAX,
+        })?;
+        let (mut report, mut homes) = match path {
+            Some(path) => transaction.restore_files(past, path, options)?,
+            None => Default::default(),
+        };
+        if !options.rows.is_empty() {
+            // A copy beside the original takes no rows from it.
+            homes.retain(|(was, _)| transaction.attr(*was).is_err());
+        }
+        let how = (options.is_exact, options.is_dry);
+        for rows in &options.rows {
+            let done = transaction
+                .restore_rows(past, rows, how, &homes)
+                .map_err(|error| error.context(format!("table '{}'", rows.table)))?;
+            report.rows.push(done);
+        }
+        if !options.is_dry {
+            transaction.commit()?;
+        }
+        Ok(report)
+    }
+}
+
+/// Files of the past, and what they are now, where they were made anew.
+type Homes = Vec<(NodeId, NodeId)>;
+
+impl Transaction {
+    /// The same of files, in a transaction that has done nothing to them yet.
+    fn restore_files(
+        &self,
+        past: &Database,
+        path: &[u8],
+        options: &RestoreOptions,
+    ) -> Result<(RestoreReport, Homes)> {
+        let to = options.to.as_deref().unwrap_or(path);
+        let was = past.resolve(path, false)?;
+        let is = match self.resolve(to, false) {
+            Ok(attr) => Some(attr),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        compare(past, self, |comparison| {
+            let mut plan = Plan::new(past, self, to, options.is_exact);
+            if options.to.is_none() {
+                plan.find_parents(path)?;
+            }
+            plan.find(comparison, (was, is))?;
+            let homes = match options.is_dry {
+                true => Homes::new(),
+                false => plan.run()?,
+            };
+            Ok((plan.report, homes))
+        })
+    }
+}
+
+/// Where a file of the past is now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Home {
+    /// It is this one.
+    There(NodeId),
+    /// It will be made.
+    Made,
+}
+
+/// What is to be done at a path.
+struct Work {
+    /// Below the root of what is restored.
+    path: Vec<u8>,
+    was: Attr,
+    /// What has the path now, if it stays.
+    kept: Option<NodeId>,
+    /// What has the path now goes first.
+    replaces: bool,
+    action: RestoreAction,
+}
+
+struct Plan<'d> {
+    past: &'d Database,
+    view: &'d Database,
+    carrier: Carrier<'d>,
+    to: &'d [u8],
+    is_exact: bool,
+    /// Directories that lead to the root and are gone: their paths, and how they were. Outer ones first.
+    parents: Vec<(Vec<u8>, Attr)>,
+    /// What goes, a directory before what is in it.
+    removals: Vec<(Vec<u8>, FileKind)>,
+    work: Vec<Work>,
+    /// The directories that are there and stay: where they are, and how they were.
+    directories: HashMap<Vec<u8>, (NodeId, Attr)>,
+    homes: HashMap<NodeId, Home>,
+    /// Whose home a file of the present is.
+    taken: HashMap<NodeId, NodeId>,
+    report: RestoreReport,
+}
+
+impl<'d> Plan<'d> {
+    fn new(past: &'d Database, view: &'d Database, to: &'d [u8], is_exact: bool) -> Plan<'d> {
+        Plan {
+            past,
+            view,
+            carrier: Carrier { past, view },
+            to,
+            is_exact,
+            parents: Vec::new(),
+            removals: Vec::new(),
+            work: Vec::new(),
+            directories: HashMap::new(),
+            homes: HashMap::new(),
+            taken: HashMap::new(),
+            report: RestoreReport::default(),
+        }
+    }
+
+    // ---- finding out ------------------------------------------------------------------------
+
+    /// The directories above `path` that are gone.
+    fn find_parents(&mut self, path: &[u8]) -> Result<()> {
+        let parts = split_path(path)?;
+        let mut above = Vec::new();
+        for part in parts.iter().take(parts.len().saturating_sub(1)) {
+            above.extend_from_slice(b"/");
+            above.extend_from_slice(part);
+            match self.view.resolve(&above, true) {
+                Ok(_) => continue,
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            let was = self.past.resolve(&above, false)?;
+            if was.kind != FileKind::Directory {
+                let shown = String::from_utf8_lossy(&above).into_owned();
+                let why =
+                    format!("'{shown}', which leads there, was no directory; restore it first");
+                return Err(Error::new(ErrorKind::NotADirectory, why));
+            }
+            self.report.steps.push(RestoreStep {
+                path: above.clone(),
+                kind: was.kind,
+                action: RestoreAction::Create,
+            });
+            self.parents.push((above.clone(), was));
+        }
+        Ok(())
+    }
+
+    fn find(
+        &mut self,
+        comparison: &mut Comparison<'_, '_, '_>,
+        (was, is): (Attr, Option<Attr>),
+    ) -> Result<()> {
+        let mut pairs: Vec<Pair> = Vec::new();
+        comparison.walk((Some(was), is), &mut |pair| {
+            self.look_at(&pair);
+            if is_of_interest(&pair, self.is_exact) {
+                pairs.push(pair);
+            }
+            Ok(())
+        })?;
+        for pair in pairs {
+            self.decide(pair)?;
+        }
+        Ok(())
+    }
+
+    /// Notes the directories, and the files with several names that are what they were.
+    fn look_at(&mut self, pair: &Pair) {
+        let (Some(a), Some(b)) = (&pair.a, &pair.b) else {
+            return;
+        };
+        let is_directory = |attr: &Attr| attr.kind == FileKind::Directory;
+        if is_directory(a) && is_directory(b) {
+            let found = (b.node, a.clone());
+            self.directories.insert(pair.path.clone(), found);
+        } else if a.node == b.node && (a.nlink > 1 || b.nlink > 1) {
+            self.settle(a.node, b.node);
+        }
+    }
+
+    fn settle(&mut self, past: NodeId, present: NodeId) {
+        self.homes.insert(past, Home::There(present));
+        self.taken.insert(present, past);
+    }
+
+    fn decide(&mut self, pair: Pair) -> Result<()> {
+        let (was, is) = match (pair.a, pair.b) {
+            (Some(was), is) => (was, is),
+            (None, Some(is)) => {
+                self.remove(&pair.path, is.kind);
+                return Ok(());
+            }
+            (None, None) => return Ok(()),
+        };
+        let mut kept = None;
+        let replaces = is.is_some();
+        let mut action = match is.is_some() {
+            true => RestoreAction::Replace,
+            false => RestoreAction::Create,
+        };
+        if let Some(is) = &is
+            && self.is_reusable(&was, is, pair.differs.content)
+        {
+            let has_content = pair.differs.content && was.kind == FileKind::File;
+            if !has_content && !has_other_attributes(&was, is, &pair.differs) {
+                self.note_home(&was, Home::There(is.node));
+                return Ok(());
+            }
+            kept = Some(is.node);
+            action = match has_content {
+                true => RestoreAction::Content,
+                false => RestoreAction::Attributes,
+            };
+        }
+        match (kept, &is) {
+            (Some(node), _) => self.note_home(&was, Home::There(node)),
+            (None, Some(is)) if is.kind == FileKind::Directory => {
+                if !self.is_exact {
+                    let shown = joined(self.to, &pair.path);
+                    return Err(Error::new(
+                        ErrorKind::Exists,
+                        format!(
+                            "'{}' is a directory now and was none then; move it away, or restore exactly, which \
+                             removes it",
+                            String::from_utf8_lossy(&shown)
+                        ),
+                    ));
+                }
+                self.remove(&pair.path, is.kind);
+            }
+            _ => {}
+        }
+        let mut is_written = kept.is_none() || action == RestoreAction::Content;
+        if kept.is_none() && was.kind != FileKind::Directory && was.nlink > 1 {
+            match self.homes.contains_key(&was.node) {
+                true => {
+                    is_written = false;
+                    if !replaces {
+                        action = RestoreAction::Link;
+                    }
+                }
+                false => self.note_home(&was, Home::Made),
+            }
+        }
+        if is_written && was.kind == FileKind::File {
+            self.report.content_bytes += was.size_bytes;
+        }
+        self.report.steps.push(RestoreStep {
+            path: joined(self.to, &pair.path),
+            kind: was.kind,
+            action,
+        });
+        let is_removed_before = is.is_some_and(|is| is.kind == FileKind::Directory);
+        self.work.push(Work {
+            path: pair.path,
+            was,
+            kept,
+            replaces: replaces && kept.is_none() && !is_removed_before,
+            action,
+        });
+        Ok(())
+    }
+
+    fn remove(&mut self, path: &[u8], kind: FileKind) {
+        self.report.steps.push(RestoreStep {
+            path: joined(self.to, path),
+            kind,
+            action: RestoreAction::Remove,
+        });
+        self.removals.push((path.to_vec(), kind));
+    }
+
+    fn note_home(&mut self, was: &Attr, home: Home) {
+        if was.kind == FileKind::Directory || was.nlink < 2 {
+            return;
+        }
+        match home {
+            Home::There(node) => self.settle(was.node, node),
+            Home::Made => {
+                self.homes.insert(was.node, home);
+            }
+        }
+    }
+
+    /// Whether what has the path now can become what was there then.
+    fn is_reusable(&self, was: &Attr, is: &Attr, has_other_content: bool) -> bool {
+        if was.kind != is.kind {
+            return false;
+        }
+        if was.kind == FileKind::Directory {
+            return true;
+        }
+        let is_home = match self.homes.get(&was.node) {
+            Some(home) => *home == Home::There(is.node),
+            None => true,
+        };
+        let is_taken = self.taken.get(&is.node).is_some_and(|by| *by != was.node);
+        // Only files can be written over.
+        let can_change = was.kind == FileKind::File || !has_other_content;
+        is_home && !is_taken && can_change && (is.node == was.node || is.nlink == 1)
+    }
+
+    // ---- doing it ---------------------------------------------------------------------------
+
+    fn run(&self) -> Result<Homes> {
+        let (mut parents, mut anew) = (Vec::new(), Homes::new());
+        for (path, was) in &self.parents {
+            let (parent, name) = self.view.resolve_parent(path)?;
+            let node = self.carrier.make(parent, &name, was)?;
+            self.carrier.set_attributes(was, node)?;
+            anew.push((was.node, node));
+            parents.push((node, was));
+        }
+        // From the inside to the outside.
+        for (path, kind) in self.removals.iter().rev() {
+            let (parent, name) = self.view.resolve_parent(&joined(self.to, path))?;
+            match kind {
+                FileKind::Directory => self.view.remove_dir(parent, &name)?,
+                _ => self.view.unlink(parent, &name)?,
+            }
+        }
+        let mut made: HashMap<Vec<u8>, (NodeId, Attr)> = HashMap::new();
+        let mut homes: HashMap<NodeId, NodeId> = HashMap::new();
+        let mut touched: BTreeSet<Vec<u8>> = BTreeSet::new();
+        let emptied = self.removals.iter().filter_map(|(path, _)| parent_of(path));
+        touched.extend(emptied.map(<[u8]>::to_vec));
+        for work in &self.work {
+            let node = match work.kept {
+                Some(node) => node,
+                None => {
+                    touched.extend(parent_of(&work.path).map(<[u8]>::to_vec));
+                    let node = self.put(work, &made, &homes)?;
+                    anew.extend((node != work.was.node).then_some((work.was.node, node)));
+                    node
+                }
+            };
+            let was = &work.was;
+            if was.kind == FileKind::Directory {
+                touched.insert(work.path.clone());
+                made.insert(work.path.clone(), (node, was.clone()));
+            } else if was.nlink > 1 {
+                homes.insert(was.node, node);
+            }
+            if work.action == RestoreAction::Content {
+                self.carrier.write_content(was, node)?;
+            }
+            self.carrier.set_attributes(was, node)?;
+        }
+        // What was done in a directory has moved its times.
+        for path in touched.iter().rev() {
+            let found = made.get(path).or_else(|| self.directories.get(path));
+            if let Some((node, was)) = found {
+                self.view.set_attr(*node, &times(was))?;
+            }
+        }
+        for (node, was) in parents {
+            self.view.set_attr(node, &times(was))?;
+        }
+        Ok(anew)
+    }
+
+    /// Makes what was there, or another name of it.
+    fn put(
+        &self,
+        work: &Work,
+        made: &HashMap<Vec<u8>, (NodeId, Attr)>,
+        homes: &HashMap<NodeId, NodeId>,
+    ) -> Result<NodeId> {
+        let known = parent_of(&work.path)
+            .and_then(|parent| made.get(parent).or_else(|| self.directories.get(parent)));
+        let name = work.path.rsplit(|&byte| byte == b'/').next();
+        let (parent, name) = match (known, name.map(Name::new)) {
+            (Some((parent, _)), Some(Ok(name))) => (*parent, name),
+            _ => self.view.resolve_parent(&joined(self.to, &work.path))?,
+        };
+        if work.replaces {
+            self.view.unlink(parent, &name)?;
+        }
+        let home = match self.homes.get(&work.was.node) {
+            Some(Home::There(node)) => Some(*node),
+            _ => homes.get(&work.was.node).copied(),
+        };
+        match home {
+            Some(node) => Ok(self.view.link(node, parent, &name)?.node),
+            None => self.carrier.make(parent, &name, &work.was),
+        }
+    }
+}
+
+fn is_of_interest(pair: &Pair, is_exact: bool) -> bool {
+    match (&pair.a, &pair.b) {
+        (None, _) => is_exact,
+        (Some(_), None) => true,
+        (Some(was), Some(is)) => {
+            let is_other = was.kind != FileKind::Directory && was.node != is.node;
+            pair.differs.any() || was.mtime_ns != is.mtime_ns || is_other
+        }
+    }
+}
+
+/// Whether two files of one kind differ in more than their content.
+fn has_other_attributes(was: &Attr, is: &Attr, differs: &Differs) -> bool {
+    differs.mode || differs.owner || differs.xattrs || was.mtime_ns != is.mtime_ns
+}
+
+/// The path of the directory that a path below the root is in; the root itself is in none.
+fn parent_of(path: &[u8]) -> Option<&[u8]> {
+    let slash = path.iter().rposition(|&byte| byte == b'/')?;
+    Some(&path[..slash])
+}

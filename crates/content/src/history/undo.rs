@@ -1,0 +1,336 @@
+//! Taking back one commit, where nothing later built on it (`CONTENT-12`).
+//!
+//! ```text
+//!  net changes of the commit ─▶ is any of it not as the commit left it? ── yes ─▶ conflict, nothing is done
+//!                                └── no ─▶ names away, what was made away, what was removed back, names back,
+//!                                          content and attributes back ─▶ commit
+//! ```
+//!
+//! Names go by way of others that nobody has, so that two files can have exchanged theirs.
+
+use crate::database::Database;
+use crate::history::carry::{Carrier, times};
+use crate::history::log::{LogChange, changes_of};
+use crate::history::net::{NetChange, Paths, State, net_change, state};
+use crate::history::restore::TURN_MAX;
+use crate::transaction::TransactionOptions;
+use crate::types::{NodeId, RenameMode};
+use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
+use larder_object::{Error, ErrorKind, HistoryReader, Moment, Result};
+use std::collections::{BTreeSet, HashMap};
+
+/// As of now.
+const NOW: CommitSeq = CommitSeq(i64::MAX as u64);
+/// Paths that a conflict names.
+const NAMED_MAX: usize = 10;
+
+/// What an undo took back, or would take back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UndoReport {
+    /// The commit.
+    pub seq: u64,
+    /// Its time, nanoseconds since 1970.
+    pub at_ns: i64,
+    /// What it had done, by path.
+    pub changes: Vec<LogChange>,
+}
+
+impl Database {
+    /// Takes back what commit `seq` did to files, as a commit of its own: a transaction as a whole. What was changed later
+    /// beside it stays. With `is_dry` only finds out what would be done, and whether it conflicts. Times of directories are
+    /// not taken back.
+    ///
+    /// Errors: [`ErrorKind::Conflict`] names the paths that a later commit changed, and nothing is done;
+    /// [`ErrorKind::InvalidInput`] before the history begins and after the newest commit;
+    /// [`ErrorKind::Unsupported`] when the commit changed rows of temporal tables too; [`ErrorKind::NotFound`] when it
+    /// changed nothing that people see. Cost: a pass over the names of all stores, and what is taken back.
+    pub fn undo(&self, seq: u64, is_dry: bool) -> Result<UndoReport> {
+        let engine = self.whole()?;
+        let (before, found) = engine.read_history(|reader| {
+            let begins = reader.begins()?.0;
+            if seq <= begins.0 {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("commit {seq} is not after commit {begins}, when the history begins; name a later one"),
+                ));
+            }
+            Ok(reader.around(CommitSeq(seq))?)
+        })?;
+        let Some((whole, at_ns)) = found else {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("there is no commit {seq} yet; 'larder log' shows those there are"),
+            ));
+        };
+        // From here on the state before it is kept, and with it all that follows.
+        let past = self.as_of(&Moment::Seq(before.0))?;
+        let transaction = self.begin_with(&TransactionOptions {
+            takes_turn: !is_dry,
+            turn_max: TURN_MAX,
+        })?;
+        let changes = past.shared.engine.read_history(|reader| {
+            let (undo, changes) = Undo::find(self, reader, (before, whole))?;
+            if !is_dry {
+                let carrier = Carrier {
+                    past: &past,
+                    view: &transaction,
+                };
+                undo.run(&carrier)
+                    .map_err(|error| in_the_way(error, whole))?;
+            }
+            Ok(changes)
+        })?;
+        if !is_dry {
+            transaction.commit()?;
+        }
+        Ok(UndoReport {
+            seq: whole.0,
+            at_ns,
+            changes,
+        })
+    }
+}
+
+/// Who has a name that is needed, or is in a directory that goes, came later.
+fn in_the_way(error: Error, seq: CommitSeq) -> Error {
+    match error.kind() {
+        ErrorKind::Exists | ErrorKind::NotEmpty | ErrorKind::NotFound => Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "commit {seq} cannot be undone, later ones are in the way: {error}; use 'larder restore'"
+            ),
+        ),
+        _ => error,
+    }
+}
+
+/// What is to be taken back.
+struct Undo {
+    nets: Vec<NetChange>,
+    /// How deep directories lie that were made or removed: where they were.
+    depths: HashMap<(StoreId, Ino), usize>,
+}
+
+impl Undo {
+    fn find(
+        database: &Database,
+        reader: &HistoryReader<'_>,
+        (before, seq): (CommitSeq, CommitSeq),
+    ) -> Result<(Undo, Vec<LogChange>)> {
+        if reader.are_rows_touched(before, seq)? {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "commit {seq} changed rows of tracked tables too; use 'larder restore' with --table"
+                ),
+            ));
+        }
+        let touches = reader.touches(before, seq)?;
+        let inodes: BTreeSet<(StoreId, Ino)> = touches
+            .iter()
+            .map(|touch| (touch.store, touch.ino))
+            .collect();
+        let changes = changes_of(database, reader, &inodes, (before, seq))?;
+        if changes.is_empty() {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("commit {seq} changed no files; 'larder log' shows those that did"),
+            ));
+        }
+        let mut undo = Undo {
+            nets: Vec::new(),
+            depths: HashMap::new(),
+        };
+        let mut paths = Paths::new(database, reader);
+        let mut conflicts: BTreeSet<Vec<u8>> = BTreeSet::new();
+        for inode in inodes {
+            let Some(net) = net_change(reader, inode, before, seq)? else {
+                continue;
+            };
+            if is_changed_since(reader, &net, seq)? {
+                let node = NodeId {
+                    store: net.store,
+                    ino: net.ino,
+                };
+                let of_it = changes.iter().filter(|change| change.node == node);
+                conflicts.extend(of_it.map(|change| change.path.clone()));
+            }
+            for (has, seq) in [(net.before.is_some(), before), (net.after.is_some(), seq)] {
+                if has && let Some(place) = paths.directory(net.store, net.ino, seq)? {
+                    undo.depths.insert(inode, place.chain.len());
+                }
+            }
+            undo.nets.push(net);
+        }
+        if !conflicts.is_empty() {
+            let named: Vec<String> = (conflicts.iter().take(NAMED_MAX))
+                .map(|path| format!("'{}'", String::from_utf8_lossy(path)))
+                .collect();
+            let more = match conflicts.len().saturating_sub(NAMED_MAX) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!(
+                    "commit {seq} cannot be undone, since later ones changed {}{more}; use 'larder restore'",
+                    named.join(", ")
+                ),
+            ));
+        }
+        Ok((undo, changes))
+    }
+
+    fn run(&self, carrier: &Carrier<'_>) -> Result<()> {
+        let view = carrier.view;
+        let mut homes: HashMap<(StoreId, Ino), NodeId> = HashMap::new();
+        // Names away.
+        let mut moved: Vec<(NodeId, Name, NodeId, (Ino, Name))> = Vec::new();
+        let mut linked: Vec<(NodeId, (Ino, Name))> = Vec::new();
+        for net in &self.nets {
+            let (Some(was), Some(is)) = (&net.before, &net.after) else {
+                continue;
+            };
+            let node = node_of(net);
+            let mut gone = was.names.iter().filter(|name| !is.names.contains(name));
+            for (parent, name) in is.names.iter().filter(|name| !was.names.contains(name)) {
+                let parent = here(net.store, *parent);
+                match gone.next() {
+                    None => view.unlink(parent, name)?,
+                    Some(old) => {
+                        let between = format!(".larder-undo-{}-{}", net.ino, moved.len());
+                        let between = name_of(&between)?;
+                        let mode = RenameMode::NoReplace;
+                        view.rename(parent, name, parent, &between, mode)?;
+                        moved.push((parent, between, node, old.clone()));
+                    }
+                }
+            }
+            linked.extend(gone.map(|name| (node, name.clone())));
+        }
+        // What was made away, from the inside to the outside.
+        for (net, is) in self.sorted(|net| net.before.is_none(), true) {
+            for (parent, name) in &is.names {
+                let parent = here(net.store, *parent);
+                match is.row.kind {
+                    FileKind::Directory => view.remove_dir(parent, name)?,
+                    _ => view.unlink(parent, name)?,
+                }
+            }
+        }
+        // What was removed back, from the outside to the inside.
+        let mut made = Vec::new();
+        for (net, state) in self.sorted(|net| net.after.is_none(), false) {
+            let was = carrier.past.attr(node_of(net))?;
+            let mut first: Option<NodeId> = None;
+            for (parent, name) in &state.names {
+                let parent = home(&homes, net.store, *parent);
+                match first {
+                    Some(node) => {
+                        view.link(node, parent, name)?;
+                    }
+                    None => first = Some(carrier.make(parent, name, &was)?),
+                }
+            }
+            if let Some(node) = first {
+                homes.insert((net.store, net.ino), node);
+                made.push((node, was));
+            }
+        }
+        // Names back.
+        for (parent, between, node, (to, name)) in moved {
+            let to = home(&homes, node.store, to);
+            view.rename(parent, &between, to, &name, RenameMode::NoReplace)?;
+        }
+        for (node, (parent, name)) in linked {
+            let parent = home(&homes, node.store, parent);
+            view.link(node, parent, &name)?;
+        }
+        for net in &self.nets {
+            if net.before.is_none() || net.after.is_none() {
+                continue;
+            }
+            let node = node_of(net);
+            if net.has_content {
+                let was = carrier.past.attr(node)?;
+                carrier.write_content(&was, node)?;
+                view.set_attr(node, &times(&was))?;
+            }
+            if net.has_attributes {
+                let was = carrier.past.attr(node)?;
+                carrier.set_attributes(&was, node)?;
+            }
+        }
+        // What was put into a directory has moved its times.
+        for (node, was) in made.iter().rev() {
+            carrier.set_attributes(was, *node)?;
+        }
+        Ok(())
+    }
+
+    /// The changes of a kind with the state that they have one of, directories by their depth: outer ones first, or
+    /// last; files where they harm nothing.
+    fn sorted(
+        &self,
+        is_wanted: impl Fn(&NetChange) -> bool,
+        is_inside_first: bool,
+    ) -> Vec<(&NetChange, &State)> {
+        let wanted = self.nets.iter().filter(|net| is_wanted(net));
+        let mut found: Vec<(&NetChange, &State)> = wanted
+            .filter_map(|net| Some((net, net.after.as_ref().or(net.before.as_ref())?)))
+            .collect();
+        found.sort_by_key(|(net, state)| match state.row.kind {
+            FileKind::Directory => self.depths.get(&(net.store, net.ino)).copied().unwrap_or(0),
+            _ => usize::MAX,
+        });
+        if is_inside_first {
+            found.reverse();
+        }
+        found
+    }
+}
+
+/// Whether what a commit made of an inode is not as it left it.
+fn is_changed_since(reader: &HistoryReader<'_>, net: &NetChange, seq: CommitSeq) -> Result<bool> {
+    let inode = (net.store, net.ino);
+    let now = state(reader, inode, NOW)?;
+    let (Some(left), Some(now)) = (&net.after, &now) else {
+        return Ok(net.after.is_some() != now.is_some());
+    };
+    let is_new = net.before.is_none();
+    let has_names = is_new
+        || net
+            .before
+            .as_ref()
+            .is_some_and(|was| was.names != left.names);
+    let rights = |state: &State| (state.row.mode, state.row.uid, state.row.gid);
+    let has_other_rights = (is_new || net.has_attributes)
+        && (rights(left) != rights(now)
+            || reader.are_xattrs_touched(net.store, net.ino, seq, NOW)?);
+    let has_other_content = (is_new || net.has_content)
+        && left.row.kind == FileKind::File
+        && (left.row.size_bytes != now.row.size_bytes
+            || reader.is_content_touched(net.store, net.ino, seq, NOW)?);
+    Ok((has_names && left.names != now.names) || has_other_rights || has_other_content)
+}
+
+fn node_of(net: &NetChange) -> NodeId {
+    here(net.store, net.ino)
+}
+
+fn here(store: StoreId, ino: Ino) -> NodeId {
+    NodeId { store, ino }
+}
+
+/// The directory that a name of the past is in, made anew if it was.
+fn home(homes: &HashMap<(StoreId, Ino), NodeId>, store: StoreId, ino: Ino) -> NodeId {
+    homes
+        .get(&(store, ino))
+        .copied()
+        .unwrap_or(here(store, ino))
+}
+
+fn name_of(text: &str) -> Result<Name> {
+    Name::new(text.as_bytes())
+        .map_err(|error| Error::new(ErrorKind::InvalidInput, error.to_string()))
+}

@@ -1,0 +1,61 @@
+//! Reading the history of single inodes, for those above.
+
+use crate::engine::Engine;
+use crate::{Error, Result};
+use larder_catalog::{HistoryReader, PastRows, TemporalTable};
+use std::sync::atomic::Ordering;
+
+impl Engine {
+    /// Calls `work` with a reader of the history, which holds everything that ended before in this process.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where the database keeps none. The reader sees one
+    /// state, whoever commits meanwhile.
+    pub fn read_history<T>(&self, work: impl FnOnce(&HistoryReader<'_>) -> Result<T>) -> Result<T> {
+        self.check_running()?;
+        if self.shows().is_none() {
+            self.sync_own()?;
+        }
+        self.catalog.read_history::<T, Error>(work)
+    }
+
+    /// Makes a table of the user's temporal, or lets it go, durably.
+    pub fn track_table(&self, table: &str, is_tracked: bool) -> Result<()> {
+        self.require_present()?;
+        let _edit = self.edit()?;
+        self.commit_now()?;
+        Ok(self.catalog.track_table(table, is_tracked)?)
+    }
+
+    /// The temporal tables, by name.
+    pub fn temporal_tables(&self) -> Result<Vec<TemporalTable>> {
+        Ok(self.catalog.temporal_tables()?)
+    }
+
+    /// How to read a temporal table as `past` shows it, and to restore it, in SQL for this engine's connection.
+    pub fn past_rows(&self, past: &Engine, table: &str) -> Result<PastRows> {
+        match past.asked_ns() {
+            Some((seq, at_ns)) => Ok(self.catalog.past_rows(table, seq, at_ns)?),
+            None => Err(Error::new(
+                crate::ErrorKind::InvalidInput,
+                "the present has no rows of the past; open a moment with 'as_of'",
+            )),
+        }
+    }
+
+    /// What plain SQL did to rows of temporal tables gets a moment of its own before this engine commits more. What
+    /// fails is no reason not to commit: it counts to that commit then.
+    pub(crate) fn settle_rows(&self) {
+        if !self.keeps_history() {
+            return;
+        }
+        match self.catalog.settle_rows(self.now_ns()) {
+            Ok(None) => {}
+            Ok(Some(seq)) => self.known_seq.store(seq.0, Ordering::SeqCst),
+            Err(error) => tracing::warn!("rows that SQL changed have no moment: {error}"),
+        }
+    }
+
+    /// Whether both show the same database, maybe at two moments. Copies of a database are others.
+    pub fn is_of_one_database(&self, other: &Engine) -> bool {
+        self.info.database_id == other.info.database_id && self.path == other.path
+    }
+}
