@@ -10,7 +10,6 @@
 
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
 use crate::feed;
-use crate::open::CATALOG_FILE;
 use crate::read::rows;
 use crate::schema::{self, SCHEMA_VERSION, STEPS};
 use rusqlite::Connection;
@@ -21,15 +20,15 @@ use std::time::{Duration, Instant};
 
 const DOOR_PAUSE: Duration = Duration::from_millis(2);
 
-/// Upgrades the schema of the catalog in `directory`, if it is older than this build's. [`CatalogError::InUse`] names
+/// Upgrades the schema of the catalog, the file `path`, if it is older than this build's. [`CatalogError::InUse`] names
 /// who has the database open.
-pub(crate) fn upgrade(connection: &Connection, directory: &Path) -> Result<()> {
+pub(crate) fn upgrade(connection: &Connection, path: &Path) -> Result<()> {
     if schema::version(connection)? == SCHEMA_VERSION {
         return Ok(());
     }
-    let _door = close_door(directory)?;
+    let _door = close_door(path)?;
     schema::upgrade(connection, STEPS, |txn| {
-        require_nobody(txn, directory)?;
+        require_nobody(txn, path)?;
         feed::watch_stores_anew(txn)
     })
 }
@@ -49,8 +48,8 @@ pub(crate) fn require_known(txn: &Connection) -> Result<()> {
 }
 
 /// Keeps sessions from being born, or else they look dead for a moment.
-fn close_door(directory: &Path) -> Result<File> {
-    let path = directory.join("sessions.lock");
+fn close_door(path: &Path) -> Result<File> {
+    let path = path.with_file_name("sessions.lock");
     let deadline = Instant::now() + BUSY_TIMEOUT;
     let door = File::options()
         .create(true)
@@ -74,7 +73,7 @@ fn close_door(directory: &Path) -> Result<File> {
     }
 }
 
-fn require_nobody(txn: &Connection, directory: &Path) -> Result<()> {
+fn require_nobody(txn: &Connection, path: &Path) -> Result<()> {
     let in_use = |who: String| Err(CatalogError::InUse { who });
     if let (Some(id), _) = crate::grants::identify(txn)? {
         return in_use(format!("the long transaction {id}, whose workspace it is,"));
@@ -86,14 +85,15 @@ fn require_nobody(txn: &Connection, directory: &Path) -> Result<()> {
     };
     let sessions = list("SELECT id, pid, label, 1 FROM larder_session ORDER BY id");
     for (id, pid, label, _) in sessions.at("larder_session")? {
-        if is_locked(&directory.join("sessions").join(format!("{id}.lock")))? {
+        if is_locked(&path.with_file_name("sessions").join(format!("{id}.lock")))? {
             return in_use(format!("session {id} ('{label}', process {pid})"));
         }
     }
     let transactions = list("SELECT id, pid, label, bound FROM larder_transaction ORDER BY id");
     for (id, pid, label, is_bound) in transactions.at("larder_transaction")? {
-        let workspace = directory.join("transactions").join(id.to_string());
-        let is_left = !is_bound && workspace.join(CATALOG_FILE).exists();
+        let workspace = path.with_file_name("transactions").join(id.to_string());
+        let catalog = path.file_name().map(|name| workspace.join(name));
+        let is_left = !is_bound && catalog.is_some_and(|catalog| catalog.exists());
         if is_left || is_locked(&workspace.join("owner.lock"))? {
             return in_use(format!(
                 "the long transaction {id} ('{label}', begun by process {pid})"
@@ -126,6 +126,7 @@ fn cannot_look(path: &Path, error: &io::Error) -> CatalogError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::open::CATALOG_FILE;
     use crate::schema::APPLICATION_ID;
     use crate::{Catalog, CatalogOptions};
 

@@ -136,7 +136,8 @@ pub(crate) fn apply_inodes(
         for (_, change) in group {
             match change {
                 InodeChange::Insert(row) => {
-                    insert_inode(&mut insert, row, keeper.seq).at(&sql.table)?;
+                    let inserted = insert_inode(&mut insert, row, keeper.seq).at(&sql.table)?;
+                    require_row(inserted, &sql.table)?;
                     ino_max = ino_max.max(row.ino.0);
                 }
                 InodeChange::Update(row, mask) => {
@@ -177,6 +178,20 @@ pub(crate) fn apply_inodes(
         }
     }
     Ok(())
+}
+
+/// A row of a change was written: a trigger of the user's can leave it out without an error.
+fn require_row(changed: usize, table: &str) -> Result<()> {
+    match changed {
+        1 => Ok(()),
+        _ => Err(CatalogError::Constraint {
+            table: table.into(),
+            constraint:
+                "a trigger ignores a row of a change (RAISE(IGNORE)), which cannot do without; \
+                         DROP it, or let it RAISE(ABORT)"
+                    .into(),
+        }),
+    }
 }
 
 /// Runs `inode_insert`, or an `inode_update` (same parameter numbers).
@@ -244,7 +259,7 @@ fn apply_dirents(
                 let row = params![parent, name, signed(ino.0), since];
                 if add.execute(row).at(&sql.table_dirent)? == 0 {
                     keeper.keep(txn, &sql.keep.name, params![parent, name])?;
-                    set.execute(row).at(&sql.table_dirent)?;
+                    require_row(set.execute(row).at(&sql.table_dirent)?, &sql.table_dirent)?;
                 }
             } else {
                 keeper.keep(txn, &sql.keep.name, params![parent, name])?;
@@ -289,7 +304,7 @@ fn apply_contents(
             let row = params![ino, inline, target, since];
             if add.execute(row).at(&sql.table_content)? == 0 {
                 keeper.keep(txn, &sql.keep.content, params![ino])?;
-                set.execute(row).at(&sql.table_content)?;
+                require_row(set.execute(row).at(&sql.table_content)?, &sql.table_content)?;
             }
         }
     }
@@ -322,7 +337,7 @@ fn apply_maps(
                 let row = params![key[0], key[1], runs, since];
                 if add.execute(row).at(&sql.table_map)? == 0 {
                     keeper.keep(txn, &sql.keep.page, params![key[0], key[1]])?;
-                    set.execute(row).at(&sql.table_map)?;
+                    require_row(set.execute(row).at(&sql.table_map)?, &sql.table_map)?;
                 }
             } else {
                 keeper.keep(txn, &sql.keep.page, params![key[0], key[1]])?;
@@ -402,7 +417,7 @@ fn apply_xattrs(
             let row = params![ino, name, value, since];
             if run(&sql.xattr_add, row)? == 0 {
                 keeper.keep(txn, &sql.keep.xattr, params![ino, name])?;
-                run(&sql.xattr_set, row)?;
+                require_row(run(&sql.xattr_set, row)?, &sql.table_xattr)?;
             }
         } else {
             keeper.keep(txn, &sql.keep.xattr, params![ino, name])?;

@@ -38,7 +38,7 @@
 //! * `CATALOG-9` In a transaction of its owner ([`Catalog::open_private`]) nothing is committed but by
 //!   [`Catalog::commit_transaction`]: everything else that writes is a savepoint in it. *Guard*: an SQL
 //!   statement that would begin, end or leave a transaction is refused.
-//! * `CATALOG-10` Where users may make temporary tables, nothing of ours is read or written while one has the name of a
+//! * `CATALOG-12` Where users may make temporary tables, nothing of ours is read or written while one has the name of a
 //!   table of ours (`temporary`). *Guard*: every read, write and commit on such a connection looks.
 //!
 //! # Concurrency
@@ -324,7 +324,7 @@ impl Catalog {
         Ok(value)
     }
 
-    /// `CATALOG-10`, where users may make temporary tables.
+    /// `CATALOG-12`, where users may make temporary tables.
     fn require_unhidden(&self, connection: &Connection) -> Result<()> {
         let is_shell = self.user.as_ref().is_some_and(UserSide::is_shell);
         match is_shell || self.client.is_some() {

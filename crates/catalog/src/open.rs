@@ -161,7 +161,7 @@ pub(crate) fn open_within(
         );
     }
     if !options.is_extension {
-        alone::upgrade(&connection, dir)?;
+        alone::upgrade(&connection, &path)?;
     }
     configure(&connection)?;
     if purpose == Purpose::Past {

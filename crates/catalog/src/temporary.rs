@@ -1,7 +1,7 @@
 //! Temporary tables and views of a user's with the names of the catalog's: SQLite finds them first.
 //!
 //! On a connection where users may make them, the client's (`client`) and the one of an SQL session
-//! (`user_sql`), nothing of ours is read or written while there is one (`CATALOG-10`): half of a change would go to it,
+//! (`user_sql`), nothing of ours is read or written while there is one (`CATALOG-12`): half of a change would go to it,
 //! and the rest to the catalog.
 
 use crate::error::{At, CatalogError, Result};
@@ -14,7 +14,7 @@ const FIND: &str = "SELECT t.name FROM sqlite_temp_schema AS t WHERE t.type IN (
          AND lower(t.name) IN (lower(s.name), lower(s.name) || '_dirent', lower(s.name) || '_content', \
            lower(s.name) || '_map', lower(s.name) || '_xattr'))) LIMIT 1";
 
-/// Refuses where one of them stands for a table of ours (`CATALOG-10`). 1 µs.
+/// Refuses where one of them stands for a table of ours (`CATALOG-12`). 1 µs.
 pub(crate) fn require_none(connection: &Connection) -> Result<()> {
     let found: Option<String> = connection
         .prepare_cached(FIND)

@@ -364,6 +364,7 @@ impl Client {
         let _inside = self.enter();
         // Else the functions go on telling why the old one has stopped.
         if let Ok(view) = open_view(&self.session, self.handle) {
+            self.engine().end_client(false);
             *lock(&self.view) = view;
         }
     }

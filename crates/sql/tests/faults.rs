@@ -478,3 +478,26 @@ fn it_may_be_loaded_again() {
     assert_eq!(said, "/a\n/b\n/c\n");
     place.check();
 }
+
+/// A trigger may leave a row out without an error: then the change is refused, and not made without it.
+#[test]
+fn a_trigger_that_ignores_a_row_refuses_the_file() {
+    let place = Place::new("ignored");
+    place.script(
+        "db.execute('CREATE TABLE n(x)')\n\
+         db.execute(\"CREATE TRIGGER no BEFORE INSERT ON main WHEN NEW.size = 3 BEGIN SELECT RAISE(IGNORE); END\")\n\
+         refused(\"SELECT write_content('/f', 'abc')\", 'IGNORE')\n\
+         db.execute('BEGIN')\n\
+         db.execute('INSERT INTO n VALUES (1)')\n\
+         db.execute(\"SELECT write_content('/f', 'abc')\").fetchall()\n\
+         refused('COMMIT', 'IGNORE')\n\
+         assert ask('SELECT count(*) FROM n') == 0\n\
+         db.execute(\"SELECT write_content('/g', 'abcd')\").fetchall()\n",
+    );
+    assert_eq!(
+        place.shell("SELECT path FROM files('/*')"),
+        "/g\n",
+        "CLIENT-5"
+    );
+    place.check();
+}

@@ -1,6 +1,10 @@
 //! A database and clients that use it, for the tests of the extension.
 
 #![allow(dead_code, missing_docs, reason = "each test uses a part")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers outside of test functions are tests too"
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
