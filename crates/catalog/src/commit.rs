@@ -43,7 +43,7 @@ impl Catalog {
             extents::allocate(txn, &allocated)?;
             extents::retire(txn, seq, &retired)?;
             extents::drop_live(txn, seq, &dropped)?;
-            let reclaimed = match changes.reclaim_horizon {
+            let mut reclaimed = match changes.reclaim_horizon {
                 Some(horizon) => {
                     let horizon = history::held(txn)?.map_or(horizon, |held| held.min(horizon));
                     history::prune(txn, horizon)?;
@@ -51,6 +51,7 @@ impl Catalog {
                 }
                 None => Vec::new(),
             };
+            reclaimed.extend(extents::reclaim_moved(txn, &changes.moved_away)?);
             let mut ags = AgChanges::default();
             ags.allocate(allocated.iter().map(|(extent, ..)| extent));
             ags.retire(&retired);
@@ -66,6 +67,7 @@ impl Catalog {
             let owner = |store| stores[&store].table_store;
             let patch_blocks_change = patches::apply(txn, &keeper, changes, owner)?;
             history::add_homes(txn, seq, &changes.homes)?;
+            history::add_moves(txn, &keeper, &changes.moves)?;
             if !is_step {
                 keeper.end(txn)?;
             }

@@ -43,12 +43,14 @@ mod feed;
 mod fragments;
 mod gather;
 mod group;
+mod healing;
 mod history;
 mod homes;
 mod host;
 mod listing;
 mod logged;
 mod map;
+mod moves;
 mod namespace;
 mod node;
 mod overlay;
@@ -57,6 +59,7 @@ mod patch;
 mod pieced;
 mod pieces;
 mod pins;
+mod prune;
 mod put;
 mod read_path;
 mod report;
@@ -82,7 +85,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use host::process_owner;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{ClientHandle, ClientLocks, ClientStatement, ClientWatch};
-pub use larder_catalog::{Conflict, Moment, SCHEMA_VERSION, SnapshotRow, Tuning};
+pub use larder_catalog::{Conflict, Moment, Retention, SCHEMA_VERSION, SnapshotRow, Tuning};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_catalog::{
     FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlStatement, VALUE_BYTES_MAX,
@@ -92,6 +95,7 @@ pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};
 pub use node::Node;
+pub use prune::{HistoryReport, PruneCut, PruneOptions, PruneReport, StoreHistory};
 pub use put::NewContent;
 pub use report::{
     CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, Gauges, MapCell,

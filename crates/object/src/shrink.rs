@@ -72,6 +72,13 @@ impl Engine {
             report.moved_bytes = self.live_bytes_behind(&self.plan_cuts(after))?;
             return Ok(report);
         }
+        if self.retention().is_guaranteed && self.history_bytes()? > 0 {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "shrinking gives up history, and that is guaranteed; give it up before ('larder prune'), or end the \
+                 guarantee ('larder retention DB --best-effort')",
+            ));
+        }
         let _shrinking = Shrinking::begin(self);
         loop {
             // What is held back of the present length must stay free in each step; so it takes some.

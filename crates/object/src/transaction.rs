@@ -584,6 +584,7 @@ impl Engine {
         self.place_unsettled()?;
         self.commit_now()?;
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
+        self.note_short_pool(); // TIME-5
         self.flush_written()?;
         Ok(self.catalog.commit_transaction()?)
     }
