@@ -36,9 +36,11 @@ mod map;
 mod metrics;
 mod mount;
 mod output;
+mod prune;
 mod quantiles;
 mod remount;
 mod report;
+mod retention;
 mod rows;
 mod serve;
 mod service;
@@ -126,6 +128,8 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Txn(TxnVerb::Abort(args)) => txn::abort(&args),
         Verb::Txn(TxnVerb::List(args)) => txn::list(&args, out),
         Verb::Snapshot(verb) => snapshot::snapshot(&verb, out),
+        Verb::Retention(args) => retention::retention(&args, out),
+        Verb::Prune(args) => prune::prune(&args, out),
         Verb::Completions(args) => completions(&args, out),
     }
 }

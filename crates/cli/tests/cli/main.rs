@@ -6,6 +6,7 @@ mod files;
 mod lab;
 mod life;
 mod mount;
+mod retention;
 mod rows;
 mod sql;
 mod support;
