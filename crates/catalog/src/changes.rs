@@ -82,6 +82,9 @@ pub struct ChangeSet {
     /// Blocks that will be written over, and the blocks that have their content until this commit (`HISTORY-4`);
     /// the copies are in `allocated` and `retired`.
     pub homes: Vec<(Extent, Extent)>,
+    /// Blocks whose content was moved, and where it lies from this commit on (`HISTORY-5`). The new places are in
+    /// `allocated`, the old ones in `retired`.
+    pub moves: Vec<(Extent, Extent)>,
     /// Extended attributes `(store, ino, name, Some(value))` sets, `None` removes.
     pub xattrs: Vec<XattrChange>,
     /// Newly allocated extents and the object that holds each.
@@ -92,6 +95,9 @@ pub struct ChangeSet {
     /// Rows retired or superseded at or before this commit are deleted: their space is free again once
     /// this change set is durable. The state of this commit and later ones can be read as before.
     pub reclaim_horizon: Option<CommitSeq>,
+    /// Old places of moved content, with the commit that retired them: free again as well, whatever the horizon
+    /// (`HISTORY-5`). Who names them knows that nobody alive reads there. What is reclaimed already is left out.
+    pub moved_away: Vec<(Extent, CommitSeq)>,
     /// Segments whose usable size grew, or that are new.
     pub segments: Vec<(SegmentIndex, u64)>,
     /// Inodes without a name that must live on because somebody has them open.
@@ -115,7 +121,7 @@ pub struct ChangeSet {
 pub struct CommitOutcome {
     /// Its number.
     pub seq: CommitSeq,
-    /// The extents that [`ChangeSet::reclaim_horizon`] set free.
+    /// The extents that [`ChangeSet::reclaim_horizon`] and [`ChangeSet::moved_away`] set free.
     pub reclaimed: Vec<Extent>,
     /// That horizon, or an older one: what was held when the commit was made.
     pub reclaim_horizon: Option<CommitSeq>,

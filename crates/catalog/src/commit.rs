@@ -52,13 +52,14 @@ impl Catalog {
                 Some(wished) => Some(history::held(txn)?.map_or(wished, |held| held.min(wished))),
                 None => None,
             };
-            let reclaimed = match reclaim_horizon {
+            let mut reclaimed = match reclaim_horizon {
                 Some(horizon) => {
                     history::prune(txn, horizon)?;
                     extents::reclaim(txn, horizon)?
                 }
                 None => Vec::new(),
             };
+            reclaimed.extend(extents::reclaim_moved(txn, &changes.moved_away)?);
             let mut ags = AgChanges::default();
             ags.allocate(allocated.iter().map(|(extent, ..)| extent));
             ags.retire(&retired);
@@ -74,6 +75,7 @@ impl Catalog {
             let owner = |store| stores[&store].table_store;
             let patch_blocks_change = patches::apply(txn, &keeper, changes, owner)?;
             history::add_homes(txn, seq, &changes.homes)?;
+            history::add_moves(txn, &keeper, &changes.moves)?;
             if !is_step {
                 keeper.end(txn)?;
             }

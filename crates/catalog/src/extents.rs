@@ -106,6 +106,19 @@ impl Catalog {
         })
     }
 
+    /// Blocks that commits up to `horizon` retired and that are not reclaimed. O(such rows).
+    pub fn retired_blocks_until(&self, horizon: CommitSeq) -> Result<u64> {
+        self.read(|reader| {
+            reader
+                .prepare_cached(
+                    "SELECT coalesce(sum(block_count), 0) FROM larder_extent \
+                     WHERE retired_seq IS NOT NULL AND retired_seq <= ?1",
+                )
+                .and_then(|mut sum| sum.query_row([signed(horizon.0)], |row| unsigned(row, 0)))
+                .at(TABLE)
+        })
+    }
+
     /// Blocks that are retired and not reclaimed. O(retired rows).
     pub fn retired_blocks(&self) -> Result<u64> {
         self.read(|reader| {
@@ -331,6 +344,33 @@ pub(crate) fn reclaim(txn: &Connection, horizon: CommitSeq) -> Result<Vec<Extent
     )
     .at(TABLE)?;
     reclaimed.sort_unstable();
+    Ok(reclaimed)
+}
+
+/// Deletes what is left of the rows that these commits retired there, and returns their extents (`HISTORY-5`).
+pub(crate) fn reclaim_moved(
+    txn: &Connection,
+    moved: &[(Extent, CommitSeq)],
+) -> Result<Vec<Extent>> {
+    let mut reclaimed = Vec::with_capacity(moved.len());
+    for (place, seq) in moved {
+        // Rows were cut where the place begins and ends (`retire`), so none is in it in part.
+        reclaimed.extend(
+            rows(
+                txn,
+                "DELETE FROM larder_extent WHERE segment = ?1 AND start_block >= ?2 AND start_block < ?3 \
+                 AND retired_seq = ?4 RETURNING segment, start_block, block_count",
+                params![
+                    place.segment.0,
+                    signed(place.start_block),
+                    signed(place.end_block()),
+                    signed(seq.0)
+                ],
+                extent,
+            )
+            .at(TABLE)?,
+        );
+    }
     Ok(reclaimed)
 }
 

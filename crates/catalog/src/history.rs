@@ -18,6 +18,10 @@
 //! * `HISTORY-4` What blocks held before a patch was written over them can be read where `larder_home` says: for
 //!   commit S the row with the lowest `until_seq` > S counts. *Guard*: the row is durable before anything
 //!   is written over; the copy is an extent that is retired by the same commit.
+//! * `HISTORY-5` What lay in the old place of a move made by commit M can be read, for commits before M, where
+//!   `larder_home` says, and from there on as of M, since that may have moved again. So the old place is needed by
+//!   nobody but those who read it now. *Guard*: the rows are written by M itself; the old place is reclaimed
+//!   only behind the pins of all sessions.
 //!
 //! Patches of blocks whose place holds the same content once they are applied need no copy (`ChangeSet::patches_applied`),
 //! unless they hide older ones that are in the history: a state that has those needs these as well.
@@ -35,6 +39,8 @@ use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
 const TABLE: &str = "larder_history";
+/// No row about homes has more blocks, so a look for one is short (`homes_over`).
+pub(crate) const HOME_BLOCKS_MAX: u64 = 1024;
 
 /// Keeps one page of a list of pieces: `store`, `ino`, `page`.
 pub(crate) const KEEP_PIECE: &str = "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) \
@@ -272,37 +278,46 @@ pub(crate) fn add_homes(
     seq: CommitSeq,
     homes: &[(Extent, Extent)],
 ) -> Result<()> {
-    for (home, copy) in homes {
-        txn.prepare_cached(
+    let mut insert = txn
+        .prepare_cached(
             "INSERT INTO larder_home \
              (segment, start_block, until_seq, block_count, copy_segment, copy_block) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )
-        .and_then(|mut insert| {
-            insert.execute(params![
-                home.segment.0,
-                signed(home.start_block),
-                signed(seq.0),
-                signed(home.block_count),
-                copy.segment.0,
-                signed(copy.start_block)
-            ])
-        })
         .at("larder_home")?;
+    for (home, copy) in homes {
+        for skip in (0..home.block_count).step_by(HOME_BLOCKS_MAX as usize) {
+            let count = HOME_BLOCKS_MAX.min(home.block_count - skip);
+            insert
+                .execute(params![
+                    home.segment.0,
+                    signed(home.start_block + skip),
+                    signed(seq.0),
+                    signed(count),
+                    copy.segment.0,
+                    signed(copy.start_block + skip)
+                ])
+                .at("larder_home")?;
+        }
     }
     Ok(())
 }
 
+/// Notes where content lies that was in another place before the commit (`HISTORY-5`).
+pub(crate) fn add_moves(
+    txn: &Connection,
+    keeper: &Keeper,
+    moves: &[(Extent, Extent)],
+) -> Result<()> {
+    match keeper.is_on {
+        true => add_homes(txn, keeper.seq, moves),
+        false => Ok(()),
+    }
+}
+
 /// Deletes what no state from `horizon` on has (`HISTORY-2`, `HISTORY-3`). O(deleted).
 pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<()> {
-    let first_kept: i64 = txn
-        .prepare_cached("SELECT id FROM larder_history WHERE until_seq > ?1 ORDER BY id LIMIT 1")
-        .and_then(|mut find| {
-            find.query_row([signed(horizon.0)], |row| row.get(0))
-                .optional()
-        })
-        .at(TABLE)?
-        .unwrap_or(i64::MAX);
+    let first_kept = first_kept(txn, horizon)?;
     let begins: Option<i64> = txn
         .prepare_cached(
             "SELECT key FROM larder_history WHERE id < ?1 AND what = 'commit' ORDER BY id DESC LIMIT 1",
@@ -332,6 +347,18 @@ pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The first row that stays when history up to `horizon` goes. O(rows that go).
+pub(crate) fn first_kept(connection: &Connection, horizon: CommitSeq) -> Result<i64> {
+    connection
+        .prepare_cached("SELECT id FROM larder_history WHERE until_seq > ?1 ORDER BY id LIMIT 1")
+        .and_then(|mut find| {
+            find.query_row([signed(horizon.0)], |row| row.get(0))
+                .optional()
+        })
+        .at(TABLE)
+        .map(|found| found.unwrap_or(i64::MAX))
 }
 
 /// The history of a store ends with it.

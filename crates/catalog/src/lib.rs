@@ -84,6 +84,7 @@ mod past_views;
 mod patches;
 mod pieces;
 mod read;
+mod retention;
 mod rows;
 mod schema;
 mod sessions;
@@ -111,6 +112,7 @@ pub use history::{HistoryHorizon, SupersededMap};
 pub use larder_format as format;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
 pub use past::{Moment, PastPin};
+pub use retention::{HistoryUse, Retention};
 pub use rows::{
     AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, PatchRow,
     SegmentRow, SessionRow, StoreRow,

@@ -7,14 +7,15 @@ use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::extent;
 use crate::history::{
-    find_moment, history_begins, newest_moment, no_history, search_moments, shown_time,
+    HOME_BLOCKS_MAX, find_moment, history_begins, newest_moment, no_history, search_moments,
+    shown_time,
 };
 use crate::meta::find_meta;
 use crate::open::{Purpose, open_within};
 use crate::read::rows;
 use crate::{BUSY_TIMEOUT, Catalog};
 use larder_format::{CommitSeq, Extent, SegmentIndex, SessionId};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 /// A moment of the past, as somebody asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,80 +134,122 @@ impl Catalog {
         Ok(past)
     }
 
-    /// All copies of homes with what they are copies of, for `check`.
-    pub fn all_homes(&self) -> Result<Vec<(Extent, Extent)>> {
+    /// All copies of homes with what they are copies of, and up to which commit, for `check`.
+    pub fn all_homes(&self) -> Result<Vec<(Extent, Extent, CommitSeq)>> {
         self.read(|reader| {
             rows(
                 reader,
-                "SELECT segment, start_block, block_count, copy_segment, copy_block FROM larder_home \
+                "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq FROM larder_home \
                  ORDER BY segment, start_block, until_seq",
                 [],
-                |row| {
-                    let home = extent(row)?;
-                    let copy_block: i64 = row.get(4)?;
-                    let copy = Extent::new(
-                        SegmentIndex(row.get(3)?),
-                        copy_block as u64,
-                        home.block_count,
-                    );
-                    Ok((home, copy))
-                },
+                home,
             )
             .at("larder_home")
         })
     }
 
     /// Where the content of parts of `blocks` is that this catalog of the past has to be asked for elsewhere:
-    /// (part, copy), by place (`HISTORY-4`). Nothing in a catalog of the present.
+    /// (part, place), by part (`HISTORY-4`, `HISTORY-5`). Nothing in a catalog of the present.
     pub fn homes(&self, blocks: &Extent) -> Result<Vec<(Extent, Extent)>> {
-        let Some(seq) = self.as_of else {
-            return Ok(Vec::new());
-        };
-        let mut found = self.read(|reader| {
-            rows(
-                reader,
-                // No row is longer than an allocation group; the oldest row that counts is the last one here.
-                "SELECT segment, start_block, block_count, copy_segment, copy_block FROM larder_home \
-                 WHERE segment = ?1 AND start_block > ?2 - 262144 AND start_block < ?3 \
-                   AND start_block + block_count > ?2 AND until_seq > ?4 ORDER BY until_seq DESC",
-                params![
-                    blocks.segment.0,
-                    signed(blocks.start_block),
-                    signed(blocks.end_block()),
-                    signed(seq.0)
-                ],
-                |row| {
-                    let copy_block: i64 = row.get(4)?;
-                    Ok((extent(row)?, SegmentIndex(row.get(3)?), copy_block as u64))
-                },
-            )
-            .at("larder_home")
-        })?;
-        // Block by block: rows may cover one another, and are few.
-        let mut places = std::collections::BTreeMap::new();
-        for (home, segment, copy_block) in found.drain(..) {
-            for at in
-                home.start_block.max(blocks.start_block)..home.end_block().min(blocks.end_block())
-            {
-                places.insert(at, (segment, copy_block + (at - home.start_block)));
-            }
+        match self.as_of {
+            Some(seq) => self.places_at(blocks, seq),
+            None => Ok(Vec::new()),
         }
-        let mut parts: Vec<(Extent, Extent)> = Vec::new();
-        for (at, (segment, copy)) in places {
-            let part = (
-                Extent::new(blocks.segment, at, 1),
-                Extent::new(segment, copy, 1),
-            );
-            match parts.last_mut() {
-                Some(last) if last.0.is_followed_by(&part.0) && last.1.is_followed_by(&part.1) => {
-                    last.0.block_count += 1;
-                    last.1.block_count += 1;
-                }
-                _ => parts.push(part),
-            }
-        }
-        Ok(parts)
     }
+
+    /// Where the content is by now that parts of `blocks` had after commit `seq`, of the parts that do not have it
+    /// any more: (part, place), by part. One look for each row that counts, and one for `blocks`.
+    pub fn places_at(&self, blocks: &Extent, seq: CommitSeq) -> Result<Vec<(Extent, Extent)>> {
+        self.read(|reader| {
+            let mut found = Vec::new();
+            // What is looked for, what of `blocks` it is, and as of when.
+            let mut wanted = vec![(*blocks, *blocks, seq)];
+            while let Some((place, part, seq)) = wanted.pop() {
+                let mut rest = vec![place];
+                for (home, copy, until) in homes_over(reader, &place, seq)? {
+                    let mut left = Vec::new();
+                    for piece in rest.drain(..) {
+                        if !piece.overlaps(&home) {
+                            left.push(piece);
+                            continue;
+                        }
+                        let start = piece.start_block.max(home.start_block);
+                        let end = piece.end_block().min(home.end_block());
+                        let count = end - start;
+                        wanted.push((
+                            copy.slice(start - home.start_block, count),
+                            part.slice(start - place.start_block, count),
+                            until,
+                        ));
+                        if piece.start_block < start {
+                            left.push(piece.slice(0, start - piece.start_block));
+                        }
+                        if end < piece.end_block() {
+                            left.push(
+                                piece.slice(end - piece.start_block, piece.end_block() - end),
+                            );
+                        }
+                    }
+                    rest = left;
+                }
+                // Of `blocks` itself, what is where it was needs no mention.
+                if place != part {
+                    let part_of = |piece: Extent| {
+                        part.slice(piece.start_block - place.start_block, piece.block_count)
+                    };
+                    found.extend(rest.into_iter().map(|piece| (part_of(piece), piece)));
+                }
+            }
+            found.sort_unstable();
+            let mut parts: Vec<(Extent, Extent)> = Vec::with_capacity(found.len());
+            for part in found {
+                match parts.last_mut() {
+                    Some(last)
+                        if last.0.is_followed_by(&part.0) && last.1.is_followed_by(&part.1) =>
+                    {
+                        last.0.block_count += part.0.block_count;
+                        last.1.block_count += part.1.block_count;
+                    }
+                    _ => parts.push(part),
+                }
+            }
+            Ok(parts)
+        })
+    }
+}
+
+/// The rows about homes that share blocks with `place` and count for commit `seq`, the one that counts first
+/// first.
+fn homes_over(
+    reader: &Connection,
+    place: &Extent,
+    seq: CommitSeq,
+) -> Result<Vec<(Extent, Extent, CommitSeq)>> {
+    rows(
+        reader,
+        "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq FROM larder_home \
+         WHERE segment = ?1 AND start_block > ?2 - ?5 AND start_block < ?3 \
+           AND start_block + block_count > ?2 AND until_seq > ?4 ORDER BY until_seq",
+        params![
+            place.segment.0,
+            signed(place.start_block),
+            signed(place.end_block()),
+            signed(seq.0),
+            signed(HOME_BLOCKS_MAX)
+        ],
+        home,
+    )
+    .at("larder_home")
+}
+
+fn home(row: &Row<'_>) -> rusqlite::Result<(Extent, Extent, CommitSeq)> {
+    let home = extent(row)?;
+    let copy = Extent::new(
+        SegmentIndex(row.get(3)?),
+        unsigned(row, 4)?,
+        home.block_count,
+    );
+    Ok((home, copy, CommitSeq(unsigned(row, 5)?)))
 }
 
 fn resolve(reader: &Connection, moment: &Moment, now_ns: i64) -> Result<(CommitSeq, i64)> {

@@ -4,6 +4,7 @@
 use crate::codec::{self, TextOrBlob, signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::meta::find_meta;
+use crate::retention::is_guaranteed;
 use crate::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
 use crate::statements::StoreSql;
 use crate::{Catalog, schema, tuning};
@@ -23,6 +24,7 @@ impl Catalog {
                 format_version: schema::SCHEMA_VERSION,
                 capacity_bytes: find_meta(reader, "capacity_bytes")? as u64,
                 retention_ns: find_meta(reader, "retention_ns")?,
+                is_guaranteed: is_guaranteed(reader)?,
                 created_ns: find_meta(reader, "created_ns")?,
                 commit_seq: CommitSeq(find_meta(reader, "commit_seq")? as u64),
                 retired_bytes_total: find_meta(reader, "retired_bytes_total")? as u64,

@@ -140,8 +140,10 @@ pub struct DatabaseInfo {
     pub format_version: u32,
     /// Bytes that segments may grow to; 0 = what the filesystem has.
     pub capacity_bytes: u64,
-    /// Default retention, nanoseconds.
+    /// How long history is kept, nanoseconds; 0: not at all.
     pub retention_ns: i64,
+    /// Nothing of it is given up when space is short.
+    pub is_guaranteed: bool,
     /// When `init` ran, nanoseconds since 1970.
     pub created_ns: i64,
     /// Newest group commit.

@@ -79,6 +79,8 @@ pub(crate) enum Verb {
     Track(crate::track::TrackArgs),
     Untrack(crate::track::UntrackArgs),
     Rows(crate::track::RowsArgs),
+    Retention(crate::retention::RetentionArgs),
+    Prune(crate::prune::PruneArgs),
     Completions(CompletionsArgs),
 }
 
@@ -92,9 +94,9 @@ pub(crate) struct InitArgs {
     /// Content it may hold at most, 16M or more [default: what the filesystem has]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) capacity: Option<u64>,
-    /// How long what is replaced and deleted stays readable, as DB@MOMENT:/path, while there is space [default: not
-    /// at all]
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    /// How long what is replaced and deleted stays readable, as DB@MOMENT:/path, while there is space; 0: not at all
+    /// [default: 1h]
+    #[arg(long, value_name = "TIME", value_parser = crate::retention::parse_retention)]
     pub(crate) retention: Option<i64>,
 }
 

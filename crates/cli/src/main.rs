@@ -38,10 +38,12 @@ mod map;
 mod metrics;
 mod mount;
 mod output;
+mod prune;
 mod quantiles;
 mod remount;
 mod report;
 mod restore;
+mod retention;
 mod rows;
 mod serve;
 mod service;
@@ -138,6 +140,8 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Track(args) => track::track(&args, out),
         Verb::Untrack(args) => track::untrack(&args),
         Verb::Rows(args) => track::rows(&args, out),
+        Verb::Retention(args) => retention::retention(&args, out),
+        Verb::Prune(args) => prune::prune(&args, out),
         Verb::Completions(args) => completions(&args, out),
     }
 }

@@ -4,6 +4,7 @@ use crate::args::{CheckArgs, DfArgs, FragArgs};
 use crate::databases::with_database;
 use crate::error::{Failure, Result};
 use crate::output::{Align, Output, Table};
+use crate::retention::{history_json, history_summary};
 use crate::units::{percent, show_size};
 use indicatif::{ProgressBar, ProgressStyle};
 use larder::limits::INLINE_BYTES_MAX;
@@ -12,13 +13,16 @@ use serde_json::{Value, json};
 
 /// `larder df`.
 pub(crate) fn df(args: &DfArgs, out: &mut Output) -> Result<()> {
-    let (report, tuning) = with_database(&args.db, "df", |database| {
-        Ok((database.space()?, database.tuning()?))
+    let (report, tuning, history) = with_database(&args.db, "df", |database| {
+        Ok((database.space()?, database.tuning()?, database.history()?))
     })?;
     if out.is_json() {
-        return out.document(&space_json(&report, &tuning));
+        let mut document = space_json(&report, &tuning);
+        document["history"] = history_json(&history);
+        return out.document(&document);
     }
     let mut pairs = space_pairs(&report);
+    pairs.push(("history", history_summary(&history)));
     pairs.extend(tuning_pairs(&tuning));
     print_pairs(out, &pairs)
 }

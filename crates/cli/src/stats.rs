@@ -87,12 +87,13 @@ impl Rates {
     }
 }
 
-const HEADER: [&str; 10] = [
+const HEADER: [&str; 11] = [
     "commits/s",
     "written/s",
     "retired/s",
     "live",
     "retired",
+    "history",
     "free",
     "age",
     "inodes",
@@ -115,6 +116,7 @@ fn cells(now: &StatsReport, rates: &Rates) -> Vec<String> {
         show_size(rates.retired_bytes as u64),
         show_size(now.live_bytes),
         show_size(now.retired_bytes),
+        show_size(now.history_bytes),
         show_size(now.free_bytes),
         format!("{:.2}", now.storage_age),
         now.inode_count.to_string(),
@@ -132,6 +134,7 @@ fn stats_json(now: &StatsReport, rates: &Rates) -> Value {
         "commit_seq": now.commit_seq,
         "live_bytes": now.live_bytes,
         "retired_bytes": now.retired_bytes,
+        "history_bytes": now.history_bytes,
         "free_bytes": now.free_bytes,
         "segment_bytes": now.segment_bytes,
         "retired_bytes_total": now.retired_bytes_total,

@@ -5,7 +5,7 @@ use crate::databases::with_database;
 use crate::error::{At, Failure, Result};
 use crate::output::{Align, Output, Table};
 use crate::units::show_size;
-use larder::{CreateOptions, Database, Ino, NodeId, StoreInfo};
+use larder::{CreateOptions, Database, Ino, NodeId, RETENTION_NS_DEFAULT, StoreInfo};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(crate) fn init(args: &InitArgs, out: &mut Output) -> Result<()> {
         return out.document(&json!({
             "database": args.db.to_string_lossy(),
             "capacity_bytes": args.capacity,
-            "retention_ns": args.retention,
+            "retention_ns": args.retention.unwrap_or(RETENTION_NS_DEFAULT),
         }));
     }
     let room = args

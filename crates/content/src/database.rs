@@ -18,12 +18,16 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 
+/// How long a new database keeps history, unless it is told: one hour.
+pub const RETENTION_NS_DEFAULT: i64 = 3_600_000_000_000;
+
 /// How a database is created.
 #[derive(Debug, Clone, Default)]
 pub struct CreateOptions {
     /// Bytes of content it may hold, ≥ 16 MiB; `None`: what the filesystem has.
     pub capacity_bytes: Option<u64>,
-    /// How long what was superseded stays readable, nanoseconds, as long as there is space; `None` and 0: not at all.
+    /// How long what was superseded stays readable, nanoseconds, as long as there is space; 0: not at all; `None`:
+    /// [`RETENTION_NS_DEFAULT`].
     pub retention_ns: Option<i64>,
     /// Mode, owner and group of the root directory; `None`: 0755 and this process's.
     pub root: Option<(u32, Caller)>,
@@ -650,7 +654,7 @@ fn init_options(options: &CreateOptions) -> InitOptions {
     let (root_mode, owner) = options.root.unwrap_or((0o755, Caller::current()));
     InitOptions {
         capacity_bytes: options.capacity_bytes,
-        retention_ns: options.retention_ns.unwrap_or(0),
+        retention_ns: options.retention_ns.unwrap_or(RETENTION_NS_DEFAULT),
         root_mode,
         root_uid: owner.uid,
         root_gid: owner.gid,

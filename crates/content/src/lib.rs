@@ -40,6 +40,7 @@ mod past;
 mod path;
 mod provider;
 mod readonly;
+mod retention;
 mod set_id;
 mod sql;
 mod sql_files;
@@ -55,7 +56,7 @@ mod xattr;
 pub use changes::Changes;
 pub use client::attach_client;
 pub use copy::{COPY_BYTES_MAX, copy_range};
-pub use database::{CreateOptions, Database, OpenOptions, StoreInfo};
+pub use database::{CreateOptions, Database, OpenOptions, RETENTION_NS_DEFAULT, StoreInfo};
 pub use environment::TRANSACTION_VARIABLE;
 pub use glob::matches as matches_glob;
 pub use history::{
@@ -66,15 +67,16 @@ pub use larder_object::ClientHandle;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
-    Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, MapCell, Moment,
-    Result, Savepoint, SegmentMap, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow,
-    SqlValue, StatsReport, TemporalTable, TransactionInfo, TransactionOutcome, Tuning,
-    gather_bytes_default,
+    Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, HistoryReport,
+    MapCell, Moment, PruneCut, PruneReport, Result, Retention, Savepoint, SegmentMap, ShrinkReport,
+    SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory,
+    TemporalTable, TransactionInfo, TransactionOutcome, Tuning, gather_bytes_default,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use past::parse_moment;
 pub use path::split_path;
 pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};
+pub use retention::{KeepPolicy, Pruned};
 pub use sql::{SqlResult, SqlSession};
 pub use transaction::{Transaction, TransactionOptions};
 pub use types::{

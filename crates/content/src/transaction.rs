@@ -93,6 +93,7 @@ impl Database {
                 "a transaction cannot hold another one; use a savepoint",
             ));
         }
+        self.shared.engine.make_missed_room(None)?;
         // First a place, then the engine: the last one to have it has just given back one that knows the present.
         let ticket = (options.takes_turn).then(|| self.shared.engine.enter_writers());
         let engine = pool.take(&self.shared.engine)?;
@@ -142,8 +143,8 @@ impl Database {
     }
 
     /// Runs `body` in a short transaction and commits it; an error of `body` aborts it. After a conflict it
-    /// runs again, with the turn from the beginning, so that it meets no other; ten times at most. `body`
-    /// must not do what cannot be repeated.
+    /// runs again, with the turn from the beginning, so that it meets no other; and so it does where there was no
+    /// room, once the oldest history has given way. Ten times at most. `body` must not do what cannot be repeated.
     pub fn transaction<T>(&self, mut body: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
         let mut tries = 0;
         loop {
@@ -157,8 +158,14 @@ impl Database {
                 transaction.commit()?;
                 Ok(value)
             });
+            drop(transaction);
             match outcome {
                 Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES_MAX => {}
+                // History gives way, twice as much each time.
+                Err(error)
+                    if error.kind() == ErrorKind::NoSpace
+                        && tries < TRIES_MAX
+                        && self.whole()?.make_missed_room(Some(tries - 1))? => {}
                 outcome => return outcome,
             }
         }

@@ -56,6 +56,14 @@ enum Commits {
     /// As `WhenFull`; and every few operations everything is moved so that it lies in one piece, or so
     /// that the segment can be shorter.
     Moving,
+    /// The same, and history is kept.
+    MovingWithPast,
+}
+
+impl Commits {
+    fn moves(self) -> bool {
+        matches!(self, Commits::Moving | Commits::MovingWithPast)
+    }
 }
 
 /// A script that ran, and what it did to the medium.
@@ -86,6 +94,11 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
     };
     let create = CreateOptions {
         capacity_bytes: Some(32 << 20),
+        // Without history all that is retired is soon used again.
+        retention_ns: Some(match commits {
+            Commits::MovingWithPast => 3_600_000_000_000,
+            _ => 0,
+        }),
         ..CreateOptions::default()
     };
     Database::create_with(&path, &create, &engine).unwrap();
@@ -106,7 +119,7 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
             if script.promise(index) > 0 {
                 recorder.ack(script.promise(index) as u64);
             }
-            if commits == Commits::Moving && index % 4 == 3 {
+            if commits.moves() && index % 4 == 3 {
                 moved_bytes += tree.move_content(index % 20 == 19).unwrap();
             }
             let now_waiting = tree.patch_bytes().unwrap();
@@ -124,7 +137,7 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
         recorder.ack(end as u64);
     }
     assert!(
-        moved_bytes > 1 << 20 || commits != Commits::Moving,
+        moved_bytes > 1 << 20 || !commits.moves(),
         "only {moved_bytes} bytes moved: moving is not tested"
     );
     let recording = recorder.finish();
@@ -297,6 +310,13 @@ fn every_crash_leaves_a_clean_prefix_of_fragment_operations() {
 #[test]
 fn every_crash_leaves_a_clean_prefix_while_content_is_moved() {
     assert_whole(Commits::Moving, MIX);
+}
+
+/// Where content was is used again while older versions name it, and no crash parts them from where it is now
+/// (`HISTORY-5`).
+#[test]
+fn every_crash_leaves_the_past_of_what_was_moved() {
+    assert_whole(Commits::MovingWithPast, MIX);
 }
 
 /// Recovery itself may be cut off, and the next one must do as well.

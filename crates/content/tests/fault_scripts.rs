@@ -47,6 +47,7 @@ impl Site {
         };
         let create = CreateOptions {
             capacity_bytes: Some(capacity_bytes),
+            retention_ns: Some(0), // All that is retired is soon used again.
             ..CreateOptions::default()
         };
         Database::create_with(&path, &create, &engine).unwrap();

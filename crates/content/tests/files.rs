@@ -144,7 +144,7 @@ fn overwrites_at_any_offset_match_an_array() {
 #[test]
 fn a_file_without_a_name_lives_while_it_is_open() {
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), None);
+    let db = create_without_history(dir.path(), None);
     let data = pattern(50_000, 1);
     let node = put(&db, NodeId::ROOT, "f", &data);
     db.sync().unwrap();

@@ -136,7 +136,7 @@ fn stores_are_dispatched_by_the_longest_mount() {
 #[test]
 fn two_sessions_see_each_other() {
     let dir = tempfile::tempdir().unwrap();
-    let one = create(dir.path(), None);
+    let one = create_without_history(dir.path(), None);
     let two = open(dir.path());
     let data = pattern(100_000, 5);
     for round in 0..20 {

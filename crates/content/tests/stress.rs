@@ -440,7 +440,7 @@ fn shared(db: &Database, seed: u64, done: &AtomicBool) {
 fn random_threads_against_models() {
     let seed = var("SEED", 1);
     let dir = tempfile::tempdir().unwrap();
-    create(dir.path(), Some(var("MIB", 96) << 20))
+    create_without_history(dir.path(), Some(var("MIB", 96) << 20))
         .close()
         .unwrap();
     let options = || OpenOptions {

@@ -130,6 +130,7 @@ fn record() -> (Recording, usize) {
     };
     let create = CreateOptions {
         capacity_bytes: Some(32 << 20),
+        retention_ns: Some(0), // All that is retired is soon used again.
         ..CreateOptions::default()
     };
     Database::create_with(&path, &create, &engine).unwrap();

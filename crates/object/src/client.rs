@@ -271,7 +271,7 @@ impl Engine {
             };
             kept = outcome.reclaim_horizon.unwrap_or(kept);
             if kept < horizon.kept {
-                self.look_at_held(); // Or the next one would wish for the same.
+                self.look_anew(); // Or the next one would wish for the same.
             }
             // It is taken in like one of another session.
             self.has_foreign_change.store(true, Ordering::SeqCst);

@@ -272,10 +272,12 @@ impl Engine {
         let has_others = lock(&self.group).has_others;
         let has_quarantine = self.lock_room().space.quarantined_blocks() > 0;
         let may_have_orphans = self.may_have_orphans.load(Ordering::SeqCst);
+        self.press_ahead()?;
         let is_prune_due = self.is_prune_due()?;
+        let has_moved = !self.lock_room().moved_away.is_empty();
         let may_have_retired = match self.keeps_history() {
             // What is retired now is newer than the cut.
-            true => is_prune_due,
+            true => is_prune_due || has_moved,
             false => has_quarantine || has_others,
         };
         if !may_have_retired && !may_have_orphans {
@@ -290,7 +292,8 @@ impl Engine {
             .store(!self.catalog.orphans()?.is_empty(), Ordering::SeqCst);
         let is_worth_it = !self.lost_orphans(horizon.pinned)?.is_empty()
             || self.catalog.has_retired(horizon.kept)?
-            || (is_prune_due && self.catalog.has_past(horizon.kept)?);
+            || (is_prune_due && self.catalog.has_past(horizon.kept)?)
+            || !self.moved_away_until(horizon.pinned).is_empty();
         if !is_worth_it {
             self.note_pruned(horizon.kept);
         }
@@ -479,6 +482,10 @@ impl Engine {
             holders_removed: group.holders_removed,
             reclaim_horizon: horizon.map(|horizon| horizon.kept),
             homes: group.homes,
+            moves: group.moves.into_pairs(),
+            moved_away: horizon
+                .map(|horizon| self.moved_away_until(horizon.pinned))
+                .unwrap_or_default(),
             now_ns: self.now_ns(),
             ..ChangeSet::default()
         };
@@ -494,11 +501,11 @@ impl Engine {
         }
         // COMMIT-2: the extents above were flushed by flush_contents, or are patched by this commit.
         let outcome = self.commit_catalog(&set)?;
-        self.publish(generation, &nodes, &set, &outcome);
+        self.publish(generation, &nodes, &set, &outcome, group.moved_away);
         if let (Some(wished), Some(kept)) = (horizon, outcome.reclaim_horizon) {
             self.note_pruned(kept);
             if kept < wished.kept {
-                self.look_at_held(); // Or the next commit would wish for the same.
+                self.look_anew(); // Or the next commit would wish for the same.
             }
         }
         if !set.orphans_added.is_empty() {
@@ -636,13 +643,14 @@ impl Engine {
         nodes: &[FrozenNode],
         set: &ChangeSet,
         outcome: &CommitOutcome,
+        moved_away: Vec<Extent>,
     ) {
         self.known_seq.store(outcome.seq.0, Ordering::SeqCst);
         self.publish_patches(outcome.patch_blocks_change);
         if self.private.is_none() {
             self.note_patches_at(outcome.seq, self.patches.blocks.load(Ordering::SeqCst));
         }
-        self.publish_room(set, outcome);
+        self.publish_room(set, outcome, moved_away);
         for frozen in nodes {
             let mut state = frozen.node.lock();
             state.is_committing = false;

@@ -258,10 +258,14 @@ impl Engine {
         self.join_group(node, &mut state);
         let mut group = lock(&self.group);
         let mut room = self.lock_room();
+        for (from, to) in places(runs, &pieces) {
+            group.moves.add(from, to); // HISTORY-5
+        }
         // Not counted as retired bytes: the content lives on.
         for extent in replaced {
             room.space.quarantine(extent);
             group.retired.push(extent);
+            group.moved_away.push(extent);
         }
         let held = taken.keep(&mut room).into_iter();
         let allocated = held.map(|extent| (extent, node.store, node.ino));
@@ -458,6 +462,24 @@ fn lay_out(runs: &[Run], targets: &[Extent]) -> Vec<Run> {
         }
     }
     pieces
+}
+
+/// Where each of the pieces lies, and lay. Both lists hold the same blocks in logical order, and no piece is of two
+/// runs.
+fn places(runs: &[Run], pieces: &[Run]) -> Vec<(Extent, Extent)> {
+    let mut runs = runs.iter().peekable();
+    let mut pairs = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let is_before =
+            |run: &&Run| run.logical_block + run.extent.block_count <= piece.logical_block;
+        while runs.next_if(is_before).is_some() {}
+        if let Some(run) = runs.peek() {
+            let skip = piece.logical_block - run.logical_block;
+            let from = run.extent.slice(skip, piece.extent.block_count);
+            pairs.push((from, piece.extent));
+        }
+    }
+    pairs
 }
 
 /// The part of `extent` inside `within`: blocks to skip, and blocks.

@@ -3,8 +3,9 @@
 //! Writing earns *credit*: a tenth of the bytes written, rising to half of them while the database is
 //! more than 95 % full. It is kept in memory, and is never more than an allocation group. The write path
 //! names *candidates*: objects that it had to split, or that it did not write whole. Each step spends
-//! credit on one candidate: it gathers the object, or, where no hole is long enough, makes one by
-//! joining holes, and gathers the object when the freed blocks are reclaimed (`COMMIT-3`). A candidate
+//! credit on one candidate: it gathers the object, or, where no hole is long enough, makes one (`healing`): the oldest
+//! history goes first, then holes are joined; and it gathers the object when the freed blocks are reclaimed
+//! (`COMMIT-3`). A candidate
 //! that was split is a sign that holes get scarce, so it is taken up at once ("foreground"); others
 //! wait until nobody writes. No candidate or no credit: nothing happens.
 //!
@@ -41,8 +42,6 @@ const REST: Duration = Duration::from_millis(250);
 const CREDIT_MAX: u64 = AG_BLOCKS * BLOCK_BYTES;
 /// Nobody has written for so long: the database is idle.
 const IDLE: Duration = Duration::from_secs(1);
-/// In the background a fragment less must be had for moving so many blocks (64 MiB).
-const BLOCKS_PER_FRAGMENT: u64 = (64 << 20) / BLOCK_BYTES;
 /// Allocation groups that one step looks at for a new hole.
 const AGS_PER_STEP: usize = 8;
 /// Moves of one plan that joins holes.
@@ -105,13 +104,17 @@ impl Engine {
         if blocks == 0 {
             return;
         }
+        let is_spare = self.is_history_spare();
         let (used, free) = {
             let room = self.lock_room();
-            let space = &room.space;
-            (
-                space.allocated_blocks() + space.quarantined_blocks(),
-                space.free_blocks(),
-            )
+            let (live, waiting) = (
+                room.space.allocated_blocks(),
+                room.space.quarantined_blocks(),
+            );
+            match is_spare {
+                true => (live, waiting + room.space.free_blocks()),
+                false => (live + waiting, room.space.free_blocks()),
+            }
         };
         // Without a capacity the segments grow before they are full.
         let total = self.capacity_blocks().map(|max| max.max(used + free));
@@ -195,37 +198,6 @@ impl Engine {
             moved_bytes: moved_blocks * BLOCK_BYTES,
             has_more: !compactor.candidates.is_empty(),
         })
-    }
-
-    /// Gathers a candidate, or makes a hole for it: blocks moved, and whether no other step is needed.
-    fn heal(&self, (store, ino): (StoreId, Ino), blocks_max: u64) -> Result<(u64, bool)> {
-        if self.lock_room().space.quarantined_blocks() > 0 {
-            // What an earlier step moved away is the room of this one.
-            self.commit_now()?;
-        }
-        let mut limits = MoveLimits {
-            blocks_max,
-            blocks_per_fragment: BLOCKS_PER_FRAGMENT,
-            fragments_max: 1,
-            is_dry: false,
-            should_stop: &|| self.turn.is_wanted() || self.check_running().is_err(),
-        };
-        let outcome = self
-            .node(store, ino)
-            .and_then(|node| self.gather_object(&node, &mut limits));
-        match outcome {
-            Ok(sum) if sum.wanted_blocks > 0 => {
-                let budget = limits.blocks_max.saturating_sub(sum.wanted_blocks);
-                let moved = self.make_hole(sum.wanted_blocks, budget)?;
-                Ok((sum.moved_blocks + moved, false))
-            }
-            Ok(sum) => Ok((sum.moved_blocks, !sum.was_busy && !sum.is_too_dear)),
-            Err(error) if is_survivable(error.kind()) => {
-                tracing::debug!("inode {ino} of store {store} stays as it is: {error}");
-                Ok((0, true))
-            }
-            Err(error) => Err(error),
-        }
     }
 
     /// Bytes that the background may move now.
@@ -345,15 +317,9 @@ impl Engine {
         report.fragments_before += object.fragments_before;
         report.fragments_after += object.fragments_after;
         (work.on_object)(&object);
-        let (quarantined, capacity) = {
-            let room = self.lock_room();
-            (
-                room.space.quarantined_blocks(),
-                room.space.capacity_blocks(),
-            )
-        };
+        let capacity = self.lock_room().space.capacity_blocks();
         // What was left behind is the room of what follows.
-        if !report.is_dry && quarantined > capacity / 64 {
+        if !report.is_dry && self.settling_blocks() > capacity / 64 {
             self.settle()?;
         }
         Ok(())
@@ -370,8 +336,7 @@ impl Engine {
         pending.sort_unstable();
         for (blocks, store, ino) in pending {
             let wanted = blocks.min(AG_BLOCKS);
-            let largest = self.lock_room().space.largest_hole_blocks();
-            if largest < wanted {
+            if !self.press_for_hole(wanted)? {
                 let moved = {
                     let _edit = self.edit()?;
                     self.make_hole(wanted, work.blocks_left)?
@@ -431,7 +396,9 @@ impl Engine {
                     let seq = *retired_by.get_or_insert_with(|| self.known_seq());
                     // One more for what that one retired.
                     self.commit_now()?;
-                    if !self.catalog.has_retired(seq.min(self.horizon()?.history))? {
+                    let is_over = !self.catalog.has_retired(seq.min(self.horizon()?.history))?
+                        && self.moved_away_until(seq).is_empty();
+                    if is_over {
                         break;
                     }
                 }
@@ -444,7 +411,11 @@ impl Engine {
     // ---- steps ------------------------------------------------------------------------------
 
     /// Gathers an object, AG by AG.
-    fn gather_object(&self, node: &Arc<Node>, limits: &mut MoveLimits<'_>) -> Result<Gathered> {
+    pub(crate) fn gather_object(
+        &self,
+        node: &Arc<Node>,
+        limits: &mut MoveLimits<'_>,
+    ) -> Result<Gathered> {
         let mut sum = Gathered::default();
         let mut from = Some(0);
         while from.is_some() {
@@ -474,7 +445,7 @@ impl Engine {
 
     /// Moves what lies in the way of a hole of `wanted` blocks; returns blocks moved, 0 if there is no
     /// such place. The hole is there after the commits that reclaim. The caller is a user of the turn.
-    fn make_hole(&self, wanted: u64, budget: u64) -> Result<u64> {
+    pub(crate) fn make_hole(&self, wanted: u64, budget: u64) -> Result<u64> {
         let ags = self.ags();
         let first = std::mem::take(&mut lock(&self.compactor).ag_cursor);
         for step in 0..ags.len().min(AGS_PER_STEP) {
@@ -621,13 +592,13 @@ impl Compactor {
 
 /// What became of one object.
 #[derive(Debug, Default)]
-struct Gathered {
-    moved_blocks: u64,
+pub(crate) struct Gathered {
+    pub moved_blocks: u64,
     fewer_fragments: u64,
     /// The largest part that found no hole, blocks.
-    wanted_blocks: u64,
-    was_busy: bool,
-    is_too_dear: bool,
+    pub wanted_blocks: u64,
+    pub was_busy: bool,
+    pub is_too_dear: bool,
 }
 
 /// A run by hand.

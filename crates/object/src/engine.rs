@@ -4,7 +4,7 @@ use crate::cache::NodeCache;
 use crate::commit_lock::CommitLock;
 use crate::defrag::Compactor;
 use crate::group::Group;
-use crate::history::HistoryClock;
+use crate::history::History;
 use crate::host::{random_id, system_clock};
 use crate::node::Node;
 use crate::overlay::PatchBook;
@@ -96,7 +96,7 @@ impl Default for EngineOptions {
 pub struct InitOptions {
     /// Bytes of content it may hold; `None`: what the filesystem has.
     pub capacity_bytes: Option<u64>,
-    /// Default retention, nanoseconds.
+    /// How long history is kept, nanoseconds; 0: not at all.
     pub retention_ns: i64,
     /// Mode of the root directory.
     pub root_mode: u32,
@@ -125,7 +125,7 @@ pub struct Engine {
     /// What an engine has that shows the past.
     pub(crate) past: Option<Past>,
     /// How much history may go.
-    pub(crate) history: Mutex<HistoryClock>,
+    pub(crate) history: History,
     /// Which of those beside this one may change something.
     pub(crate) writers: Writers,
     /// Flushes that they share.
@@ -306,6 +306,7 @@ impl Engine {
             turn,
             dirty_bytes_max: tuning::gather_bytes(options.dirty_bytes_max, &info.tuning),
             inline_bytes_max: tuning::inline_bytes_max(&info.tuning),
+            history: History::new(&info),
             catalog,
             storage,
             info,
@@ -313,7 +314,6 @@ impl Engine {
             session,
             private,
             past: None,
-            history: Mutex::default(),
             writers: Writers::default(),
             flushes: SharedFlush::default(),
             schema_version: AtomicI64::new(NO_SCHEMA),

@@ -1,5 +1,6 @@
 //! The open group: what the next commit holds beside what is in the nodes.
 
+use crate::moves::Moves;
 use crate::node::Node;
 use larder_space::format::{Extent, Ino, SegmentIndex, SessionId, StoreId};
 use std::sync::Arc;
@@ -17,6 +18,10 @@ pub(crate) struct Group {
     pub retired_bytes: u64,
     /// Blocks that will be written over, and where their content is kept (`homes`).
     pub homes: Vec<(Extent, Extent)>,
+    /// What was moved: where from, for the history.
+    pub moves: Moves,
+    /// Places that content was moved away from; they are retired as well.
+    pub moved_away: Vec<Extent>,
     pub segments: Vec<(SegmentIndex, u64)>,
     pub orphans_added: Vec<(StoreId, Ino)>,
     pub orphans_removed: Vec<(StoreId, Ino)>,

@@ -2,21 +2,35 @@
 //!
 //! # Words
 //! The *cut*: the commit up to which the retention lets history go. *Pressing*: moving the cut on because somebody
-//! needs the space.
+//! needs the space. The *pool*: free space that pressing keeps ahead, in a database that can grow no more.
 //!
 //! # Invariants
 //! * `TIME-1` Reclaim goes up to the oldest of: the pins (`SESSION-2`), the cut, what is held (snapshots and readers of the
 //!   past). The catalog looks at what is held again, in the commit that reclaims (`HISTORY-3`).
 //! * `TIME-2` Pressing gives up the oldest history first, never more than a pin or a hold allows, and at least
 //!   [`PRESS_DIVISOR`]th part of the segments at a time.
+//! * `TIME-3` Who has the turn knows the retention: it is changed with the turn, and read anew when the turn is taken
+//!   after a foreign commit.
+//! * `TIME-4` Where the retention is guaranteed, nothing in it is pressed.
+//! * `TIME-5` A transaction that was refused room, or has left less than the pool, lets the next one find it.
+//!
+//! * `TIME-7` A database without a capacity does not grow for history that takes more than what lives and
+//!   [`GROWN_BLOCKS_MIN`]: the host has other uses for its space. (Guaranteed history, and what is held, it grows for.)
+//!
+//! # Why there is a pool
+//! Best fit keeps objects whole while the free space is many times an object. History would fill all of it, and
+//! then every object would be placed in what was just given up. So it keeps out of a [`POOL_DIVISOR`]th part.
 //!
 //! The cut moves in steps of a part of the retention, so that not every commit reclaims.
 
-use crate::engine::{Engine, lock};
+use crate::engine::{Edit, Engine, lock};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::SnapshotRow;
-use larder_space::format::CommitSeq;
-use std::sync::atomic::Ordering;
+use larder_catalog::{DatabaseInfo, Retention, SnapshotRow};
+use larder_space::Purpose;
+use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{CommitSeq, Extent};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Steps of the cut in one retention.
 const STEPS: i64 = 256;
@@ -24,6 +38,13 @@ const STEPS: i64 = 256;
 const STEP_NS_MIN: i64 = 1_000_000_000;
 /// Under pressure at least one part in this of the segments is given up at a time.
 const PRESS_DIVISOR: u64 = 64;
+/// The pool is one part in this of the segments.
+const POOL_DIVISOR: u64 = 16;
+/// A database without a capacity grows for so much history, whatever lives: 256 MiB.
+const GROWN_BLOCKS_MIN: u64 = (256 << 20) / BLOCK_BYTES;
+
+const NO_RETENTION: &str =
+    "the retention cannot be changed in a long transaction; do that outside of it";
 
 /// Up to which commit what was superseded and retired may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +57,30 @@ pub(crate) struct Horizon {
     pub kept: CommitSeq,
 }
 
+/// What an engine knows of its history.
+pub(crate) struct History {
+    clock: Mutex<HistoryClock>,
+    retention_ns: AtomicI64,
+    is_guaranteed: AtomicBool,
+    /// Blocks that a transaction missed.
+    missed_blocks: AtomicU64,
+}
+
+impl History {
+    /// As the catalog has it.
+    pub fn new(info: &DatabaseInfo) -> History {
+        History {
+            clock: Mutex::default(),
+            retention_ns: AtomicI64::new(info.retention_ns),
+            is_guaranteed: AtomicBool::new(info.is_guaranteed),
+            missed_blocks: AtomicU64::new(0),
+        }
+    }
+}
+
 /// The cut, remembered.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct HistoryClock {
+struct HistoryClock {
     /// Looked at, and when again, nanoseconds since 1970.
     looked: Option<(i64, i64)>,
     cut: CommitSeq,
@@ -47,12 +89,85 @@ pub(crate) struct HistoryClock {
     pressed: CommitSeq,
     /// Pruned up to here.
     pruned: CommitSeq,
+    /// What is held keeps all there is: pressing ahead waits for the next look.
+    is_spent: bool,
+}
+
+impl HistoryClock {
+    /// Up to where history is given up.
+    fn given_up(&self) -> CommitSeq {
+        let all = self.cut.max(self.pressed);
+        self.held.map_or(all, |held| held.min(all))
+    }
 }
 
 impl Engine {
     /// Whether the database keeps history.
     pub fn keeps_history(&self) -> bool {
-        self.info.retention_ns > 0 && self.workspace.is_none()
+        self.retention().retention_ns > 0 && self.workspace.is_none()
+    }
+
+    /// How long history is kept, as this engine knows it (`TIME-3`).
+    pub fn retention(&self) -> Retention {
+        let known = match &self.private {
+            Some(private) => &private.host.history,
+            None => &self.history,
+        };
+        Retention {
+            retention_ns: known.retention_ns.load(Ordering::SeqCst),
+            is_guaranteed: known.is_guaranteed.load(Ordering::SeqCst),
+        }
+    }
+
+    /// How long history is kept, as the catalog has it now.
+    pub fn find_retention(&self) -> Result<Retention> {
+        Ok(self.catalog.retention()?)
+    }
+
+    /// Another session may have changed it.
+    pub(crate) fn learn_retention(&self) -> Result<()> {
+        if self.workspace.is_some() {
+            return Ok(());
+        }
+        let found = self.catalog.retention()?;
+        if found != self.retention() {
+            self.history
+                .retention_ns
+                .store(found.retention_ns, Ordering::SeqCst);
+            self.history
+                .is_guaranteed
+                .store(found.is_guaranteed, Ordering::SeqCst);
+            // Of what was pressed and is still there, nothing goes that is guaranteed now.
+            lock(&self.history.clock).pressed = CommitSeq(0);
+            self.look_anew();
+        }
+        Ok(())
+    }
+
+    /// What the clock knows may be old.
+    pub(crate) fn look_anew(&self) {
+        let mut clock = lock(&self.history.clock);
+        clock.looked = None;
+        clock.is_spent = false;
+    }
+
+    /// Sets how long history is kept, for all sessions; what is over by then goes with the next commits. Off (0) deletes
+    /// the history, and is refused while a snapshot or a reader of the past needs it ([`ErrorKind::InvalidInput`]).
+    pub fn set_retention(&self, wanted: Retention) -> Result<()> {
+        self.require_parent(NO_RETENTION)?;
+        if wanted.retention_ns < 0 {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "a retention is a length of time, or 0",
+            ));
+        }
+        let _alone = self.alone()?;
+        self.commit_now()?;
+        let _no_commit = self.commit_lock.lock();
+        let seq = self.catalog.set_retention(wanted, self.now_ns())?;
+        self.learn_retention()?;
+        self.known_seq.store(seq.0, Ordering::SeqCst);
+        self.reload_space()
     }
 
     /// Up to where reclaim may go now (`TIME-1`).
@@ -71,65 +186,244 @@ impl Engine {
         if !self.keeps_history() {
             return Ok(NEVER);
         }
+        let Retention {
+            retention_ns,
+            is_guaranteed,
+        } = self.retention();
         let now_ns = self.now_ns();
-        let mut clock = lock(&self.history);
+        let mut clock = lock(&self.history.clock);
         let is_fresh = clock
             .looked
             .is_some_and(|(at, next)| (at..next).contains(&now_ns));
         if !is_fresh {
             let found = self.catalog.history_horizon(now_ns)?;
             (clock.cut, clock.held) = (found.retained, found.held);
-            let step = (self.info.retention_ns / STEPS).max(STEP_NS_MIN);
+            clock.is_spent = false;
+            let step = (retention_ns / STEPS).max(STEP_NS_MIN);
             clock.looked = Some((now_ns, now_ns.saturating_add(step)));
         }
-        let given_up = match self.is_shrinking.load(Ordering::SeqCst) {
-            // The end of the segments has to go.
-            true => NEVER,
-            false => clock.cut.max(clock.pressed),
-        };
-        Ok(clock.held.map_or(given_up, |held| held.min(given_up)))
+        Ok(
+            match self.is_shrinking.load(Ordering::SeqCst) && !is_guaranteed {
+                // The end of the segments has to go.
+                true => clock.held.unwrap_or(NEVER),
+                false => clock.given_up(),
+            },
+        )
     }
 
     /// Whether the cut has moved since history was pruned.
     pub(crate) fn is_prune_due(&self) -> Result<bool> {
-        Ok(self.keeps_history() && self.history_cut()? > lock(&self.history).pruned)
+        Ok(self.keeps_history() && self.history_cut()? > lock(&self.history.clock).pruned)
     }
 
     /// History was pruned up to there. Not what was wished: who began to hold something in between lets go of it later,
     /// and then there is a prune to be made.
     pub(crate) fn note_pruned(&self, kept: CommitSeq) {
-        let mut clock = lock(&self.history);
+        let mut clock = lock(&self.history.clock);
         clock.pruned = clock.pruned.max(kept);
     }
 
-    /// What is held has changed: the clock looks again.
-    pub(crate) fn look_at_held(&self) {
-        lock(&self.history).looked = None;
-    }
-
-    /// Lets as much of the oldest history go as gives `blocks` blocks (`TIME-2`); the next commits reclaim it.
-    pub(crate) fn press_history(&self, blocks: u64) -> Result<()> {
-        if !self.keeps_history() || self.private.is_some() {
-            return Ok(());
+    /// Lets as much of the oldest history go as gives `blocks` blocks (`TIME-2`); the next commits reclaim it. Says
+    /// whether anything goes that was kept. O(rows that go).
+    pub(crate) fn press_history(&self, blocks: u64) -> Result<bool> {
+        let may_press = self.keeps_history() && self.private.is_none();
+        if !may_press || self.retention().is_guaranteed {
+            return Ok(false); // TIME-4
         }
         let least = self.lock_room().space.capacity_blocks() / PRESS_DIVISOR;
         let Some(found) = self.catalog.find_retired(blocks.max(least))? else {
-            return Ok(());
+            return Ok(false);
         };
         // What is held may have changed since the clock looked.
         let held = self.catalog.history_horizon(self.now_ns())?.held;
-        let mut clock = lock(&self.history);
+        let mut clock = lock(&self.history.clock);
         clock.held = held;
-        if found > clock.pressed.max(clock.cut) {
-            tracing::info!("space is short: history before commit {found} is given up");
-            clock.pressed = found;
+        let before = clock.given_up();
+        clock.pressed = clock.pressed.max(found);
+        let is_more = clock.given_up() > before;
+        clock.is_spent = !is_more && held.is_some();
+        if is_more {
+            tracing::debug!("space is short: history before commit {found} is given up");
         }
-        Ok(())
+        Ok(is_more)
+    }
+
+    /// Lets history go that has come into the pool. The caller has the turn. A look at some counts, unless
+    /// the pool is short.
+    pub(crate) fn press_ahead(&self) -> Result<()> {
+        if !self.keeps_history() || lock(&self.history.clock).is_spent {
+            return Ok(());
+        }
+        match self.find_short_pool() {
+            0 => Ok(()),
+            missing => self.press_history(missing).map(drop),
+        }
+    }
+
+    /// Blocks that the pool lacks and history may have.
+    fn find_short_pool(&self) -> u64 {
+        let can_grow = self.can_grow();
+        let room = self.lock_room();
+        let space = &room.space;
+        if !room.is_loaded() || can_grow || space.quarantined_blocks() == 0 {
+            return 0;
+        }
+        (space.capacity_blocks() / POOL_DIVISOR)
+            .saturating_sub(space.available_blocks(Purpose::Ordinary))
+    }
+
+    /// Whether the segments grow before history is given up, as far as the database has a say in it.
+    pub(crate) fn can_grow(&self) -> bool {
+        let blocks = self.lock_room().space.capacity_blocks();
+        self.capacity_blocks().is_none_or(|max| blocks < max) && !self.is_history_large()
+    }
+
+    /// Whether history goes before the segments grow (`TIME-7`).
+    pub(crate) fn is_history_large(&self) -> bool {
+        if self.capacity_blocks().is_some() || !self.is_history_spare() {
+            return false;
+        }
+        let space = &self.lock_room().space;
+        space.quarantined_blocks() > space.allocated_blocks() + GROWN_BLOCKS_MIN
+    }
+
+    /// Places that content was moved away from and nobody reads any more, up to a commit (`HISTORY-5`).
+    pub(crate) fn moved_away_until(&self, pinned: CommitSeq) -> Vec<(Extent, CommitSeq)> {
+        let room = self.lock_room();
+        let moved = room.moved_away.iter();
+        moved
+            .take_while(|(_, seq)| *seq <= pinned)
+            .copied()
+            .collect()
+    }
+
+    /// Whether something is retired that nothing but reads under way keeps.
+    pub(crate) fn awaits_pins(&self) -> Result<bool> {
+        if !self.keeps_history() {
+            return Ok(self.lock_room().space.quarantined_blocks() > 0);
+        }
+        let newest = CommitSeq(i64::MAX as u64);
+        let cut = self.history_cut()?.min(newest);
+        let has_moved = !self.lock_room().moved_away.is_empty();
+        Ok(has_moved || self.catalog.has_retired(cut)?)
+    }
+
+    /// Blocks that a commit or two set free: what was moved away from, and without history all that was retired.
+    pub(crate) fn settling_blocks(&self) -> u64 {
+        if !self.keeps_history() {
+            return self.lock_room().space.quarantined_blocks();
+        }
+        let open: u64 = lock(&self.group)
+            .moved_away
+            .iter()
+            .map(|place| place.block_count)
+            .sum();
+        let room = self.lock_room();
+        let committed: u64 = room
+            .moved_away
+            .iter()
+            .map(|(place, _)| place.block_count)
+            .sum();
+        open + committed
+    }
+
+    /// Whether history fills space that anybody may have who needs it, as far as is known.
+    pub(crate) fn is_history_spare(&self) -> bool {
+        self.keeps_history()
+            && !self.retention().is_guaranteed
+            && lock(&self.history.clock).held.is_none()
+    }
+
+    /// Why there is no room, and what helps.
+    pub(crate) fn why_full(&self) -> Result<String> {
+        let retention = self.retention();
+        let is_kept = self.keeps_history() && self.lock_room().space.quarantined_blocks() > 0;
+        if is_kept && retention.is_guaranteed {
+            let seconds = retention.retention_ns / 1_000_000_000;
+            return Ok(format!(
+                "the database is full, and the history of the last {seconds} s is guaranteed; give some up ('larder \
+                 prune'), end the guarantee ('larder retention DB {seconds}s --best-effort'), or raise the capacity"
+            ));
+        }
+        if is_kept && self.catalog.history_horizon(self.now_ns())?.held.is_some() {
+            return Ok(
+                "the database is full, and snapshots or readers of the past hold its history; destroy some \
+                 ('larder snapshot list'), delete something, or raise the capacity"
+                    .into(),
+            );
+        }
+        Ok("the database is full; delete something or raise the capacity".into())
+    }
+
+    /// Lets history go up to a commit, on somebody's word.
+    pub(crate) fn give_up_until(&self, cut: CommitSeq) {
+        let mut clock = lock(&self.history.clock);
+        clock.pressed = clock.pressed.max(cut);
+        clock.looked = None;
+    }
+
+    // ---- for transactions (TIME-5) ----------------------------------------------------------
+
+    /// A transaction was refused so many blocks.
+    pub(crate) fn note_refused(&self, blocks: u64) {
+        if let Some(private) = &self.private {
+            let missed = &private.host.history.missed_blocks;
+            missed.fetch_max(blocks, Ordering::SeqCst);
+        }
+    }
+
+    /// A transaction commits; its engine has seen what it leaves free.
+    pub(crate) fn note_short_pool(&self) {
+        let missing = self.find_short_pool();
+        if missing > 0 && self.keeps_history() {
+            self.note_refused(missing);
+        }
+    }
+
+    /// Makes the room that transactions missed; says whether there is more than before. Nothing was missed: nothing
+    /// happens. With a number of `doublings` it makes so much more, and waits for the turn; without, it does
+    /// nothing while another has the turn, who may be a transaction of the caller's.
+    pub fn make_missed_room(&self, doublings: Option<u32>) -> Result<bool> {
+        let missed = self.history.missed_blocks.swap(0, Ordering::SeqCst);
+        if missed == 0 || !self.keeps_history() || self.private.is_some() {
+            return Ok(false);
+        }
+        let _edit = match doublings {
+            Some(_) => self.edit()?,
+            None => {
+                self.check_running()?;
+                if !self.turn.try_begin(|| self.refresh_with_turn())? {
+                    let missing = &self.history.missed_blocks;
+                    missing.fetch_max(missed, Ordering::SeqCst);
+                    return Ok(false);
+                }
+                Edit { engine: self }
+            }
+        };
+        let (before, least) = {
+            let space = &self.lock_room().space;
+            (
+                space.available_blocks(Purpose::Ordinary),
+                space.capacity_blocks() / PRESS_DIVISOR,
+            )
+        };
+        let goal = before + (missed.max(least) << doublings.unwrap_or(0).min(16));
+        let mut available = before;
+        while available < goal && self.press_history(goal - available)? {
+            self.commit_now()?;
+            let now = self.lock_room().space.available_blocks(Purpose::Ordinary);
+            if now <= available {
+                break; // It is pinned; the rest would be given up in vain.
+            }
+            available = now;
+        }
+        Ok(available > before)
     }
 
     /// How much of `retired_bytes` history gives up when somebody needs it: nothing where something is held.
     pub(crate) fn spare_history_bytes(&self, retired_bytes: u64) -> Result<u64> {
-        if !self.keeps_history() || self.catalog.history_horizon(self.now_ns())?.held.is_some() {
+        let may_go = self.keeps_history() && !self.retention().is_guaranteed;
+        if !may_go || self.catalog.history_horizon(self.now_ns())?.held.is_some() {
             return Ok(0);
         }
         Ok(retired_bytes)
@@ -137,12 +431,13 @@ impl Engine {
 
     // ---- snapshots --------------------------------------------------------------------------
 
-    fn require_history(&self) -> Result<()> {
+    pub(crate) fn require_history(&self) -> Result<()> {
+        self.learn_retention()?;
         match self.keeps_history() {
             true => Ok(()),
             false => Err(Error::new(
                 ErrorKind::InvalidInput,
-                "the database keeps no history (its retention is 0), so there is nothing to make snapshots of",
+                "the database keeps no history (its retention is 0); 'larder retention DB 1h' begins one",
             )),
         }
     }
@@ -187,7 +482,7 @@ impl Engine {
     pub fn destroy_snapshot(&self, name: &str) -> Result<()> {
         let _edit = self.edit()?;
         self.catalog.destroy_snapshot(name)?;
-        self.look_at_held();
+        self.look_anew();
         Ok(())
     }
 

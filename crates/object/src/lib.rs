@@ -44,12 +44,14 @@ mod feed;
 mod fragments;
 mod gather;
 mod group;
+mod healing;
 mod history;
 mod homes;
 mod host;
 mod listing;
 mod logged;
 mod map;
+mod moves;
 mod namespace;
 mod node;
 mod overlay;
@@ -58,6 +60,7 @@ mod patch;
 mod pieced;
 mod pieces;
 mod pins;
+mod prune;
 mod put;
 mod read_path;
 mod report;
@@ -86,7 +89,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use host::process_owner;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
-pub use larder_catalog::{Conflict, Moment, SCHEMA_VERSION, SnapshotRow, Tuning};
+pub use larder_catalog::{Conflict, Moment, Retention, SCHEMA_VERSION, SnapshotRow, Tuning};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_catalog::{
     FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlMoment, SqlStatement, VALUE_BYTES_MAX,
@@ -98,6 +101,7 @@ pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};
 pub use node::Node;
+pub use prune::{HistoryReport, PruneCut, PruneOptions, PruneReport, StoreHistory};
 pub use put::NewContent;
 pub use report::{
     CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, Gauges, MapCell,

@@ -8,7 +8,8 @@
 //! # Why no read meets a home that was written over
 //! A home's row is durable before the home is written (`HOME-1`). A read asks for rows, then reads, and the
 //! checksums are those of its moment. If it finds other bytes, somebody has written between the two: it asks again,
-//! and finds the row. Other bytes then are damage.
+//! and finds the row. The same holds for content that was moved: its row is durable before its old place is free
+//! (`HISTORY-5`). Where the answer is the one of the last time, other bytes are damage.
 
 use crate::engine::Engine;
 use crate::read_path::DeviceRead;
@@ -37,7 +38,7 @@ impl Past {
         match self.host.is_running() {
             true => {
                 self.host.catalog.unpin_past(&self.pin)?;
-                self.host.look_at_held();
+                self.host.look_anew();
                 Ok(())
             }
             false => Ok(()),
@@ -117,12 +118,18 @@ impl Engine {
         checksums: &[Checksum],
         target: &mut [u8],
     ) -> Result<()> {
-        match self.read_homes(read, checksums, target) {
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                self.read_homes(read, checksums, target)
+        let mut homes = self.catalog.homes(&read.extent)?;
+        let mut has_asked_again = false;
+        while let Err(error) = self.read_homes(read, &homes, checksums, target) {
+            // It may lie in a part of the segments that is younger than this view.
+            self.open_segments()?;
+            let now = self.catalog.homes(&read.extent)?;
+            if has_asked_again && now == homes {
+                return Err(error);
             }
-            outcome => outcome,
+            (homes, has_asked_again) = (now, true);
         }
+        Ok(())
     }
 
     /// Every block that a superseded map names, and every copy of a home, is held by an extent row (`HISTORY-3`).
@@ -159,10 +166,20 @@ impl Engine {
                 match MapPage::decode(&map.runs) {
                     Err(error) => findings.push(format!("{what}: {error}")),
                     Ok(page) => {
-                        let lost = page.runs().iter().find(|run| !is_held(&run.extent));
-                        findings.extend(lost.map(|run| {
-                            format!("{what}: {} has no extent row (HISTORY-3)", run.extent)
-                        }));
+                        // As its last reader sees it.
+                        let at = CommitSeq(map.until.0.saturating_sub(1));
+                        for run in page.runs() {
+                            let lost = self
+                                .places_of(&run.extent, at)?
+                                .into_iter()
+                                .find(|part| !is_held(part));
+                            findings.extend(lost.map(|part| {
+                                format!(
+                                    "{what}: {} has no extent row at {part} (HISTORY-3)",
+                                    run.extent
+                                )
+                            }));
+                        }
                     }
                 }
             }
@@ -170,23 +187,42 @@ impl Engine {
                 break;
             }
         }
-        for (home, copy) in self.catalog.all_homes()? {
-            if !is_held(&copy) {
+        for (home, copy, until) in self.catalog.all_homes()? {
+            let places = self.places_of(&copy, until)?;
+            if let Some(lost) = places.iter().find(|part| !is_held(part)) {
                 findings.push(format!(
-                    "{copy}, the copy of {home}, has no extent row (HISTORY-4)"
+                    "{copy}, the copy of {home} until commit {until}, has no extent row at {lost} (HISTORY-4)"
                 ));
             }
         }
         Ok(())
     }
 
+    /// All the places where the content of `blocks` after commit `seq` is by now.
+    fn places_of(&self, blocks: &Extent, seq: CommitSeq) -> Result<Vec<Extent>> {
+        let mut places = Vec::new();
+        let mut at = 0;
+        for (part, place) in self.catalog.places_at(blocks, seq)? {
+            let start = part.start_block - blocks.start_block;
+            if at < start {
+                places.push(blocks.slice(at, start - at));
+            }
+            places.push(place);
+            at = start + part.block_count;
+        }
+        if at < blocks.block_count {
+            places.push(blocks.slice(at, blocks.block_count - at));
+        }
+        Ok(places)
+    }
+
     fn read_homes(
         &self,
         read: &DeviceRead,
+        homes: &[(Extent, Extent)],
         checksums: &[Checksum],
         target: &mut [u8],
     ) -> Result<()> {
-        let homes = self.catalog.homes(&read.extent)?;
         let known = self.segment_blocks();
         let is_known = |copy: &Extent| known.get(&copy.segment) >= Some(&copy.end_block());
         if !homes.iter().all(|(_, copy)| is_known(copy)) {
@@ -194,7 +230,7 @@ impl Engine {
         }
         let count = read.extent.block_count;
         let mut at = 0;
-        for (home, copy) in &homes {
+        for (home, copy) in homes {
             let start = home.start_block - read.extent.start_block;
             self.read_part(read, (at, start), read.extent, checksums, target)?;
             // As if the whole extent lay where the copy is: only its part is read.

@@ -90,6 +90,8 @@ pub struct StatsReport {
     pub live_bytes: u64,
     /// Replaced or deleted, and not reclaimed yet.
     pub retired_bytes: u64,
+    /// Of these, what a prune of all history would free now: the rest is held by snapshots and readers of the past.
+    pub history_bytes: u64,
     /// Neither, of the capacity.
     pub free_bytes: u64,
     /// Preallocated in segments.

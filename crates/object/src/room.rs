@@ -46,6 +46,9 @@ pub(crate) struct Room {
     /// A commit whose retired rows wait for their reclaim, the oldest that is remembered; `None`: only
     /// the catalog knows. Forgotten with the turn: others may reclaim then.
     pub oldest_retired: Option<CommitSeq>,
+    /// Places that content was moved away from while history is kept, and by which commit, oldest first
+    /// (`HISTORY-5`). Forgotten with the process: then they go with the retention.
+    pub moved_away: Vec<(Extent, CommitSeq)>,
 }
 
 impl Room {
@@ -201,7 +204,13 @@ impl Engine {
     }
 
     /// The free set is known through this process's own commit `seq`.
-    pub(crate) fn publish_room(&self, set: &ChangeSet, outcome: &CommitOutcome) {
+    pub(crate) fn publish_room(
+        &self,
+        set: &ChangeSet,
+        outcome: &CommitOutcome,
+        moved_away: Vec<Extent>,
+    ) {
+        let keeps_history = self.keeps_history();
         let has_moves = !lock(&self.group).allocated.is_empty();
         let mut room = self.lock_room();
         for extent in &outcome.reclaimed {
@@ -216,6 +225,11 @@ impl Engine {
         if !set.retired.is_empty() {
             room.oldest_retired.get_or_insert(outcome.seq);
         }
+        room.moved_away.drain(..set.moved_away.len());
+        if keeps_history {
+            let moved = moved_away.into_iter().map(|place| (place, outcome.seq));
+            room.moved_away.extend(moved);
+        }
     }
 
     /// A promise of `blocks` blocks. Makes room by growing a segment or by reclaiming what was
@@ -229,6 +243,12 @@ impl Engine {
                 Ok(promise) => return Ok(promise),
                 Err(refused) => refused,
             };
+            let presses_first = commits_left > 0 && self.is_history_large(); // TIME-7
+            if presses_first && self.private.is_none() && self.press_history(blocks)? {
+                commits_left -= 1;
+                self.commit_now()?;
+                continue;
+            }
             if self.grow(blocks)? {
                 continue;
             }
@@ -236,13 +256,15 @@ impl Engine {
             if self.private.is_some() {
                 // PRIVATE-4: nothing is reclaimed while others wait for the turn.
                 (commits_left, waits_left) = (0, 0);
+                self.note_refused(blocks); // TIME-5
             }
             if commits_left > 0 && self.wants_reclaim()? {
                 commits_left -= 1;
                 self.commit_now()?;
                 continue;
             }
-            if waits_left > 0 && self.is_room_pinned()? {
+            let has_orphans = self.may_have_orphans.load(Ordering::SeqCst);
+            if waits_left > 0 && (has_orphans || self.awaits_pins()?) {
                 // Other sessions need a tick to let go of what was just deleted.
                 waits_left -= 1;
                 std::thread::sleep(PIN_WAIT);
@@ -251,23 +273,10 @@ impl Engine {
             }
             return Err(Error::with_source(
                 ErrorKind::NoSpace,
-                "the database is full; delete something or raise the capacity",
+                self.why_full()?,
                 refused,
             ));
         }
-    }
-
-    /// Whether somebody who lets go would set space free: who has a file open, or a pin. History lets go of nothing so soon.
-    fn is_room_pinned(&self) -> Result<bool> {
-        if self.may_have_orphans.load(Ordering::SeqCst) {
-            return Ok(true);
-        }
-        if !self.keeps_history() {
-            return Ok(self.lock_room().space.quarantined_blocks() > 0);
-        }
-        let horizon = self.horizon()?;
-        let history = horizon.history.min(CommitSeq(i64::MAX as u64));
-        Ok(horizon.pinned < history && self.catalog.has_retired(history)?)
     }
 
     /// Whether a commit could set space free: something waits for reclaim, or the open group may
@@ -375,7 +384,8 @@ impl Engine {
             )
         };
         let wanted = (capacity / 4).clamp(GROW_BLOCKS_MIN, GROW_BLOCKS_MAX) / 2;
-        if available >= wanted || self.capacity_blocks().is_some_and(|max| capacity >= max) {
+        let is_full = self.capacity_blocks().is_some_and(|max| capacity >= max);
+        if available >= wanted || is_full || self.is_history_large() {
             return;
         }
         self.is_growing.store(true, Ordering::SeqCst);

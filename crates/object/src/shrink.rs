@@ -72,6 +72,13 @@ impl Engine {
             report.moved_bytes = self.live_bytes_behind(&self.plan_cuts(after))?;
             return Ok(report);
         }
+        if self.retention().is_guaranteed && self.history_bytes()? > 0 {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "shrinking gives up history, and that is guaranteed; give it up before ('larder prune'), or end the \
+                 guarantee ('larder retention DB --best-effort')",
+            ));
+        }
         self.require_unheld(goal, to_bytes.is_some())?;
         let _shrinking = Shrinking::begin(self);
         loop {
@@ -95,21 +102,21 @@ impl Engine {
     }
 
     /// Refuses, before history is given up for it, what a snapshot or a reader of the past is in the way of: what is
-    /// retired after the commit that they hold stays where it is, and so does the place of what is moved.
+    /// retired after the commit that they hold stays where it is. (What lives is moved, and its past follows it.)
     fn require_unheld(&self, goal: u64, is_wanted: bool) -> Result<()> {
         let Some(held) = self.catalog.history_horizon(self.now_ns())?.held else {
             return Ok(());
         };
-        let is_kept = |row: &ExtentRow| row.retired_seq.is_none_or(|seq| seq > held);
+        let stays = |row: &ExtentRow| row.retired_seq.is_some_and(|seq| seq > held);
         let mut kept = 0;
         self.for_each_extent(|row| {
-            kept += u64::from(is_kept(row)) * row.extent.block_count;
+            kept += u64::from(row.retired_seq.is_none() || stays(row)) * row.extent.block_count;
             Ok(())
         })?;
         let (_, spare) = self.used_and_spare()?;
         let mut is_in_the_way = is_wanted && goal < kept;
         self.for_each_behind(&self.plan_cuts(goal.max(kept + spare)), &mut |row| {
-            is_in_the_way |= is_kept(row);
+            is_in_the_way |= stays(row);
             Ok(())
         })?;
         if !is_in_the_way {

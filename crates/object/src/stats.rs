@@ -21,6 +21,7 @@ impl Engine {
             inode_count: space.inode_count,
             live_bytes: space.live_bytes,
             retired_bytes: space.retired_bytes,
+            history_bytes: self.history_bytes()?,
             free_bytes: space.free_bytes,
             segment_bytes: space.segment_bytes,
             retired_bytes_total: info.retired_bytes_total,

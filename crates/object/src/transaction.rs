@@ -499,6 +499,7 @@ impl Engine {
         self.place_unsettled()?;
         self.commit_now()?;
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
+        self.note_short_pool(); // TIME-5
         self.flush_written()?;
         if self.keeps_history() {
             self.catalog.settle_sql(self.now_ns())?;

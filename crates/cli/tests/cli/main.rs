@@ -7,6 +7,7 @@ mod history;
 mod lab;
 mod life;
 mod mount;
+mod retention;
 mod rows;
 mod sql;
 mod support;

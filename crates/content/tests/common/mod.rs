@@ -17,11 +17,21 @@ pub const OWNER: Caller = Caller {
 };
 
 pub fn create(dir: &Path, capacity_bytes: Option<u64>) -> Database {
+    create_with(dir, capacity_bytes, None)
+}
+
+/// One that forgets at once what is replaced and deleted.
+pub fn create_without_history(dir: &Path, capacity_bytes: Option<u64>) -> Database {
+    create_with(dir, capacity_bytes, Some(0))
+}
+
+fn create_with(dir: &Path, capacity_bytes: Option<u64>, retention_ns: Option<i64>) -> Database {
     let path = dir.join("t.larder");
     Database::create(
         &path,
         &CreateOptions {
             capacity_bytes,
+            retention_ns,
             ..CreateOptions::default()
         },
     )

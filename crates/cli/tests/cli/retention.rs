@@ -1,0 +1,120 @@
+//! `larder retention` and `larder prune`.
+
+use crate::support::Place;
+
+/// A database with a file that was replaced `count` times, and a snapshot after each.
+fn replaced(count: usize) -> Place {
+    let place = Place::with_database();
+    for round in 0..count {
+        place.write("file", 100_000 + round);
+        place.ok(&["put", "file", "a.larder:/file"]);
+        place.ok(&["snapshot", "create", "a.larder", &format!("s{round}")]);
+    }
+    place
+}
+
+#[test]
+fn a_retention_is_shown_and_set() {
+    let place = Place::with_database();
+    let shown = place.ok(&["retention", "a.larder"]);
+    assert!(
+        shown.starts_with("history is kept for 1h, while there is space; it begins 20"),
+        "{shown}"
+    );
+    let set = place.json(&["retention", "a.larder", "30d", "--guarantee"]);
+    assert_eq!(set["retention_ns"], 30 * 86_400 * 1_000_000_000_i64);
+    assert_eq!(set["is_guaranteed"], true);
+    let shown = place.ok(&["retention", "a.larder", "2w"]);
+    assert!(
+        shown.starts_with("history is kept for 2w, guaranteed;"),
+        "{shown}"
+    );
+    let shown = place.ok(&["retention", "a.larder", "--best-effort"]);
+    assert!(
+        shown.starts_with("history is kept for 2w, while there is space;"),
+        "{shown}"
+    );
+    place.write("file", 50_000);
+    place.ok(&["put", "file", "a.larder:/file"]);
+    place.ok(&["rm", "a.larder:/file"]);
+    place.ok(&["snapshot", "create", "a.larder", "kept"]);
+    place.fails(1, &["retention", "a.larder", "0"], "'kept'");
+    place.ok(&["snapshot", "destroy", "a.larder", "kept"]);
+    let off = place.ok(&["retention", "a.larder", "0"]);
+    assert!(off.starts_with("no history is kept"), "{off}");
+    assert_eq!(place.json(&["df", "a.larder"])["retired_bytes"], 0);
+    place.fails(1, &["prune", "a.larder"], "keeps no history");
+    place.fails(1, &["snapshot", "create", "a.larder", "x"], "no history");
+    place.fails(2, &["retention", "a.larder", "soon"], "soon");
+    place.fails(2, &["retention", "a.larder:/raw", "1h"], "names a store");
+    place.fails(1, &["retention", "none.larder"], "none.larder");
+    place.fails(
+        2,
+        &["retention", "a.larder", "--guarantee", "--best-effort"],
+        "--best-effort",
+    );
+    place.assert_clean("a.larder");
+    place.assert_closed("a.larder");
+}
+
+#[test]
+fn a_prune_tells_exactly_what_goes() {
+    let place = replaced(4);
+    let stats = place.json(&["stats", "a.larder", "--interval", "10ms", "--count", "1"]);
+    assert_eq!(stats[0]["history_bytes"], 0, "a snapshot holds all of it");
+    let told = place.ok(&["prune", "a.larder"]);
+    assert!(told.contains("more would go, but snapshot 's0'"), "{told}");
+    place.fails(1, &["prune", "a.larder"], "'s0'");
+    place.ok(&["snapshot", "hold", "a.larder", "s1", "audit"]);
+    let arguments = ["prune", "a.larder", "--keep-last", "1"];
+    let dry = place.json(&[&arguments[..], &["--dry-run"]].concat());
+    let before = place.json(&["df", "a.larder"]);
+    assert_eq!(dry["destroyed"], serde_json::json!(["s0", "s2"]));
+    assert_eq!(dry["held"], serde_json::json!(["s1"]));
+    assert!(
+        dry["blocked_by"].as_str().unwrap().contains("audit"),
+        "{dry}"
+    );
+    let told = place.ok(&[&arguments[..], &["--dry-run"]].concat());
+    assert!(
+        told.contains("would be destroyed") && told.contains("is held by audit"),
+        "{told}"
+    );
+    let wet = place.json(&arguments);
+    assert_eq!(dry["stores"], wet["stores"]);
+    assert_eq!(dry["freed_bytes"], wet["freed_bytes"]);
+    let after = place.json(&["df", "a.larder"]);
+    let freed = |key: &str| before[key].as_i64().unwrap() - after[key].as_i64().unwrap();
+    assert_eq!(Some(freed("retired_bytes")), wet["freed_bytes"].as_i64());
+    // The rest.
+    place.ok(&["snapshot", "release", "a.larder", "s1", "audit"]);
+    place.ok(&["snapshot", "destroy", "a.larder", "s1"]);
+    place.ok(&["snapshot", "destroy", "a.larder", "s3"]);
+    let would = place.json(&["df", "a.larder"])["history"]["history_bytes"].clone();
+    assert!(would.as_u64() > Some(0));
+    let all = place.json(&["prune", "a.larder"]);
+    assert_eq!(all["freed_bytes"], would);
+    assert_eq!(all["stores"][0]["name"], "main");
+    assert_eq!(place.json(&["df", "a.larder"])["retired_bytes"], 0);
+    let old = place.ok(&["prune", "a.larder", "--older-than", "-30d"]);
+    assert!(old.starts_with("0 B of content and 0 rows freed;"), "{old}");
+    place.fails(
+        1,
+        &["prune", "a.larder", "--older-than", "2999-01-01"],
+        "future",
+    );
+    place.fails(
+        1,
+        &["prune", "a.larder", "--older-than", "nobody"],
+        "nobody",
+    );
+    place.fails(
+        2,
+        &["prune", "a.larder", "--keep-last", "0"],
+        "keep nothing",
+    );
+    place.fails(2, &["prune", "a.larder", "--keep-last", "few"], "few");
+    place.fails(2, &["prune", "a.larder:/raw"], "names a store");
+    place.assert_clean("a.larder");
+    place.assert_closed("a.larder");
+}

@@ -1,0 +1,258 @@
+//! Pruning: history goes on somebody's word; and what it takes.
+//!
+//! What a prune frees is told exactly: content that only the history needs, and its rows in the catalog, by store. A dry
+//! run counts what the real run then deletes, with the same statements.
+//!
+//! # Invariants
+//! * `TIME-6` A prune goes up to what was asked for, but not past the oldest snapshot that stays, nor past a reader of the
+//!   past; what stopped it is named.
+
+use crate::engine::Engine;
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::{HistoryUse, Moment, Retention, SnapshotRow};
+use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{CommitSeq, StoreId};
+use std::time::Duration;
+
+/// How often, and how long each time, a prune waits for other sessions' pins.
+const PIN_WAITS_MAX: u32 = 80;
+const PIN_WAIT: Duration = Duration::from_millis(25);
+
+/// Up to where history shall go.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum PruneCut {
+    /// All of it.
+    #[default]
+    All,
+    /// What is older than this moment, whose state stays readable.
+    OlderThan(Moment),
+    /// What the retention does not keep: snapshots alone do.
+    Retention,
+}
+
+/// What shall go.
+#[derive(Debug, Clone, Default)]
+pub struct PruneOptions {
+    /// Up to where.
+    pub cut: PruneCut,
+    /// Snapshots to destroy before. None of them is held.
+    pub destroys: Vec<String>,
+    /// Only find out what would go.
+    pub is_dry: bool,
+}
+
+/// What the history of one store takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreHistory {
+    /// The store.
+    pub store: StoreId,
+    /// Its name; empty when it was destroyed.
+    pub name: String,
+    /// Content in segments, bytes.
+    pub bytes: u64,
+    /// Rows in the catalog.
+    pub row_count: u64,
+    /// Small content, maps and patches in these rows, bytes.
+    pub row_bytes: u64,
+}
+
+/// What a prune did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PruneReport {
+    /// Nothing was changed.
+    pub is_dry: bool,
+    /// Snapshots that are gone.
+    pub destroyed: Vec<SnapshotRow>,
+    /// What went, by store.
+    pub freed: Vec<StoreHistory>,
+    /// The oldest commit whose state can be read now.
+    pub begins_seq: CommitSeq,
+    /// And its time, nanoseconds since 1970.
+    pub begins_ns: i64,
+    /// What keeps history that was to go; `None`: all of it went.
+    pub blocked_by: Option<String>,
+    /// Another session still uses what went; it is free when that is over.
+    pub is_waiting: bool,
+}
+
+/// What there is of history.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HistoryReport {
+    /// How long it is kept.
+    pub retention: Retention,
+    /// The oldest commit whose state can be read.
+    pub begins_seq: CommitSeq,
+    /// And its time, nanoseconds since 1970.
+    pub begins_ns: i64,
+    /// What a prune of all history would free now, by store.
+    pub stores: Vec<StoreHistory>,
+    /// What would stop it.
+    pub blocked_by: Option<String>,
+}
+
+impl Engine {
+    /// What history takes, by store: just what [`Engine::prune`] of all of it would free, without destroying
+    /// snapshots. Cost: reads the rows of the history.
+    pub fn history_report(&self) -> Result<HistoryReport> {
+        let retention = self.catalog.retention()?;
+        let (begins_seq, begins_ns) = self.catalog.history_begins()?;
+        let newest = self.catalog.commit_seq()?;
+        let snapshots = self.catalog.snapshots()?;
+        let (cut, blocked_by) = self.limit(newest, &snapshots)?;
+        Ok(HistoryReport {
+            retention,
+            begins_seq,
+            begins_ns,
+            stores: self.name_stores(self.catalog.history_use(cut)?)?,
+            blocked_by,
+        })
+    }
+
+    /// Content that only history needs and nothing holds, bytes. O(rows of it).
+    pub fn history_bytes(&self) -> Result<u64> {
+        if !self.keeps_history() {
+            return Ok(0);
+        }
+        let newest = self.catalog.commit_seq()?;
+        let (cut, _) = self.limit(newest, &self.catalog.snapshots()?)?;
+        Ok(self.catalog.retired_blocks_until(cut)? * BLOCK_BYTES)
+    }
+
+    /// Lets history go (`TIME-6`). Errors: [`ErrorKind::InvalidInput`] without history, for a snapshot that is held, and
+    /// a moment in the future; [`ErrorKind::NotFound`]: no such snapshot. O(what goes).
+    pub fn prune(&self, options: &PruneOptions) -> Result<PruneReport> {
+        self.require_history()?;
+        let edit = self.edit()?;
+        self.commit_now()?;
+        let mut left = self.catalog.snapshots()?;
+        let mut destroyed = Vec::with_capacity(options.destroys.len());
+        for name in &options.destroys {
+            let found = left
+                .iter()
+                .position(|row| row.name.eq_ignore_ascii_case(name));
+            let Some(at) = found else {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!(
+                        "there is no snapshot '{name}'; 'larder snapshot list' names those there are"
+                    ),
+                ));
+            };
+            if !left[at].holds.is_empty() {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!(
+                        "snapshot '{name}' is held by {}; release it first ('larder snapshot release')",
+                        left[at].holds.join(", ")
+                    ),
+                ));
+            }
+            destroyed.push(left.remove(at));
+        }
+        let wanted = self.find_cut(&options.cut)?;
+        let (cut, blocked_by) = self.limit(wanted, &left)?;
+        let freed = self.name_stores(self.catalog.history_use(cut)?)?;
+        let (begins_seq, begins_ns) = self
+            .catalog
+            .moment_of(cut)?
+            .max(self.catalog.history_begins()?);
+        let mut report = PruneReport {
+            is_dry: options.is_dry,
+            destroyed,
+            freed,
+            begins_seq,
+            begins_ns,
+            blocked_by,
+            is_waiting: false,
+        };
+        if options.is_dry {
+            return Ok(report);
+        }
+        for row in &report.destroyed {
+            self.catalog.destroy_snapshot(&row.name)?;
+        }
+        self.give_up_until(cut);
+        drop(edit);
+        report.is_waiting = !self.settle_history(cut)?;
+        Ok(report)
+    }
+
+    /// The commit up to which was asked for.
+    fn find_cut(&self, cut: &PruneCut) -> Result<CommitSeq> {
+        let now_ns = self.now_ns();
+        Ok(match cut {
+            PruneCut::All => self.known_seq(),
+            PruneCut::Retention => self.catalog.history_horizon(now_ns)?.retained,
+            // Before all that can be read: nothing is so old.
+            PruneCut::OlderThan(Moment::At(at_ns)) if *at_ns <= now_ns => {
+                match self.catalog.find_moment(*at_ns)? {
+                    Some((seq, _)) => seq,
+                    None => self.catalog.history_begins()?.0,
+                }
+            }
+            PruneCut::OlderThan(moment) => self.catalog.resolve_moment(moment, now_ns)?.0,
+        })
+    }
+
+    /// Up to where history can go that is wanted up to a commit, while these snapshots stay; and what is in the way.
+    fn limit(
+        &self,
+        wanted: CommitSeq,
+        snapshots: &[SnapshotRow],
+    ) -> Result<(CommitSeq, Option<String>)> {
+        let snapshot = snapshots.first().filter(|row| row.seq < wanted).map(|row| {
+            let held = match row.holds.is_empty() {
+                true => String::new(),
+                false => format!(", held by {},", row.holds.join(", ")),
+            };
+            let what = format!(
+                "snapshot '{}'{held} keeps the history since commit {}",
+                row.name, row.seq
+            );
+            (row.seq, what)
+        });
+        let readers = self.catalog.past_readers()?;
+        let reader = readers
+            .first()
+            .filter(|(_, seq)| *seq < wanted)
+            .map(|(session, seq)| {
+                let what = format!("session {session} reads the past as of commit {seq}");
+                (*seq, what)
+            });
+        let first = snapshot.into_iter().chain(reader).min();
+        Ok(match first {
+            Some((seq, what)) => (seq, Some(what)),
+            None => (wanted, None),
+        })
+    }
+
+    /// Commits until what was retired and superseded up to `cut` is gone; `false` when somebody else keeps it.
+    fn settle_history(&self, cut: CommitSeq) -> Result<bool> {
+        for _ in 0..PIN_WAITS_MAX {
+            {
+                let _edit = self.edit()?;
+                self.commit_now()?;
+                if !self.catalog.has_retired(cut)? && !self.catalog.has_past(cut)? {
+                    return Ok(true);
+                }
+            }
+            std::thread::sleep(PIN_WAIT);
+        }
+        Ok(false)
+    }
+
+    fn name_stores(&self, uses: Vec<HistoryUse>) -> Result<Vec<StoreHistory>> {
+        let stores = self.catalog.stores()?;
+        let named = uses.into_iter().map(|one| StoreHistory {
+            store: one.store,
+            name: stores
+                .iter()
+                .find(|row| row.store == one.store)
+                .map_or_else(String::new, |row| row.name.clone()),
+            bytes: one.block_count * BLOCK_BYTES,
+            row_count: one.row_count,
+            row_bytes: one.row_bytes,
+        });
+        Ok(named.collect())
+    }
+}
