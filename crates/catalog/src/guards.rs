@@ -84,7 +84,10 @@ impl Guards {
         self.set_off(txn, self.are_alone)?;
         match self.are_alone {
             true => Ok(()),
-            false => set_gate(txn, true),
+            false => {
+                self.run_deletes(txn, false)?;
+                set_gate(txn, true)
+            }
         }
     }
 

@@ -211,6 +211,15 @@ fn no_statement_replaces_the_row_of_a_file() {
     )
     .unwrap();
     assert_eq!(tags, [sql::text("a"), sql::text("b!")]);
+    // Nor does what the engine does after a REPLACE run it again and again.
+    let any = "CREATE TRIGGER any_change AFTER UPDATE ON main
+               BEGIN UPDATE main SET tag = NEW.ino WHERE ino = NEW.ino; END; DROP TRIGGER upper";
+    sql::run(&mut session, any).unwrap();
+    let txn = db.begin().unwrap();
+    txn.sql("REPLACE INTO note VALUES (5)", &[]).unwrap();
+    txn.put(b"/a", b"changed").unwrap();
+    txn.commit().unwrap();
+    assert_eq!(db.get(b"/a").unwrap(), b"changed");
     assert_clean(&db);
 }
 
