@@ -586,10 +586,7 @@ impl Engine {
         self.commit_now()?;
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
         self.flush_written()?;
-        if self.keeps_history() {
-            self.catalog.settle_sql(self.now_ns())?;
-        }
-        Ok(self.catalog.commit_transaction()?)
+        self.commit_sql()
     }
 
     pub(crate) fn flush_written(&self) -> Result<()> {

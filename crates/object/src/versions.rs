@@ -54,6 +54,14 @@ impl Engine {
         }
     }
 
+    /// Commits the transaction in the catalog. What SQL did in it is a commit though there was no step.
+    pub(crate) fn commit_sql(&self) -> Result<()> {
+        if self.keeps_history() {
+            self.catalog.settle_sql(self.now_ns())?;
+        }
+        Ok(self.catalog.commit_transaction()?)
+    }
+
     /// Whether both show the same database, maybe at two moments. Copies of a database are others.
     pub fn is_of_one_database(&self, other: &Engine) -> bool {
         self.info.database_id == other.info.database_id && self.path == other.path
