@@ -4,11 +4,11 @@
 mod common;
 mod support;
 
-use common::{assert_clean, content, kind, make, name, open as open_plain, pattern, put};
+use common::{assert_clean, content, kind, make, name, pattern, put};
 use larder::{
     Caller, CreateOptions, Database, DefragOptions, DiffEvent, ErrorKind, FileKind, LogCommit,
-    LogEvent, Moment, NewNode, NodeId, RenameMode, RestoreAction, RestoreOptions, RestoreReport,
-    SetAttr, SetTime, XattrMode, diff,
+    LogEvent, Moment, NewNode, NodeId, OpenOptions, RenameMode, RestoreAction, RestoreOptions,
+    RestoreReport, SetAttr, SetTime, XattrMode, diff,
 };
 use larder_object::EngineOptions;
 use larder_testkit::{Mix, Rng, Script, Tree, explain_difference};
@@ -27,8 +27,18 @@ fn create(dir: &Path) -> Database {
         capacity_bytes: Some(256 << 20),
         ..CreateOptions::default()
     };
-    Database::create(&dir.join("t.larder"), &options).unwrap();
-    open_plain(dir)
+    let path = dir.join("t.larder");
+    Database::create(&path, &options).unwrap();
+    // Commits are made when the test says so.
+    let engine = EngineOptions {
+        has_background: false,
+        ..EngineOptions::default()
+    };
+    let options = OpenOptions {
+        engine,
+        ..OpenOptions::default()
+    };
+    Database::open(&path, options).unwrap()
 }
 
 /// The number of the newest commit, with everything in it.
@@ -598,127 +608,4 @@ fn a_restore_leaves_what_it_was_not_asked_for() {
     assert_eq!(kind(present), ErrorKind::InvalidInput);
     let attr = db.resolve(b"/d", false).unwrap();
     assert_eq!(attr.kind, FileKind::Directory);
-}
-
-#[test]
-fn a_commit_is_taken_back_where_nothing_built_on_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path());
-    let folder = |parent: NodeId, text: &str| {
-        db.create_node(
-            parent,
-            &name(text),
-            NewNode::Directory,
-            0o755,
-            common::OWNER,
-        )
-        .unwrap()
-        .node
-    };
-    let d = folder(R, "d");
-    let kept = put(&db, d, "kept", b"kept");
-    put(&db, d, "gone", &pattern(200_000, 3));
-    let one = put(&db, R, "one", b"1");
-    let two = put(&db, R, "two", b"2");
-    let deep = folder(d, "deep");
-    put(&db, deep, "file", b"deep");
-    let before = now(&db);
-    // One commit with everything in it.
-    db.transaction(|txn| {
-        txn.put(b"/d/kept", b"changed")?;
-        let change = SetAttr {
-            mode: Some(0o600),
-            ..SetAttr::default()
-        };
-        txn.set_attr(kept, &change)?;
-        txn.unlink(d, &name("gone"))?;
-        txn.unlink(deep, &name("file"))?;
-        txn.remove_dir(d, &name("deep"))?;
-        txn.rename(R, &name("one"), R, &name("two"), RenameMode::Exchange)?;
-        let new = txn.create_node(R, &name("new"), NewNode::Directory, 0o755, common::OWNER)?;
-        txn.put(b"/new/inside", b"x")?;
-        txn.link(two, new.node, &name("another"))?;
-        txn.set_xattr(one, b"user.k", b"v", XattrMode::Set)
-    })
-    .unwrap();
-    let Moment::Seq(seq) = now(&db) else {
-        panic!("a number")
-    };
-    // Something beside it, which stays.
-    put(&db, R, "later", b"later");
-    db.set_xattr(two, b"user.other", b"w", XattrMode::Set)
-        .unwrap();
-    db.sync().unwrap();
-    let dry = db.undo(seq, true).unwrap();
-    assert_eq!(db.get(b"/d/kept").unwrap(), b"changed");
-    let report = db.undo(seq, false).unwrap();
-    assert_eq!(dry, report);
-    assert_eq!(report.seq, seq);
-    let past = db.as_of(&before).unwrap();
-    let left = diff((&past, b"/"), (&db, b"/")).unwrap();
-    let left: Vec<_> = left
-        .changes
-        .iter()
-        .map(|change| {
-            (
-                String::from_utf8_lossy(&change.path).into_owned(),
-                change.xattrs,
-            )
-        })
-        .collect();
-    assert_eq!(
-        left,
-        [("/later".to_owned(), false), ("/two".to_owned(), true)],
-        "CONTENT-12"
-    );
-    assert_clean(&db);
-    // An undo is a commit like others: it can be taken back too.
-    let Moment::Seq(undone) = now(&db) else {
-        panic!("a number")
-    };
-    db.undo(undone, false).unwrap();
-    assert_eq!(db.get(b"/d/kept").unwrap(), b"changed");
-    assert_eq!(db.get(b"/new/inside").unwrap(), b"x");
-    assert_clean(&db);
-}
-
-#[test]
-fn an_undo_that_conflicts_does_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path());
-    let file = put(&db, R, "file", b"first");
-    let number = || match now(&db) {
-        Moment::Seq(seq) => seq,
-        other => panic!("{other:?}"),
-    };
-    number();
-    db.put(b"/file", b"second").unwrap();
-    let written = number();
-    db.create_node(R, &name("d"), NewNode::Directory, 0o755, common::OWNER)
-        .unwrap();
-    let made = number();
-    db.unlink(R, &name("file")).unwrap();
-    let removed = number();
-    put(&db, R, "file", b"another");
-    let again = number();
-    let d = db.resolve(b"/d", false).unwrap().node;
-    put(&db, d, "inside", b"x");
-    let inside = number();
-    let before = now(&db);
-    for (seq, path) in [(written, "/file"), (made, "d"), (removed, "file")] {
-        let refused = db.undo(seq, false).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
-        assert!(refused.to_string().contains(path), "{path}: {refused}");
-    }
-    let past = db.as_of(&before).unwrap();
-    assert_eq!(diff((&past, b"/"), (&db, b"/")).unwrap().changes, []);
-    // Newest first there is no conflict.
-    for seq in [inside, again, removed, made, written] {
-        db.undo(seq, false).unwrap();
-    }
-    assert_eq!(db.get(b"/file").unwrap(), b"first");
-    assert_eq!(kind(db.attr(file)), ErrorKind::NotFound, "CATALOG-4");
-    assert_eq!(kind(db.undo(0, false)), ErrorKind::InvalidInput);
-    assert_eq!(kind(db.undo(999_999, false)), ErrorKind::InvalidInput);
-    assert_clean(&db);
 }

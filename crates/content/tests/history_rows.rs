@@ -380,8 +380,16 @@ fn random_changes_read_as_the_model_says() {
             }
             if rng.chance(6) && !seen.is_empty() {
                 let (moment, rows) = rng.pick(&seen).clone();
-                restore_rows(&db, &moment, "t", None, true).unwrap();
-                assert_eq!(present(&db, "t"), rows, "seed {seed}, step {step}");
+                let before = present(&db, "t");
+                let expected = match restore_rows(&db, &moment, "t", None, true) {
+                    Ok(_) => rows,
+                    // Two rows have exchanged a unique value: the constraint is the user's.
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Sql, "{error}");
+                        before
+                    }
+                };
+                assert_eq!(present(&db, "t"), expected, "seed {seed}, step {step}");
             }
         }
         for (at, (moment, rows)) in seen.iter().enumerate() {

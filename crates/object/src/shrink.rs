@@ -82,6 +82,7 @@ impl Engine {
         self.require_unheld(goal, to_bytes.is_some())?;
         let _shrinking = Shrinking::begin(self);
         loop {
+            self.apply_now()?; // It takes room for what it writes over.
             let (used, spare) = self.used_and_spare()?;
             let cuts = self.plan_cuts(goal.max(used + spare));
             if cuts.is_empty() {

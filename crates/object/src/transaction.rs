@@ -501,10 +501,7 @@ impl Engine {
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
         self.note_short_pool(); // TIME-5
         self.flush_written()?;
-        if self.keeps_history() {
-            self.catalog.settle_sql(self.now_ns())?;
-        }
-        let is_owed = (self.catalog).commit_transaction(self.may_share_flush(private)?)?;
+        let is_owed = self.commit_sql(self.may_share_flush(private)?)?;
         Ok(is_owed.then(|| private.host.flushes.owe()))
     }
 

@@ -54,6 +54,15 @@ impl Engine {
         }
     }
 
+    /// Commits the transaction in the catalog; `true`: it owes its flush, which it may (`may_share`). What SQL did in it
+    /// is a commit though there was no step.
+    pub(crate) fn commit_sql(&self, may_share: bool) -> Result<bool> {
+        if self.keeps_history() {
+            self.catalog.settle_sql(self.now_ns())?;
+        }
+        Ok(self.catalog.commit_transaction(may_share)?)
+    }
+
     /// Whether both show the same database, maybe at two moments. Copies of a database are others.
     pub fn is_of_one_database(&self, other: &Engine) -> bool {
         self.info.database_id == other.info.database_id && self.path == other.path

@@ -29,34 +29,29 @@ fn log_tells_what_happened_to_a_path() {
     put(&place, "/d/f", "two");
     place.ok(&["mv", "a.larder:/d/f", "a.larder:/g"]);
     put(&place, "/other", "x");
+    // A slow machine may commit in the middle of a command: then content has a commit of its own.
     let log = place.ok(&["log", "a.larder:/g"]);
-    assert_eq!(
-        changes(&log),
-        [
-            "renamed     /d/f -> /g",
-            "content     /d/f",
-            "created     /d/f"
-        ]
-    );
     assert!(log.starts_with("commit "), "{log}");
+    let told = changes(&log);
+    assert_eq!(told[0], "renamed     /d/f -> /g", "{log}");
+    assert_eq!(told[1], "content     /d/f", "{log}");
+    assert_eq!(told.last(), Some(&"created     /d/f"), "{log}");
     assert_eq!(place.ok(&["log", "a.larder:/d/f"]), log, "by its last path");
     let newest = place.ok(&["log", "a.larder", "--limit", "1"]);
-    assert_eq!(changes(&newest), ["created     /other"]);
+    assert_eq!(newest.lines().count(), 2, "{newest}");
+    assert!(newest.ends_with("     /other\n"), "{newest}");
     let all = place.json(&["log", "a.larder"]);
     let all = all.as_array().unwrap();
+    let renamed = all
+        .iter()
+        .position(|commit| commit["changes"][0]["event"] == "renamed")
+        .unwrap();
     assert_eq!(all[0]["changes"][0]["path"], "/other");
-    assert_eq!(all[1]["changes"][0]["event"], "renamed");
-    assert_eq!(all[1]["changes"][0]["from"], "/d/f");
-    assert!(all[0]["seq"].as_u64() > all[1]["seq"].as_u64());
-    assert_eq!(
-        changes(&place.ok(&["log", "a.larder:/d"])),
-        [
-            "renamed     /d/f -> /g",
-            "content     /d/f",
-            "created     /d/f",
-            "created     /d"
-        ]
-    );
+    assert_eq!(all[renamed]["changes"][0]["from"], "/d/f");
+    assert!(all[0]["seq"].as_u64() > all[renamed]["seq"].as_u64());
+    let below = place.ok(&["log", "a.larder:/d"]);
+    assert_eq!(changes(&below)[0], "renamed     /d/f -> /g");
+    assert_eq!(changes(&below).last(), Some(&"created     /d"));
     place.fails(1, &["log", "a.larder:/nobody"], "'/nobody' is not there");
     place.fails(2, &["log", &now(&place)], "without '@'");
     place.fails(2, &["log", "a.larder", "--limit", "0"], "0");
@@ -137,7 +132,7 @@ fn restore_brings_a_deleted_tree_back_with_one_command() {
     let address = format!("{then}:/tree");
     let dry = place.ok(&["restore", &address, "--dry-run"]);
     assert!(dry.contains("would create      /tree/deep/299\n"), "{dry}");
-    assert!(dry.contains("would link        /tree/link\n"), "{dry}");
+    assert!(dry.contains("would link        /tree/deep/1\n"), "{dry}");
     assert!(dry.contains("would restore /tree as of commit "), "{dry}");
     assert_eq!(place.ok(&["ls", "a.larder:/"]), "", "nothing was done");
     let told = place.ok(&["restore", &address]);
@@ -270,19 +265,25 @@ fn a_directory_and_its_rows_are_restored_with_one_command() {
 fn undo_takes_one_commit_back() {
     let place = with_history();
     put(&place, "/f", "one");
-    put(&place, "/f", "two");
-    let seq = now(&place).rsplit(':').next().unwrap().to_owned();
+    place.ok(&["mv", "a.larder:/f", "a.larder:/moved"]);
+    let newest = place.json(&["log", "a.larder", "--limit", "1"]);
+    let seq = newest[0]["seq"].to_string();
     put(&place, "/g", "later");
     let dry = place.ok(&["undo", "a.larder", &seq, "--dry-run"]);
     assert!(
         dry.starts_with(&format!("would take back commit {seq}, ")),
         "{dry}"
     );
-    assert_eq!(changes(&dry), ["content     /f"]);
-    assert_eq!(place.ok(&["cat", "a.larder:/f"]), "two");
-    place.ok(&["undo", "a.larder", &seq]);
-    assert_eq!(place.ok(&["cat", "a.larder:/f"]), "one");
-    place.fails(1, &["undo", "a.larder", &seq], "later ones changed '/f'");
+    assert_eq!(changes(&dry), ["renamed     /f -> /moved"]);
+    assert_eq!(place.ok(&["cat", "a.larder:/moved"]), "one");
+    let told = place.json(&["undo", "a.larder", &seq]);
+    assert_eq!(told["changes"][0]["from"], "/f");
+    assert_eq!(place.ok(&["ls", "a.larder:/"]), "f\ng\n");
+    place.fails(
+        1,
+        &["undo", "a.larder", &seq],
+        "later ones changed '/moved'",
+    );
     place.fails(1, &["undo", "a.larder", "0"], "history begins");
     place.fails(
         1,

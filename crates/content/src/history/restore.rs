@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Content is copied. A file that is still the same inode keeps it; another file that has its path now is written over
-//! only if it has no other name, else it loses the path and keeps its content.
+//! only if it has no other names than those of the file that was there, else it loses the path and keeps its content.
 
 use crate::database::Database;
 use crate::history::carry::{Carrier, times};
@@ -195,6 +195,8 @@ struct Plan<'d> {
     homes: HashMap<NodeId, Home>,
     /// Whose home a file of the present is.
     taken: HashMap<NodeId, NodeId>,
+    /// How many names lead to a file with several in the present, and to the other in the past.
+    shared: HashMap<(NodeId, NodeId), u32>,
     report: RestoreReport,
 }
 
@@ -212,6 +214,7 @@ impl<'d> Plan<'d> {
             directories: HashMap::new(),
             homes: HashMap::new(),
             taken: HashMap::new(),
+            shared: HashMap::new(),
             report: RestoreReport::default(),
         }
     }
@@ -275,7 +278,12 @@ impl<'d> Plan<'d> {
         if is_directory(a) && is_directory(b) {
             let found = (b.node, a.clone());
             self.directories.insert(pair.path.clone(), found);
-        } else if a.node == b.node && (a.nlink > 1 || b.nlink > 1) {
+            return;
+        }
+        if b.nlink > 1 {
+            *self.shared.entry((a.node, b.node)).or_default() += 1;
+        }
+        if a.node == b.node && (a.nlink > 1 || b.nlink > 1) {
             self.settle(a.node, b.node);
         }
     }
@@ -399,7 +407,10 @@ impl<'d> Plan<'d> {
         let is_taken = self.taken.get(&is.node).is_some_and(|by| *by != was.node);
         // Only files can be written over.
         let can_change = was.kind == FileKind::File || !has_other_content;
-        is_home && !is_taken && can_change && (is.node == was.node || is.nlink == 1)
+        // No name that it has leads to it from elsewhere.
+        let shared = self.shared.get(&(was.node, is.node)).copied();
+        let is_alone = is.nlink == 1 || shared == Some(is.nlink);
+        is_home && !is_taken && can_change && (is.node == was.node || is_alone)
     }
 
     // ---- doing it ---------------------------------------------------------------------------

@@ -81,7 +81,7 @@ impl Transaction {
         self.enter(|engine| engine.past_rows(&past.shared.engine, table))
     }
 
-    /// Restores rows. Where they refer to inodes of files that were made anew, `homes`, they follow them.
+    /// Restores rows. A constraint may refuse what stands in their way, such as two that exchanged a unique value. Where they refer to inodes of files that were made anew, `homes`, they follow them.
     pub(crate) fn restore_rows(
         &self,
         past: &Database,
