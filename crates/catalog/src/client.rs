@@ -26,13 +26,15 @@
 //! # Concurrency
 //! SQLite calls everything here on the thread that uses the client's connection, with its mutex held.
 
-use crate::error::{At, CatalogError, Result};
+use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
 use crate::functions::{self, FilesSlot, SqlFiles};
 use crate::guards::Guards;
-use crate::open::{CATALOG_FILE, STATEMENTS_MAX, application_id, identify_client};
+use crate::open::{
+    CATALOG_FILE, STATEMENTS_MAX, application_id, identify_client, set_busy_timeout,
+};
 use crate::schema::SCHEMA_VERSION;
 use crate::transaction::{Stage, note_moment};
-use crate::{Catalog, CatalogOptions, Writer, files_table, lock};
+use crate::{Catalog, CatalogOptions, ChangeSet, CommitOutcome, Writer, files_table, lock};
 use rusqlite::{Connection, ffi};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -416,6 +418,21 @@ impl Catalog {
     /// The client's transaction has ended.
     pub fn forget_client_moment(&self) {
         *lock(&self.moment_ns) = None;
+    }
+
+    /// [`Catalog::commit`] if nobody has the write lock now; else `None`, at once. For the session beside clients.
+    pub fn commit_if_free(&self, changes: &ChangeSet) -> Result<Option<CommitOutcome>> {
+        self.wait_for_locks(Duration::ZERO)?;
+        let outcome = self.commit(changes);
+        self.wait_for_locks(BUSY_TIMEOUT)?;
+        match outcome {
+            Err(CatalogError::Busy { .. }) => Ok(None),
+            outcome => outcome.map(Some),
+        }
+    }
+
+    fn wait_for_locks(&self, timeout: Duration) -> Result<()> {
+        set_busy_timeout(&lock(&self.writer).connection, timeout)
     }
 
     /// Forgets what is compiled on the client's connection (`CLIENT-2`).

@@ -3,12 +3,11 @@
 use crate::Catalog;
 use crate::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
 use crate::codec::{TextOrBlob, signed};
-use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
+use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
 use crate::feed;
 use crate::history::{self, Keeper};
 use crate::meta::{add_meta, next_commit_seq};
-use crate::open::set_busy_timeout;
 use crate::patches;
 use crate::rows::{ContentRow, InodeRow};
 use crate::statements::StoreSql;
@@ -16,7 +15,6 @@ use larder_format::{CommitSeq, StoreId};
 use rusqlite::{CachedStatement, Connection, Statement, params};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The statements of every store that a change set names.
 type Stores = HashMap<StoreId, Arc<StoreSql>>;
@@ -90,21 +88,6 @@ impl Catalog {
             *crate::lock(&self.moment_ns) = Some(changes.now_ns);
         }
         Ok(outcome)
-    }
-
-    /// The same if nobody has the write lock now; else `None`, at once.
-    pub fn commit_if_free(&self, changes: &ChangeSet) -> Result<Option<CommitOutcome>> {
-        self.wait_for_locks(Duration::ZERO)?;
-        let outcome = self.commit(changes);
-        self.wait_for_locks(BUSY_TIMEOUT)?;
-        match outcome {
-            Err(CatalogError::Busy { .. }) => Ok(None),
-            outcome => outcome.map(Some),
-        }
-    }
-
-    fn wait_for_locks(&self, timeout: Duration) -> Result<()> {
-        set_busy_timeout(&crate::lock(&self.writer).connection, timeout)
     }
 
     pub(crate) fn stores_of(&self, changes: &ChangeSet) -> Result<Stores> {

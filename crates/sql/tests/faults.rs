@@ -40,7 +40,8 @@ fn what_is_temporary_does_not_stand_for_the_catalog() {
     );
     assert_eq!(
         place.shell("SELECT path FROM files('/*') ORDER BY 1"),
-        "/old\n"
+        "/old\n",
+        "CATALOG-12"
     );
     let shell = |sql: &str| {
         let output = place.run(&common::variable("LARDER"), &["sql", "t.larder", sql]);
