@@ -207,7 +207,9 @@ fn an_apply_that_finds_no_room_takes_none() {
     }
     let before = db.create_snapshot("kept").unwrap();
     let file = db.open_file(node, true).unwrap();
-    for at in 0..64 {
+    // More than there is room for.
+    let homes = db.space().unwrap().available_bytes / BLOCK + 20;
+    for at in 0..homes {
         overwrite(&*file, &mut model, at * 3, &pattern(4096, 100 + at));
         db.sync().unwrap();
     }
@@ -332,6 +334,8 @@ fn a_clock_that_was_reset_ends_no_history() {
     let db = place.open();
     db.put(b"/f", b"early").unwrap();
     let early = place.moment(&db);
+    db.put(b"/f", b"next").unwrap();
+    place.moment(&db);
     let right = place.now();
     // As a host without a battery starts: before the database was made.
     place.now_ns.store(7 * SECOND, Ordering::SeqCst);
@@ -614,18 +618,21 @@ fn look_long(segment_bytes_max: u64, elsewhere: &str) {
         options.segment_bytes_max = segment_bytes_max;
     });
     let db = place.open();
-    let first = pattern(2 * MIB, 1);
+    let first = pattern(8 * MIB, 1);
     let mut model = first.clone();
     let node = put(&db, R, "f", &model);
     let then = place.moment(&db);
     let past = db.as_of(&then).unwrap();
-    for at in 0..8 {
-        put(&db, R, &format!("fill{at}"), &pattern(10 * MIB, 10 + at));
-        db.sync().unwrap();
+    // Until no hole is as long as what is overwritten.
+    for at in 0..1200 {
+        put(&db, R, &format!("fill{at}"), &pattern(64 << 10, 10 + at));
+        if at % 100 == 99 {
+            db.sync().unwrap();
+        }
     }
     let file = db.open_file(node, true).unwrap();
-    for at in 0..10 {
-        overwrite(&*file, &mut model, at * 7, &pattern(4096, 50 + at));
+    for at in 0..100 {
+        overwrite(&*file, &mut model, at * 20, &pattern(64 << 10, 50 + at));
     }
     db.sync().unwrap();
     apply(&db);
