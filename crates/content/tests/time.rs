@@ -8,7 +8,7 @@ mod support;
 use common::{kind, make, name, open as open_plain, pattern, put};
 use larder::{
     CreateOptions, Database, DefragOptions, ErrorKind, Moment, NodeId, SetAttr, SqlValue,
-    XattrMode, parse_moment,
+    Transaction, XattrMode, parse_moment,
 };
 use larder_object::EngineOptions;
 use larder_testkit::{Mix, Rng, Script, explain_difference};
@@ -129,6 +129,79 @@ fn crash(from: &Path, to: &Path) {
     }
 }
 
+/// A transaction that has taken its moment and holds it.
+fn begin_reading(database: &Database) -> Transaction {
+    let reader = database.begin().unwrap();
+    reader.attr(R).unwrap();
+    reader
+}
+
+/// Two sessions that take turns, each with its background, which applies patches whenever some wait: everything may
+/// happen between any two steps of an apply.
+fn run_beside_the_background(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
+    let dir = support::scratch();
+    let clock = Clock::new();
+    let mix = Mix {
+        sync_percent: 20,
+        overwrite_percent: 40,
+        ..MIX
+    };
+    let script = Script::generate(seed, op_count, mix);
+    clock
+        .create(dir.path(), 256 << 20, 3600 * 1000 * MILLISECOND)
+        .close()
+        .unwrap();
+    let open = || {
+        let engine = EngineOptions {
+            has_background: true,
+            patch_bytes_max: 64 << 10,
+            ..clock.engine()
+        };
+        support::open(&dir.path().join("t.larder"), engine).unwrap()
+    };
+    let (mut tree, mut other) = (open(), open());
+    let mut rng = Rng::new(seed ^ 0x7158);
+    let mut moments: Vec<(i64, usize)> = Vec::new();
+    for (index, op) in script.ops.iter().enumerate() {
+        tree.apply(op)
+            .unwrap_or_else(|error| panic!("seed {seed}, operation {index} {op:?}: {error}"));
+        if rng.chance(30) {
+            tree.database().sync().unwrap();
+            moments.push((clock.now(), index + 1));
+            clock.pass(MILLISECOND);
+        }
+        if rng.chance(5) {
+            tree.database().sync().unwrap();
+            std::mem::swap(&mut tree, &mut other);
+            // Has the turn, and with it knows what the other did.
+            let refused = tree.database().destroy_snapshot("nobody");
+            assert_eq!(kind(refused), ErrorKind::NotFound);
+        }
+        if rng.chance(3) && !moments.is_empty() {
+            let moment = *rng.pick(&moments);
+            assert_was(tree.database(), &script, moment, "on the way");
+        }
+    }
+    tree.database().sync().unwrap();
+    for moment in &moments {
+        assert_was(tree.database(), &script, *moment, "at the end");
+    }
+    other.close().unwrap();
+    assert_eq!(
+        tree.findings().unwrap(),
+        Vec::<String>::new(),
+        "seed {seed}"
+    );
+    let mut counts = BTreeMap::new();
+    count_history(tree.database(), &mut counts);
+    tree.close().unwrap();
+    let tree = clock.open(dir.path());
+    for moment in moments.iter().step_by(3) {
+        assert_was(tree.database(), &script, *moment, "reopened");
+    }
+    counts
+}
+
 fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
     let dir = support::scratch();
     let clock = Clock::new();
@@ -136,6 +209,7 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
     let mut tree = clock.create(dir.path(), 256 << 20, 3600 * 1000 * MILLISECOND);
     let mut rng = Rng::new(seed ^ 0x7157);
     let mut moments: Vec<(i64, usize)> = Vec::new();
+    let mut reader: Option<Transaction> = None;
     for (index, op) in script.ops.iter().enumerate() {
         tree.apply(op)
             .unwrap_or_else(|error| panic!("seed {seed}, operation {index} {op:?}: {error}"));
@@ -148,7 +222,15 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
             let options = DefragOptions::default();
             tree.database().defrag(&[], &options, &mut |_| {}).unwrap();
         }
+        if rng.chance(8) {
+            // A reader, or none any more: an apply leaves what came after its moment.
+            reader = match reader {
+                None => Some(begin_reading(tree.database())),
+                Some(_) => None,
+            };
+        }
         if rng.chance(2) {
+            reader = None;
             tree.close().unwrap(); // Applies what is patched.
             tree = clock.open(dir.path());
         }
@@ -170,6 +252,7 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
             assert_was(tree.database(), &script, moment, "on the way");
         }
     }
+    drop(reader);
     for moment in &moments {
         assert_was(tree.database(), &script, *moment, "at the end");
     }
@@ -231,10 +314,28 @@ fn every_moment_reads_as_the_model_says() {
 }
 
 #[test]
+fn every_moment_reads_as_the_model_says_beside_two_backgrounds() {
+    let mut counts: BTreeMap<String, i64> = BTreeMap::new();
+    for seed in 201..=203 {
+        // CONTENT-9, HISTORY-1, HOME-1
+        for (what, count) in run_beside_the_background(seed, 400) {
+            *counts.entry(what).or_default() += count;
+        }
+    }
+    for what in ["patch", "home"] {
+        assert!(
+            counts.get(what).is_some_and(|&count| count > 0),
+            "{what}: {counts:?}"
+        );
+    }
+}
+
+#[test]
 #[ignore = "takes minutes: cargo xtask test --long"]
 fn every_moment_reads_as_the_model_says_for_many_seeds() {
     for seed in 100..160 {
         run_model(seed, 800);
+        run_beside_the_background(seed, 800);
     }
 }
 
@@ -345,7 +446,6 @@ fn names_attributes_and_small_things_have_a_past() {
     db.create_snapshot("second").unwrap();
     db.unlink(R, &name("moved")).unwrap();
     db.sync().unwrap();
-    // Plain SQL counts to the next commit.
     let first = db
         .as_of(&parse_moment("first", db.now_ns()).unwrap())
         .unwrap();
