@@ -328,8 +328,8 @@ impl Catalog {
 
     /// `CATALOG-12`, where users may make temporary tables.
     fn require_unhidden(&self, connection: &Connection) -> Result<()> {
-        let is_shell = self.user.as_ref().is_some_and(UserSide::is_shell);
-        match is_shell || self.client.is_some() {
+        let makes = self.user.as_ref().is_some_and(UserSide::makes_temporary);
+        match makes || self.client.is_some() {
             true => temporary::require_none(connection),
             false => Ok(()),
         }

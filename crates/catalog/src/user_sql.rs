@@ -161,9 +161,9 @@ impl Judge {
 }
 
 impl UserSide {
-    /// The user may make temporary tables.
-    pub(crate) fn is_shell(&self) -> bool {
-        self.judge.is_shell
+    /// The user may make temporary tables. (Where the past is shown they are ours.)
+    pub(crate) fn makes_temporary(&self) -> bool {
+        self.judge.is_shell && lock(&self.judge.present).is_none()
     }
 
     /// Where the past is shown, learns what is not of it: others may have made a table since.

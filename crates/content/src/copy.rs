@@ -25,6 +25,24 @@ pub fn copy_range(
         let why = "the ranges overlap; copy in smaller steps";
         return Err(Error::new(ErrorKind::InvalidInput, why));
     }
+    copy_apart((from, from_offset), (to, to_offset), len_bytes)
+}
+
+/// The same from a file of the past to one of the present, which may be the same file: what is written there changes
+/// nothing here.
+pub(crate) fn copy_from_past(
+    (from, from_offset): (&dyn FileHandle, u64),
+    (to, to_offset): (&dyn FileHandle, u64),
+) -> Result<u64> {
+    let rest = from.attr()?.size_bytes.saturating_sub(from_offset);
+    copy_apart((from, from_offset), (to, to_offset), rest)
+}
+
+fn copy_apart(
+    (from, from_offset): (&dyn FileHandle, u64),
+    (to, to_offset): (&dyn FileHandle, u64),
+    len_bytes: u64,
+) -> Result<u64> {
     if to_offset == 0 {
         to.expect_len(len_bytes)?;
     }

@@ -200,11 +200,11 @@ fn replace_upsert_and_keys_that_move_are_seen() {
         }
     }
     // What fails leaves no record, and what is rolled back none either.
-    other.run("INSERT INTO u VALUES (1, 'x', 1)");
+    other.run("INSERT INTO u VALUES (11, 'x', 1)");
     let count = "SELECT count(*) FROM larder_history WHERE what = 'row'";
     let before = query(&db, count);
     other
-        .try_run("INSERT INTO u VALUES (1, 'y', 1)")
+        .try_run("INSERT INTO u VALUES (11, 'y', 1)")
         .unwrap_err();
     other.run("BEGIN; DELETE FROM u; DELETE FROM w; ROLLBACK");
     assert_eq!(query(&db, count), before);

@@ -82,7 +82,9 @@ impl Engine {
         self.require_unheld(goal, to_bytes.is_some())?;
         let _shrinking = Shrinking::begin(self);
         loop {
-            self.apply_now()?; // It takes room for what it writes over.
+            // Applying copies what history needs, and that is given up: before the free space is counted.
+            self.apply_now()?;
+            self.settle()?;
             let (used, spare) = self.used_and_spare()?;
             let cuts = self.plan_cuts(goal.max(used + spare));
             if cuts.is_empty() {

@@ -56,7 +56,7 @@ fn log_tells_what_happened_to_a_path() {
     place.fails(2, &["log", &now(&place)], "without '@'");
     place.fails(2, &["log", "a.larder", "--limit", "0"], "0");
     place.fails(1, &["log", "none.larder"], "none.larder");
-    place.ok(&["init", "b.larder", "--capacity", "64M"]);
+    place.ok(&["init", "b.larder", "--capacity", "64M", "--retention", "0"]);
     place.fails(1, &["log", "b.larder"], "keeps no history");
     place.assert_closed("a.larder");
 }

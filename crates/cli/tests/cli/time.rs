@@ -113,7 +113,7 @@ fn moments_that_there_are_not_are_told() {
     fails("nobody", "snapshot 'nobody'");
     place.fails(1, &["ls", "none.larder@-1h:/"], "none.larder");
     // A database that keeps no history.
-    place.ok(&["init", "b.larder", "--capacity", "64M"]);
+    place.ok(&["init", "b.larder", "--capacity", "64M", "--retention", "0"]);
     place.fails(1, &["ls", "b.larder@-1s:/"], "keeps no history");
     place.fails(
         1,

@@ -1,6 +1,6 @@
 //! Files of the past made anew in the present, or made what they were.
 
-use crate::copy::copy_range;
+use crate::copy::copy_from_past;
 use crate::database::Database;
 use crate::history::compare::xattrs;
 use crate::provider::FileHandle;
@@ -54,7 +54,7 @@ impl Carrier<'_> {
         let from = self.past.open_file(was.node, false)?;
         let mut done = 0;
         while done < was.size_bytes {
-            match copy_range((&*from, done), (to, done), was.size_bytes - done)? {
+            match copy_from_past((&*from, done), (to, done))? {
                 0 => break,
                 copied => done += copied,
             }
