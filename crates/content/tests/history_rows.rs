@@ -574,7 +574,7 @@ fn what_has_no_past_is_refused() {
     drop(session);
     assert_clean(&db);
     let dir = tempfile::tempdir().unwrap();
-    let db = common::create(dir.path(), None);
+    let db = common::create_without_history(dir.path(), None);
     query(&db, "CREATE TABLE t (n)");
     assert_eq!(kind(db.track_table("t")), ErrorKind::InvalidInput);
 }

@@ -145,6 +145,8 @@ pub struct Engine {
     pub(crate) room: Mutex<Room>,
     pub(crate) compactor: Mutex<Compactor>,
     pub(crate) grow_lock: Mutex<()>,
+    /// What the host had and the segments were, bytes, before the growth that is under way.
+    pub(crate) grows_from: Mutex<Option<(u64, u64)>>,
     pub(crate) is_growing: AtomicBool,
     /// Segments are being shrunk: nothing is grown ahead.
     pub(crate) is_shrinking: AtomicBool,
@@ -327,6 +329,7 @@ impl Engine {
             room: Mutex::default(),
             compactor: Mutex::default(),
             grow_lock: Mutex::default(),
+            grows_from: Mutex::default(),
             is_growing: AtomicBool::new(false),
             is_shrinking: AtomicBool::new(false),
             segments: RwLock::default(),

@@ -333,7 +333,10 @@ impl Engine {
             None => self.create_segment(SegmentIndex(segments.len() as u32))?,
         };
         let block_count = (segment.block_count() + step).min(blocks_max);
-        match segment.grow(block_count) {
+        *lock(&self.grows_from) = Some((host, total * BLOCK_BYTES));
+        let grown = segment.grow(block_count);
+        *lock(&self.grows_from) = None;
+        match grown {
             Ok(_) => {}
             Err(SegmentError::NoSpace { .. }) => return Ok(false),
             Err(error) => return Err(error.into()),

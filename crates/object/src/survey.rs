@@ -2,7 +2,7 @@
 
 use crate::commit::broken;
 use crate::compact::count_fragments;
-use crate::engine::Engine;
+use crate::engine::{Engine, lock};
 use crate::report::{CheckReport, FragReport, SizeClass, SpaceReport};
 use crate::stats::storage_age;
 use crate::{ErrorKind, Result};
@@ -21,10 +21,7 @@ const READ_BLOCKS: u64 = 1024;
 impl Engine {
     /// How full the database is.
     pub fn space_report(&self) -> Result<SpaceReport> {
-        let segment_bytes = self.segment_blocks().values().sum::<u64>() * BLOCK_BYTES;
-        let host = self.storage.available_bytes().map_err(|error| {
-            crate::error::io_error("cannot learn how much room the host has".into(), error)
-        })?;
+        let (host, segment_bytes) = self.host_and_segment_bytes()?;
         // What growth leaves to the host is nobody's capacity.
         let growth = host.saturating_sub(crate::room::HOST_MARGIN_BYTES);
         let capacity_bytes = self
@@ -52,6 +49,20 @@ impl Engine {
             catalog_bytes: self.catalog_bytes(),
             inode_count,
         })
+    }
+
+    /// What the host has left, and what segments have taken of it: of one moment. While a segment grows the host has
+    /// less already, and the segment not more yet; then that of before.
+    fn host_and_segment_bytes(&self) -> Result<(u64, u64)> {
+        let grows_from = lock(&self.grows_from);
+        if let Some(before) = *grows_from {
+            return Ok(before);
+        }
+        let host = self.storage.available_bytes().map_err(|error| {
+            crate::error::io_error("cannot learn how much room the host has".into(), error)
+        })?;
+        let segment_bytes = self.segment_blocks().values().sum::<u64>() * BLOCK_BYTES;
+        Ok((host, segment_bytes))
     }
 
     fn catalog_bytes(&self) -> u64 {
