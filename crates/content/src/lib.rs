@@ -44,7 +44,6 @@ mod retention;
 mod set_id;
 mod sql;
 mod sql_files;
-mod sql_past;
 mod staging;
 mod stores;
 mod transaction;

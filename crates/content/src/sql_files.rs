@@ -4,14 +4,16 @@
 //! statement reads. Writing waits until the statement has ended, since it must not change what the statement
 //! still reads; then it is a `put` for each file (`CONTENT-8`).
 
+mod past;
+
 use crate::database::{Database, MountedStore, Shared};
-use crate::sql_past::Pasts;
 use crate::turnstile::lock;
 use crate::types::NodeId;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{
     Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, SqlMoment, VALUE_BYTES_MAX,
 };
+use past::Pasts;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// Bytes of content that one statement may write: they are in memory until it ends.

@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Reads ahead and other requests without a waiter that the kernel keeps in flight.
 pub(crate) const BACKGROUND_COUNT_MAX: u16 = 64;
+/// How long the kernel trusts a name that stands for a moment: a path is walked through it for each file.
+const MOMENT_TTL: Duration = Duration::from_secs(1);
 /// How old an answer of `statfs` may be.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
 
@@ -153,7 +155,7 @@ impl Bridge {
         let entry = self.entry_of(attr);
         Ok(match is_changing(node_of(parent)) {
             true => Entry {
-                entry_ttl: Duration::ZERO,
+                entry_ttl: self.cache_ttl.min(MOMENT_TTL),
                 ..entry
             },
             false => entry,

@@ -76,8 +76,8 @@ impl Directory {
     }
 }
 
-/// Whether the directory holds names that may stand for something else at the next look, so that the kernel must not
-/// remember what they lead to.
+/// Whether the directory holds names that may stand for something else some time later, so that the kernel must not
+/// remember for long what they lead to, nor that they are not there.
 pub(crate) fn is_changing(directory: NodeId) -> bool {
     slot_of(directory) == Some(0)
 }

@@ -249,12 +249,13 @@ impl Known {
         let (mut state, absent) = self.drain();
         // The root is known from the start, without a lookup.
         let mut nodes: Vec<NodeNumber> = vec![NodeNumber::ROOT];
-        // What is past stays as it is.
-        let is_present = |node: &&NodeNumber| slot_of_number(**node).is_none();
-        let others = |node: &&NodeNumber| **node != NodeNumber::ROOT;
-        nodes.extend(state.nodes.keys().filter(is_present).filter(others));
-        let of_present = (state.entries.keys()).filter(|entry| is_present(&&entry.0));
-        let mut entries: Vec<Entry> = of_present.cloned().collect();
+        // What is past stays as it is; but what leads there does not (slot 0).
+        let slot = |node: NodeNumber| slot_of_number(node);
+        let others = |node: &&NodeNumber| **node != NodeNumber::ROOT && slot(**node).is_none();
+        nodes.extend(state.nodes.keys().filter(others));
+        let may_change = |entry: &&Entry| slot(entry.0).is_none_or(|slot| slot == 0);
+        let entries = state.entries.keys().filter(may_change);
+        let mut entries: Vec<Entry> = entries.cloned().collect();
         // Those of younger tickets stay known, since their replies may not be out yet.
         entries.extend(absent);
         entries.extend(state.absent[state.epoch].iter().cloned());
@@ -365,6 +366,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::convert::{node_number, past_node};
+    use larder::Ino;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
@@ -506,6 +509,23 @@ mod tests {
         known.lock().forget_late(Instant::now() + 2 * LATE_AGE_MAX);
         known.lock().late_lost = None;
         assert_eq!(known.advance().late, Late::default());
+    }
+
+    #[test]
+    fn changes_are_not_told_to_the_past_but_to_what_leads_there() {
+        let known = Known::default();
+        let number = |slot| node_number(past_node(slot, Ino(7))).unwrap();
+        known.add(number(0), &name("snapshot"), number(3));
+        known.add(number(3), &name("a"), number(4));
+        known.add(ROOT, &name("b"), NodeNumber(7));
+        let snapshot = known.advance();
+        let mut nodes = snapshot.nodes;
+        nodes.sort_unstable();
+        assert_eq!(nodes, [ROOT, NodeNumber(7)], "FUSE-1");
+        let mut entries: Vec<NodeNumber> = snapshot.entries.iter().map(|entry| entry.0).collect();
+        entries.sort_unstable();
+        assert_eq!(entries, [ROOT, number(0)], "FUSE-1");
+        assert_eq!(known.slots(), HashSet::from([3, 4]));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 const OPEN_COUNT_MAX: usize = 8;
 
 /// What one statement reads of the past.
-pub(crate) struct Pasts {
+pub(super) struct Pasts {
     host: Option<Database>,
     /// The statement's present, nanoseconds since 1970: a distance in time is from here in all of it.
     now_ns: i64,
@@ -24,7 +24,7 @@ pub(crate) struct Pasts {
 
 impl Pasts {
     /// For a statement beside whose transaction is `host`; `None`: it may open no moments.
-    pub(crate) fn new(host: Option<&Database>) -> Pasts {
+    pub(super) fn new(host: Option<&Database>) -> Pasts {
         Pasts {
             now_ns: host.map_or(0, Database::now_ns),
             host: host.cloned(),
@@ -33,7 +33,7 @@ impl Pasts {
     }
 
     /// The database at a moment. [`ErrorKind::Unsupported`] where something may be written. Cost: [`Database::as_of`] when the statement has not asked for it lately.
-    pub(crate) fn find(&self, moment: SqlMoment<'_>) -> Result<Database> {
+    pub(super) fn find(&self, moment: SqlMoment<'_>) -> Result<Database> {
         let Some(host) = &self.host else {
             let why = "the past is not read in a transaction or statement that may write; read it by a SELECT of its own";
             return Err(Error::new(ErrorKind::Unsupported, why));
