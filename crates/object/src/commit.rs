@@ -43,8 +43,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How long to leave reclaim alone after it found everything pinned.
 const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
-/// The same where history keeps it.
-const HISTORY_PAUSE: Duration = Duration::from_secs(10);
 
 /// Lets users of the turn in again, whatever happens.
 struct OpenAgain<'e>(&'e Turn);
@@ -178,15 +176,15 @@ impl Engine {
                 .reclaim_after
                 .is_none_or(|after| Instant::now() >= after);
             let has_leftovers = self.may_have_orphans.load(Ordering::SeqCst)
-                || self.lock_room().space.quarantined_blocks() > 0
-                || self.has_unsettled();
+                || self.has_unsettled()
+                || self.is_reclaim_due()?;
             if !is_time || !has_leftovers {
                 return Ok(());
             }
             // Space waits to be reclaimed, and nobody else may come to do it. Never wait for the
             // turn here: this thread's pin is what others may wait for.
             if !self.turn.try_begin(|| self.refresh_with_turn())? {
-                lock(&self.group).reclaim_after = Some(Instant::now() + self.reclaim_pause());
+                lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE);
                 return Ok(());
             }
             self.turn.end();
@@ -225,10 +223,7 @@ impl Engine {
                 let _one_at_a_time = self.commit_lock.lock();
                 match self.find_reclaimable()? {
                     Some(horizon) => self.commit_group(Some(horizon), false)?,
-                    None => {
-                        lock(&self.group).reclaim_after =
-                            Some(Instant::now() + self.reclaim_pause())
-                    }
+                    None => lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE),
                 }
             }
             self.give_turn_back();
@@ -296,13 +291,6 @@ impl Engine {
             self.note_pruned(horizon);
         }
         Ok(is_worth_it.then_some(horizon))
-    }
-
-    fn reclaim_pause(&self) -> Duration {
-        match self.keeps_history() {
-            true => HISTORY_PAUSE,
-            false => RECLAIM_PAUSE,
-        }
     }
 
     /// Freezes and commits the open group. The caller holds `commit_lock`. `is_awaited`: a sync waits for it.

@@ -296,6 +296,23 @@ impl Engine {
             .collect()
     }
 
+    /// Whether this session, which knows the free set, may find something to reclaim.
+    pub(crate) fn is_reclaim_due(&self) -> Result<bool> {
+        let (is_known, has_moved, has_quarantine) = {
+            let room = self.lock_room();
+            (
+                room.is_loaded(),
+                !room.moved_away.is_empty(),
+                room.space.quarantined_blocks() > 0,
+            )
+        };
+        Ok(match self.keeps_history() {
+            // Most of what is retired is history.
+            true => is_known && (has_moved || self.is_prune_due()?),
+            false => has_quarantine,
+        })
+    }
+
     /// Whether something is retired that nothing but reads under way keeps.
     pub(crate) fn awaits_pins(&self) -> Result<bool> {
         if !self.keeps_history() {

@@ -81,6 +81,9 @@ impl Engine {
         }
         let _shrinking = Shrinking::begin(self);
         loop {
+            // Applying copies what history needs, and that is given up: before the free space is counted.
+            self.apply_now()?;
+            self.settle()?;
             // What is held back of the present length must stay free in each step; so it takes some.
             let (used, spare) = {
                 let _edit = self.edit()?;

@@ -66,7 +66,11 @@ fn a_prune_tells_exactly_what_goes() {
     assert!(told.contains("more would go, but snapshot 's0'"), "{told}");
     place.fails(1, &["prune", "a.larder"], "'s0'");
     place.ok(&["snapshot", "hold", "a.larder", "s1", "audit"]);
+    // What the retention keeps stays whatever the policy; so it keeps next to nothing.
     let arguments = ["prune", "a.larder", "--keep-last", "1"];
+    let kept = place.json(&[&arguments[..], &["--dry-run"]].concat());
+    assert_eq!(kept["freed_bytes"], 0, "{kept}");
+    place.ok(&["retention", "a.larder", "1us"]);
     let dry = place.json(&[&arguments[..], &["--dry-run"]].concat());
     let before = place.json(&["df", "a.larder"]);
     assert_eq!(dry["destroyed"], serde_json::json!(["s0", "s2"]));
@@ -86,7 +90,9 @@ fn a_prune_tells_exactly_what_goes() {
     let after = place.json(&["df", "a.larder"]);
     let freed = |key: &str| before[key].as_i64().unwrap() - after[key].as_i64().unwrap();
     assert_eq!(Some(freed("retired_bytes")), wet["freed_bytes"].as_i64());
+    assert!(wet["freed_bytes"].as_u64() > Some(0), "{wet}");
     // The rest.
+    place.ok(&["retention", "a.larder", "1h"]);
     place.ok(&["snapshot", "release", "a.larder", "s1", "audit"]);
     place.ok(&["snapshot", "destroy", "a.larder", "s1"]);
     place.ok(&["snapshot", "destroy", "a.larder", "s3"]);
