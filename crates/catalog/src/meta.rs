@@ -3,7 +3,7 @@
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use larder_format::CommitSeq;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 /// Opens or closes the gate; `CATALOG-3` wants every transaction that opens it to close it.
 pub(crate) fn set_gate(connection: &Connection, is_open: bool) -> Result<()> {
@@ -17,6 +17,15 @@ pub(crate) fn set_gate(connection: &Connection, is_open: bool) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Whether history is kept whatever it takes.
+pub(crate) fn is_guaranteed(connection: &Connection) -> Result<bool> {
+    connection
+        .prepare_cached("SELECT value FROM larder_meta WHERE key = 'retention_guarantee'")
+        .and_then(|mut find| find.query_row([], |row| row.get::<_, i64>(0)).optional())
+        .at("larder_meta")
+        .map(|found| found.is_some_and(|value| value != 0))
 }
 
 /// Takes the next commit number; the transaction is that commit from here on.

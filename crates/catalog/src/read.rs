@@ -3,8 +3,7 @@
 
 use crate::codec::{self, TextOrBlob, signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::meta::find_meta;
-use crate::retention::is_guaranteed;
+use crate::meta::{find_meta, is_guaranteed};
 use crate::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
 use crate::statements::StoreSql;
 use crate::{Catalog, schema, tuning};

@@ -9,7 +9,7 @@ use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::history::{first_kept, history_begins, search_moments};
-use crate::meta::{find_meta, next_commit_seq};
+use crate::meta::{find_meta, is_guaranteed, next_commit_seq};
 use crate::read::rows;
 use larder_format::{CommitSeq, SessionId, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -148,14 +148,6 @@ fn past_readers(connection: &Connection) -> Result<Vec<(SessionId, CommitSeq)>> 
         |row| Ok((SessionId(unsigned(row, 0)?), CommitSeq(unsigned(row, 1)?))),
     )
     .at("larder_past")
-}
-
-pub(crate) fn is_guaranteed(connection: &Connection) -> Result<bool> {
-    connection
-        .prepare_cached("SELECT value FROM larder_meta WHERE key = 'retention_guarantee'")
-        .and_then(|mut find| find.query_row([], |row| row.get::<_, i64>(0)).optional())
-        .at(META)
-        .map(|found| found.is_some_and(|value| value != 0))
 }
 
 fn refuse_if_needed(txn: &Connection) -> Result<()> {

@@ -4,8 +4,7 @@
 
 use crate::databases::{Databases, with_databases};
 use crate::error::{At, Failure, Result};
-use crate::output::{Output, put_name};
-use crate::stat::attr_json;
+use crate::output::{Output, attr_json, put_name};
 use crate::units::show_size;
 use clap::Args;
 use larder::{Attr, DiffChange, DiffEvent, DiffReport, FileKind};

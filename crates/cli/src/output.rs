@@ -7,8 +7,8 @@
 //!   as `\x1b`. In JSON a name that is not UTF-8 has its bytes beside it, in hex, under `KEY_hex`.
 
 use crate::error::{Failure, Result};
-use larder::FileKind;
-use serde_json::{Map, Value};
+use larder::{Attr, FileKind};
+use serde_json::{Map, Value, json};
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use unicode_width::UnicodeWidthStr;
 
@@ -242,6 +242,30 @@ pub(crate) fn cell(text: &str) -> String {
         }
     }
     cell
+}
+
+/// The attributes as JSON: sizes in bytes, times in nanoseconds since 1970, mode in octal.
+pub(crate) fn attr_json(attr: &Attr) -> Map<String, Value> {
+    let object = json!({
+        "store": attr.node.store.0,
+        "ino": attr.node.ino.0,
+        "kind": attr.kind.as_str(),
+        "mode": format!("{:04o}", attr.mode),
+        "uid": attr.uid,
+        "gid": attr.gid,
+        "nlink": attr.nlink,
+        "size_bytes": attr.size_bytes,
+        "allocated_bytes": attr.allocated_bytes,
+        "atime_ns": attr.atime_ns,
+        "mtime_ns": attr.mtime_ns,
+        "ctime_ns": attr.ctime_ns,
+        "btime_ns": attr.btime_ns,
+        "rdev": attr.rdev,
+    });
+    match object {
+        Value::Object(object) => object,
+        _ => unreachable!("an object was written"),
+    }
 }
 
 #[cfg(test)]

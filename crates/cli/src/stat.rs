@@ -4,7 +4,7 @@ use crate::args::StatArgs;
 use crate::databases::with_databases;
 use crate::error::{At, Result, each};
 use crate::inside::resolve;
-use crate::output::{Output, hex, kind_words, put_name};
+use crate::output::{Output, attr_json, hex, kind_words, put_name};
 use crate::units::{show_size, show_time};
 use larder::{Attr, Database, FileKind};
 use serde_json::{Map, Value, json};
@@ -49,30 +49,6 @@ pub(crate) fn titled(name: &[u8], target: Option<&[u8]>) -> Vec<u8> {
     match target {
         Some(target) => [name, b" -> ", target].concat(),
         None => name.to_vec(),
-    }
-}
-
-/// The attributes as JSON: sizes in bytes, times in nanoseconds since 1970, mode in octal.
-pub(crate) fn attr_json(attr: &Attr) -> Map<String, Value> {
-    let object = json!({
-        "store": attr.node.store.0,
-        "ino": attr.node.ino.0,
-        "kind": attr.kind.as_str(),
-        "mode": format!("{:04o}", attr.mode),
-        "uid": attr.uid,
-        "gid": attr.gid,
-        "nlink": attr.nlink,
-        "size_bytes": attr.size_bytes,
-        "allocated_bytes": attr.allocated_bytes,
-        "atime_ns": attr.atime_ns,
-        "mtime_ns": attr.mtime_ns,
-        "ctime_ns": attr.ctime_ns,
-        "btime_ns": attr.btime_ns,
-        "rdev": attr.rdev,
-    });
-    match object {
-        Value::Object(object) => object,
-        _ => unreachable!("an object was written"),
     }
 }
 

@@ -62,7 +62,7 @@ impl Transaction {
         self.keep(handle);
         drop(staging);
         if is_staged {
-            let table = table_of(view, node.store);
+            let table = view.table_of(node.store);
             turnstile.enter(|| turnstile.engine().expect_name(table, node.ino))?;
         }
         let before = self.savepoint()?;
@@ -93,13 +93,6 @@ impl Transaction {
         self.release(before)?;
         outcome
     }
-}
-
-/// The store whose table a store shows.
-pub(crate) fn table_of(view: &Database, store: StoreId) -> StoreId {
-    let stores = view.read_stores();
-    let shown = stores.iter().find(|one| one.row.store == store);
-    shown.map_or(store, |one| one.row.table_store)
 }
 
 /// Reads until the buffer is full or nothing more comes; how many bytes.

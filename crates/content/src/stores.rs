@@ -8,6 +8,13 @@ use larder_object::{Engine, Error, ErrorKind, Result, Tuning};
 use std::sync::Arc;
 
 impl Database {
+    /// The store whose table a store shows.
+    pub(crate) fn table_of(&self, store: StoreId) -> StoreId {
+        let stores = self.read_stores();
+        let shown = stores.iter().find(|one| one.row.store == store);
+        shown.map_or(store, |one| one.row.table_store)
+    }
+
     /// What was chosen for the database in place of the engine's defaults.
     pub fn tuning(&self) -> Result<Tuning> {
         self.shared.engine.tuning()

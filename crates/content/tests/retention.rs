@@ -296,6 +296,37 @@ fn history_keeps_out_of_the_pool() {
     assert!(space.retired_bytes > 40 << 20, "{space:?}: and no more");
 }
 
+#[test]
+fn while_segments_can_grow_healing_costs_no_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Clock::new();
+    let database = clock.create(dir.path(), 256, HOUR);
+    for round in 0..6_u64 {
+        // In turns, so that neither is in one piece.
+        for (file, salt) in [("a", 0), ("b", 100)] {
+            let node = match round {
+                0 => put(&database, R, file, &[]),
+                _ => database.lookup(R, &name(file)).unwrap().node,
+            };
+            let handle = database.open_file(node, true).unwrap();
+            let piece = pattern(MIB, salt + round);
+            handle.write_at(round * MIB as u64, &piece).unwrap();
+            drop(handle);
+            database.sync().unwrap();
+        }
+    }
+    clock.put(&database, b"/gone", &pattern(2 * MIB, 7));
+    clock.put(&database, b"/gone", b"new");
+    let (before, _) = history_bytes(&database);
+    assert!(before >= 2 << 20, "{before}");
+    for _ in 0..50 {
+        database.compact_step().unwrap();
+        database.sync().unwrap();
+    }
+    assert!(history_bytes(&database).0 >= before, "COMPACT-7");
+    assert_clean(&database);
+}
+
 /// What a dry run says is what goes, and what goes is free.
 #[test]
 fn a_prune_frees_what_its_dry_run_says() {

@@ -10,7 +10,7 @@ use crate::node::Node;
 use crate::overlay::PatchBook;
 use crate::past::Past;
 use crate::pins::Pins;
-use crate::room::Room;
+use crate::room::{Growth, Room};
 use crate::session::Session;
 use crate::shared_flush::SharedFlush;
 use crate::transaction::Private;
@@ -144,9 +144,7 @@ pub struct Engine {
     pub(crate) commit_lock: CommitLock,
     pub(crate) room: Mutex<Room>,
     pub(crate) compactor: Mutex<Compactor>,
-    pub(crate) grow_lock: Mutex<()>,
-    /// What the host had and the segments were, bytes, before the growth that is under way.
-    pub(crate) grows_from: Mutex<Option<(u64, u64)>>,
+    pub(crate) growth: Growth,
     pub(crate) is_growing: AtomicBool,
     /// Segments are being shrunk: nothing is grown ahead.
     pub(crate) is_shrinking: AtomicBool,
@@ -328,8 +326,7 @@ impl Engine {
             commit_lock: CommitLock::default(),
             room: Mutex::default(),
             compactor: Mutex::default(),
-            grow_lock: Mutex::default(),
-            grows_from: Mutex::default(),
+            growth: Growth::default(),
             is_growing: AtomicBool::new(false),
             is_shrinking: AtomicBool::new(false),
             segments: RwLock::default(),

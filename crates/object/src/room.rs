@@ -20,7 +20,7 @@ use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
 use larder_space::{AgSummary, Placement, Purpose, Reservation, Space, SpaceError, Target};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Segments grow by a quarter, at least 64 MiB and at most 1 GiB at a time.
@@ -61,6 +61,14 @@ impl Room {
     pub fn forget(&mut self) {
         self.synced = None;
     }
+}
+
+/// Growth of a segment.
+#[derive(Default)]
+pub(crate) struct Growth {
+    one_at_a_time: Mutex<()>,
+    /// What the host had and the segments were, bytes, before the growth that is under way.
+    pub begun_at: Mutex<Option<(u64, u64)>>,
 }
 
 impl Engine {
@@ -290,7 +298,7 @@ impl Engine {
 
     /// Preallocates more of a segment; `false` when the capacity or the host allows no more.
     pub(crate) fn grow(&self, wanted_blocks: u64) -> Result<bool> {
-        let _one_at_a_time = lock(&self.grow_lock);
+        let _one_at_a_time = lock(&self.growth.one_at_a_time);
         let available = self.lock_room().space.available_blocks(Purpose::Ordinary);
         if self.workspace.is_some() {
             let free = self.lock_room().space.available_blocks(Purpose::Privileged);
@@ -333,9 +341,9 @@ impl Engine {
             None => self.create_segment(SegmentIndex(segments.len() as u32))?,
         };
         let block_count = (segment.block_count() + step).min(blocks_max);
-        *lock(&self.grows_from) = Some((host, total * BLOCK_BYTES));
+        *lock(&self.growth.begun_at) = Some((host, total * BLOCK_BYTES));
         let grown = segment.grow(block_count);
-        *lock(&self.grows_from) = None;
+        *lock(&self.growth.begun_at) = None;
         match grown {
             Ok(_) => {}
             Err(SegmentError::NoSpace { .. }) => return Ok(false),

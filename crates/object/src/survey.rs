@@ -54,8 +54,8 @@ impl Engine {
     /// What the host has left, and what segments have taken of it: of one moment. While a segment grows the host has
     /// less already, and the segment not more yet; then that of before.
     fn host_and_segment_bytes(&self) -> Result<(u64, u64)> {
-        let grows_from = lock(&self.grows_from);
-        if let Some(before) = *grows_from {
+        let begun_at = lock(&self.growth.begun_at);
+        if let Some(before) = *begun_at {
             return Ok(before);
         }
         let host = self.storage.available_bytes().map_err(|error| {

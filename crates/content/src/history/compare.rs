@@ -2,7 +2,6 @@
 
 use crate::database::Database;
 use crate::provider::FileHandle;
-use crate::staging::table_of;
 use crate::types::{Attr, NodeId, SeekTarget};
 use larder_object::format::{CommitSeq, FileKind, Name};
 use larder_object::{ErrorKind, HistoryReader, Result};
@@ -209,14 +208,14 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
     /// Whether both are one inode, of whose content nothing was written between the two moments.
     fn is_untouched(&self, a: NodeId, b: NodeId) -> Result<bool> {
         self.ask(a, b, |reader, node, from, to| {
-            let store = table_of(self.a, node.store);
+            let store = self.a.table_of(node.store);
             Ok(!reader.is_content_touched(store, node.ino, from, to)?)
         })
     }
 
     fn has_same_xattrs(&self, a: NodeId, b: NodeId) -> Result<bool> {
         let is_untouched = self.ask(a, b, |reader, node, from, to| {
-            let store = table_of(self.a, node.store);
+            let store = self.a.table_of(node.store);
             Ok(!reader.are_xattrs_touched(store, node.ino, from, to)?)
         })?;
         Ok(is_untouched || xattrs(self.a, a)? == xattrs(self.b, b)?)

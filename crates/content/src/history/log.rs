@@ -3,7 +3,6 @@
 use crate::database::Database;
 use crate::history::net::{NetChange, Paths, State, net_change};
 use crate::path::split_path;
-use crate::staging::table_of;
 use crate::types::NodeId;
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
 use larder_object::{Error, ErrorKind, HistoryReader, Result, WholeCommit};
@@ -124,7 +123,7 @@ impl Database {
                 ),
             ));
         };
-        let store = table_of(self, node.store);
+        let store = self.table_of(node.store);
         Ok(match kind {
             FileKind::Directory if node == NodeId::ROOT => Subject::All,
             FileKind::Directory => Subject::Below(store, node.ino),
@@ -149,7 +148,7 @@ impl Database {
             let ino = Ino::ROOT;
             return self.find_ever(reader, NodeId { store, ino }, rest);
         }
-        for ino in reader.find_ever(table_of(self, at.store), at.ino, &name)? {
+        for ino in reader.find_ever(self.table_of(at.store), at.ino, &name)? {
             let next = NodeId {
                 store: at.store,
                 ino,
@@ -162,7 +161,7 @@ impl Database {
     }
 
     fn kind_ever(&self, reader: &HistoryReader<'_>, node: NodeId) -> Result<Option<FileKind>> {
-        let store = table_of(self, node.store);
+        let store = self.table_of(node.store);
         for step in reader.touches_of(store, node.ino)? {
             let (before, whole) = reader.around(step)?;
             for seq in whole.map(|(seq, _)| seq).into_iter().chain([before]) {
