@@ -1,12 +1,14 @@
 //! Files of the past made anew in the present, or made what they were.
 
-use crate::copy::copy_range;
 use crate::database::Database;
 use crate::history::compare::xattrs;
 use crate::provider::FileHandle;
-use crate::types::{Attr, Caller, NewNode, NodeId, SetAttr, SetTime, XattrMode};
+use crate::types::{Attr, Caller, NewNode, NodeId, SeekTarget, SetAttr, SetTime, XattrMode};
 use larder_object::Result;
 use larder_object::format::{FileKind, Name};
+
+/// Content that is in memory at a time, bytes.
+const STEP_BYTES: usize = 1 << 20;
 
 /// Carries files from one moment of a database into a transaction on it.
 pub(crate) struct Carrier<'d> {
@@ -50,16 +52,29 @@ impl Carrier<'_> {
         self.copy_content(was, &*file)
     }
 
+    /// Into an empty file. Holes stay holes. (`copy_range` takes one inode at two moments for one file.)
     fn copy_content(&self, was: &Attr, to: &dyn FileHandle) -> Result<()> {
         let from = self.past.open_file(was.node, false)?;
-        let mut done = 0;
-        while done < was.size_bytes {
-            match copy_range((&*from, done), (to, done), was.size_bytes - done)? {
-                0 => break,
-                copied => done += copied,
-            }
+        if was.allocated_bytes >= was.size_bytes {
+            to.expect_len(was.size_bytes)?;
         }
-        Ok(())
+        let mut buffer = vec![0; STEP_BYTES.min(was.size_bytes as usize)];
+        let mut at = 0;
+        while let Some(data) = from.seek(SeekTarget::Data, at)? {
+            let end = from.seek(SeekTarget::Hole, data)?.unwrap_or(was.size_bytes);
+            at = data;
+            while at < end {
+                let step = buffer.len().min((end - at) as usize);
+                let read = from.read_at(at, &mut buffer[..step])?;
+                if read == 0 {
+                    break;
+                }
+                to.write_at(at, &buffer[..read])?;
+                at += read as u64;
+            }
+            at = at.max(end);
+        }
+        to.set_len(was.size_bytes)
     }
 
     /// Mode, owner, extended attributes and times as they were. Owner and attributes first: they take bits of the mode
