@@ -15,7 +15,7 @@ use crate::provider::FileHandle;
 use crate::transaction::Transaction;
 use crate::turnstile::lock;
 use crate::types::{Attr, Caller};
-use larder_object::format::{FileKind, StoreId};
+use larder_object::format::FileKind;
 use larder_object::{Error, ErrorKind, Result};
 use std::io::Read;
 
