@@ -7,7 +7,7 @@ use crate::inside::resolve;
 use crate::output::{Output, attr_json, hex, kind_words, put_name};
 use crate::units::{show_size, show_time};
 use larder::{Attr, Database, FileKind};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// `larder stat`.
 pub(crate) fn stat(args: &StatArgs, out: &mut Output) -> Result<()> {
