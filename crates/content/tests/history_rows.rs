@@ -200,11 +200,11 @@ fn replace_upsert_and_keys_that_move_are_seen() {
         }
     }
     // What fails leaves no record, and what is rolled back none either.
-    other.run("INSERT INTO u VALUES (1, 'x', 1)");
+    other.run("INSERT INTO u VALUES (50, 'x', 1)");
     let count = "SELECT count(*) FROM larder_history WHERE what = 'row'";
     let before = query(&db, count);
     other
-        .try_run("INSERT INTO u VALUES (1, 'y', 1)")
+        .try_run("INSERT INTO u VALUES (50, 'y', 1)")
         .unwrap_err();
     other.run("BEGIN; DELETE FROM u; DELETE FROM w; ROLLBACK");
     assert_eq!(query(&db, count), before);
@@ -346,7 +346,7 @@ fn wait_ms(ms: u64) {
 
 #[test]
 fn random_changes_read_as_the_model_says() {
-    for seed in 1..=4 {
+    for seed in 1..=2 {
         let dir = tempfile::tempdir().unwrap();
         let mut db = create(dir.path());
         let other = client(dir.path());
@@ -354,7 +354,7 @@ fn random_changes_read_as_the_model_says() {
         db.track_table("t").unwrap();
         let mut rng = Rng::new(seed);
         let mut seen: Vec<(Moment, Vec<Vec<SqlValue>>)> = Vec::new();
-        for step in 0..120 {
+        for step in 0..60 {
             let (id, u, n) = (rng.below(12), rng.below(12), rng.below(1000));
             let sql = match rng.below(7) {
                 0 => format!("INSERT OR REPLACE INTO t VALUES ({id}, {u}, '{n}')"),

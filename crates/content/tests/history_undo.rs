@@ -158,11 +158,12 @@ fn an_undo_that_conflicts_does_nothing() {
     }
     let past = db.as_of(&before).unwrap();
     assert_eq!(diff((&past, b"/"), (&db, b"/")).unwrap().changes, []);
-    // Newest first there is no conflict.
-    for seq in [inside, again, removed, made, written] {
+    // Newest first there is no conflict; but a file that came back is another one than that which was written.
+    for seq in [inside, again, removed, made] {
         db.undo(seq, false).unwrap();
     }
-    assert_eq!(db.get(b"/file").unwrap(), b"first");
+    assert_eq!(db.get(b"/file").unwrap(), b"second");
+    assert_eq!(kind(db.undo(written, false)), ErrorKind::Conflict);
     assert_eq!(kind(db.attr(file)), ErrorKind::NotFound, "CATALOG-4");
     assert_eq!(kind(db.undo(0, false)), ErrorKind::InvalidInput);
     assert_eq!(kind(db.undo(999_999, false)), ErrorKind::InvalidInput);
