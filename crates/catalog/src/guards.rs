@@ -9,6 +9,10 @@
 //!     ▲                          └──▶ not alone: triggers on, gate open inside the transaction
 //!     └── the schema version changes, seen at the begin of the next transaction
 //! ```
+//!
+//! REPLACE deletes rows that are in its way, and SQLite runs DELETE triggers for them only with
+//! `recursive_triggers`. That is switched on where a statement or a trigger says REPLACE, and not always: a
+//! user's trigger that changes its own table would then run again and again.
 
 use crate::error::{At, Result};
 use crate::meta::set_gate;
@@ -28,6 +32,16 @@ pub(crate) struct Guards {
     are_off: bool,
     /// The connection is another program's: its settings stay (`CLIENT-1`).
     is_client: bool,
+    /// Whether a trigger says REPLACE, and the schema version that was looked at for that.
+    triggers_replace: Option<(i64, bool)>,
+    /// `recursive_triggers` was switched on here.
+    runs_deletes: bool,
+}
+
+/// Whether SQL may delete rows without naming them.
+pub(crate) fn may_replace(sql: &str) -> bool {
+    let word = b"REPLACE";
+    (sql.as_bytes().windows(word.len())).any(|part| part.eq_ignore_ascii_case(word))
 }
 
 impl Guards {
@@ -66,7 +80,10 @@ impl Guards {
         self.set_off(txn, self.are_alone)?;
         match self.are_alone {
             true => Ok(()),
-            false => set_gate(txn, true),
+            false => {
+                self.run_deletes(txn, false)?;
+                set_gate(txn, true)
+            }
         }
     }
 
@@ -91,11 +108,45 @@ impl Guards {
     /// The schema that was looked at may never have been: a transaction was rolled back.
     pub(crate) fn forget(&mut self) {
         self.schema_version = None;
+        self.triggers_replace = None;
     }
 
-    /// The guards treat what follows like an `sqlite3` shell.
-    pub(crate) fn stand(&mut self, txn: &Connection) -> Result<()> {
+    /// The guards treat what follows like an `sqlite3` shell, but that they also see what REPLACE deletes.
+    /// `replaces`: it may be the statement that does.
+    pub(crate) fn stand(&mut self, txn: &Connection, replaces: bool) -> Result<()> {
+        if !self.is_client {
+            let runs_deletes = replaces || self.has_replacing_trigger(txn)?;
+            self.run_deletes(txn, runs_deletes)?;
+        }
         self.set_off(txn, false)
+    }
+
+    fn has_replacing_trigger(&mut self, txn: &Connection) -> Result<bool> {
+        let version = schema_version(txn)?;
+        if let Some((seen, found)) = self.triggers_replace
+            && seen == version
+        {
+            return Ok(found);
+        }
+        let found = txn
+            .query_row(
+                "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND sql LIKE '%replace%')",
+                [],
+                |row| row.get(0),
+            )
+            .at("the triggers")?;
+        self.triggers_replace = Some((version, found));
+        Ok(found)
+    }
+
+    /// Changing it makes the connection compile its statements again.
+    fn run_deletes(&mut self, txn: &Connection, on: bool) -> Result<()> {
+        if self.runs_deletes != on {
+            txn.pragma_update(None, "recursive_triggers", on)
+                .at("the guards")?;
+            self.runs_deletes = on;
+        }
+        Ok(())
     }
 
     /// Changing it makes the connection compile its statements again.

@@ -269,7 +269,7 @@ impl Catalog {
     /// The same; the guards treat `body` like an `sqlite3` shell.
     fn write_as_user<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         self.transact(|txn, guards| {
-            guards.stand(txn)?;
+            guards.stand(txn, false)?;
             body(txn)
         })
     }

@@ -15,6 +15,7 @@ use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::files_table;
 use crate::functions::{self, FilesSlot, SqlFiles};
 use crate::guarded::Guarded;
+use crate::guards::may_replace;
 use crate::open::{Purpose, STATEMENTS_MAX, open_within};
 use crate::sql::{SqlRow, SqlValue, explain, line_column, run};
 use crate::transaction::{Stage, require_open};
@@ -288,13 +289,16 @@ impl Catalog {
     }
 
     /// The guards treat the statement that follows like an `sqlite3` shell. `text`: all of it, if it stands
-    /// alone.
+    /// alone; `sql`: what it is a part of.
     fn stand_guard(
         &self,
         user: &UserSide,
         connection: &Connection,
         text: Option<&str>,
+        sql: &str,
     ) -> Result<()> {
+        // What REPLACE deletes, the authorizer does not tell.
+        let replaces = may_replace(sql);
         let look = {
             let writer = lock(&self.writer);
             if writer.stage != Stage::Idle {
@@ -302,14 +306,16 @@ impl Catalog {
             }
             writer.guards.are_off(&writer.connection)?
         };
-        if let (Some(text), Some(look)) = (text, look)
+        if let (Some(text), Some(look), false) = (text, look, replaces)
             && user.is_free(connection, text, look)?
         {
             return Ok(());
         }
         let mut writer = lock(&self.writer);
         let writer = &mut *writer;
-        writer.guards.stand(&writer.connection)
+        // A temporary trigger may replace as well, and only a shell has them.
+        let replaces = replaces || (user.judge.is_shell && has_temporary_trigger(&writer.connection)?);
+        writer.guards.stand(&writer.connection, replaces)
     }
 
     /// The statement of `sql` that begins at byte `at`; `None` when none is left. Errors name the place.
@@ -318,7 +324,7 @@ impl Catalog {
         let user = self.user_side()?;
         let connection = lock(&user.connection);
         let only = alone(sql).filter(|_| !user.judge.is_shell);
-        self.stand_guard(user, &connection, only)?;
+        self.stand_guard(user, &connection, only, sql)?;
         if let Some(text) = only {
             if at > 0 {
                 return Ok(None);
@@ -378,7 +384,7 @@ impl Catalog {
         let user = self.user_side()?;
         let connection = lock(&user.connection);
         let only = alone(sql).filter(|_| !user.judge.is_shell);
-        self.stand_guard(user, &connection, only)?;
+        self.stand_guard(user, &connection, only, sql)?;
         let start = statement.start;
         let compile = || match only {
             Some(text) => connection.prepare_cached(text).map(Compiled::Cached),
@@ -411,6 +417,15 @@ impl Catalog {
         };
         Ok((changed_count, flow))
     }
+}
+
+fn has_temporary_trigger(connection: &Connection) -> Result<bool> {
+    connection
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM sqlite_temp_schema WHERE type = 'trigger' AND sql LIKE '%replace%')",
+        )
+        .and_then(|mut find| find.query_row([], |row| row.get(0)))
+        .at("the triggers")
 }
 
 /// The text of `sql` if it is one statement at most, which may stay compiled: what is found out while

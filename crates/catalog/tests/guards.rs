@@ -154,6 +154,29 @@ fn the_shell_is_refused_what_the_engine_keeps() {
     assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
 }
 
+/// What no guard in the schema sees: SQLite runs no trigger for a row that REPLACE deletes unless the connection
+/// asks for it. The check finds what is left of the file.
+#[test]
+fn a_row_that_a_plain_shell_replaces_is_found_missing() {
+    let (dir, catalog) = create();
+    furnish(&catalog);
+    shell(
+        dir.path(),
+        "ALTER TABLE main ADD COLUMN tag; CREATE UNIQUE INDEX by_tag ON main (tag);
+         UPDATE main SET tag = 'a' WHERE ino = 2",
+    )
+    .unwrap();
+    let replace = "UPDATE OR REPLACE main SET tag = 'a' WHERE ino = 3";
+    let asked = format!("PRAGMA recursive_triggers = ON; {replace}");
+    let refused = shell(dir.path(), &asked).expect_err(&asked);
+    assert!(refused.contains("through the mount"), "CATALOG-3: {refused}");
+    assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
+    shell(dir.path(), replace).unwrap();
+    let findings = catalog.check().unwrap();
+    let is_found = |finding: &String| finding.contains("names inode 2, which does not exist");
+    assert!(findings.iter().any(is_found), "{findings:?}");
+}
+
 #[test]
 fn attributes_and_user_columns_may_change_in_the_shell() {
     let (dir, catalog) = create();
