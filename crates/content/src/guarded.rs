@@ -30,11 +30,12 @@ impl GuardedProvider {
         }
     }
 
-    /// A call that tells what an inode is, or what is in it.
-    fn tell<T>(&self, ino: impl FnOnce(&T) -> Ino, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        let told = self.turnstile.enter(call)?;
-        self.turnstile.engine().note_told(self.table, ino(&told));
-        Ok(told)
+    /// A call that tells what an inode is, or what is in it. An error tells something too.
+    fn tell<T>(&self, ino: Ino, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.turnstile.enter(|| {
+            self.turnstile.engine().note_told(self.table, ino);
+            call()
+        })
     }
 
     fn open_with(
@@ -63,7 +64,6 @@ impl StoreProvider for GuardedProvider {
     guarded_calls! {
         descend(from: Ino, names: &[Name]) -> (Attr, usize);
         set_attr(ino: Ino, change: &SetAttr) -> Attr;
-        parent(ino: Ino) -> Ino;
         create_node(parent: Ino, name: &Name, new: NewNode<'_>, mode: u32, caller: Caller) -> Attr;
         link(ino: Ino, parent: Ino, name: &Name) -> Attr;
         unlink(parent: Ino, name: &Name) -> ();
@@ -73,25 +73,36 @@ impl StoreProvider for GuardedProvider {
         read_whole(ino: Ino, buffer: &mut AlignedBuf) -> ();
         read_named(from: Ino, names: &[&[u8]], buffer: &mut AlignedBuf) -> bool;
         put(parent: Ino, name: &Name, bytes: &[u8], mode: u32, caller: Caller) -> Attr;
-        xattrs(ino: Ino) -> Vec<Vec<u8>>;
-        xattr(ino: Ino, name: &[u8]) -> Vec<u8>;
         set_xattr(ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> ();
         remove_xattr(ino: Ino, name: &[u8]) -> ();
     }
 
     fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {
-        self.tell(
-            |attr: &Attr| attr.node.ino,
-            || self.inner.lookup(parent, name),
-        )
+        self.turnstile.enter(|| {
+            let attr = self.inner.lookup(parent, name)?;
+            self.turnstile.engine().note_told(self.table, attr.node.ino);
+            Ok(attr)
+        })
     }
 
     fn attr(&self, ino: Ino) -> Result<Attr> {
-        self.tell(|_| ino, || self.inner.attr(ino))
+        self.tell(ino, || self.inner.attr(ino))
+    }
+
+    fn parent(&self, ino: Ino) -> Result<Ino> {
+        self.tell(ino, || self.inner.parent(ino))
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.tell(ino, || self.inner.xattrs(ino))
+    }
+
+    fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.tell(ino, || self.inner.xattr(ino, name))
     }
 
     fn read_dir(&self, ino: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>> {
-        self.tell(|_| ino, || self.inner.read_dir(ino, after, limit))
+        self.tell(ino, || self.inner.read_dir(ino, after, limit))
     }
 
     fn read_dir_plus(
@@ -100,7 +111,7 @@ impl StoreProvider for GuardedProvider {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<(DirEntry, Attr)>> {
-        self.tell(|_| ino, || self.inner.read_dir_plus(ino, after, limit))
+        self.tell(ino, || self.inner.read_dir_plus(ino, after, limit))
     }
 
     fn create_anonymous(
