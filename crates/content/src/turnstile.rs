@@ -171,8 +171,7 @@ impl Turnstile {
             let why = format!("the transaction was rolled back ({error}); begin another one");
             self.end(&mut state, kind, why);
         } else if !state.is_watched && self.engine.is_writing() {
-            self.pool.watch.begin(self)?;
-            state.is_watched = true;
+            self.watch(&mut state);
         }
         outcome
     }
@@ -181,9 +180,18 @@ impl Turnstile {
     pub(crate) fn take_turn(self: &Arc<Turnstile>) -> Result<()> {
         let mut state = lock(&self.state);
         self.engine.take_turn()?;
-        self.pool.watch.begin(self)?;
-        state.is_watched = true;
+        self.watch(&mut state);
         Ok(())
+    }
+
+    /// Has the transaction watched. What the caller did has happened, and is no failure because of this.
+    fn watch(self: &Arc<Turnstile>, state: &mut TurnstileState) {
+        match self.pool.watch.begin(self) {
+            Ok(()) => state.is_watched = true,
+            Err(error) => tracing::warn!(
+                "cannot start the thread that ends transactions that keep others waiting ({error}); the next operation tries again"
+            ),
+        }
     }
 
     /// Whether nothing more is possible.
@@ -280,6 +288,8 @@ impl Turnstile {
 #[derive(Default)]
 pub(crate) struct Watch {
     shared: Arc<Watched>,
+    #[cfg(test)]
+    cannot_start: std::sync::atomic::AtomicBool,
 }
 
 #[derive(Default)]
@@ -300,7 +310,8 @@ struct WatchState {
 
 impl Watch {
     /// Watches this transaction from now on: it has just got the turn.
-    pub(crate) fn begin(&self, turnstile: &Arc<Turnstile>) -> Result<()> {
+    /// An error: there is no thread that could; a later call tries to start one again.
+    pub(crate) fn begin(&self, turnstile: &Arc<Turnstile>) -> std::io::Result<()> {
         let mut state = lock(&self.shared.state);
         state.turnstile = Arc::downgrade(turnstile);
         let due = Instant::now() + turnstile.turn_max();
@@ -308,17 +319,22 @@ impl Watch {
             self.shared.changed.notify_one();
         }
         if !state.has_thread {
-            let shared = Arc::clone(&self.shared);
-            std::thread::Builder::new()
-                .name("larder-watch".into())
-                .spawn(move || shared.run())
-                .map_err(|error| {
-                    let why = "cannot start the thread that watches transactions";
-                    Error::with_source(ErrorKind::Io, why, error)
-                })?;
+            self.start()?;
             state.has_thread = true;
         }
         Ok(())
+    }
+
+    fn start(&self) -> std::io::Result<()> {
+        #[cfg(test)]
+        if self.cannot_start.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
+        let shared = Arc::clone(&self.shared);
+        std::thread::Builder::new()
+            .name("larder-watch".into())
+            .spawn(move || shared.run(pause_after))
+            .map(drop)
     }
 }
 
@@ -330,16 +346,20 @@ impl Drop for Watch {
 }
 
 impl Watched {
-    fn run(&self) {
+    /// `look` ends the transaction if it is time, and says how long to sleep.
+    fn run(&self, look: impl Fn(Option<Arc<Turnstile>>) -> Duration) {
         let mut state = lock(&self.state);
         while !state.is_over {
-            let turnstile = state.turnstile.upgrade();
+            let seen = state.turnstile.clone();
             drop(state);
             // Dropping the last reference may close the database: without a lock.
-            let pause = turnstile.map_or(FOREVER, |turnstile| pause_for(&turnstile));
+            let pause = look(seen.upgrade());
             state = lock(&self.state);
             if state.is_over {
                 return;
+            }
+            if !seen.ptr_eq(&state.turnstile) {
+                continue; // It got the turn meanwhile, and found nobody asleep to wake.
             }
             let wakes_at = Instant::now() + pause;
             state.wakes_at = Some(wakes_at);
@@ -351,6 +371,10 @@ impl Watched {
             state.wakes_at = None;
         }
     }
+}
+
+fn pause_after(turnstile: Option<Arc<Turnstile>>) -> Duration {
+    turnstile.map_or(FOREVER, |turnstile| pause_for(&turnstile))
 }
 
 /// Ends the transaction if it is time; says when to look again.
@@ -366,4 +390,69 @@ fn pause_for(turnstile: &Arc<Turnstile>) -> Duration {
         turnstile.expire_if_idle();
     }
     LOOK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateOptions, Database, OpenOptions};
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc::channel;
+
+    fn create() -> (tempfile::TempDir, Database) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        Database::create(&path, &CreateOptions::default()).unwrap();
+        let db = Database::open(&path, OpenOptions::default()).unwrap();
+        (dir, db)
+    }
+
+    /// A transaction that gets the turn while the thread looks at another one is watched at once.
+    #[test]
+    fn no_transaction_is_forgotten_while_another_is_looked_at() {
+        let (_dir, db) = create();
+        let (first, second) = (db.begin().unwrap(), db.begin().unwrap());
+        let watch = Watch::default();
+        lock(&watch.shared.state).has_thread = true; // This test is the thread.
+        watch.begin(first.parts().1).unwrap();
+        let (tell, told) = channel();
+        let looks = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                watch.shared.run(|turnstile| {
+                    match looks.fetch_add(1, Ordering::SeqCst) {
+                        0 => watch.begin(second.parts().1).unwrap(),
+                        _ => {
+                            let is_second =
+                                turnstile.is_some_and(|one| Arc::ptr_eq(&one, second.parts().1));
+                            lock(&watch.shared.state).is_over = true;
+                            tell.send(is_second).unwrap();
+                        }
+                    }
+                    FOREVER
+                });
+            });
+            let is_second = told.recv_timeout(Duration::from_secs(10));
+            lock(&watch.shared.state).is_over = true;
+            watch.shared.changed.notify_one();
+            assert_eq!(is_second, Ok(true));
+        });
+    }
+
+    /// What has happened is not told as a failure because nobody can watch the transaction.
+    #[test]
+    fn without_a_thread_operations_succeed_and_the_next_one_tries_again() {
+        let (_dir, db) = create();
+        let cannot_start = &db.shared.pool.watch.cannot_start;
+        cannot_start.store(true, Ordering::Relaxed);
+        let txn = db.begin().unwrap();
+        txn.put(b"/a", b"x").unwrap();
+        let is_watched = || lock(&txn.parts().1.state).is_watched;
+        assert!(!is_watched());
+        cannot_start.store(false, Ordering::Relaxed);
+        assert_eq!(txn.get(b"/a").unwrap(), b"x");
+        assert!(is_watched());
+        txn.commit().unwrap();
+        assert_eq!(db.get(b"/a").unwrap(), b"x");
+    }
 }
