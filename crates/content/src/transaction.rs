@@ -93,7 +93,12 @@ impl Database {
                 "a transaction cannot hold another one; use a savepoint",
             ));
         }
+        // First a place, then the engine: the last one to have it has just given back one that knows the present.
+        let ticket = (options.takes_turn).then(|| self.shared.engine.enter_writers());
         let engine = pool.take(&self.shared.engine)?;
+        if let Some(ticket) = ticket {
+            engine.use_ticket(ticket)?;
+        }
         let turnstile = Turnstile::new(
             engine,
             Arc::clone(pool),

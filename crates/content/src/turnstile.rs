@@ -71,7 +71,7 @@ impl Pool {
         }
     }
 
-    /// An engine beside `host`, until [`Pool::put`].
+    /// An engine beside `host`, until [`Pool::put`]: the one that was given back last.
     pub(crate) fn take(&self, host: &Arc<Engine>) -> Result<Arc<Engine>> {
         let idle = lock(&self.idle).pop();
         idle.map_or_else(|| Engine::open_private(host, self.is_shell), Ok)
@@ -229,9 +229,10 @@ impl Turnstile {
             return;
         }
         state.ended = Some((kind, why));
-        self.engine.roll_back();
+        let ended = self.engine.roll_back();
         state.handles.close_all();
         self.pool.put(Arc::clone(&self.engine));
+        drop(ended);
     }
 
     /// The error of a call after the end.
@@ -255,7 +256,7 @@ impl Turnstile {
         state.require_open()?;
         // Part of the transaction: what has no name any more goes with its last handle.
         state.handles.close_all();
-        let outcome = self.engine.commit_transaction();
+        let (outcome, ended) = self.engine.commit_transaction();
         state.ended = Some(match &outcome {
             Ok(()) => (
                 ErrorKind::InvalidInput,
@@ -267,6 +268,7 @@ impl Turnstile {
             ),
         });
         self.pool.put(Arc::clone(&self.engine));
+        drop(ended);
         outcome.map(|()| state.has_new_stores)
     }
 

@@ -328,7 +328,7 @@ mod tests {
             engine.cache.insert(node(ino));
         }
         assert!(engine.cache.size().1 > CACHE_BYTES_MAX);
-        engine.commit_transaction().unwrap();
+        engine.commit_transaction().0.unwrap();
         assert!(engine.cache.size().1 <= CACHE_BYTES_MAX, "CACHE-2");
         engine.close().unwrap();
         host.close().unwrap();

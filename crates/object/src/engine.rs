@@ -356,7 +356,7 @@ impl Engine {
             return past.end(); // The session is another engine's.
         }
         if self.private.is_some() {
-            self.roll_back();
+            drop(self.roll_back());
             self.stop("the transactions of this engine have ended".into());
             return Ok(()); // The session is another engine's.
         }

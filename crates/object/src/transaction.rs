@@ -27,7 +27,8 @@
 //!
 //! # Concurrency
 //! One operation at a time: the caller sees to that. Lock order: `Writers`, then the turn; `state` before
-//! everything of the host.
+//! everything of the host. Who begins with the turn waits in `Writers` before it chooses its engine, and the engine
+//! is given back before the next one is called: so that one gets the engine that knows the present already.
 //!
 //! # Recovery
 //! SQLite's: a transaction that was not committed is not there. Blocks that it wrote are named by no row.
@@ -102,6 +103,33 @@ enum Stage {
     Idle,
     Reading,
     Writing,
+}
+
+/// A place at the head of those of this process who change something; dropping it calls the next one.
+pub struct WriterTicket {
+    host: Option<Arc<Engine>>,
+}
+
+impl WriterTicket {
+    /// The place is kept by somebody else from now on.
+    fn keep(mut self) {
+        self.host = None;
+    }
+}
+
+impl Drop for WriterTicket {
+    fn drop(&mut self) {
+        if let Some(host) = &self.host {
+            host.writers.leave();
+        }
+    }
+}
+
+/// What is left of a transaction that has ended. To be dropped after its engine was given back: that calls the
+/// next one who waits to change something.
+#[must_use = "the engine is to be given back before"]
+pub struct Ended {
+    _ticket: Option<WriterTicket>,
 }
 
 /// A moment in a transaction to go back to.
@@ -251,6 +279,23 @@ impl Engine {
         lock(&self.next_inos).clear();
         self.invalidate(true);
         self.known_seq.store(seq.0, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Waits until a transaction beside this engine may change something; for [`Engine::use_ticket`].
+    pub fn enter_writers(self: &Arc<Engine>) -> WriterTicket {
+        self.writers.enter();
+        WriterTicket {
+            host: Some(Arc::clone(self)),
+        }
+    }
+
+    /// Gives the next transaction of this engine the place that its host has given out.
+    pub fn use_ticket(&self, ticket: WriterTicket) -> Result<()> {
+        let private = self.private()?;
+        let is_new = !std::mem::replace(&mut lock(&private.state).is_writer, true);
+        debug_assert!(is_new, "PRIVATE-1");
+        ticket.keep();
         Ok(())
     }
 
@@ -448,15 +493,17 @@ impl Engine {
     /// Commits, durably: then the host's memory is of this moment too. Any error leaves nothing of the
     /// transaction, but for [`ErrorKind::Stopped`], after which only reopening tells. The handles of the
     /// transaction are closed before. Cost: one flush of each segment that was written, one of the log.
-    pub fn commit_transaction(&self) -> Result<()> {
-        let private = self.private()?;
+    pub fn commit_transaction(&self) -> (Result<()>, Ended) {
+        let private = match self.private() {
+            Ok(private) => private,
+            Err(error) => return (Err(error), Ended { _ticket: None }),
+        };
         let outcome = match self.is_writing() {
             true => self.commit_changes(private),
             false => Ok(()),
         };
         if outcome.is_err() || !self.is_writing() {
-            self.end(private, true);
-            return outcome;
+            return (outcome, self.end(private, true));
         }
         private
             .host
@@ -465,7 +512,7 @@ impl Engine {
         // What was retired waits for somebody who reclaims it.
         private.host.may_have_orphans.store(true, Ordering::SeqCst);
         let noticed = private.host.notice_foreign();
-        self.end(private, false);
+        let ended = self.end(private, false);
         if let Err(error) = noticed {
             // It is durable; the host learns of it at its next look.
             tracing::warn!("after a transaction: {error}");
@@ -473,7 +520,7 @@ impl Engine {
         if let Err(error) = private.host.look_at_log(TRANSACTION_ROWS) {
             tracing::warn!("a checkpoint failed: {error}");
         }
-        Ok(())
+        (Ok(()), ended)
     }
 
     fn commit_changes(&self, private: &Private) -> Result<()> {
@@ -496,13 +543,14 @@ impl Engine {
     }
 
     /// Ends the transaction; nothing of it stays. Idempotent.
-    pub fn roll_back(&self) {
-        if let Some(private) = &self.private {
-            self.end(private, true);
+    pub fn roll_back(&self) -> Ended {
+        match &self.private {
+            Some(private) => self.end(private, true),
+            None => Ended { _ticket: None },
         }
     }
 
-    fn end(&self, private: &Private, is_undone: bool) {
+    fn end(&self, private: &Private, is_undone: bool) -> Ended {
         let mut state = lock(&private.state);
         let was_writing = state.stage == Stage::Writing;
         if let Err(error) = self.catalog.roll_back() {
@@ -521,13 +569,14 @@ impl Engine {
         lock(&private.written).clear();
         private.logged_blocks.store(0, Ordering::Relaxed);
         self.give_turn_back();
-        if std::mem::take(&mut state.is_writer) {
-            private.host.writers.leave();
-        }
         if let Some(pin) = state.pin.take() {
             private.host.readers.give_back(pin);
         }
         self.shrink_cache(); // CACHE-2: there is no background.
+        let ticket = std::mem::take(&mut state.is_writer).then(|| WriterTicket {
+            host: Some(Arc::clone(&private.host)),
+        });
+        Ended { _ticket: ticket }
     }
 
     /// Drops everything that is not committed, and what was read beside it (`PRIVATE-3`).

@@ -2,11 +2,15 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+/// Those who wait are woken one by one, as long as there are no more of them.
+const SEATS: usize = 16;
+
 /// The transactions of this process that want to change something: one at a time, in order.
 #[derive(Default)]
 pub(crate) struct Writers {
     state: Mutex<Tickets>,
-    changed: Condvar,
+    /// Who has a ticket waits on its seat.
+    called: [Condvar; SEATS],
 }
 
 #[derive(Default)]
@@ -22,10 +26,7 @@ impl Writers {
         let mine = tickets.next;
         tickets.next += 1;
         while tickets.serving != mine {
-            tickets = self
-                .changed
-                .wait(tickets)
-                .unwrap_or_else(PoisonError::into_inner);
+            tickets = (self.seat(mine).wait(tickets)).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -33,8 +34,13 @@ impl Writers {
         let mut tickets = self.lock();
         tickets.serving += 1;
         if tickets.serving < tickets.next {
-            self.changed.notify_all();
+            // Others may sit there, a round later.
+            self.seat(tickets.serving).notify_all();
         }
+    }
+
+    fn seat(&self, ticket: u64) -> &Condvar {
+        &self.called[(ticket % SEATS as u64) as usize]
     }
 
     /// Whether somebody waits for the one who is served.
@@ -45,5 +51,40 @@ impl Writers {
 
     fn lock(&self) -> MutexGuard<'_, Tickets> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn more_than_there_are_seats_go_in_order() {
+        let writers = Arc::new(Writers::default());
+        let order = Arc::new(Mutex::new(Vec::new()));
+        writers.enter();
+        let waiting: Vec<_> = (0..3 * SEATS as u64)
+            .map(|number| {
+                let (writers, order) = (Arc::clone(&writers), Arc::clone(&order));
+                let mine = Arc::clone(&writers);
+                let thread = std::thread::spawn(move || {
+                    mine.enter();
+                    order.lock().unwrap().push(number);
+                    mine.leave();
+                });
+                // The next one comes when this one has its ticket.
+                while writers.lock().next < number + 2 {
+                    std::thread::yield_now();
+                }
+                thread
+            })
+            .collect();
+        assert!(writers.has_waiters());
+        writers.leave();
+        waiting.into_iter().for_each(|one| one.join().unwrap());
+        let came = order.lock().unwrap().clone();
+        assert_eq!(came, (0..3 * SEATS as u64).collect::<Vec<_>>());
+        assert!(!writers.has_waiters());
     }
 }
