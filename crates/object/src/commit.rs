@@ -630,6 +630,9 @@ impl Engine {
     ) {
         self.known_seq.store(outcome.seq.0, Ordering::SeqCst);
         self.publish_patches(outcome.patch_blocks_change);
+        if self.private.is_none() {
+            self.note_patches_at(outcome.seq, self.patches.blocks.load(Ordering::SeqCst));
+        }
         self.publish_room(set, outcome);
         for frozen in nodes {
             let mut state = frozen.node.lock();

@@ -275,7 +275,7 @@ impl Engine {
         engine.check_workspace()?;
         engine.open_segments()?;
         engine.find_constraints()?;
-        engine.refresh_patches()?;
+        engine.refresh_patches(pin)?;
         engine.find_pieces()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
@@ -657,7 +657,7 @@ impl Engine {
             node.store != store
         });
         self.known_seq.store(seq.0, Ordering::SeqCst);
-        self.refresh_patches()?;
+        self.refresh_patches(seq)?;
         self.reload_space()
     }
 }

@@ -20,6 +20,8 @@ pub(crate) type Run = (u64, u64);
 pub(crate) struct PatchBook {
     /// Blocks in all rows, replaced ones included.
     pub blocks: AtomicU64,
+    /// A commit of this process, and that number after it.
+    pub noted: Mutex<Option<(CommitSeq, u64)>>,
     /// Held while patches are applied.
     pub applying: Mutex<()>,
     pub clock: Mutex<Clock>,

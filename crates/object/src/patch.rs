@@ -101,13 +101,27 @@ impl Engine {
     }
 
     /// Learns from the catalog how much is patched: when the database is opened, and when another
-    /// session committed, before anything else is read again (`PATCH-2`).
-    pub(crate) fn refresh_patches(&self) -> Result<()> {
-        let blocks = self.catalog.patch_blocks()?;
+    /// session committed, before anything else is read again (`PATCH-2`). `seq`: the commit that is read.
+    pub(crate) fn refresh_patches(&self, seq: CommitSeq) -> Result<()> {
+        let noted = *lock(&self.host_or_self().patches.noted);
+        let blocks = match noted {
+            Some((at, blocks)) if at == seq => blocks,
+            _ => self.catalog.patch_blocks()?,
+        };
         if self.patches.blocks.swap(blocks, Ordering::SeqCst) != blocks {
             lock(&self.patches.clock).newest = Some(Instant::now());
         }
         Ok(())
+    }
+
+    /// Notes for the engines beside this one how many blocks all patch rows have after commit `seq`, which
+    /// the caller knows from having the turn: to sum them up costs more than a small transaction.
+    pub(crate) fn note_patches_at(&self, seq: CommitSeq, blocks: u64) {
+        *lock(&self.patches.noted) = Some((seq, blocks));
+    }
+
+    fn host_or_self(&self) -> &Engine {
+        self.private.as_ref().map_or(self, |private| &private.host)
     }
 
     /// A commit of ours changed the number of blocks in patch rows.

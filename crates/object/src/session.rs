@@ -242,7 +242,7 @@ impl Engine {
             let has_new_content = seq > self.known_seq();
             if has_new_content {
                 self.open_segments()?;
-                self.refresh_patches()?;
+                self.refresh_patches(seq)?;
                 self.find_pieces()?;
             }
             let held = {

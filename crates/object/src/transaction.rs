@@ -126,10 +126,33 @@ impl Drop for WriterTicket {
 }
 
 /// What is left of a transaction that has ended. To be dropped after its engine was given back: that calls the
-/// next one who waits to change something.
+/// next one who waits to change something, and then has the host learn what was committed.
 #[must_use = "the engine is to be given back before"]
 pub struct Ended {
-    _ticket: Option<WriterTicket>,
+    ticket: Option<WriterTicket>,
+    /// Of a transaction that has changed something.
+    host: Option<Arc<Engine>>,
+}
+
+impl Ended {
+    const NOTHING: Ended = Ended {
+        ticket: None,
+        host: None,
+    };
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        drop(self.ticket.take());
+        let Some(host) = &self.host else { return };
+        if let Err(error) = host.notice_foreign() {
+            // It is durable; the host learns of it at its next look.
+            tracing::warn!("after a transaction: {error}");
+        }
+        if let Err(error) = host.look_at_log(TRANSACTION_ROWS) {
+            tracing::warn!("a checkpoint failed: {error}");
+        }
+    }
 }
 
 /// A moment in a transaction to go back to.
@@ -272,7 +295,7 @@ impl Engine {
         self.find_constraints()?;
         let seq = self.catalog.commit_seq()?;
         self.open_segments()?;
-        self.refresh_patches()?;
+        self.refresh_patches(seq)?;
         self.find_pieces()?;
         let _gate = self.close_gate();
         let _names = self.write_names();
@@ -496,7 +519,7 @@ impl Engine {
     pub fn commit_transaction(&self) -> (Result<()>, Ended) {
         let private = match self.private() {
             Ok(private) => private,
-            Err(error) => return (Err(error), Ended { _ticket: None }),
+            Err(error) => return (Err(error), Ended::NOTHING),
         };
         let outcome = match self.is_writing() {
             true => self.commit_changes(private),
@@ -511,15 +534,10 @@ impl Engine {
             .store(true, Ordering::SeqCst);
         // What was retired waits for somebody who reclaims it.
         private.host.may_have_orphans.store(true, Ordering::SeqCst);
-        let noticed = private.host.notice_foreign();
-        let ended = self.end(private, false);
-        if let Err(error) = noticed {
-            // It is durable; the host learns of it at its next look.
-            tracing::warn!("after a transaction: {error}");
-        }
-        if let Err(error) = private.host.look_at_log(TRANSACTION_ROWS) {
-            tracing::warn!("a checkpoint failed: {error}");
-        }
+        let blocks = self.patches.blocks.load(Ordering::SeqCst);
+        private.host.note_patches_at(self.known_seq(), blocks);
+        let mut ended = self.end(private, false);
+        ended.host = Some(Arc::clone(&private.host));
         (Ok(()), ended)
     }
 
@@ -546,7 +564,7 @@ impl Engine {
     pub fn roll_back(&self) -> Ended {
         match &self.private {
             Some(private) => self.end(private, true),
-            None => Ended { _ticket: None },
+            None => Ended::NOTHING,
         }
     }
 
@@ -576,7 +594,7 @@ impl Engine {
         let ticket = std::mem::take(&mut state.is_writer).then(|| WriterTicket {
             host: Some(Arc::clone(&private.host)),
         });
-        Ended { _ticket: ticket }
+        Ended { ticket, host: None }
     }
 
     /// Drops everything that is not committed, and what was read beside it (`PRIVATE-3`).
