@@ -587,6 +587,11 @@ impl Engine {
         lock(&private.written).clear();
         private.logged_blocks.store(0, Ordering::Relaxed);
         self.give_turn_back();
+        if self.turn.is_held() {
+            // Nothing would give it back: an idle engine would keep everybody waiting.
+            self.stop("a transaction has ended with something of it in memory, which is a defect".into());
+            debug_assert!(false, "TURN-1");
+        }
         if let Some(pin) = state.pin.take() {
             private.host.readers.give_back(pin);
         }
