@@ -63,7 +63,9 @@ pub(crate) fn run(args: &RunArgs, out: &mut Output) -> Result<()> {
     let status = match ended {
         Ok(status) => status,
         Err(failure) => {
-            transaction.abort()?;
+            if let Err(error) = transaction.abort() {
+                warn(&format!("the transaction could not be aborted: {error}"));
+            }
             return Err(failure);
         }
     };
@@ -224,8 +226,16 @@ fn wait_for(mut child: Child, mut signals: Signals) -> Result<Ended> {
     let listener = {
         let asked = asked.clone();
         // By its descriptor: its number may be somebody else's when it has ended.
-        let program = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
-            .at(|| "cannot watch the program".into())?;
+        let opened = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+        let program = opened.at(|| "cannot watch the program".into()).inspect_err(|_| {
+            // Not to be left running in a view that goes.
+            if let Err(error) = child.kill().and_then(|()| child.wait()) {
+                warn(&format!("cannot end the program: {error}"));
+            }
+            if let Err(failure) = end_the_rest() {
+                warn(&failure.to_string());
+            }
+        })?;
         std::thread::spawn(move || {
             for signal in signals.forever() {
                 asked.store(signal, Ordering::SeqCst);
