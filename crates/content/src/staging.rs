@@ -7,7 +7,8 @@
 //! kill or a crash, when the next session looks.
 //!
 //! The handle is kept until the transaction has ended: to close it is a change of the session's, which would
-//! wait for the turn that the transaction has.
+//! wait for the turn that the transaction has. Before the transaction expects the file it has no turn (nobody can
+//! take it meanwhile, `Engine::begin_staging`), so what fails until then leaves nothing behind.
 
 use crate::database::Database;
 use crate::provider::FileHandle;
@@ -17,7 +18,6 @@ use crate::types::{Attr, Caller};
 use larder_object::format::{FileKind, StoreId};
 use larder_object::{Error, ErrorKind, Result};
 use std::io::Read;
-use std::sync::Arc;
 
 /// Content up to this, bytes, is written in the transaction itself: a commit beside it would cost more.
 const STAGED_FROM: usize = 64 << 10;
@@ -38,14 +38,17 @@ impl Transaction {
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut filled = fill(&mut buffer[..STAGED_FROM + 1], content)?;
         let (view, turnstile) = self.parts();
-        let is_staged = filled > STAGED_FROM && !turnstile.engine().is_writing();
+        let staging = match filled > STAGED_FROM {
+            true => turnstile.between(|| turnstile.engine().begin_staging())?,
+            false => None,
+        };
+        let is_staged = staging.is_some();
         let place: &Database = match is_staged {
             true => self.host(),
             false => view,
         };
         let (parent, name) = place.resolve_parent(path)?;
         let (attr, handle) = place.create_anonymous(parent, 0o644, true, Caller::current())?;
-        let handle = self.keep(handle);
         let mut offset = 0;
         while filled > 0 {
             handle.write_at(offset, &buffer[..filled])?;
@@ -55,6 +58,10 @@ impl Transaction {
         let node = attr.node;
         if is_staged {
             handle.sync()?;
+        }
+        self.keep(handle);
+        drop(staging);
+        if is_staged {
             let table = table_of(view, node.store);
             turnstile.enter(|| turnstile.engine().expect_name(table, node.ino))?;
         }
@@ -114,9 +121,7 @@ fn fill(buffer: &mut [u8], content: &mut dyn Read) -> Result<usize> {
 
 impl Transaction {
     /// Keeps a handle until the end of the transaction.
-    fn keep(&self, handle: Box<dyn FileHandle>) -> Arc<dyn FileHandle> {
-        let handle: Arc<dyn FileHandle> = handle.into();
-        lock(self.staged()).push(Arc::clone(&handle));
-        handle
+    fn keep(&self, handle: Box<dyn FileHandle>) {
+        lock(self.staged()).push(handle);
     }
 }

@@ -65,7 +65,7 @@ pub struct Transaction {
     turnstile: Arc<Turnstile>,
     host: Database,
     /// Files that were written beside it, open until its end (`staging`).
-    staged: Mutex<Vec<Arc<dyn FileHandle>>>,
+    staged: Mutex<Vec<Box<dyn FileHandle>>>,
 }
 
 impl Database {
@@ -230,7 +230,7 @@ impl Transaction {
     }
 
     /// Files that were written beside the transaction, open until its end.
-    pub(crate) fn staged(&self) -> &Mutex<Vec<Arc<dyn FileHandle>>> {
+    pub(crate) fn staged(&self) -> &Mutex<Vec<Box<dyn FileHandle>>> {
         &self.staged
     }
 
@@ -284,6 +284,7 @@ impl Deref for Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        self.turnstile.abort();
+        // The files that were staged go before the database may.
+        self.abort();
     }
 }

@@ -176,6 +176,13 @@ impl Turnstile {
         outcome
     }
 
+    /// Runs what is no operation of the transaction, between two of them.
+    pub(crate) fn between<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let state = lock(&self.state);
+        state.require_open()?;
+        work()
+    }
+
     /// Takes the turn now.
     pub(crate) fn take_turn(self: &Arc<Turnstile>) -> Result<()> {
         let mut state = lock(&self.state);

@@ -196,6 +196,91 @@ impl Read for Broken {
     }
 }
 
+/// Runs something where the stream is read, after `left` bytes, and ends.
+struct Calls<F> {
+    left: u64,
+    call: F,
+}
+
+impl<F: FnMut() -> std::io::Result<()>> Read for Calls<F> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.left == 0 {
+            (self.call)()?;
+        }
+        let count = self.left.min(buffer.len() as u64) as usize;
+        buffer[..count].fill(7);
+        self.left -= count as u64;
+        Ok(count)
+    }
+}
+
+/// A transaction that goes on after a failed file keeps nothing of it, though it is open.
+#[test]
+fn what_fails_gives_its_space_back_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    db.put(b"/file", &pattern(100_000, 1)).unwrap();
+    let before = live_bytes(&db);
+    let txn = db.begin().unwrap();
+    let mut most = 0;
+    let mut stream = Calls {
+        left: 8 << 20,
+        call: || {
+            most = live_bytes(&db);
+            Err(std::io::Error::other("broken"))
+        },
+    };
+    let refused = txn.write_file(b"/broken", &mut stream).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Io);
+    assert!(most > before, "nothing was staged");
+    let until = Instant::now() + Duration::from_secs(20);
+    while live_bytes(&db) != before && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(live_bytes(&db), before);
+    txn.put(b"/goes-on", b"x").unwrap();
+    txn.commit().unwrap();
+    assert_clean(&db);
+}
+
+/// The session would wait for the turn of the transaction that it writes for.
+#[test]
+fn nothing_is_changed_while_content_is_written_beside() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let txn = db.begin().unwrap();
+    let mut told = Vec::new();
+    let mut stream = Calls {
+        left: 8 << 20,
+        call: || {
+            told.push(kind(txn.put(b"/inside", b"x")));
+            // It may read.
+            told.push(kind(txn.get(b"/inside")));
+            Ok(())
+        },
+    };
+    txn.write_file(b"/large", &mut stream).unwrap();
+    assert_eq!(told, [ErrorKind::Busy, ErrorKind::NotFound]);
+    txn.put(b"/inside", b"x").unwrap();
+    txn.commit().unwrap();
+    assert_eq!(db.resolve(b"/large", false).unwrap().size_bytes, 8 << 20);
+    // One that was aborted meanwhile leaves the engine to others.
+    let txn = db.begin().unwrap();
+    let mut stream = Calls {
+        left: 1 << 20,
+        call: || {
+            txn.abort();
+            db.transaction(|other| other.put(b"/other", b"x").map(drop)).unwrap();
+            Ok(())
+        },
+    };
+    let refused = txn.write_file(b"/never", &mut stream).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput, "CONTENT-7");
+    drop(txn);
+    assert_eq!(db.get(b"/other").unwrap(), b"x");
+    assert_clean(&db);
+}
+
 /// Not a test: what the next one starts and kills.
 #[test]
 #[ignore = "a part of another test"]

@@ -451,6 +451,7 @@ impl Engine {
     pub(crate) fn begin(&self) -> Result<()> {
         self.check_running()?;
         self.require_present()?;
+        self.refuse_while_staging()?;
         self.queue_as_writer();
         self.turn
             .begin(|| self.refresh_with_turn())
@@ -468,6 +469,7 @@ impl Engine {
     pub(crate) fn alone(&self) -> Result<Alone<'_>> {
         self.check_running()?;
         self.require_present()?;
+        self.refuse_while_staging()?;
         self.queue_as_writer();
         self.turn
             .begin_exclusive(|| self.refresh_with_turn())

@@ -97,7 +97,7 @@ pub use report::{
     CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, Gauges, MapCell,
     SegmentMap, ShrinkReport, SizeClass, SpaceReport, StatsReport,
 };
-pub use transaction::{Ended, Savepoint, WriterTicket};
+pub use transaction::{Ended, Savepoint, Staging, WriterTicket};
 pub use transactions::{
     TransactionInfo, TransactionOutcome, TransactionOwner, abort_transaction, begin_transaction,
     commit_transaction, list_transactions,

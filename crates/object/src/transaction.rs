@@ -45,7 +45,7 @@ use crate::{Error, ErrorKind, Result};
 use larder_catalog::Catalog;
 use larder_space::format::{Ino, SegmentIndex, StoreId};
 use std::collections::{BTreeSet, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -91,6 +91,8 @@ pub(crate) struct State {
     has_read_rows: bool,
     /// Those that are set, oldest first.
     savepoints: Vec<Savepoint>,
+    /// Files that the session writes beside this transaction for it.
+    staging_count: Arc<AtomicU32>,
     /// What is in memory is of the last snapshot.
     pub(crate) is_known: bool,
     /// What the transaction has read is of no snapshot any more: nothing but its end is left.
@@ -152,6 +154,17 @@ impl Drop for Ended {
         if let Err(error) = host.look_at_log(TRANSACTION_ROWS) {
             tracing::warn!("a checkpoint failed: {error}");
         }
+    }
+}
+
+/// Content is being written beside a transaction.
+pub struct Staging {
+    count: Arc<AtomicU32>,
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -449,6 +462,30 @@ impl Engine {
         Ok(())
     }
 
+    /// Before the session writes content for the transaction beside it: until the guard is dropped the
+    /// transaction takes no turn, for which the session would wait. `None` when it has the turn.
+    pub fn begin_staging(&self) -> Result<Option<Staging>> {
+        let state = lock(&self.private()?.state);
+        if state.stage == Stage::Writing {
+            return Ok(None);
+        }
+        let count = Arc::clone(&state.staging_count);
+        count.fetch_add(1, Ordering::SeqCst);
+        Ok(Some(Staging { count }))
+    }
+
+    /// [`ErrorKind::Busy`] while content is written beside the transaction.
+    pub(crate) fn refuse_while_staging(&self) -> Result<()> {
+        let count = |private: &Private| lock(&private.state).staging_count.load(Ordering::SeqCst);
+        match self.private.as_ref().map(count) {
+            None | Some(0) => Ok(()),
+            Some(_) => Err(Error::new(
+                ErrorKind::Busy,
+                "a file is being written beside the transaction; change nothing in it before that is done",
+            )),
+        }
+    }
+
     /// Takes the turn; then a file without a name that the session made, and has open, may get its first one in
     /// the transaction. [`ErrorKind::NotFound`] when it is no such file.
     pub fn expect_name(&self, store: StoreId, ino: Ino) -> Result<()> {
@@ -580,6 +617,7 @@ impl Engine {
         state.is_lost = false;
         state.told.clear();
         state.savepoints.clear();
+        state.staging_count = Arc::default();
         if is_undone && was_writing {
             self.forget_memory();
             state.is_known = false;
