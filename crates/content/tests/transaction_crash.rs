@@ -22,22 +22,36 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
 
-/// What transaction `number` makes of the database: two files, one of them over the last one's, and a row.
-fn step(txn: &Transaction, number: u64) -> larder::Result<()> {
-    txn.put(b"/first", &content(number, 0))?;
+/// What transaction `number` makes of the database: three files, one of them over the last one's, and a row. How
+/// many steps logged new content (`LOGGED-1`): outside of savepoints, and in one that stays.
+fn step(txn: &Transaction, number: u64) -> larder::Result<[bool; 2]> {
+    let patched = |txn: &Transaction| -> larder::Result<SqlValue> {
+        let sum = "SELECT coalesce(sum(block_count), 0) FROM larder_patch";
+        Ok(txn.sql(sum, &[])?.rows.remove(0).values.remove(0))
+    };
+    let before = patched(txn)?;
+    // Nothing is in a segment yet that would have to be flushed.
+    txn.put(format!("/second-{number}").as_bytes(), &content(number, 1))?;
     txn.sql(
         "UPDATE state SET n = ?1",
         &[SqlValue::Integer(number as i64)],
     )?;
+    let after_second = patched(txn)?;
     let savepoint = txn.savepoint()?;
     txn.put(b"/gone", &pattern(9000, number))?;
     txn.roll_back_to(savepoint)?;
-    txn.put(format!("/second-{number}").as_bytes(), &content(number, 1))?;
+    txn.put(format!("/third-{number}").as_bytes(), &content(number, 2))?;
+    txn.release(savepoint)?;
+    let after_third = patched(txn)?;
+    txn.put(b"/first", &content(number, 0))?;
     if number > 1 {
-        let (parent, name) = txn.resolve_parent(format!("/second-{}", number - 1).as_bytes())?;
-        txn.unlink(parent, &name)?;
+        for which in ["second", "third"] {
+            let path = format!("/{which}-{}", number - 1);
+            let (parent, name) = txn.resolve_parent(path.as_bytes())?;
+            txn.unlink(parent, &name)?;
+        }
     }
-    Ok(())
+    Ok([before != after_second, after_second != after_third])
 }
 
 fn content(number: u64, which: u64) -> Vec<u8> {
@@ -73,11 +87,13 @@ fn number_of(db: &Database) -> u64 {
         "CONTENT-6: {number}"
     );
     for (other, is_there) in [(number - 1, false), (number, true), (number + 1, false)] {
-        let found = kind(&format!("/second-{other}"));
-        let wanted = is_there
-            .then(|| content(number, 1))
-            .ok_or(ErrorKind::NotFound);
-        assert_eq!(found, wanted, "CONTENT-6: {number}");
+        for (name, which) in [("second", 1), ("third", 2)] {
+            let found = kind(&format!("/{name}-{other}"));
+            let wanted = is_there
+                .then(|| content(number, which))
+                .ok_or(ErrorKind::NotFound);
+            assert_eq!(found, wanted, "CONTENT-6: {number}");
+        }
     }
     number
 }
@@ -108,6 +124,8 @@ fn record() -> (Recording, usize) {
         storage: Some(Arc::new(SimStorage::recording(&recorder))),
         catalog_vfs: Some(vfs.name().to_owned()),
         has_background: false,
+        // Small enough to be written in place now and then.
+        patch_bytes_max: 2_000_000,
         ..EngineOptions::default()
     };
     let create = CreateOptions {
@@ -115,12 +133,21 @@ fn record() -> (Recording, usize) {
         ..CreateOptions::default()
     };
     Database::create_with(&path, &create, &engine).unwrap();
-    let db = Database::open(&path, options(engine)).unwrap();
+    let db = Database::open(&path, options(engine.clone())).unwrap();
     make_table(&db);
     recorder.sync_names();
     recorder.ack(0);
     let created = recorder.position();
+    let mut logged = [0, 0];
+    let (mut waiting, mut apply_count) = (0, 0);
+    let mut other = None;
     for number in 1..=ROUNDS {
+        // Another session lives for a third of the rounds, reads, and has transactions of its own.
+        match number {
+            20 => other = Some(Database::open(&path, options(engine.clone())).unwrap()),
+            40 => other.take().map_or((), |other: Database| other.close().unwrap()),
+            _ => {}
+        }
         if number % 7 == 0 {
             let txn = db.begin().unwrap();
             step(&txn, number).unwrap();
@@ -129,10 +156,27 @@ fn record() -> (Recording, usize) {
         if number % 5 == 0 {
             db.put(b"/beside", &pattern(20_000, number)).unwrap();
         }
-        db.transaction(|txn| step(txn, number)).unwrap();
+        if number % 3 == 0 {
+            db.sync().unwrap();
+            let left = db.space().unwrap().patch_bytes;
+            apply_count += u32::from(left < waiting);
+            waiting = left;
+        }
+        // Without a background only its own transactions have a session give the turn back.
+        let is_free = [3, 5, 7].iter().all(|divisor| number % divisor != 0);
+        let by = other.as_ref().filter(|_| is_free).unwrap_or(&db);
+        let steps = by.transaction(|txn| step(txn, number)).unwrap();
         recorder.ack(number);
+        (0..2).for_each(|which| logged[which] += u32::from(steps[which]));
+        if let Some(other) = &other {
+            assert_eq!(number_of(other), number);
+        }
     }
     db.close().unwrap();
+    assert!(
+        logged[0] > 30 && logged[1] > 10 && apply_count > 1,
+        "{logged:?} steps logged content, {apply_count} applies: not tested"
+    );
     (recorder.finish(), created)
 }
 
@@ -152,7 +196,7 @@ fn find_fault(state: &CrashState) -> Option<String> {
         assert!(number >= acked, "{number} is there, {acked} was committed");
         assert_clean(&db);
         // And it goes on.
-        db.transaction(|txn| step(txn, number + 1)).unwrap();
+        db.transaction(|txn| step(txn, number + 1).map(drop)).unwrap();
         assert_eq!(number_of(&db), number + 1);
         db.close().unwrap();
     }));
@@ -216,7 +260,7 @@ fn a_process_of_its_own() {
     let db = open(Path::new(&dir));
     if role == "step" {
         for number in number_of(&db) + 1.. {
-            db.transaction(|txn| step(txn, number)).unwrap();
+            db.transaction(|txn| step(txn, number).map(drop)).unwrap();
             println!("done {number}");
         }
     }
