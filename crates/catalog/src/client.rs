@@ -244,6 +244,7 @@ impl Catalog {
                 guards: Guards::for_client(),
             }),
             checkpointer: Mutex::new(client.wrap()?),
+            flusher: Mutex::default(),
             readers: Mutex::new(Vec::new()),
             stores: RwLock::default(),
             is_stopped: AtomicBool::new(false),

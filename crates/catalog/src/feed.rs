@@ -194,6 +194,11 @@ fn bounds(connection: &Connection) -> Result<FeedBounds> {
     })
 }
 
+/// Whether the feed is on.
+pub(crate) fn is_on(connection: &Connection) -> Result<bool> {
+    Ok(newest(connection)?.is_some_and(|(_, is_on)| is_on))
+}
+
 /// The newest position, and whether the feed is on.
 fn newest(connection: &Connection) -> Result<Option<(u64, bool)>> {
     connection

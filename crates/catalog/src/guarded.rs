@@ -240,7 +240,7 @@ mod tests {
         catalog.begin_immediate().unwrap();
         let (is_off, changed) = after_step(&catalog, "UPDATE main SET tag = 'x'");
         assert_eq!((is_off, changed), (false, Ok(1)));
-        catalog.commit_transaction().unwrap();
+        catalog.commit_transaction(false).unwrap();
         assert_eq!(catalog.feed_after(since, 10).unwrap().len(), 1);
     }
 }

@@ -28,7 +28,8 @@
 //! * `CATALOG-6` Names and attribute names are TEXT when they are UTF-8, else BLOB, so one name has
 //!   one form; SQLite sorts TEXT before BLOB, and [`dirent_order`] says the same. *Guard*: one type
 //!   binds them; a property test compares the orders.
-//! * `CATALOG-7` A commit is durable when it returns. *Guard*: `synchronous = FULL` on every
+//! * `CATALOG-7` A commit is durable when it returns, but one whose caller takes the flush upon himself
+//!   ([`Catalog::commit_transaction`], [`Catalog::flush_log`]). *Guard*: `synchronous = FULL` on every
 //!   connection that writes; crash tests of the layers above.
 //!
 //! * `CATALOG-8` `larder_ag` says for each allocation group how many blocks its extent rows have, and
@@ -66,6 +67,7 @@ mod error;
 mod extents;
 mod feed;
 mod files_table;
+mod flush;
 mod functions;
 mod grants;
 mod guarded;
@@ -143,6 +145,8 @@ pub struct Catalog {
     page_bytes: u32,
     writer: Mutex<Writer>,
     checkpointer: Mutex<Connection>,
+    /// Flushes the log beside commits; opened when it is needed.
+    flusher: Mutex<Option<Connection>>,
     readers: Mutex<Vec<Connection>>,
     stores: RwLock<HashMap<StoreId, Arc<StoreSql>>>,
     is_stopped: AtomicBool,

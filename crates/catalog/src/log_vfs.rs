@@ -14,6 +14,9 @@
 //! * `LOG-3` Outside of COMMIT nothing is kept: the connection does not spill its cache, so frames are only
 //!   written by a COMMIT, which ends with the sync. What a commit that failed has left is dropped: by then
 //!   others may have written their own commits to that place.
+//! * `LOG-4` A sync leaves the flush out only while [`defer_flush`] says so, and writes what is kept all the same
+//!   (`LOG-1`). The flush of the log's head is never left out: old frames under a head that is not on the medium
+//!   yet would bring back what a checkpoint has long overwritten.
 //!
 //! # Safety, for the whole file
 //! SQLite calls the functions below with pointers that it got from [`register`] (the VFS) or that [`open`]
@@ -23,6 +26,7 @@
 //! SQLite uses one file from one thread at a time.
 
 use crate::error::{CatalogError, Result};
+use rusqlite::Connection;
 use rusqlite::ffi::{
     self, SQLITE_OK, sqlite3_file, sqlite3_filename, sqlite3_int64, sqlite3_io_methods, sqlite3_vfs,
 };
@@ -48,6 +52,57 @@ struct LogFile {
 struct Kept {
     offset: i64,
     bytes: Vec<u8>,
+    /// The log's head was written and not flushed.
+    has_new_head: bool,
+    /// Flushes are left to somebody else.
+    defers: bool,
+    /// One was left out.
+    is_owed: bool,
+}
+
+/// The head of the log, bytes.
+const HEAD_BYTES: i64 = 32;
+
+/// The log of a connection, if it has one that is open.
+pub(crate) fn find_log(connection: &Connection) -> Option<*mut sqlite3_file> {
+    let mut file: *mut sqlite3_file = std::ptr::null_mut();
+    // SAFETY: an open connection; SQLite sets `file` to a file that lives as long as the log is open, or to one
+    // without methods, or leaves it null.
+    let is_open = unsafe {
+        let code = ffi::sqlite3_file_control(
+            connection.handle(),
+            c"main".as_ptr(),
+            ffi::SQLITE_FCNTL_JOURNAL_POINTER,
+            (&raw mut file).cast(),
+        );
+        code == SQLITE_OK && !file.is_null() && !(*file).pMethods.is_null()
+    };
+    is_open.then_some(file)
+}
+
+/// From now on, until [`end_deferring`], the connection's commits leave the flush of the log to the caller
+/// (`LOG-4`); `false`: it has no log of this VFS, and flushes. Nobody else uses the connection meanwhile.
+pub(crate) fn defer_flush(connection: &Connection) -> bool {
+    set_defers(connection, true).is_some()
+}
+
+/// Ends it; whether a flush was left out.
+pub(crate) fn end_deferring(connection: &Connection) -> bool {
+    set_defers(connection, false).is_some_and(|is_owed| is_owed)
+}
+
+fn set_defers(connection: &Connection, defers: bool) -> Option<bool> {
+    let file = find_log(connection)?;
+    // SAFETY: `find_log` has an open file; with our methods it is one of ours, and the caller sees to it that
+    // SQLite does not use it meanwhile.
+    unsafe {
+        if !std::ptr::eq((*file).pMethods, &raw const METHODS) {
+            return None;
+        }
+        let kept = kept(file);
+        kept.defers = defers;
+        Some(std::mem::take(&mut kept.is_owed))
+    }
 }
 
 /// The name of the VFS in front of the one named `below` (none: the system's); registered the first time.
@@ -230,6 +285,7 @@ unsafe extern "C" fn write(
             }
         }
         let kept = kept(file);
+        kept.has_new_head |= offset < HEAD_BYTES;
         if kept.bytes.is_empty() {
             kept.offset = offset;
         }
@@ -297,8 +353,21 @@ macro_rules! after_writing {
 after_writing! {
     read = read_below(data: *mut c_void, len: c_int, offset: sqlite3_int64);
     truncate = truncate_below(size: sqlite3_int64);
-    sync = sync_below(flags: c_int);
+    flush = sync_below(flags: c_int);
     file_size = file_size_below(out: *mut sqlite3_int64);
+}
+
+unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
+    // SAFETY: SQLite passes an open log.
+    unsafe {
+        if kept(file).defers && !kept(file).has_new_head {
+            kept(file).is_owed = true;
+            return write_kept(file); // LOG-4
+        }
+        let code = flush(file, flags);
+        kept(file).has_new_head &= code != SQLITE_OK;
+        code
+    }
 }
 
 /// A log needs no shared memory and is not mapped: version 1.
@@ -327,7 +396,7 @@ static METHODS: sqlite3_io_methods = sqlite3_io_methods {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rusqlite::{Connection, OpenFlags, params};
+    use rusqlite::{OpenFlags, params};
     use std::path::Path;
 
     fn rows(connection: &Connection) -> Vec<(i64, Vec<u8>)> {
@@ -418,6 +487,43 @@ mod tests {
                 "LOG-2, step {step}"
             );
         }
+    }
+
+    #[test]
+    fn a_commit_without_its_flush_is_in_the_files_and_seen_by_others() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = dir.path().join("t.db");
+        let vfs = register(None).unwrap();
+        let writer =
+            Connection::open_with_flags_and_vfs(&path, OpenFlags::default(), vfs.as_str()).unwrap();
+        writer
+            .execute_batch(
+                "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;
+                 CREATE TABLE t (id INTEGER PRIMARY KEY, bytes BLOB)",
+            )
+            .unwrap();
+        let reader = Connection::open(&path).unwrap();
+        assert!(!defer_flush(&reader), "LOG-4: it is no log of this VFS");
+        for id in 0..20 {
+            let insert = "INSERT INTO t VALUES (?1, zeroblob(?2))";
+            let defers = id % 3 > 0;
+            assert!(!defers || defer_flush(&writer));
+            writer.execute(insert, params![id, id * 700]).unwrap();
+            assert_eq!(end_deferring(&writer), defers, "LOG-4");
+            // SAFETY: the writer's log is one of this VFS, and nobody uses it now.
+            let has_new_head = unsafe { kept(find_log(&writer).unwrap()).has_new_head };
+            assert!(!has_new_head, "LOG-4: after a checkpoint the log has another head");
+            assert_eq!(rows(&reader).len() as i64, id + 1, "LOG-1");
+            assert_eq!(survivors(dir.path(), other.path()).len() as i64, id + 1, "LOG-4");
+            if id % 2 == 0 {
+                let empty = "PRAGMA wal_checkpoint(TRUNCATE)";
+                reader.query_row(empty, [], |_| Ok(())).unwrap();
+            }
+        }
+        // Reading leaves nothing out.
+        assert!(defer_flush(&writer));
+        assert_eq!(rows(&writer).len(), 20);
+        assert!(!end_deferring(&writer), "LOG-4");
     }
 
     /// Rolls back a transaction that is larger than the writer's cache, lets another connection commit, and

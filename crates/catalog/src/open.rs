@@ -189,6 +189,7 @@ pub(crate) fn open_within(
             guards: Guards::default(),
         }),
         checkpointer: Mutex::new(checkpointer),
+        flusher: Mutex::default(),
         readers: Mutex::new(Vec::new()),
         stores: RwLock::default(),
         is_stopped: AtomicBool::new(false),

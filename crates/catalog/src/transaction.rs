@@ -20,7 +20,7 @@
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
 use crate::history::{Keeper, newest_moment, newest_until};
 use crate::meta::{find_meta, next_commit_seq, set_gate};
-use crate::{Catalog, Writer, lock};
+use crate::{Catalog, Writer, lock, log_vfs};
 use larder_format::CommitSeq;
 use rusqlite::{Connection, ffi};
 use std::sync::atomic::Ordering;
@@ -147,7 +147,10 @@ impl Catalog {
 
     /// Commits the transaction, durably. Any error rolls it back, but after
     /// [`CatalogError::CommitUnknown`] only reopening tells. Without changes: nothing is written.
-    pub fn commit_transaction(&self) -> Result<()> {
+    ///
+    /// With `defers` others may see it before it is durable: then `true` says that the caller owes a
+    /// [`Catalog::flush_log`], of any catalog of this database, which begins after this call.
+    pub fn commit_transaction(&self, defers: bool) -> Result<bool> {
         let mut writer = lock(&self.writer);
         debug_assert!(writer.stage != Stage::Client, "CLIENT-1");
         require_open(&writer.connection)?;
@@ -157,10 +160,13 @@ impl Catalog {
             end(&mut writer)?;
             return Err(error);
         }
-        match execute(&writer.connection, "COMMIT") {
+        let defers = defers && log_vfs::defer_flush(&writer.connection);
+        let committed = execute(&writer.connection, "COMMIT");
+        let is_owed = defers && log_vfs::end_deferring(&writer.connection);
+        match committed {
             Ok(()) => {
                 writer.stage = Stage::Idle;
-                Ok(())
+                Ok(is_owed)
             }
             Err(error) => {
                 let error = self.sort_commit(error);

@@ -233,6 +233,8 @@ impl SqlSession {
                 }
             })?;
             if let Some(changed_count) = done {
+                // What it has seen is durable when it is done.
+                self.database.shared.engine.settle_flushes()?;
                 return Ok(changed_count);
             }
         }

@@ -264,6 +264,8 @@ impl Turnstile {
         // Part of the transaction: what has no name any more goes with its last handle.
         state.handles.close_all();
         let (outcome, ended) = self.engine.commit_transaction();
+        self.pool.put(Arc::clone(&self.engine));
+        let outcome = outcome.and(ended.finish());
         state.ended = Some(match &outcome {
             Ok(()) => (
                 ErrorKind::InvalidInput,
@@ -274,8 +276,6 @@ impl Turnstile {
                 format!("the commit of the transaction failed ({error}); begin another one"),
             ),
         });
-        self.pool.put(Arc::clone(&self.engine));
-        drop(ended);
         outcome.map(|()| state.has_new_stores)
     }
 

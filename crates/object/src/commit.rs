@@ -112,6 +112,7 @@ impl Engine {
             if group.is_empty() { open - 1 } else { open }
         };
         self.sync_generation(target)?;
+        self.settle_flushes()?; // FLUSH-3
         self.apply_if_full()
     }
 
@@ -142,6 +143,7 @@ impl Engine {
             generation
         };
         self.sync_generation(generation)?;
+        self.settle_flushes()?; // FLUSH-3
         self.apply_if_full()
     }
 

@@ -12,6 +12,7 @@ use crate::past::Past;
 use crate::pins::Pins;
 use crate::room::Room;
 use crate::session::Session;
+use crate::shared_flush::SharedFlush;
 use crate::transaction::Private;
 use crate::tuning;
 use crate::turn::Turn;
@@ -127,6 +128,8 @@ pub struct Engine {
     pub(crate) history: Mutex<HistoryClock>,
     /// Which of those beside this one may change something.
     pub(crate) writers: Writers,
+    /// Flushes that they share.
+    pub(crate) flushes: SharedFlush,
     /// Readers of names and attributes against changes of them.
     pub(crate) namespace: RwLock<()>,
     /// Changes against the freeze of a group: what is inside the gate is in one group.
@@ -312,6 +315,7 @@ impl Engine {
             past: None,
             history: Mutex::default(),
             writers: Writers::default(),
+            flushes: SharedFlush::default(),
             schema_version: AtomicI64::new(NO_SCHEMA),
             namespace: RwLock::default(),
             gate: RwLock::default(),

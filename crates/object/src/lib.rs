@@ -26,6 +26,7 @@
 //! # Recovery
 //! Opening is recovery: see `Engine::open` and docs/durability.md.
 
+mod attached;
 mod cache;
 mod check_pieces;
 mod checkpoint;
@@ -62,6 +63,7 @@ mod read_path;
 mod report;
 mod room;
 mod session;
+mod shared_flush;
 mod shrink;
 mod sql;
 mod stats;

@@ -310,6 +310,7 @@ impl Engine {
             }
         }
         self.save_homes(&objects)?; // HOME-1
+        self.settle_flushes()?; // FLUSH-3
         self.write_in_place(&objects)?;
         for (node, applied) in objects {
             let _gate = self.enter_gate();

@@ -132,6 +132,8 @@ impl Drop for WriterTicket {
 #[must_use = "the engine is to be given back before"]
 pub struct Ended {
     ticket: Option<WriterTicket>,
+    /// What it, or what it has read, owes (`shared_flush`).
+    owed: Option<(Arc<Engine>, u64)>,
     /// Of a transaction that has changed something.
     host: Option<Arc<Engine>>,
 }
@@ -139,8 +141,19 @@ pub struct Ended {
 impl Ended {
     const NOTHING: Ended = Ended {
         ticket: None,
+        owed: None,
         host: None,
     };
+
+    /// Calls the next one, and waits until the transaction is durable (`FLUSH-1`). [`ErrorKind::Stopped`]: only
+    /// reopening tells whether it is.
+    pub fn finish(mut self) -> Result<()> {
+        drop(self.ticket.take());
+        match self.owed.take() {
+            None => Ok(()),
+            Some((host, number)) => host.settle_flush(number),
+        }
+    }
 }
 
 impl Drop for Ended {
@@ -550,9 +563,10 @@ impl Engine {
 
     // ---- the end ----------------------------------------------------------------------------
 
-    /// Commits, durably: then the host's memory is of this moment too. Any error leaves nothing of the
-    /// transaction, but for [`ErrorKind::Stopped`], after which only reopening tells. The handles of the
-    /// transaction are closed before. Cost: one flush of each segment that was written, one of the log.
+    /// Commits; with [`Ended::finish`], durably, and then the host's memory is of this moment too. Any error leaves
+    /// nothing of the transaction, but for [`ErrorKind::Stopped`], after which only reopening tells. The handles of
+    /// the transaction are closed before. Cost: one flush of each segment that was written, one of the log, which
+    /// several transactions may share.
     pub fn commit_transaction(&self) -> (Result<()>, Ended) {
         let private = match self.private() {
             Ok(private) => private,
@@ -560,10 +574,16 @@ impl Engine {
         };
         let outcome = match self.is_writing() {
             true => self.commit_changes(private),
-            false => Ok(()),
+            false => Ok(private.host.flushes.newest_owed()),
         };
-        if outcome.is_err() || !self.is_writing() {
-            return (outcome, self.end(private, true));
+        let owed = match outcome {
+            Ok(owed) => owed.map(|number| (Arc::clone(&private.host), number)),
+            Err(error) => return (Err(error), self.end(private, true)),
+        };
+        if !self.is_writing() {
+            let mut ended = self.end(private, true);
+            ended.owed = owed;
+            return (Ok(()), ended);
         }
         private
             .host
@@ -575,10 +595,12 @@ impl Engine {
         private.host.note_patches_at(self.known_seq(), blocks);
         let mut ended = self.end(private, false);
         ended.host = Some(Arc::clone(&private.host));
+        ended.owed = owed;
         (Ok(()), ended)
     }
 
-    fn commit_changes(&self, private: &Private) -> Result<()> {
+    /// The commit that is still owed its flush, if there is one.
+    fn commit_changes(&self, private: &Private) -> Result<Option<u64>> {
         self.check_running()?;
         private.host.check_running()?;
         debug_assert!(self.turn.is_held(), "PRIVATE-1");
@@ -586,7 +608,8 @@ impl Engine {
         self.commit_now()?;
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
         self.flush_written()?;
-        Ok(self.catalog.commit_transaction()?)
+        let is_owed = (self.catalog).commit_transaction(self.may_share_flush(private)?)?;
+        Ok(is_owed.then(|| private.host.flushes.owe()))
     }
 
     pub(crate) fn flush_written(&self) -> Result<()> {
@@ -637,7 +660,11 @@ impl Engine {
         let ticket = std::mem::take(&mut state.is_writer).then(|| WriterTicket {
             host: Some(Arc::clone(&private.host)),
         });
-        Ended { ticket, host: None }
+        Ended {
+            ticket,
+            owed: None,
+            host: None,
+        }
     }
 
     /// Drops everything that is not committed, and what was read beside it (`PRIVATE-3`).
