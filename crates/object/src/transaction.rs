@@ -227,7 +227,7 @@ impl Engine {
             true => nudged.hand_over(),
             false => Ok(()),
         });
-        let turn = Turn::open_beside(&host.path, nudge)?;
+        let turn = host.turn.open_beside(&host.path, nudge)?;
         Ok(Engine::assemble_private(host, catalog, turn))
     }
 
