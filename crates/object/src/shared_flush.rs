@@ -146,7 +146,7 @@ impl Engine {
 
     /// The same up to one commit.
     pub(crate) fn settle_flush(&self, number: u64) -> Result<()> {
-        let flush = || Ok(self.catalog.flush_log()?);
+        let flush = || self.catalog.flush_log().map_err(Error::from);
         self.flushes.settle(number, flush).inspect_err(|error| {
             // Another thread's commit must end before the turn is abandoned.
             let _no_commit = self.commit_lock.lock();
