@@ -35,7 +35,9 @@ impl Catalog {
         // open file of any VFS can be synced.
         let code = unsafe {
             let sync = (*(*log).pMethods).xSync;
-            sync.map_or(ffi::SQLITE_MISUSE, |sync| sync(log, ffi::SQLITE_SYNC_NORMAL))
+            sync.map_or(ffi::SQLITE_MISUSE, |sync| {
+                sync(log, ffi::SQLITE_SYNC_NORMAL)
+            })
         };
         match code {
             ffi::SQLITE_OK => Ok(()),

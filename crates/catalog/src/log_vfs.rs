@@ -512,9 +512,16 @@ mod tests {
             assert_eq!(end_deferring(&writer), defers, "LOG-4");
             // SAFETY: the writer's log is one of this VFS, and nobody uses it now.
             let has_new_head = unsafe { kept(find_log(&writer).unwrap()).has_new_head };
-            assert!(!has_new_head, "LOG-4: after a checkpoint the log has another head");
+            assert!(
+                !has_new_head,
+                "LOG-4: after a checkpoint the log has another head"
+            );
             assert_eq!(rows(&reader).len() as i64, id + 1, "LOG-1");
-            assert_eq!(survivors(dir.path(), other.path()).len() as i64, id + 1, "LOG-4");
+            assert_eq!(
+                survivors(dir.path(), other.path()).len() as i64,
+                id + 1,
+                "LOG-4"
+            );
             if id % 2 == 0 {
                 let empty = "PRAGMA wal_checkpoint(TRUNCATE)";
                 reader.query_row(empty, [], |_| Ok(())).unwrap();

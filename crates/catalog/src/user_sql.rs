@@ -314,7 +314,8 @@ impl Catalog {
         let mut writer = lock(&self.writer);
         let writer = &mut *writer;
         // A temporary trigger may replace as well, and only a shell has them.
-        let replaces = replaces || (user.judge.is_shell && has_temporary_trigger(&writer.connection)?);
+        let replaces =
+            replaces || (user.judge.is_shell && has_temporary_trigger(&writer.connection)?);
         writer.guards.stand(&writer.connection, replaces)
     }
 

@@ -169,7 +169,10 @@ fn a_row_that_a_plain_shell_replaces_is_found_missing() {
     let replace = "UPDATE OR REPLACE main SET tag = 'a' WHERE ino = 3";
     let asked = format!("PRAGMA recursive_triggers = ON; {replace}");
     let refused = shell(dir.path(), &asked).expect_err(&asked);
-    assert!(refused.contains("through the mount"), "CATALOG-3: {refused}");
+    assert!(
+        refused.contains("through the mount"),
+        "CATALOG-3: {refused}"
+    );
     assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
     shell(dir.path(), replace).unwrap();
     let findings = catalog.check().unwrap();

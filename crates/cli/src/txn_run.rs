@@ -227,15 +227,17 @@ fn wait_for(mut child: Child, mut signals: Signals) -> Result<Ended> {
         let asked = asked.clone();
         // By its descriptor: its number may be somebody else's when it has ended.
         let opened = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-        let program = opened.at(|| "cannot watch the program".into()).inspect_err(|_| {
-            // Not to be left running in a view that goes.
-            if let Err(error) = child.kill().and_then(|()| child.wait()) {
-                warn(&format!("cannot end the program: {error}"));
-            }
-            if let Err(failure) = end_the_rest() {
-                warn(&failure.to_string());
-            }
-        })?;
+        let program = opened
+            .at(|| "cannot watch the program".into())
+            .inspect_err(|_| {
+                // Not to be left running in a view that goes.
+                if let Err(error) = child.kill().and_then(|()| child.wait()) {
+                    warn(&format!("cannot end the program: {error}"));
+                }
+                if let Err(failure) = end_the_rest() {
+                    warn(&failure.to_string());
+                }
+            })?;
         std::thread::spawn(move || {
             for signal in signals.forever() {
                 asked.store(signal, Ordering::SeqCst);

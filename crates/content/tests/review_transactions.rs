@@ -205,7 +205,11 @@ fn no_statement_replaces_the_row_of_a_file() {
     let set = format!("UPDATE main SET tag = 'b' WHERE ino = {b}");
     sql::run(&mut session, &set).unwrap();
     in_transaction(&set).unwrap();
-    let tags = sql::run(&mut session, "SELECT tag FROM main WHERE ino > 1 ORDER BY ino").unwrap();
+    let tags = sql::run(
+        &mut session,
+        "SELECT tag FROM main WHERE ino > 1 ORDER BY ino",
+    )
+    .unwrap();
     assert_eq!(tags, [sql::text("a"), sql::text("b!")]);
     // Nor does what the engine does after a REPLACE run it again and again.
     let any = "CREATE TRIGGER any_change AFTER UPDATE ON main
@@ -249,7 +253,11 @@ fn what_was_read_of_a_directory_is_not_lost() {
         db.sync().unwrap();
     };
     let conflict = Err(ErrorKind::Conflict);
-    let lost = write_after(&db, |txn| txn.xattr(NodeId::ROOT, b"user.n"), || count(b"2"));
+    let lost = write_after(
+        &db,
+        |txn| txn.xattr(NodeId::ROOT, b"user.n"),
+        || count(b"2"),
+    );
     assert_eq!(lost, conflict, "CONTENT-6: a value");
     let lost = write_after(&db, |txn| txn.xattrs(NodeId::ROOT), || count(b"3"));
     assert_eq!(lost, conflict, "CONTENT-6: a list");
@@ -267,8 +275,14 @@ fn what_was_read_of_a_directory_is_not_lost() {
         |txn| txn.parent(e),
         || {
             let away = name("away");
-            db.rename(d, &name("e"), NodeId::ROOT, &away, larder::RenameMode::Replace)
-                .unwrap();
+            db.rename(
+                d,
+                &name("e"),
+                NodeId::ROOT,
+                &away,
+                larder::RenameMode::Replace,
+            )
+            .unwrap();
             db.sync().unwrap();
         },
     );

@@ -55,7 +55,9 @@ fn step(txn: &Transaction, thread: u64, number: u64) -> larder::Result<()> {
         let (parent, name) = txn.resolve_parent(path(number - 1).as_bytes())?;
         txn.unlink(parent, &name)?;
     }
-    let old = txn.resolve(format!("/t{thread}/old").as_bytes(), true)?.node;
+    let old = txn
+        .resolve(format!("/t{thread}/old").as_bytes(), true)?
+        .node;
     let handle = txn.open_file(old, true)?;
     handle.write_at(number % OLD_BLOCKS * 4096, &block(thread, number))?;
     drop(handle);
@@ -136,7 +138,10 @@ fn record() -> (Recording, usize) {
         let directory = sql::directory(&db, NodeId::ROOT, &format!("t{thread}"));
         let old = make(&db, directory, "old");
         let bytes: Vec<u8> = (0..OLD_BLOCKS).flat_map(|one| block(thread, one)).collect();
-        db.open_file(old, true).unwrap().write_at(0, &bytes).unwrap();
+        db.open_file(old, true)
+            .unwrap()
+            .write_at(0, &bytes)
+            .unwrap();
         let insert = format!("INSERT INTO state VALUES ({thread}, 0)");
         sql::run(&mut db.sql(false).unwrap(), &insert).unwrap();
     }
@@ -205,7 +210,9 @@ fn log_events(recording: &Recording) -> Vec<(usize, bool, bool)> {
     let mut found = Vec::new();
     for (index, event) in recording.events.iter().enumerate() {
         match event {
-            Event::Write { file, offset_bytes, .. } if &**file == LOG => {
+            Event::Write {
+                file, offset_bytes, ..
+            } if &**file == LOG => {
                 is_head = *offset_bytes < 32;
                 found.push((index, false, is_head));
             }
@@ -228,8 +235,14 @@ fn every_crash_leaves_those_who_share_a_flush_whole_or_not_at_all() {
     }
     let behind = log.iter().filter(|(index, ..)| *index >= created);
     let kinds: Vec<bool> = behind.map(|(_, is_flush, _)| *is_flush).collect();
-    let shared = kinds.windows(2).filter(|pair| pair == &[false, false]).count();
-    assert!(shared > 10, "only {shared} commits left out their flush: not tested");
+    let shared = kinds
+        .windows(2)
+        .filter(|pair| pair == &[false, false])
+        .count();
+    assert!(
+        shared > 10,
+        "only {shared} commits left out their flush: not tested"
+    );
     let mut count = 0;
     for state in recording.states(created, seed, points) {
         count += 1;
@@ -258,7 +271,12 @@ fn every_crash_leaves_those_who_share_a_flush_whole_or_not_at_all() {
 }
 
 /// How many of `EACH` × `THREADS` commits have left out their flush.
-fn count_shared(path: &Path, recorder: &Recorder, vfs: &RecordingVfs, while_open: impl FnOnce(&Database)) -> usize {
+fn count_shared(
+    path: &Path,
+    recorder: &Recorder,
+    vfs: &RecordingVfs,
+    while_open: impl FnOnce(&Database),
+) -> usize {
     let engine = EngineOptions {
         catalog_vfs: Some(vfs.name().to_owned()),
         has_background: false,
@@ -287,7 +305,10 @@ fn count_shared(path: &Path, recorder: &Recorder, vfs: &RecordingVfs, while_open
     let kinds: Vec<bool> = (log.iter().filter(|(index, ..)| *index >= from))
         .map(|(_, is_flush, _)| *is_flush)
         .collect();
-    kinds.windows(2).filter(|pair| pair == &[false, false]).count()
+    kinds
+        .windows(2)
+        .filter(|pair| pair == &[false, false])
+        .count()
 }
 
 /// FLUSH-2
@@ -302,7 +323,11 @@ fn no_flush_is_left_out_while_others_may_look() {
         count_shared(&path, &recorder, &vfs, |db| while_open(db, &path))
     };
     assert!(count(&|_, _| {}) > 0, "nobody shares a flush: not tested");
-    assert_eq!(count(&|db, _| drop(db.set_feed(true).unwrap())), 0, "FLUSH-2");
+    assert_eq!(
+        count(&|db, _| drop(db.set_feed(true).unwrap())),
+        0,
+        "FLUSH-2"
+    );
     let others = Mutex::new(Vec::new());
     let open_beside = |_: &Database, path: &Path| {
         let beside = Database::open(path, OpenOptions::default()).unwrap();

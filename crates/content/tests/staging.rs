@@ -270,7 +270,8 @@ fn nothing_is_changed_while_content_is_written_beside() {
         left: 1 << 20,
         call: || {
             txn.abort();
-            db.transaction(|other| other.put(b"/other", b"x").map(drop)).unwrap();
+            db.transaction(|other| other.put(b"/other", b"x").map(drop))
+                .unwrap();
             Ok(())
         },
     };

@@ -145,7 +145,9 @@ fn record() -> (Recording, usize) {
         // Another session lives for a third of the rounds, reads, and has transactions of its own.
         match number {
             20 => other = Some(Database::open(&path, options(engine.clone())).unwrap()),
-            40 => other.take().map_or((), |other: Database| other.close().unwrap()),
+            40 => other
+                .take()
+                .map_or((), |other: Database| other.close().unwrap()),
             _ => {}
         }
         if number % 7 == 0 {
@@ -196,7 +198,8 @@ fn find_fault(state: &CrashState) -> Option<String> {
         assert!(number >= acked, "{number} is there, {acked} was committed");
         assert_clean(&db);
         // And it goes on.
-        db.transaction(|txn| step(txn, number + 1).map(drop)).unwrap();
+        db.transaction(|txn| step(txn, number + 1).map(drop))
+            .unwrap();
         assert_eq!(number_of(&db), number + 1);
         db.close().unwrap();
     }));

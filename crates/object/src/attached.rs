@@ -35,9 +35,8 @@ impl Attachments {
         // One that this process holds elsewhere too is only forgotten here.
         open.retain(|file| fstat(&**file).map_or(true, |found| found.st_nlink > 0));
         let is_it = |file: &&Arc<OwnedFd>| {
-            fstat(&***file).is_ok_and(|found| {
-                (found.st_dev, found.st_ino) == (named.st_dev, named.st_ino)
-            })
+            fstat(&***file)
+                .is_ok_and(|found| (found.st_dev, found.st_ino) == (named.st_dev, named.st_ino))
         };
         if let Some(file) = open.iter().find(is_it) {
             let file = Arc::clone(file);

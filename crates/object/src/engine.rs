@@ -455,8 +455,7 @@ impl Engine {
     pub(crate) fn begin(&self) -> Result<()> {
         self.check_running()?;
         self.require_present()?;
-        self.refuse_while_staging()?;
-        self.queue_as_writer();
+        self.queue_as_writer()?;
         self.turn
             .begin(|| self.refresh_with_turn())
             .inspect_err(|_| self.leave_writers())
@@ -473,8 +472,7 @@ impl Engine {
     pub(crate) fn alone(&self) -> Result<Alone<'_>> {
         self.check_running()?;
         self.require_present()?;
-        self.refuse_while_staging()?;
-        self.queue_as_writer();
+        self.queue_as_writer()?;
         self.turn
             .begin_exclusive(|| self.refresh_with_turn())
             .inspect_err(|_| self.leave_writers())?;
@@ -591,11 +589,6 @@ impl Engine {
     /// Bytes that content may take at most.
     pub(crate) fn capacity_blocks(&self) -> Option<u64> {
         (self.info.capacity_bytes > 0).then_some(self.info.capacity_bytes / BLOCK_BYTES)
-    }
-
-    /// Registers an observer of foreign changes.
-    pub fn on_foreign_change(&self, observer: Box<dyn Fn() + Send + Sync>) {
-        lock(&self.observers).push(observer);
     }
 
     // ---- stores -----------------------------------------------------------------------------

@@ -206,6 +206,11 @@ impl Engine {
 
     // ---- foreign commits --------------------------------------------------------------------
 
+    /// Registers an observer of foreign changes.
+    pub fn on_foreign_change(&self, observer: Box<dyn Fn() + Send + Sync>) {
+        lock(&self.observers).push(observer);
+    }
+
     /// Runs when the turn was just taken: caches and free space must know what others committed.
     pub(crate) fn refresh_with_turn(&self) -> Result<()> {
         if let Some(private) = &self.private {

@@ -223,7 +223,10 @@ mod tests {
         host.sync().unwrap();
         assert_eq!(host.flushes.newest_owed(), None, "FLUSH-3");
         let root = host
-            .node(larder_space::format::StoreId::MAIN, larder_space::format::Ino::ROOT)
+            .node(
+                larder_space::format::StoreId::MAIN,
+                larder_space::format::Ino::ROOT,
+            )
             .unwrap();
         host.flushes.owe();
         host.sync_node(&root).unwrap();

@@ -34,6 +34,10 @@
 //! SQLite's: a transaction that was not committed is not there. Blocks that it wrote are named by no row.
 
 mod conflicts;
+mod ending;
+
+use ending::refuse_while_staging;
+pub use ending::{Ended, Staging, WriterTicket};
 
 use crate::engine::{Engine, NO_SCHEMA, lock};
 use crate::group::Group;
@@ -48,9 +52,6 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-/// Rows that a transaction counts for when the length of the log is looked at.
-const TRANSACTION_ROWS: u64 = 32;
 
 /// What a private engine has beside the parts of every engine.
 pub(crate) struct Private {
@@ -105,80 +106,6 @@ enum Stage {
     Idle,
     Reading,
     Writing,
-}
-
-/// A place at the head of those of this process who change something; dropping it calls the next one.
-pub struct WriterTicket {
-    host: Option<Arc<Engine>>,
-}
-
-impl WriterTicket {
-    /// The place is kept by somebody else from now on.
-    fn keep(mut self) {
-        self.host = None;
-    }
-}
-
-impl Drop for WriterTicket {
-    fn drop(&mut self) {
-        if let Some(host) = &self.host {
-            host.writers.leave();
-        }
-    }
-}
-
-/// What is left of a transaction that has ended. To be dropped after its engine was given back: that calls the
-/// next one who waits to change something, and then has the host learn what was committed.
-#[must_use = "the engine is to be given back before"]
-pub struct Ended {
-    ticket: Option<WriterTicket>,
-    /// What it, or what it has read, owes (`shared_flush`).
-    owed: Option<(Arc<Engine>, u64)>,
-    /// Of a transaction that has changed something.
-    host: Option<Arc<Engine>>,
-}
-
-impl Ended {
-    const NOTHING: Ended = Ended {
-        ticket: None,
-        owed: None,
-        host: None,
-    };
-
-    /// Calls the next one, and waits until the transaction is durable (`FLUSH-1`). [`ErrorKind::Stopped`]: only
-    /// reopening tells whether it is.
-    pub fn finish(mut self) -> Result<()> {
-        drop(self.ticket.take());
-        match self.owed.take() {
-            None => Ok(()),
-            Some((host, number)) => host.settle_flush(number),
-        }
-    }
-}
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        drop(self.ticket.take());
-        let Some(host) = &self.host else { return };
-        if let Err(error) = host.notice_foreign() {
-            // It is durable; the host learns of it at its next look.
-            tracing::warn!("after a transaction: {error}");
-        }
-        if let Err(error) = host.look_at_log(TRANSACTION_ROWS) {
-            tracing::warn!("a checkpoint failed: {error}");
-        }
-    }
-}
-
-/// Content is being written beside a transaction.
-pub struct Staging {
-    count: Arc<AtomicU32>,
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 /// A moment in a transaction to go back to.
@@ -331,30 +258,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until a transaction beside this engine may change something; for [`Engine::use_ticket`].
-    pub fn enter_writers(self: &Arc<Engine>) -> WriterTicket {
-        self.writers.enter();
-        WriterTicket {
-            host: Some(Arc::clone(self)),
-        }
-    }
-
-    /// Gives the next transaction of this engine the place that its host has given out.
-    pub fn use_ticket(&self, ticket: WriterTicket) -> Result<()> {
-        let private = self.private()?;
-        let is_new = !std::mem::replace(&mut lock(&private.state).is_writer, true);
-        debug_assert!(is_new, "PRIVATE-1");
-        ticket.keep();
-        Ok(())
-    }
-
-    /// Takes a place in the queue of those who change something, the first time.
-    pub(crate) fn queue_as_writer(&self) {
-        let Some(private) = &self.private else { return };
+    /// Takes a place in the queue of those who change something, the first time. [`ErrorKind::Busy`] while
+    /// content is written beside the transaction.
+    pub(crate) fn queue_as_writer(&self) -> Result<()> {
+        let Some(private) = &self.private else {
+            return Ok(());
+        };
+        refuse_while_staging(&lock(&private.state))?;
         let is_new = !std::mem::replace(&mut lock(&private.state).is_writer, true);
         if is_new {
             private.host.writers.enter();
         }
+        Ok(())
     }
 
     /// Gives the place back, unless the transaction has changed something.
@@ -475,30 +390,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Before the session writes content for the transaction beside it: until the guard is dropped the
-    /// transaction takes no turn, for which the session would wait. `None` when it has the turn.
-    pub fn begin_staging(&self) -> Result<Option<Staging>> {
-        let state = lock(&self.private()?.state);
-        if state.stage == Stage::Writing {
-            return Ok(None);
-        }
-        let count = Arc::clone(&state.staging_count);
-        count.fetch_add(1, Ordering::SeqCst);
-        Ok(Some(Staging { count }))
-    }
-
-    /// [`ErrorKind::Busy`] while content is written beside the transaction.
-    pub(crate) fn refuse_while_staging(&self) -> Result<()> {
-        let count = |private: &Private| lock(&private.state).staging_count.load(Ordering::SeqCst);
-        match self.private.as_ref().map(count) {
-            None | Some(0) => Ok(()),
-            Some(_) => Err(Error::new(
-                ErrorKind::Busy,
-                "a file is being written beside the transaction; change nothing in it before that is done",
-            )),
-        }
-    }
-
     /// Takes the turn; then a file without a name that the session made, and has open, may get its first one in
     /// the transaction. [`ErrorKind::NotFound`] when it is no such file.
     pub fn expect_name(&self, store: StoreId, ino: Ino) -> Result<()> {
@@ -570,7 +461,7 @@ impl Engine {
     pub fn commit_transaction(&self) -> (Result<()>, Ended) {
         let private = match self.private() {
             Ok(private) => private,
-            Err(error) => return (Err(error), Ended::NOTHING),
+            Err(error) => return (Err(error), Ended::new(None)),
         };
         let outcome = match self.is_writing() {
             true => self.commit_changes(private),
@@ -582,7 +473,7 @@ impl Engine {
         };
         if !self.is_writing() {
             let mut ended = self.end(private, true);
-            ended.owed = owed;
+            ended.owes(owed);
             return (Ok(()), ended);
         }
         private
@@ -594,8 +485,8 @@ impl Engine {
         let blocks = self.patches.blocks.load(Ordering::SeqCst);
         private.host.note_patches_at(self.known_seq(), blocks);
         let mut ended = self.end(private, false);
-        ended.host = Some(Arc::clone(&private.host));
-        ended.owed = owed;
+        ended.has_changed(&private.host);
+        ended.owes(owed);
         (Ok(()), ended)
     }
 
@@ -624,7 +515,7 @@ impl Engine {
     pub fn roll_back(&self) -> Ended {
         match &self.private {
             Some(private) => self.end(private, true),
-            None => Ended::NOTHING,
+            None => Ended::new(None),
         }
     }
 
@@ -650,21 +541,16 @@ impl Engine {
         self.give_turn_back();
         if self.turn.is_held() {
             // Nothing would give it back: an idle engine would keep everybody waiting.
-            self.stop("a transaction has ended with something of it in memory, which is a defect".into());
+            self.stop(
+                "a transaction has ended with something of it in memory, which is a defect".into(),
+            );
             debug_assert!(false, "TURN-1");
         }
         if let Some(pin) = state.pin.take() {
             private.host.readers.give_back(pin);
         }
         self.shrink_cache(); // CACHE-2: there is no background.
-        let ticket = std::mem::take(&mut state.is_writer).then(|| WriterTicket {
-            host: Some(Arc::clone(&private.host)),
-        });
-        Ended {
-            ticket,
-            owed: None,
-            host: None,
-        }
+        Ended::new(std::mem::take(&mut state.is_writer).then_some(&private.host))
     }
 
     /// Drops everything that is not committed, and what was read beside it (`PRIVATE-3`).
