@@ -16,8 +16,8 @@ use larder_object::EngineOptions;
 use larder_testkit::{CrashState, Event, Recorder, Recording, RecordingVfs, SimStorage};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 const THREADS: u64 = 4;
 const EACH: u64 = 25;
@@ -27,6 +27,12 @@ const LOG: &str = "catalog.db-wal";
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
+}
+
+/// In memory, if there is such a place.
+fn scratch() -> tempfile::TempDir {
+    let memory = tempfile::tempdir_in("/dev/shm");
+    memory.unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
 fn options(engine: EngineOptions) -> OpenOptions {
@@ -118,8 +124,8 @@ fn record() -> (Recording, usize) {
     let engine = EngineOptions {
         storage: Some(Arc::new(SimStorage::recording(&recorder))),
         catalog_vfs: Some(vfs.name().to_owned()),
-        has_background: false,
-        // Small enough to be written in place now and then.
+        // Small enough to be written in place now and then. With a background: only that gives the turn back when
+        // a transaction waits for it behind others.
         patch_bytes_max: 1_000_000,
         ..EngineOptions::default()
     };
@@ -149,24 +155,32 @@ fn record() -> (Recording, usize) {
     recorder.sync_names();
     recorder.ack(0);
     let created = recorder.position();
-    let acked = Mutex::new(vec![0; THREADS as usize]);
-    let running = AtomicU64::new(THREADS);
+    let acked = (Mutex::new(vec![0; THREADS as usize]), Condvar::new());
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (db, recorder, acked, running) = (&db, &recorder, &acked, &running);
+            let (db, recorder, (acked, has_acked)) = (&db, &recorder, &acked);
             scope.spawn(move || {
                 for number in 1..=EACH {
                     commit_one(db, thread, number);
                     let mut acked = acked.lock().unwrap();
                     acked[thread as usize] = number;
                     recorder.ack(pack(&acked));
+                    has_acked.notify_one();
                 }
-                running.fetch_sub(1, Ordering::SeqCst);
             });
         }
-        // The session changes, syncs and applies beside them.
-        while running.load(Ordering::SeqCst) > 0 {
-            db.put(b"/beside", &pattern(20_000, 3)).unwrap();
+        // The session changes, syncs and applies beside them, now and then.
+        let (acked, has_acked) = &acked;
+        for count in (5..THREADS * EACH).step_by(5) {
+            let all = acked.lock().unwrap();
+            let is_early = |all: &mut Vec<u64>| all.iter().sum::<u64>() < count;
+            let patience = Duration::from_secs(120);
+            drop(
+                has_acked
+                    .wait_timeout_while(all, patience, is_early)
+                    .unwrap(),
+            );
+            db.put(b"/beside", &pattern(20_000, count)).unwrap();
             db.sync().unwrap();
         }
     });
@@ -177,7 +191,7 @@ fn record() -> (Recording, usize) {
 
 /// What is wrong with a state, if anything is.
 fn find_fault(state: &CrashState) -> Option<String> {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = scratch();
     state.disk.write_catalog(directory.path()).unwrap();
     let engine = EngineOptions {
         storage: Some(Arc::new(SimStorage::load(&state.disk, None))),
@@ -324,7 +338,9 @@ fn no_flush_is_left_out_while_others_may_look() {
     };
     assert!(count(&|_, _| {}) > 0, "nobody shares a flush: not tested");
     assert_eq!(
-        count(&|db, _| drop(db.set_feed(true).unwrap())),
+        count(&|db, _| {
+            db.set_feed(true).unwrap();
+        }),
         0,
         "FLUSH-2"
     );

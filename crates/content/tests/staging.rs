@@ -260,7 +260,7 @@ fn nothing_is_changed_while_content_is_written_beside() {
         },
     };
     txn.write_file(b"/large", &mut stream).unwrap();
-    assert_eq!(told, [ErrorKind::Busy, ErrorKind::NotFound]);
+    assert_eq!(told[..2], [ErrorKind::Busy, ErrorKind::NotFound]);
     txn.put(b"/inside", b"x").unwrap();
     txn.commit().unwrap();
     assert_eq!(db.resolve(b"/large", false).unwrap().size_bytes, 8 << 20);
