@@ -70,13 +70,15 @@ impl Engine {
         }
     }
 
-    /// By hand: gives up history until there is a hole of `wanted` blocks; says whether there is.
+    /// By hand: gives up history that there is now until there is a hole of `wanted` blocks; says whether there is. What
+    /// others supersede meanwhile stays: they may go on for ever.
     pub(crate) fn press_for_hole(&self, wanted: u64) -> Result<bool> {
+        let newest = self.known_seq();
         loop {
             if self.lock_room().space.largest_hole_blocks() >= wanted {
                 return Ok(true);
             }
-            if self.can_grow() || !self.press_history(wanted)? {
+            if self.can_grow() || self.has_given_up(newest) || !self.press_history(wanted)? {
                 return Ok(false);
             }
             self.settle()?;

@@ -248,6 +248,11 @@ impl Engine {
         Ok(is_more)
     }
 
+    /// Whether pressing has come to a commit.
+    pub(crate) fn has_given_up(&self, seq: CommitSeq) -> bool {
+        lock(&self.history.clock).pressed >= seq
+    }
+
     /// Lets history go that has come into the pool. The caller has the turn. A look at some counts, unless
     /// the pool is short.
     pub(crate) fn press_ahead(&self) -> Result<()> {
