@@ -208,6 +208,9 @@ impl SqlSession {
             };
             self.forget_lost();
             changed_count += done?;
+            if let Some(past) = &self.past {
+                past.shared.engine.require_shown()?; // What was read counts only if it was kept till now.
+            }
         }
         Ok(changed_count)
     }
