@@ -497,7 +497,7 @@ fn history_is_listed_if_asked_and_hidden_by_a_file_of_that_name() {
         assert_eq!(found.iter().filter(|name| *name == ".larder").count(), 1);
     }
     mount.end();
-    let without = TestMount::new();
+    let without = clock.mount(0);
     assert!(!without.path(".larder").exists(), "without a retention");
     mount.mount(|options| options.history = HistoryListing::Off);
     assert!(!mount.path(".larder").exists());
