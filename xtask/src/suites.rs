@@ -18,7 +18,7 @@ const POSIX_SUITES: [&str; 3] = [PJDFSTEST, "fsx", "durability"];
 const PJDFSTEST: &str = "pjdfstest";
 
 /// Ignored in the test run, since they take minutes; `cargo xtask test --long` runs them.
-const LONG_TESTS: [&str; 2] = ["stress", "time"];
+const LONG_TESTS: [&str; 3] = ["history", "stress", "time"];
 
 /// Runs the long tests of the Content API; an error if anything failed.
 pub fn run_long() -> Outcome {

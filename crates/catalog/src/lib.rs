@@ -98,6 +98,7 @@ mod temporary;
 mod transaction;
 mod tuning;
 mod user_sql;
+pub mod utc;
 mod versions;
 mod workspace;
 

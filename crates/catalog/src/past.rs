@@ -8,12 +8,11 @@ use crate::error::{At, CatalogError, Result};
 use crate::extents::extent;
 use crate::history::{
     HOME_BLOCKS_MAX, find_moment, history_begins, newest_moment, no_history, search_moments,
-    shown_time,
 };
 use crate::meta::find_meta;
 use crate::open::{Purpose, open_within};
 use crate::read::rows;
-use crate::{BUSY_TIMEOUT, Catalog};
+use crate::{BUSY_TIMEOUT, Catalog, utc};
 use larder_format::{CommitSeq, Extent, SegmentIndex, SessionId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -259,7 +258,7 @@ fn resolve(reader: &Connection, moment: &Moment, now_ns: i64) -> Result<(CommitS
     let too_old = |asked: String| {
         CatalogError::invalid(format!(
             "{asked} is before the history begins, at {} (commit {begins}); ask for that or later",
-            shown_time(begins_ns)
+            utc::show(begins_ns)
         ))
     };
     if !is_kept {
@@ -268,10 +267,10 @@ fn resolve(reader: &Connection, moment: &Moment, now_ns: i64) -> Result<(CommitS
     match moment {
         Moment::At(at_ns) if *at_ns > now_ns => Err(CatalogError::invalid(format!(
             "{} is in the future; ask for a moment that has passed",
-            shown_time(*at_ns)
+            utc::show(*at_ns)
         ))),
         Moment::At(at_ns) => {
-            find_moment(reader, *at_ns)?.ok_or_else(|| too_old(shown_time(*at_ns)))
+            find_moment(reader, *at_ns)?.ok_or_else(|| too_old(utc::show(*at_ns)))
         }
         Moment::Seq(seq) if *seq > newest.0 => Err(CatalogError::invalid(format!(
             "commit {seq} is in the future, the newest is {newest}; ask for one that has happened"

@@ -4,6 +4,9 @@
 //! * `CLI-2` What is read is exact or refused: no float, no rounding of a whole number of bytes or
 //!   nanoseconds, no overflow. What is shown is rounded down to what fits the eye.
 
+/// A moment in UTC, whole seconds.
+pub(crate) use larder::utc::show as show_time;
+
 /// The bytes that a text names: `4096`, `256M`, `10GiB`, `1.5T`. `K`, `M`, `G`, `T`, `P` and `KiB` …
 /// are powers of 1024; `KB` … are powers of 1000. The error says what is possible.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
@@ -73,15 +76,6 @@ pub(crate) fn show_size(bytes: u64) -> String {
     }
 }
 
-/// A moment in UTC, whole seconds: `2026-11-20T10:00:00Z`. `ns` counts from 1970.
-pub(crate) fn show_time(ns: i64) -> String {
-    let seconds = ns.div_euclid(1_000_000_000);
-    let (year, month, day) = civil_date(seconds.div_euclid(86_400));
-    let in_day = seconds.rem_euclid(86_400);
-    let (hour, minute, second) = (in_day / 3600, in_day / 60 % 60, in_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
 /// The share of `part` in `whole`, percent, rounded up as `df` does; 0 of nothing is 0.
 pub(crate) fn percent(part: u64, whole: u64) -> u64 {
     if whole == 0 {
@@ -109,25 +103,6 @@ fn parse_scaled(text: &str, factor: impl Fn(&str) -> Option<u128>) -> Option<u12
     let part = fraction.parse::<u128>().ok()?.checked_mul(factor)?;
     // A fraction of the unit is cut to whole bytes: 1.3K is 1331.
     whole.checked_add(part / scale)
-}
-
-/// Year, month and day of a day counted from 1970-01-01, proleptic Gregorian (Howard Hinnant,
-/// "chrono-compatible low-level date algorithms", `civil_from_days`).
-fn civil_date(day: i64) -> (i64, i64, i64) {
-    let shifted = day + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]
@@ -211,16 +186,6 @@ mod tests {
         ] {
             assert_eq!(show_size(bytes), text);
         }
-    }
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        assert_eq!(show_time(0), "1970-01-01T00:00:00Z");
-        assert_eq!(show_time(-1), "1969-12-31T23:59:59Z");
-        assert_eq!(show_time(951_827_696_000_000_000), "2000-02-29T12:34:56Z");
-        assert_eq!(show_time(1_795_168_800_000_000_000), "2026-11-20T10:00:00Z");
-        assert_eq!(show_time(i64::MAX), "2262-04-11T23:47:16Z");
-        assert_eq!(show_time(i64::MIN), "1677-09-21T00:12:43Z");
     }
 
     #[test]

@@ -64,6 +64,7 @@ pub use history::{
 };
 pub use larder_object::ClientHandle;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
+pub use larder_object::utc;
 pub use larder_object::{
     AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
     Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, HistoryReport,

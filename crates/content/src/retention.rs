@@ -7,6 +7,7 @@
 //! years are those of UTC, of the time when the snapshot was made.
 
 use crate::database::Database;
+use larder_object::utc;
 use larder_object::{
     HistoryReport, PruneCut, PruneOptions, PruneReport, Result, Retention, SnapshotRow,
 };
@@ -90,23 +91,10 @@ impl Span {
             Span::Day => day,
             // 1970-01-01 was a Thursday.
             Span::Week => (day + 3).div_euclid(7),
-            Span::Month => month_of(day),
-            Span::Year => month_of(day).div_euclid(12),
+            Span::Month => utc::months(at_ns),
+            Span::Year => utc::months(at_ns).div_euclid(12),
         }
     }
-}
-
-/// Months since the beginning of year 0. Civil from days (Howard Hinnant, "chrono-Compatible Low-Level Date
-/// Algorithms").
-fn month_of(day: i64) -> i64 {
-    let shifted = day + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // From March on.
-    let month = (5 * of_year + 2) / 153;
-    (year_of_era + era * 400) * 12 + month + 2
 }
 
 /// What a prune with a policy did, or would do.

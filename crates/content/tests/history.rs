@@ -415,7 +415,7 @@ fn restores_bring_back_every_moment_of_the_model() {
 }
 
 #[test]
-#[ignore = "long: more seeds; cargo test -p larder --test history -- --ignored"]
+#[ignore = "long: more seeds; cargo xtask test --long"]
 fn restores_bring_back_every_moment_for_many_seeds() {
     for seed in 100..160 {
         run_restores(seed, 600);

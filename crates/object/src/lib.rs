@@ -96,6 +96,7 @@ pub use larder_catalog::{
     is_complete as is_complete_sql,
 };
 pub use larder_catalog::{HistoryReader, Touch, WholeCommit};
+pub use larder_catalog::utc;
 pub use larder_catalog::{PastRows, RowsChange, RowsStep, TemporalTable};
 pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;

@@ -9,8 +9,8 @@ const PROMISES: [&str; 5] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
     concat!("XX", "X"),
-    concat!("todo", "!("),
-    concat!("unimplemented", "!("),
+    concat!("to", "do!("),
+    concat!("unimple", "mented!("),
 ];
 
 const ITEMS: [&str; 9] = [
