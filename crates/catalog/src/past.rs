@@ -269,9 +269,7 @@ fn resolve(reader: &Connection, moment: &Moment, now_ns: i64) -> Result<(CommitS
             "{} is in the future; ask for a moment that has passed",
             utc::show(*at_ns)
         ))),
-        Moment::At(at_ns) => {
-            find_moment(reader, *at_ns)?.ok_or_else(|| too_old(utc::show(*at_ns)))
-        }
+        Moment::At(at_ns) => find_moment(reader, *at_ns)?.ok_or_else(|| too_old(utc::show(*at_ns))),
         Moment::Seq(seq) if *seq > newest.0 => Err(CatalogError::invalid(format!(
             "commit {seq} is in the future, the newest is {newest}; ask for one that has happened"
         ))),

@@ -4,7 +4,12 @@
 mod common;
 
 use common::*;
-use larder::NodeId;
+use larder::{CreateOptions, Database, ErrorKind, NodeId, OpenOptions};
+use larder_object::format::SegmentIndex;
+use larder_object::{Device, EngineOptions, Storage};
+use larder_testkit::SimStorage;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// More than three times what makes the background copy the log; without that its file has all of it.
@@ -32,5 +37,78 @@ fn the_log_is_copied_beside_commits_and_begins_anew() {
     );
     assert_clean(&db);
     drop(handle);
+    db.close().unwrap();
+}
+
+/// A host whose room is taken by segments and by the catalog's log.
+struct SmallHost {
+    segments: SimStorage,
+    log: PathBuf,
+}
+
+impl Storage for SmallHost {
+    fn open_segment(&self, segment: SegmentIndex) -> std::io::Result<Arc<dyn Device>> {
+        self.segments.open_segment(segment)
+    }
+    fn create_segment(&self, segment: SegmentIndex) -> std::io::Result<Arc<dyn Device>> {
+        self.segments.create_segment(segment)
+    }
+    fn segments(&self) -> std::io::Result<Vec<SegmentIndex>> {
+        self.segments.segments()
+    }
+    fn available_bytes(&self) -> std::io::Result<u64> {
+        let log_bytes = std::fs::metadata(&self.log).map_or(0, |metadata| metadata.len());
+        Ok(self.segments.available_bytes()?.saturating_sub(log_bytes))
+    }
+}
+
+/// What growth leaves to the host is there for the log, which takes it while commits are many: it takes nothing of what
+/// the database has said is available.
+#[test]
+fn a_long_log_takes_no_room_from_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.larder");
+    let host = SmallHost {
+        segments: SimStorage::new(),
+        log: path.join("catalog.db-wal"),
+    };
+    host.segments.faults().limit_host(200 << 20);
+    let engine = EngineOptions {
+        storage: Some(Arc::new(host)),
+        ..EngineOptions::default()
+    };
+    let init = CreateOptions {
+        retention_ns: Some(0),
+        ..CreateOptions::default()
+    };
+    Database::create_with(&path, &init, &engine).unwrap();
+    let options = OpenOptions {
+        engine,
+        ..OpenOptions::default()
+    };
+    let db = Database::open(&path, options).unwrap();
+    let available = db.space().unwrap().available_bytes;
+    let bytes = pattern(64 * 4096, 1);
+    let mut written = 0;
+    let mut log_bytes = 0;
+    let refused = loop {
+        let name = format!("/{written}");
+        let done = db.put(name.as_bytes(), &bytes).and_then(|_| db.sync());
+        log_bytes = log_bytes.max(db.stats().unwrap().wal_bytes);
+        match done {
+            Ok(()) => written += bytes.len() as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    assert!(
+        log_bytes > 16 << 20,
+        "a log of {log_bytes} bytes tests nothing"
+    );
+    assert!(
+        written + (2 << 20) >= available,
+        "{written} of {available} bytes, beside a log of {log_bytes}"
+    );
+    assert_clean(&db);
     db.close().unwrap();
 }

@@ -26,8 +26,10 @@ use std::time::Duration;
 /// Segments grow by a quarter, at least 64 MiB and at most 1 GiB at a time.
 const GROW_BLOCKS_MIN: u64 = (64 << 20) / BLOCK_BYTES;
 const GROW_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES;
-/// Bytes that growing leaves to the catalog on the host's filesystem.
-pub(crate) const HOST_MARGIN_BYTES: u64 = 64 << 20;
+/// Bytes that growing leaves to the catalog on the host's filesystem, with those that its log has already taken.
+const HOST_MARGIN_BYTES: u64 = 64 << 20;
+/// So many at least, however long the log is.
+const HOST_MARGIN_BYTES_MIN: u64 = HOST_MARGIN_BYTES / 4;
 /// Commits that may be needed until what was just deleted can be used again: the one that retires,
 /// the one that reclaims, and one that was running already.
 const RECLAIM_COMMITS_MAX: u32 = 3;
@@ -323,7 +325,7 @@ impl Engine {
         let host = self.storage.available_bytes().map_err(|error| {
             crate::error::io_error("cannot learn how much room the host has".into(), error)
         })?;
-        let possible = room_left.min(host.saturating_sub(HOST_MARGIN_BYTES) / BLOCK_BYTES);
+        let possible = room_left.min(host.saturating_sub(self.host_margin_bytes()) / BLOCK_BYTES);
         if possible == 0 || available.saturating_add(possible) < wanted_blocks {
             return Ok(false);
         }
@@ -356,6 +358,14 @@ impl Engine {
             .space
             .grow_segment(segment.index(), block_count);
         Ok(true)
+    }
+
+    /// Bytes that growing leaves on the host's filesystem. The log comes and goes: what it takes is the catalog's share,
+    /// not the segments', or a database would be smaller while its log is long.
+    pub(crate) fn host_margin_bytes(&self) -> u64 {
+        HOST_MARGIN_BYTES
+            .saturating_sub(self.log_bytes())
+            .max(HOST_MARGIN_BYTES_MIN)
     }
 
     fn create_segment(&self, index: SegmentIndex) -> Result<Arc<Segment>> {

@@ -23,7 +23,7 @@ impl Engine {
     pub fn space_report(&self) -> Result<SpaceReport> {
         let (host, segment_bytes) = self.host_and_segment_bytes()?;
         // What growth leaves to the host is nobody's capacity.
-        let growth = host.saturating_sub(crate::room::HOST_MARGIN_BYTES);
+        let growth = host.saturating_sub(self.host_margin_bytes());
         let capacity_bytes = self
             .capacity_blocks()
             .map_or(segment_bytes + growth, |blocks| blocks * BLOCK_BYTES);
@@ -66,11 +66,16 @@ impl Engine {
     }
 
     fn catalog_bytes(&self) -> u64 {
-        ["catalog.db", "catalog.db-wal"]
-            .iter()
-            .filter_map(|name| std::fs::metadata(self.path.join(name)).ok())
-            .map(|metadata| metadata.len())
-            .sum()
+        self.file_bytes("catalog.db") + self.log_bytes()
+    }
+
+    /// Bytes of the catalog's log.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.file_bytes("catalog.db-wal")
+    }
+
+    fn file_bytes(&self, name: &str) -> u64 {
+        std::fs::metadata(self.path.join(name)).map_or(0, |metadata| metadata.len())
     }
 
     pub(crate) fn segment_blocks(&self) -> BTreeMap<SegmentIndex, u64> {
