@@ -1,0 +1,268 @@
+//! Rows that come back, and rows that must not be touched: keys given anew, names of others, other collations.
+#![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
+
+mod common;
+
+use common::temporal::{as_of, client, create, moment, present, query, restore_rows};
+use common::assert_clean;
+use larder::{Database, ErrorKind, Moment, SqlValue};
+use larder_testkit::Rng;
+
+fn row(values: &[&str]) -> Vec<SqlValue> {
+    let value = |text: &&str| match (*text, text.parse()) {
+        ("NULL", _) => SqlValue::Null,
+        (_, Ok(number)) => SqlValue::Integer(number),
+        _ => SqlValue::Text((*text).into()),
+    };
+    values.iter().map(value).collect()
+}
+
+#[test]
+fn a_row_that_took_the_place_of_another_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let other = client(dir.path());
+    other.run("CREATE TABLE album (path TEXT PRIMARY KEY, title TEXT)");
+    db.track_table("album").unwrap();
+    other.run("INSERT INTO album VALUES ('/2026/a.jpg', 'The sea'), (NULL, 'nowhere')");
+    let then = moment(&db, 1);
+    let was = present(&db, "album");
+    // Somebody else's row gets the rowid.
+    other.run(
+        "DELETE FROM album WHERE path LIKE '/2026/%' OR path IS NULL;
+         INSERT INTO album VALUES ('/2027/z.jpg', 'Later'), (NULL, 'elsewhere')",
+    );
+    moment(&db, 2);
+    assert_eq!(as_of(&db, &then, "album"), was, "TEMPORAL-1");
+    let filter = Some("path LIKE '/2026/%'");
+    assert_eq!(
+        restore_rows(&db, &then, "album", filter, false).unwrap(),
+        (1, 0, 0)
+    );
+    let expected = [
+        row(&["NULL", "elsewhere"]),
+        row(&["/2026/a.jpg", "The sea"]),
+        row(&["/2027/z.jpg", "Later"]),
+    ];
+    assert_eq!(present(&db, "album"), expected, "TEMPORAL-3");
+    assert_eq!(
+        restore_rows(&db, &then, "album", filter, false).unwrap(),
+        (0, 0, 0)
+    );
+    // A row without a key comes back beside the one that has its place, once.
+    for count in [1, 0] {
+        assert_eq!(
+            restore_rows(&db, &then, "album", None, false).unwrap(),
+            (count, 0, 0)
+        );
+    }
+    assert_eq!(present(&db, "album").len(), 4, "TEMPORAL-3");
+    // By hand again: it is that row, whatever its rowid.
+    other
+        .run("DELETE FROM album; INSERT INTO album VALUES ('/x', 'x'), ('/2026/a.jpg', 'By hand')");
+    moment(&db, 3);
+    assert_eq!(
+        restore_rows(&db, &then, "album", filter, false).unwrap(),
+        (0, 1, 0)
+    );
+    assert_eq!(
+        present(&db, "album"),
+        [row(&["/2026/a.jpg", "The sea"]), row(&["/x", "x"])]
+    );
+    restore_rows(&db, &then, "album", None, true).unwrap();
+    assert_eq!(present(&db, "album"), was);
+    assert_clean(&db);
+}
+
+#[test]
+fn a_number_that_was_given_anew_is_a_conflict() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let other = client(dir.path());
+    other.run("CREATE TABLE note (id INTEGER PRIMARY KEY, text)");
+    db.track_table("note").unwrap();
+    other.run("INSERT INTO note (text) VALUES ('first'), ('second')");
+    let then = moment(&db, 1);
+    let was = present(&db, "note");
+    // In one moment.
+    other.run("DELETE FROM note WHERE id = 2; INSERT INTO note (text) VALUES ('another')");
+    moment(&db, 2);
+    let now = present(&db, "note");
+    assert_eq!(now, [row(&["1", "first"]), row(&["2", "another"])]);
+    let restore = |filter, is_exact| restore_rows(&db, &then, "note", filter, is_exact);
+    let refused = restore(None, false).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+    assert!(refused.to_string().contains("(2 in 'note')"), "{refused}");
+    assert_eq!(restore(Some("id = 1"), false).unwrap(), (0, 0, 0));
+    // It is not among those that may go.
+    let refused = restore(Some("text = 'second'"), true).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+    assert_eq!(present(&db, "note"), now, "TEMPORAL-3");
+    assert_eq!(restore(None, true).unwrap(), (0, 1, 0));
+    assert_eq!(present(&db, "note"), was);
+    // What a restore gave back, and what REPLACE replaced, is the row that it was.
+    other.run("DELETE FROM note WHERE id = 2");
+    moment(&db, 3);
+    assert_eq!(restore(None, false).unwrap(), (1, 0, 0));
+    other.run("UPDATE note SET text = 'edited'; REPLACE INTO note VALUES (1, 'replaced')");
+    moment(&db, 4);
+    assert_eq!(restore(None, false).unwrap(), (0, 2, 0));
+    assert_eq!(present(&db, "note"), was);
+    assert_clean(&db);
+}
+
+#[test]
+fn a_restore_touches_no_other_rows() {
+    // Where rows have no key, one that came back beside another is not known again when it is changed.
+    let tables = [
+        (
+            "k",
+            "CREATE TABLE k (uid TEXT PRIMARY KEY, n INTEGER)",
+            "'u' ||",
+        ),
+        (
+            "i",
+            "CREATE TABLE i (id INTEGER PRIMARY KEY, uid TEXT, n INTEGER)",
+            "NULL, 'u' ||",
+        ),
+        ("b", "CREATE TABLE b (uid TEXT, n INTEGER)", "'u' ||"),
+    ];
+    let mut counts = (0, 0);
+    for seed in 1..=3 {
+        for (table, sql, values) in tables {
+            let dir = tempfile::tempdir().unwrap();
+            let db = create(dir.path());
+            let other = client(dir.path());
+            other.run(sql);
+            db.track_table(table).unwrap();
+            let mut rng = Rng::new(seed);
+            let mut seen: Vec<(Moment, Vec<Vec<SqlValue>>)> = Vec::new();
+            for step in 0..50_u64 {
+                let (n, about) = (rng.below(1000), rng.below(1000));
+                let sql = match rng.below(5) {
+                    0 | 1 => format!("INSERT INTO {table} VALUES ({values} {step}, {n})"),
+                    2 => format!("UPDATE {table} SET n = {n} WHERE n < {about}"),
+                    3 => format!("DELETE FROM {table} WHERE n < {about}"),
+                    _ => format!(
+                        "DELETE FROM {table} WHERE n > {about}; INSERT INTO {table} VALUES ({values} {step}, {n})"
+                    ),
+                };
+                match rng.below(2) {
+                    0 => drop(query(&db, &sql)),
+                    _ => other.run(&sql),
+                }
+                if rng.chance(50) {
+                    let moment = moment(&db, step);
+                    seen.push((moment, present(&db, table)));
+                }
+                if rng.chance(15) && !seen.is_empty() {
+                    let (moment, rows) = rng.pick(&seen).clone();
+                    check_restore(&db, &moment, rows, table, &mut counts, seed);
+                }
+            }
+            for (moment, rows) in &seen {
+                assert_eq!(&as_of(&db, moment, table), rows, "TEMPORAL-1: {seed}");
+            }
+            assert_clean(&db);
+        }
+    }
+    assert!(counts.0 > 15 && counts.1 > 2, "{counts:?}");
+}
+
+/// Restores the rows with a small `n`: they are there, and all others stay, or nothing is done.
+fn check_restore(
+    db: &Database,
+    moment: &Moment,
+    rows: Vec<Vec<SqlValue>>,
+    table: &str,
+    counts: &mut (u32, u32),
+    seed: u64,
+) {
+    let number = |row: &Vec<SqlValue>| match row.last() {
+        Some(SqlValue::Integer(n)) => *n,
+        other => panic!("{other:?}"),
+    };
+    let uid = |row: &Vec<SqlValue>| row[row.len() - 2].clone();
+    let was: Vec<_> = rows.into_iter().filter(|row| number(row) < 500).collect();
+    let before = present(db, table);
+    let done = restore_rows(db, moment, table, Some("n < 500"), false);
+    let after = present(db, table);
+    match done {
+        Err(error) => {
+            assert_eq!((error.kind(), table), (ErrorKind::Conflict, "i"), "{error}");
+            assert_eq!(after, before, "seed {seed}");
+            counts.1 += 1;
+        }
+        Ok(_) => {
+            let others = before
+                .iter()
+                .filter(|row| !was.iter().any(|was| uid(was) == uid(row)));
+            let others: Vec<_> = others.collect();
+            for row in was.iter().chain(others.iter().copied()) {
+                assert!(
+                    after.contains(row),
+                    "TEMPORAL-3: seed {seed}, {table}: {row:?}"
+                );
+            }
+            if table != "b" {
+                assert_eq!(
+                    after.len(),
+                    was.len() + others.len(),
+                    "seed {seed}, {table}"
+                );
+            }
+            counts.0 += 1;
+        }
+    }
+}
+
+#[test]
+fn what_an_older_version_kept_is_not_mistaken() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let other = client(dir.path());
+    other.run("CREATE TABLE t (word TEXT PRIMARY KEY, n)");
+    db.track_table("t").unwrap();
+    let early = moment(&db, 1);
+    // It went by the rowid.
+    let triggers = query(
+        &db,
+        "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 't'",
+    );
+    assert_eq!(triggers.len(), 5);
+    for trigger in &triggers {
+        let [SqlValue::Text(name), SqlValue::Text(sql)] = &trigger[..] else {
+            panic!("{trigger:?}")
+        };
+        let mut sql = sql.clone();
+        for row in ["NEW", "OLD", "larder_row"] {
+            let key = format!(
+                "CASE WHEN {row}.\"word\" IS NULL THEN CAST('rowid ' || {row}.rowid AS BLOB) ELSE {row}.\"word\" END"
+            );
+            sql = sql.replace(&key, &format!("+{row}.rowid"));
+        }
+        assert!(!sql.contains("CAST('rowid"), "{sql}");
+        other.run(&format!("DROP TRIGGER {name}; {sql};"));
+    }
+    other.run("INSERT INTO t VALUES ('a', 1), ('b', 2)");
+    other.run("UPDATE t SET n = 3");
+    let then = moment(&db, 2);
+    let was = present(&db, "t");
+    other.run("UPDATE t SET n = 4; DELETE FROM t WHERE word = 'a'");
+    let later = moment(&db, 3);
+    let past = db.as_of(&early).unwrap();
+    let refused = db.rows_as_of(&past, "t", None).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+    assert!(
+        refused.to_string().contains("is tracked since"),
+        "{refused}"
+    );
+    drop(past);
+    assert_eq!(as_of(&db, &then, "t"), was, "TEMPORAL-1");
+    assert_eq!(as_of(&db, &later, "t"), present(&db, "t"));
+    restore_rows(&db, &then, "t", None, true).unwrap();
+    assert_eq!(present(&db, "t"), was);
+    let names: Vec<_> = db.temporal_tables().unwrap();
+    assert_eq!(names.len(), 1);
+    assert_clean(&db);
+}
