@@ -4,9 +4,12 @@
 mod common;
 
 use common::temporal::{as_of, client, create, moment, present, query, restore_rows};
-use common::assert_clean;
-use larder::{Database, ErrorKind, Moment, SqlValue};
+use common::{assert_clean, kind, name, put};
+use larder::{Database, ErrorKind, Moment, NewNode, NodeId, RenameMode, RestoreOptions};
+use larder::{RestoreReport, RestoreRows, SqlValue};
 use larder_testkit::Rng;
+
+const R: NodeId = NodeId::ROOT;
 
 fn row(values: &[&str]) -> Vec<SqlValue> {
     let value = |text: &&str| match (*text, text.parse()) {
@@ -264,5 +267,82 @@ fn what_an_older_version_kept_is_not_mistaken() {
     assert_eq!(present(&db, "t"), was);
     let names: Vec<_> = db.temporal_tables().unwrap();
     assert_eq!(names.len(), 1);
+    assert_clean(&db);
+}
+
+#[test]
+fn rows_follow_a_file_that_another_took_the_place_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let other = client(dir.path());
+    other.run(
+        "CREATE TABLE note (id INTEGER PRIMARY KEY, ino REFERENCES main (ino) ON DELETE CASCADE, text);
+         CREATE TABLE stars (ino INTEGER PRIMARY KEY REFERENCES main (ino) ON DELETE CASCADE, n);
+         CREATE TABLE tag (ino REFERENCES main (ino) ON DELETE CASCADE, word, PRIMARY KEY (ino, word)) WITHOUT ROWID",
+    );
+    let tables = ["note", "stars", "tag"];
+    for table in tables {
+        db.track_table(table).unwrap();
+    }
+    let folder = db
+        .create_node(R, &name("d"), NewNode::Directory, 0o755, common::OWNER)
+        .unwrap()
+        .node;
+    let file = put(&db, folder, "a", b"content");
+    db.sync().unwrap();
+    let insert = |ino| {
+        query(
+            &db,
+            &format!(
+                "INSERT INTO note VALUES (1, {ino}, 'of a'); INSERT INTO stars VALUES ({ino}, 5); \
+                 INSERT INTO tag VALUES ({ino}, 'sea')"
+            ),
+        );
+    };
+    insert(file.ino);
+    let then = moment(&db, 1);
+    let joined = || {
+        query(
+            &db,
+            "SELECT path, text, n, word FROM main_path JOIN note USING (ino) JOIN stars USING (ino) JOIN tag USING (ino)",
+        )
+    };
+    let expected = [row(&["/d/a", "of a", "5", "sea"])];
+    assert_eq!(joined(), expected);
+    // As editors write: the inode goes, and its rows by the foreign keys.
+    put(&db, folder, "new", b"edited");
+    db.rename(
+        folder,
+        &name("new"),
+        folder,
+        &name("a"),
+        RenameMode::Replace,
+    )
+    .unwrap();
+    db.sync().unwrap();
+    assert_eq!(joined().len(), 0);
+    let report = with_rows(&db, &then, "/d/a", &tables).unwrap();
+    let inserted: Vec<u64> = report.rows.iter().map(|rows| rows.inserted_count).collect();
+    assert_eq!(inserted, [1, 1, 1]);
+    assert_eq!(db.get(b"/d/a").unwrap(), b"content");
+    assert_eq!(joined(), expected, "CONTENT-12");
+    // Again, and when all is gone: the inode of then is not mistaken for that of now.
+    let nothing = |report: RestoreReport| {
+        assert_eq!(report.steps, []);
+        for rows in report.rows {
+            let counts = (rows.inserted_count, rows.updated_count, rows.deleted_count);
+            assert_eq!(counts, (0, 0, 0), "{}", rows.table);
+        }
+    };
+    nothing(with_rows(&db, &then, "/d/a", &tables).unwrap());
+    db.unlink(folder, &name("a")).unwrap();
+    db.remove_dir(R, &name("d")).unwrap();
+    db.sync().unwrap();
+    assert_eq!(joined().len(), 0);
+    with_rows(&db, &then, "/d", &tables).unwrap();
+    assert_eq!(joined(), expected, "CONTENT-12");
+    nothing(with_rows(&db, &then, "/d", &tables).unwrap());
+    assert_eq!(joined(), expected);
+    assert_eq!(kind(db.attr(file)), ErrorKind::NotFound);
     assert_clean(&db);
 }

@@ -87,8 +87,8 @@ impl Database {
     /// then stays, unless `is_exact`. Directories above `path` that are gone come back too, without the rest that was in
     /// them. What is still the same inode comes back from where it lies now, if that name had something else or the restore
     /// is exact; directories only in an exact one. User columns have no past and are kept where the inode is. Rows of
-    /// temporal tables come back with it, or without a path; where a foreign key of theirs refers to an inode that is made
-    /// anew, they refer to that. It is one transaction, which keeps the turn meanwhile.
+    /// temporal tables come back with it, or without a path; where a foreign key of theirs refers to an inode that is gone,
+    /// they refer to the one that is in its place. It is one transaction, which keeps the turn meanwhile.
     ///
     /// Errors: [`ErrorKind::NotFound`] when `path` was not there then; [`ErrorKind::Exists`] when a directory stands where
     /// there was none, unless `is_exact`; [`ErrorKind::Conflict`] when the number of a row was given to another that
@@ -115,7 +115,8 @@ impl Database {
         };
         if !options.rows.is_empty() {
             // A copy beside the original takes no rows from it.
-            homes.retain(|(was, _)| transaction.attr(*was).is_err());
+            let is_there = |was: NodeId| transaction.attr(was).is_ok_and(|attr| attr.nlink > 0);
+            homes.retain(|(was, _)| !is_there(*was));
         }
         let how = (options.is_exact, options.is_dry);
         for rows in &options.rows {
@@ -295,6 +296,7 @@ impl<'d> Plan<'d> {
         if is_directory(a) && is_directory(b) {
             let found = (b.node, a.clone());
             self.directories.insert(met.path.clone(), found);
+            self.note_anew(a, b.node);
             return;
         }
         if b.nlink > 1 {
@@ -302,6 +304,13 @@ impl<'d> Plan<'d> {
         }
         if a.node == b.node && (a.nlink > 1 || b.nlink > 1) {
             self.settle(a.node, b.node);
+        }
+    }
+
+    /// Notes what stays in the place of something else.
+    fn note_anew(&mut self, was: &Attr, is: NodeId) {
+        if was.node != is {
+            self.anew.push((was.node, is));
         }
     }
 
@@ -340,6 +349,9 @@ impl<'d> Plan<'d> {
         } else if let Some(is) = &is
             && self.is_reusable(&was, is, differs.content)
         {
+            if was.kind != FileKind::Directory {
+                self.note_anew(&was, is.node);
+            }
             if !has_content && !has_attributes(is) {
                 self.note_home(&was, Home::There(is.node));
                 return Ok(());
