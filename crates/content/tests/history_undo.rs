@@ -5,7 +5,7 @@ mod common;
 
 use common::{assert_clean, kind, name, pattern, put};
 use larder::{
-    CreateOptions, Database, ErrorKind, Moment, NewNode, NodeId, OpenOptions,
+    CreateOptions, Database, DefragOptions, ErrorKind, Moment, NewNode, NodeId, OpenOptions,
     RenameMode, SetAttr, XattrMode, diff,
 };
 use larder_object::EngineOptions;
@@ -221,4 +221,49 @@ fn what_moved_into_a_new_directory_comes_out_of_it() {
         rename((p, "q"), (top, "q"));
         rename((top, "p"), (q, "p"));
     });
+}
+
+#[test]
+fn work_in_the_background_is_no_later_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let file = put(&db, R, "file", &pattern(1 << 20, 1));
+    now(&db);
+    let handle = db.open_file(file, true).unwrap();
+    handle.write_at(8192, &pattern(4096, 2)).unwrap();
+    drop(handle);
+    let Moment::Seq(seq) = now(&db) else {
+        panic!("a number")
+    };
+    let patches = || {
+        let mut rows = Vec::new();
+        let mut session = db.sql(true).unwrap();
+        let mut keep = |row: larder::SqlRow| {
+            rows.extend(row.values);
+            Ok(())
+        };
+        session
+            .execute("SELECT count(*) FROM larder_patch", &mut keep)
+            .unwrap();
+        rows
+    };
+    assert_ne!(patches(), [larder::SqlValue::Integer(0)]);
+    // Written in place, which changes the map.
+    db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+        .unwrap();
+    db.sync().unwrap();
+    assert_eq!(patches(), [larder::SqlValue::Integer(0)]);
+    db.undo(seq, false).unwrap();
+    assert_eq!(db.get(b"/file").unwrap(), pattern(1 << 20, 1), "CONTENT-10");
+    // But what somebody writes is one, of the same size too.
+    db.put(b"/file", &pattern(1 << 20, 3)).unwrap();
+    let Moment::Seq(seq) = now(&db) else {
+        panic!("a number")
+    };
+    let handle = db.open_file(file, true).unwrap();
+    handle.write_at(0, b"later").unwrap();
+    drop(handle);
+    now(&db);
+    assert_eq!(kind(db.undo(seq, false)), ErrorKind::Conflict);
+    assert_clean(&db);
 }
