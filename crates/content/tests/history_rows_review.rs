@@ -271,6 +271,36 @@ fn what_an_older_version_kept_is_not_mistaken() {
 }
 
 #[test]
+fn a_temporary_table_ends_no_tracking() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let other = client(dir.path());
+    other.run(
+        "CREATE TABLE album (path TEXT PRIMARY KEY, title); INSERT INTO album VALUES ('/a', 'A')",
+    );
+    db.track_table("album").unwrap();
+    let first = moment(&db, 1);
+    let mut session = db.sql(false).unwrap();
+    let mut run = |sql: &str| session.execute(sql, &mut |_| Ok(())).unwrap();
+    run("CREATE TEMP TABLE album AS SELECT * FROM album");
+    run("BEGIN; UPDATE main.album SET title = 'B'; COMMIT");
+    let second = moment(&db, 2);
+    run("ALTER TABLE main.album ADD COLUMN year");
+    run("BEGIN; UPDATE main.album SET year = 2026; COMMIT");
+    let third = moment(&db, 3);
+    run("UPDATE main.album SET title = 'C', year = 2027");
+    drop(session);
+    let tables = db.temporal_tables().unwrap();
+    assert_eq!(tables.len(), 1, "TEMPORAL-1");
+    other.run("DELETE FROM album");
+    moment(&db, 4);
+    assert_eq!(as_of(&db, &first, "album"), [row(&["/a", "A", "NULL"])]);
+    assert_eq!(as_of(&db, &second, "album"), [row(&["/a", "B", "NULL"])]);
+    assert_eq!(as_of(&db, &third, "album"), [row(&["/a", "B", "2026"])]);
+    assert_clean(&db);
+}
+
+#[test]
 fn rows_follow_a_file_that_another_took_the_place_of() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path());

@@ -114,11 +114,11 @@ impl Key {
 }
 
 impl Shape {
-    /// The shape of a table of the catalog's.
+    /// The shape of a table of the catalog's, whatever temporary table has its name.
     pub(super) fn read(connection: &Connection, id: i64, name: &str) -> Result<Shape> {
         let columns: Vec<(String, i64)> = rows(
             connection,
-            "SELECT name, pk FROM pragma_table_xinfo(?1) WHERE hidden = 0",
+            "SELECT name, pk FROM pragma_table_xinfo(?1, 'main') WHERE hidden = 0",
             [name],
             |row| Ok((row.get(0)?, row.get(1)?)),
         )
@@ -126,7 +126,7 @@ impl Shape {
         // A primary key that is the rowid has no index.
         let kind: (bool, bool) = connection
             .query_row(
-                "SELECT wr, EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE origin = 'pk') \
+                "SELECT wr, EXISTS (SELECT 1 FROM pragma_index_list(?1, 'main') WHERE origin = 'pk') \
                  FROM pragma_table_list WHERE schema = 'main' AND name = ?1",
                 [name],
                 |row| Ok((row.get(0)?, row.get(1)?)),
@@ -141,7 +141,7 @@ impl Shape {
         };
         let indexes: Vec<String> = rows(
             connection,
-            "SELECT name FROM pragma_index_list(?1) WHERE \"unique\" AND NOT partial",
+            "SELECT name FROM pragma_index_list(?1, 'main') WHERE \"unique\" AND NOT partial",
             [name],
             |row| row.get(0),
         )
@@ -149,7 +149,7 @@ impl Shape {
         for index in indexes {
             let parts: Vec<Option<String>> = rows(
                 connection,
-                "SELECT name FROM pragma_index_info(?1) ORDER BY seqno",
+                "SELECT name FROM pragma_index_info(?1, 'main') ORDER BY seqno",
                 [&index],
                 |row| row.get(0),
             )
@@ -306,7 +306,7 @@ impl Shape {
     pub(super) fn drop_triggers(&self, txn: &Connection) -> Result<()> {
         for part in PARTS {
             let name = self.trigger_name(part);
-            txn.execute_batch(&format!("DROP TRIGGER IF EXISTS {name}"))
+            txn.execute_batch(&format!("DROP TRIGGER IF EXISTS main.{name}"))
                 .at(&self.name)?;
         }
         Ok(())
@@ -322,6 +322,8 @@ impl Shape {
         }
         self.drop_triggers(txn)?;
         for (_, sql) in self.triggers() {
+            // In the catalog, whatever temporary table has the name; the schema has it without.
+            let sql = sql.replacen("CREATE TRIGGER ", "CREATE TRIGGER main.", 1);
             txn.execute_batch(&sql).at(&self.name)?;
         }
         Ok(())
