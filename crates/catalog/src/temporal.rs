@@ -50,7 +50,8 @@ pub struct TemporalTable {
 
 impl Catalog {
     /// Makes a table of the user's temporal, or lets it go: what is kept of it then stays until the horizon passes.
-    /// Twice is no error. [`CatalogError::Invalid`] for a table of ours, a view, and where there is no history.
+    /// Twice is no error. [`CatalogError::Invalid`] for a table of ours, a view, one with a unique index over expressions,
+    /// and where there is no history.
     pub fn track_table(&self, table: &str, is_tracked: bool) -> Result<()> {
         self.write(|txn| {
             if find_meta(txn, "retention_ns")? <= 0 {
@@ -71,6 +72,7 @@ impl Catalog {
                 }
             }
             let shape = begin(txn, &name, seq)?;
+            shape.require_seen()?;
             shape.make_triggers(txn)
         })
     }

@@ -301,6 +301,51 @@ fn a_temporary_table_ends_no_tracking() {
 }
 
 #[test]
+fn replace_is_seen_through_every_unique_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let other = client(dir.path());
+    other.run(
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, cover, album);
+         CREATE UNIQUE INDEX t_name ON t (name COLLATE NOCASE);
+         CREATE UNIQUE INDEX t_cover ON t (album) WHERE cover /* where */ AND album <> ' where ';
+         CREATE TABLE e (n); CREATE UNIQUE INDEX e_n ON e (lower(n))",
+    );
+    db.track_table("t").unwrap();
+    let mut seen = Vec::new();
+    for (salt, step) in [
+        "INSERT INTO t VALUES (1, 'a', 1, 'x'), (2, 'b', 0, 'x'), (3, 'c', 0, 'x'), (4, 'd', 1, 'y')",
+        "INSERT OR REPLACE INTO t VALUES (5, 'A', 0, 'x')",
+        "INSERT OR REPLACE INTO t VALUES (6, 'f', 1, 'y')",
+        "UPDATE OR REPLACE t SET name = 'F' WHERE id = 2",
+        "UPDATE OR REPLACE t SET cover = 1 WHERE album = 'x'",
+        "DELETE FROM t",
+    ]
+    .iter()
+    .enumerate()
+    {
+        other.run(step);
+        seen.push((moment(&db, salt as u64), present(&db, "t"), step));
+    }
+    for (moment, rows, step) in &seen {
+        assert_eq!(&as_of(&db, moment, "t"), rows, "TEMPORAL-1: after {step}");
+    }
+    // What the partial index does not have stays, and has no record.
+    other.run("INSERT INTO t VALUES (1, 'a', 0, 'x'), (2, 'b', 0, 'x')");
+    let count = "SELECT count(*) FROM larder_history WHERE what = 'row'";
+    let before = query(&db, count);
+    other.run("INSERT INTO t VALUES (3, 'c', 1, 'x')");
+    let SqlValue::Integer(before) = before[0][0] else {
+        panic!("{before:?}")
+    };
+    assert_eq!(query(&db, count), [[SqlValue::Integer(before + 1)]]);
+    let refused = db.track_table("e").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+    assert!(refused.to_string().contains("'e_n'"), "{refused}");
+    assert_clean(&db);
+}
+
+#[test]
 fn rows_follow_a_file_that_another_took_the_place_of() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path());

@@ -25,14 +25,24 @@ pub(super) enum Key {
     Columns(Vec<String>),
 }
 
+/// Columns that no two rows have alike.
+#[derive(Debug, PartialEq, Eq)]
+struct Unique {
+    /// Each with the collation of the index.
+    columns: Vec<(String, String)>,
+    /// The rows that a partial index has, in SQL.
+    condition: Option<String>,
+}
+
 /// What triggers have to know of a table.
 pub(super) struct Shape {
     id: i64,
     name: String,
     pub(super) columns: Vec<String>,
     pub(super) key: Key,
-    /// Sets of columns that are unique.
-    uniques: Vec<Vec<String>>,
+    uniques: Vec<Unique>,
+    /// A unique index over expressions.
+    unseen: Option<String>,
 }
 
 /// What a record says.
@@ -138,26 +148,35 @@ impl Shape {
             key: key(name, &columns, kind)?,
             columns: columns.into_iter().map(|(name, _)| name).collect(),
             uniques: Vec::new(),
+            unseen: None,
         };
-        let indexes: Vec<String> = rows(
+        let indexes: Vec<(String, bool, Option<String>)> = rows(
             connection,
-            "SELECT name FROM pragma_index_list(?1, 'main') WHERE \"unique\" AND NOT partial",
+            "SELECT l.name, l.partial, s.sql FROM pragma_index_list(?1, 'main') AS l \
+             LEFT JOIN main.sqlite_schema AS s ON s.type = 'index' AND s.name = l.name WHERE l.\"unique\"",
             [name],
-            |row| row.get(0),
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )
         .at(name)?;
-        for index in indexes {
-            let parts: Vec<Option<String>> = rows(
+        for (index, is_partial, sql) in indexes {
+            let parts: Vec<Option<(String, String)>> = rows(
                 connection,
-                "SELECT name FROM pragma_index_info(?1, 'main') ORDER BY seqno",
+                "SELECT name, coll FROM pragma_index_xinfo(?1, 'main') WHERE key ORDER BY seqno",
                 [&index],
-                |row| row.get(0),
+                |row| {
+                    let name: Option<String> = row.get(0)?;
+                    name.map(|name| Ok((name, row.get(1)?))).transpose()
+                },
             )
             .at(name)?;
-            // An index over an expression has no name there; REPLACE through it is not seen.
-            shape
-                .uniques
-                .extend(parts.into_iter().collect::<Option<Vec<String>>>());
+            match parts.into_iter().collect::<Option<Vec<_>>>() {
+                Some(columns) => shape.uniques.push(Unique {
+                    columns,
+                    condition: sql.filter(|_| is_partial).and_then(|sql| condition(&sql)),
+                }),
+                // An expression has no name there.
+                None => shape.unseen = Some(index),
+            }
         }
         Ok(shape)
     }
@@ -258,11 +277,14 @@ impl Shape {
         let replaced = |of_key: &str, but: &str| {
             let keys = [(self.key.same("larder_row", "NEW"), of_key)];
             let uniques = self.uniques.iter().map(|unique| {
-                let terms = unique.iter().map(|column| {
-                    let column = quoted(column);
-                    format!("larder_row.{column} = NEW.{column}")
-                });
-                (joined(terms, " AND "), "NULL")
+                let mut terms: Vec<String> = (unique.columns.iter())
+                    .map(|(column, collation)| {
+                        let (column, collation) = (quoted(column), quoted(collation));
+                        format!("larder_row.{column} = NEW.{column} COLLATE {collation}")
+                    })
+                    .collect();
+                terms.extend(unique.condition.iter().map(|sql| format!("({sql}\n)")));
+                (terms.join(" AND "), "NULL")
             });
             let records = keys.into_iter().chain(uniques).map(|(condition, kind)| {
                 let from = format!("FROM {table} AS larder_row WHERE {condition} AND {but}");
@@ -356,6 +378,18 @@ impl Shape {
         let rowid = format!("'row', {id}, +OLD.{alias}, 0,");
         triggers.iter().any(|sql| sql.contains(&rowid))
     }
+
+    /// Refuses what has a unique index over expressions: what REPLACE deletes by it could not be seen before.
+    pub(super) fn require_seen(&self) -> Result<()> {
+        match &self.unseen {
+            None => Ok(()),
+            Some(index) => Err(CatalogError::invalid(format!(
+                "the unique index '{index}' of '{}' is over an expression, and what REPLACE deletes by it would have no \
+                 past; make it one over a generated column, or drop it",
+                self.name
+            ))),
+        }
+    }
 }
 
 fn key(
@@ -384,4 +418,70 @@ fn key(
         true => Key::Declared(alias, names),
         false => Key::Rowid(alias, names.into_iter().next()),
     })
+}
+
+/// Which rows a partial index has: what follows WHERE in the statement that made it, outside of strings, names, comments
+/// and parentheses.
+fn condition(sql: &str) -> Option<String> {
+    let bytes = sql.as_bytes();
+    let (mut at, mut depth) = (0, 0);
+    while at < bytes.len() {
+        let end = match (bytes[at], bytes.get(at + 1)) {
+            (quote @ (b'\'' | b'"' | b'`'), _) => past(bytes, at + 1, &[quote]),
+            (b'[', _) => past(bytes, at + 1, b"]"),
+            (b'-', Some(b'-')) => past(bytes, at + 2, b"\n"),
+            (b'/', Some(b'*')) => past(bytes, at + 2, b"*/"),
+            (byte, _) if is_of_word(byte) => {
+                let len = bytes[at..].iter().take_while(|byte| is_of_word(**byte));
+                at + len.count()
+            }
+            (byte, _) => {
+                depth += i32::from(byte == b'(') - i32::from(byte == b')');
+                at + 1
+            }
+        };
+        if depth == 0 && bytes[at..end].eq_ignore_ascii_case(b"WHERE") {
+            return Some(sql[end..].trim().to_owned());
+        }
+        at = end;
+    }
+    None
+}
+
+/// Where the first `mark` from `from` on ends, or the text.
+fn past(bytes: &[u8], from: usize, mark: &[u8]) -> usize {
+    let rest = bytes.get(from..).unwrap_or_default();
+    let found = rest.windows(mark.len()).position(|part| part == mark);
+    found.map_or(bytes.len(), |found| from + found + mark.len())
+}
+
+fn is_of_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || !byte.is_ascii()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_condition_of_a_partial_index_is_found() {
+        for (sql, expected) in [
+            ("CREATE UNIQUE INDEX i ON t (a)", None),
+            ("CREATE UNIQUE INDEX i ON t (a) WHERE b", Some("b")),
+            (
+                "CREATE UNIQUE INDEX \"where\" ON [where] (a, \"a\"\"where \") wHere\n a > (1) AND c = ' where '",
+                Some("a > (1) AND c = ' where '"),
+            ),
+            (
+                "CREATE UNIQUE INDEX i ON t (a /* where */ COLLATE NOCASE) -- where\n WHERE nowhere IS 1 --",
+                Some("nowhere IS 1 --"),
+            ),
+            (
+                "CREATE UNIQUE INDEX `i``where ` ON t (äwhere, wherea)",
+                None,
+            ),
+        ] {
+            assert_eq!(condition(sql).as_deref(), expected, "{sql}");
+        }
+    }
 }
