@@ -346,6 +346,64 @@ fn replace_is_seen_through_every_unique_index() {
 }
 
 #[test]
+fn keys_are_told_apart_byte_by_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let other = client(dir.path());
+    other.run(
+        "CREATE TABLE k (word TEXT COLLATE NOCASE PRIMARY KEY, n COLLATE NOCASE) WITHOUT ROWID;
+         CREATE TABLE r (word TEXT COLLATE NOCASE PRIMARY KEY, n COLLATE NOCASE);
+         CREATE TABLE w (a TEXT COLLATE NOCASE, n COLLATE NOCASE, PRIMARY KEY (a, n)) WITHOUT ROWID",
+    );
+    for table in ["k", "r", "w"] {
+        db.track_table(table).unwrap();
+        other.run(&format!(
+            "INSERT INTO {table} VALUES ('a', 'x'), ('b', 'y')"
+        ));
+        let first = (moment(&db, 1), present(&db, table));
+        let column = if table == "w" { "a" } else { "word" };
+        other.run(&format!(
+            "UPDATE {table} SET {column} = 'A' WHERE {column} = 'a'"
+        ));
+        let second = (moment(&db, 2), present(&db, table));
+        other.run(&format!("UPDATE {table} SET n = 'Y' WHERE n = 'y'"));
+        let third = (moment(&db, 3), present(&db, table));
+        assert_eq!(second.1[0][0], SqlValue::Text("A".into()));
+        for (moment, rows) in [&first, &second, &third] {
+            assert_eq!(&as_of(&db, moment, table), rows, "TEMPORAL-3: {table}");
+        }
+        for (is_exact, (moment, rows)) in [(false, &first), (true, &third), (true, &first)] {
+            restore_rows(&db, moment, table, None, is_exact).unwrap();
+            assert_eq!(&present(&db, table), rows, "TEMPORAL-3: {table}");
+        }
+    }
+    assert_clean(&db);
+}
+
+fn with_rows(
+    db: &Database,
+    moment: &Moment,
+    path: &str,
+    tables: &[&str],
+) -> Result<RestoreReport, larder::Error> {
+    let rows = tables.iter().map(|table| RestoreRows {
+        table: (*table).into(),
+        filter: None,
+    });
+    let mut options = RestoreOptions {
+        rows: rows.collect(),
+        is_dry: true,
+        ..RestoreOptions::default()
+    };
+    let past = db.as_of(moment)?;
+    let planned = db.restore(&past, Some(path.as_bytes()), &options)?;
+    options.is_dry = false;
+    let done = db.restore(&past, Some(path.as_bytes()), &options)?;
+    assert_eq!(planned, done, "a dry run tells what is done");
+    Ok(done)
+}
+
+#[test]
 fn rows_follow_a_file_that_another_took_the_place_of() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path());

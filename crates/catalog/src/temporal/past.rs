@@ -293,7 +293,7 @@ impl PastRows {
     fn differs(&self, row: &str) -> String {
         let terms = self.columns.iter().map(|column| {
             let column = quoted(column);
-            format!("{row}.{column} IS NOT larder_was.{column}")
+            format!("{row}.{column} IS NOT larder_was.{column} COLLATE BINARY")
         });
         joined(terms, " OR ")
     }

@@ -106,7 +106,7 @@ impl Key {
                 )
             }
             Key::Columns(names) => match &names[..] {
-                [one] => format!("+{row}.{}", quoted(one)),
+                [one] => format!("+{row}.{} COLLATE BINARY", quoted(one)),
                 several => format!("({})", values(several)),
             },
         }
