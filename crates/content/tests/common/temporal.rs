@@ -34,6 +34,12 @@ impl Client {
         }
     }
 
+    /// What it answers, if it need not wait.
+    pub fn ask(&self, sql: &str) -> String {
+        let output = Command::new("sqlite3").arg(&self.0).arg(sql).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    }
+
     pub fn run(&self, sql: &str) {
         self.try_run(sql)
             .unwrap_or_else(|error| panic!("{sql}: {error}"));
