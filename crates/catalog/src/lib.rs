@@ -121,7 +121,7 @@ pub use rows::{
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use snapshots::SnapshotRow;
 pub use sql::{SqlRow, SqlValue, is_complete};
-pub use temporal::{PastRows, RowsChange, RowsStep, TemporalTable};
+pub use temporal::{ExactRows, PastRows, RowsChange, RowsStep, TemporalTable};
 pub use tuning::Tuning;
 pub use user_sql::{SqlControl, SqlStatement};
 pub use versions::{HistoryReader, Touch, WholeCommit};

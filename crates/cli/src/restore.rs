@@ -193,8 +193,9 @@ fn rows_json(rows: &RowsReport) -> Value {
 }
 
 /// In the order in which they are counted.
-const ACTIONS: [RestoreAction; 6] = [
+const ACTIONS: [RestoreAction; 7] = [
     RestoreAction::Create,
+    RestoreAction::Move,
     RestoreAction::Link,
     RestoreAction::Replace,
     RestoreAction::Content,
@@ -207,6 +208,7 @@ fn verb(action: RestoreAction) -> &'static str {
         RestoreAction::Create => "create",
         RestoreAction::Link => "link",
         RestoreAction::Replace => "replace",
+        RestoreAction::Move => "move",
         RestoreAction::Content => "write",
         RestoreAction::Attributes => "set",
         RestoreAction::Remove => "remove",
@@ -218,6 +220,7 @@ fn word(action: RestoreAction) -> &'static str {
         RestoreAction::Create => "created",
         RestoreAction::Link => "linked",
         RestoreAction::Replace => "replaced",
+        RestoreAction::Move => "moved",
         RestoreAction::Content => "written",
         RestoreAction::Attributes => "set",
         RestoreAction::Remove => "removed",

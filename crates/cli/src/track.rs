@@ -12,8 +12,9 @@ use std::path::PathBuf;
 /// Keep what is superseded in a table of your own, so that its rows can be read and restored; or list such tables
 #[derive(Debug, Args)]
 #[command(
-    after_help = "From then on, whatever changes the table. Triggers in it do that; ALTER TABLE goes on working. A table without an
-INTEGER PRIMARY KEY must not be renumbered by VACUUM. Example: larder track photos.larder albums"
+    after_help = "From then on, whatever changes the table. Triggers in it do that; ALTER TABLE goes on working, and DROP TABLE ends it.
+Rows are known by their primary key; a table without one must not be renumbered by VACUUM.
+Example: larder track photos.larder albums"
 )]
 pub(crate) struct TrackArgs {
     /// Database

@@ -18,6 +18,7 @@ mod carry;
 mod compare;
 mod diff;
 mod log;
+mod meet;
 mod net;
 mod restore;
 mod rows;

@@ -178,6 +178,38 @@ fn a_log_follows_a_file_through_its_renames() {
 }
 
 #[test]
+fn a_log_waits_for_people_between_its_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let other = common::temporal::client(dir.path());
+    for salt in 0..200 {
+        db.put(b"/f", &pattern(100, salt)).unwrap();
+        db.sync().unwrap();
+    }
+    for path in [None, Some(&b"/f"[..])] {
+        let mut seen = 0;
+        db.log(path, None, &mut |_| {
+            // Nobody reads the log of the catalog, so that it can be emptied.
+            if seen % 50 == 0 {
+                let busy = other.ask("PRAGMA wal_checkpoint(TRUNCATE)");
+                assert!(busy.starts_with("0|"), "CONTENT-10: {busy}");
+            }
+            seen += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert_eq!(seen, 200, "CONTENT-10");
+        seen = 0;
+        db.log(path, Some(150), &mut |_| {
+            seen += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert_eq!(seen, 150);
+    }
+}
+
+#[test]
 fn a_transaction_is_one_commit_in_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path());

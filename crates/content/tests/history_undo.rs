@@ -5,8 +5,8 @@ mod common;
 
 use common::{assert_clean, kind, name, pattern, put};
 use larder::{
-    CreateOptions, Database, ErrorKind, Moment, NewNode, NodeId, OpenOptions, RenameMode, SetAttr,
-    XattrMode, diff,
+    CreateOptions, Database, DefragOptions, ErrorKind, Moment, NewNode, NodeId, OpenOptions,
+    RenameMode, SetAttr, XattrMode, diff,
 };
 use larder_object::EngineOptions;
 use std::ops::ControlFlow;
@@ -170,5 +170,100 @@ fn an_undo_that_conflicts_does_nothing() {
     assert_eq!(kind(db.attr(file)), ErrorKind::NotFound, "CATALOG-4");
     assert_eq!(kind(db.undo(0, false)), ErrorKind::InvalidInput);
     assert_eq!(kind(db.undo(999_999, false)), ErrorKind::InvalidInput);
+    assert_clean(&db);
+}
+
+#[test]
+fn what_moved_into_a_new_directory_comes_out_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let folder = |parent: NodeId, text: &str| {
+        let new = NewNode::Directory;
+        let made = db.create_node(parent, &name(text), new, 0o755, common::OWNER);
+        made.unwrap().node
+    };
+    let top = folder(R, "top");
+    let file = put(&db, top, "a", b"a");
+    let p = folder(top, "p");
+    let q = folder(p, "q");
+    let before = now(&db);
+    let past = db.as_of(&before).unwrap();
+    let root = db.attr(R).unwrap();
+    let undone = |done: &dyn Fn()| {
+        done();
+        let Moment::Seq(seq) = now(&db) else {
+            panic!("a number")
+        };
+        db.undo(seq, false).unwrap();
+        assert_eq!(diff((&past, b"/"), (&db, b"/")).unwrap().changes, []);
+        assert_eq!(db.resolve(b"/top/a", false).unwrap().node, file);
+        assert_eq!(db.resolve(b"/top/p/q", false).unwrap().node, q);
+        assert_eq!(db.attr(R).unwrap().mtime_ns, root.mtime_ns);
+        assert_clean(&db);
+    };
+    let rename = |from: (NodeId, &str), to: (NodeId, &str)| {
+        let mode = RenameMode::NoReplace;
+        db.rename(from.0, &name(from.1), to.0, &name(to.1), mode)
+            .unwrap();
+    };
+    undone(&|| {
+        let new = folder(top, "new");
+        rename((top, "a"), (new, "a"));
+    });
+    undone(&|| {
+        let new = folder(top, "new");
+        let inner = folder(new, "inner");
+        rename((top, "a"), (inner, "a"));
+        rename((top, "p"), (inner, "p"));
+    });
+    // Parent and child exchanged.
+    undone(&|| {
+        rename((p, "q"), (top, "q"));
+        rename((top, "p"), (q, "p"));
+    });
+}
+
+#[test]
+fn work_in_the_background_is_no_later_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let file = put(&db, R, "file", &pattern(1 << 20, 1));
+    now(&db);
+    let handle = db.open_file(file, true).unwrap();
+    handle.write_at(8192, &pattern(4096, 2)).unwrap();
+    drop(handle);
+    let Moment::Seq(seq) = now(&db) else {
+        panic!("a number")
+    };
+    let patches = || {
+        let mut rows = Vec::new();
+        let mut session = db.sql(true).unwrap();
+        let mut keep = |row: larder::SqlRow| {
+            rows.extend(row.values);
+            Ok(())
+        };
+        session
+            .execute("SELECT count(*) FROM larder_patch", &mut keep)
+            .unwrap();
+        rows
+    };
+    assert_ne!(patches(), [larder::SqlValue::Integer(0)]);
+    // Written in place, which changes the map.
+    db.defrag(&[], &DefragOptions::default(), &mut |_| {})
+        .unwrap();
+    db.sync().unwrap();
+    assert_eq!(patches(), [larder::SqlValue::Integer(0)]);
+    db.undo(seq, false).unwrap();
+    assert_eq!(db.get(b"/file").unwrap(), pattern(1 << 20, 1), "CONTENT-10");
+    // But what somebody writes is one, of the same size too.
+    db.put(b"/file", &pattern(1 << 20, 3)).unwrap();
+    let Moment::Seq(seq) = now(&db) else {
+        panic!("a number")
+    };
+    let handle = db.open_file(file, true).unwrap();
+    handle.write_at(0, b"later").unwrap();
+    drop(handle);
+    now(&db);
+    assert_eq!(kind(db.undo(seq, false)), ErrorKind::Conflict);
     assert_clean(&db);
 }

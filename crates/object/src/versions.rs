@@ -41,6 +41,16 @@ impl Engine {
         }
     }
 
+    /// The newest row of the history, as the transaction that this engine serves sees it.
+    pub fn newest_record(&self) -> Result<i64> {
+        Ok(self.catalog.newest_record()?)
+    }
+
+    /// Notes which rows the transaction that this engine serves has restored: those whose records are newer than `after`.
+    pub fn mark_restored(&self, rows: &PastRows, after: i64) -> Result<()> {
+        Ok(self.catalog.mark_restored(rows, after)?)
+    }
+
     /// What plain SQL did to rows of temporal tables gets a moment of its own before this engine commits more. What
     /// fails is no reason not to commit: it counts to that commit then.
     pub(crate) fn settle_rows(&self) {

@@ -92,6 +92,11 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
         }
     }
 
+    /// The history, if both are of one database.
+    pub(crate) fn reader(&self) -> Option<&'r HistoryReader<'c>> {
+        self.between.map(|(reader, ..)| reader)
+    }
+
     /// Visits what two roots have at every path of either, a directory before what is in it.
     pub(crate) fn walk(
         &mut self,
@@ -251,7 +256,8 @@ pub(crate) fn xattrs(database: &Database, node: NodeId) -> Result<BTreeMap<Vec<u
     Ok(found)
 }
 
-fn list(database: &Database, node: Option<NodeId>) -> Result<Vec<(Name, Attr)>> {
+/// The entries of a directory; of none, none.
+pub(crate) fn list(database: &Database, node: Option<NodeId>) -> Result<Vec<(Name, Attr)>> {
     let mut found: Vec<(Name, Attr)> = Vec::new();
     let Some(node) = node else { return Ok(found) };
     loop {

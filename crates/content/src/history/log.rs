@@ -5,12 +5,14 @@ use crate::history::net::{NetChange, Paths, State, net_change};
 use crate::path::split_path;
 use crate::types::NodeId;
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
-use larder_object::{Error, ErrorKind, HistoryReader, Result, WholeCommit};
+use larder_object::{Error, ErrorKind, HistoryReader, Result, Touch, WholeCommit};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 /// Commits that are looked at together first; then twice as many each time.
 const WINDOW_MIN: usize = 64;
+/// Changes that are told at once, unless one commit has more.
+const TOLD_MAX: usize = 1000;
 
 /// What a commit did to a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +61,7 @@ pub struct LogCommit {
 }
 
 /// What a log is about.
+#[derive(Clone, Copy)]
 enum Subject {
     All,
     /// A directory, with all that lies below it then.
@@ -71,6 +74,8 @@ impl Database {
     /// renames, a directory stands for all below it, and `None` for everything. What is not there any more is found by
     /// the last path it had. Times of directories, which every name in them moves, are no changes.
     ///
+    /// `visit` may take its time: the history is read in between, not meanwhile, and what is given up by then is not told.
+    ///
     /// Cost: 20 µs per change told; of a directory, or everything, also a pass over the names of all stores for every
     /// doubling of the commits looked at. Errors: [`ErrorKind::InvalidInput`] where the database keeps no history;
     /// [`ErrorKind::NotFound`] when nothing ever had the path, as far as the history goes.
@@ -80,23 +85,45 @@ impl Database {
         limit: Option<u64>,
         visit: &mut dyn FnMut(LogCommit) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.whole()?.read_history(|reader| {
+        let engine = self.whole()?;
+        let (subject, mut road) = engine.read_history(|reader| {
             let subject = match path {
                 None => Subject::All,
                 Some(path) => self.find_subject(reader, path)?,
             };
-            let mut log = Log {
-                reader,
-                paths: Paths::new(self, reader),
-                subject,
-                left: limit.unwrap_or(u64::MAX),
-                visit,
-            };
-            match log.subject {
-                Subject::One(store, ino) => log.tell_one(store, ino),
-                Subject::All | Subject::Below(..) => log.tell_all(),
+            Ok((subject, Road::new(reader, subject)?))
+        })?;
+        let mut left = limit.unwrap_or(u64::MAX);
+        let mut is_end = false;
+        while left > 0 && !is_end {
+            let mut told: Vec<LogCommit> = Vec::new();
+            engine.read_history(|reader| {
+                let mut log = Log::new(self, reader, subject);
+                let mut change_count = 0;
+                while (told.len() as u64) < left && change_count < TOLD_MAX {
+                    let Some((inodes, before, (seq, at_ns))) = road.next(reader)? else {
+                        is_end = true;
+                        break;
+                    };
+                    let changes = log.changes(&inodes, before, seq)?;
+                    change_count += changes.len();
+                    if !changes.is_empty() {
+                        let seq = seq.0;
+                        told.push(LogCommit {
+                            seq,
+                            at_ns,
+                            changes,
+                        });
+                    }
+                }
+                Ok(())
+            })?;
+            left -= told.len() as u64;
+            if told.into_iter().any(|commit| visit(commit).is_break()) {
+                break;
             }
-        })
+        }
+        Ok(())
     }
 
     fn find_subject(&self, reader: &HistoryReader<'_>, path: &[u8]) -> Result<Subject> {
@@ -181,86 +208,121 @@ pub(crate) fn changes_of(
     inodes: &BTreeSet<(StoreId, Ino)>,
     (before, seq): (CommitSeq, CommitSeq),
 ) -> Result<Vec<LogChange>> {
-    let mut found = Vec::new();
-    let mut log = Log {
-        reader,
-        paths: Paths::new(database, reader),
-        subject: Subject::All,
-        left: u64::MAX,
-        visit: &mut |commit: LogCommit| {
-            found = commit.changes;
-            ControlFlow::Continue(())
-        },
-    };
-    let told = log.tell(inodes, before, (seq, 0))?;
-    debug_assert!(told.is_continue(), "it was asked for one");
-    Ok(found)
+    Log::new(database, reader, Subject::All).changes(inodes, before, seq)
+}
+
+/// A commit that may have changed the inodes: the state before it, its number and time.
+type Maybe = (BTreeSet<(StoreId, Ino)>, CommitSeq, (CommitSeq, i64));
+
+/// The commits that a log is still to look at.
+enum Road {
+    One {
+        inode: (StoreId, Ino),
+        /// The oldest first.
+        steps: Vec<CommitSeq>,
+        last: Option<CommitSeq>,
+    },
+    All {
+        window: usize,
+        /// Of the window, the newest first; those before `at` are done.
+        commits: Vec<WholeCommit>,
+        at: usize,
+        /// The whole commit before them.
+        floor: CommitSeq,
+        touches: Vec<Touch>,
+    },
+}
+
+impl Road {
+    fn new(reader: &HistoryReader<'_>, subject: Subject) -> Result<Road> {
+        Ok(match subject {
+            Subject::One(store, ino) => {
+                let mut steps = reader.touches_of(store, ino)?;
+                steps.reverse();
+                Road::One {
+                    inode: (store, ino),
+                    steps,
+                    last: None,
+                }
+            }
+            Subject::All | Subject::Below(..) => Road::All {
+                window: WINDOW_MIN,
+                commits: Vec::new(),
+                at: 0,
+                floor: CommitSeq(0),
+                touches: Vec::new(),
+            },
+        })
+    }
+
+    fn next(&mut self, reader: &HistoryReader<'_>) -> Result<Option<Maybe>> {
+        let begins = reader.begins()?.0;
+        let found = match self {
+            Road::One { inode, steps, last } => loop {
+                let Some(step) = steps.pop() else {
+                    break None;
+                };
+                let (before, whole) = reader.around(step)?;
+                // Attributes that plain SQL changed count to the next commit.
+                if let Some((seq, at_ns)) = whole.filter(|(seq, _)| *last != Some(*seq)) {
+                    *last = Some(seq);
+                    break Some(([*inode].into(), before, (seq, at_ns)));
+                }
+            },
+            Road::All {
+                window,
+                commits,
+                at,
+                floor,
+                touches,
+            } => {
+                if *at == commits.len() {
+                    *commits = reader.commits_before(commits.last(), *window)?;
+                    (*at, *window) = (0, window.saturating_mul(2));
+                    if let (Some(newest), Some(oldest)) = (commits.first(), commits.last()) {
+                        let earlier = reader.commits_before(Some(oldest), 1)?;
+                        *floor = earlier.first().map_or(begins, |commit| commit.seq);
+                        *touches = reader.touches(*floor, newest.seq)?;
+                    }
+                }
+                commits.get(*at).map(|commit| {
+                    *at += 1;
+                    let before = commits.get(*at).map_or(*floor, |commit| commit.seq);
+                    let from = touches.partition_point(|touch| touch.step <= before);
+                    let to = touches.partition_point(|touch| touch.step <= commit.seq);
+                    let inodes = touches[from..to].iter();
+                    let inodes = inodes.map(|touch| (touch.store, touch.ino)).collect();
+                    (inodes, before, (commit.seq, commit.at_ns))
+                })
+            }
+        };
+        // The state before it may be given up by now.
+        Ok(found.filter(|(_, before, _)| *before >= begins))
+    }
 }
 
 struct Log<'r, 'c> {
     reader: &'r HistoryReader<'c>,
     paths: Paths<'r, 'c>,
     subject: Subject,
-    left: u64,
-    visit: &'r mut dyn FnMut(LogCommit) -> ControlFlow<()>,
 }
 
-impl Log<'_, '_> {
-    fn tell_one(&mut self, store: StoreId, ino: Ino) -> Result<()> {
-        let mut last = None;
-        for step in self.reader.touches_of(store, ino)? {
-            let (before, whole) = self.reader.around(step)?;
-            // Attributes that plain SQL changed count to the next commit.
-            let Some((seq, at_ns)) = whole.filter(|(seq, _)| last != Some(*seq)) else {
-                continue;
-            };
-            last = Some(seq);
-            let told = self.tell(&[(store, ino)].into(), before, (seq, at_ns))?;
-            if told.is_break() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn tell_all(&mut self) -> Result<()> {
-        let begins = self.reader.begins()?.0;
-        let mut last: Option<WholeCommit> = None;
-        let mut window = WINDOW_MIN;
-        loop {
-            let commits = self.reader.commits_before(last.as_ref(), window)?;
-            let (Some(newest), Some(oldest)) = (commits.first(), commits.last()) else {
-                return Ok(());
-            };
-            let earlier = self.reader.commits_before(Some(oldest), 1)?;
-            let floor = earlier.first().map_or(begins, |commit| commit.seq);
-            let touches = self.reader.touches(floor, newest.seq)?;
-            for (index, commit) in commits.iter().enumerate() {
-                let before = commits.get(index + 1).map_or(floor, |commit| commit.seq);
-                let from = touches.partition_point(|touch| touch.step <= before);
-                let to = touches.partition_point(|touch| touch.step <= commit.seq);
-                let inodes = touches[from..to].iter();
-                let inodes = inodes.map(|touch| (touch.store, touch.ino)).collect();
-                let told = self.tell(&inodes, before, (commit.seq, commit.at_ns))?;
-                if told.is_break() {
-                    return Ok(());
-                }
-            }
-            last = Some(*oldest);
-            window = window.saturating_mul(2);
+impl<'r, 'c> Log<'r, 'c> {
+    fn new(database: &Database, reader: &'r HistoryReader<'c>, subject: Subject) -> Log<'r, 'c> {
+        Log {
+            reader,
+            paths: Paths::new(database, reader),
+            subject,
         }
     }
 
-    /// Tells what a commit made of some inodes, if anything.
-    fn tell(
+    /// What a commit made of some inodes, by path.
+    fn changes(
         &mut self,
         inodes: &BTreeSet<(StoreId, Ino)>,
         before: CommitSeq,
-        (seq, at_ns): (CommitSeq, i64),
-    ) -> Result<ControlFlow<()>> {
-        if self.left == 0 {
-            return Ok(ControlFlow::Break(()));
-        }
+        seq: CommitSeq,
+    ) -> Result<Vec<LogChange>> {
         self.paths.forget();
         let mut changes = Vec::new();
         for &inode in inodes {
@@ -268,16 +330,8 @@ impl Log<'_, '_> {
                 self.add_changes(&net, before, seq, &mut changes)?;
             }
         }
-        if changes.is_empty() {
-            return Ok(ControlFlow::Continue(()));
-        }
         changes.sort_by(|a, b| a.path.cmp(&b.path));
-        self.left -= 1;
-        Ok((self.visit)(LogCommit {
-            seq: seq.0,
-            at_ns,
-            changes,
-        }))
+        Ok(changes)
     }
 
     fn add_changes(

@@ -1,23 +1,26 @@
 //! Bringing back what was: a file or a tree as one transaction (`CONTENT-12`).
 //!
 //! ```text
-//!  compare the past with the present ─▶ decide what is to be done ─▶ do it ─▶ commit
-//!                                        └── a dry run ends here
+//!  meet the past with the present ─▶ decide what is to be done ─▶ do it ─▶ commit
+//!                                     └── a dry run ends here
 //! ```
 //!
-//! Content is copied. A file that is still the same inode keeps it; another file that has its path now is written over
-//! only if it has no other names than those of the file that was there, else it loses the path and keeps its content.
+//! What is still the same inode keeps it, and comes back from where it lies now (`meet`): what users keep with inodes stays
+//! with them. What is gone is made anew, by copying. Another file that has its path now is written over only if it has no
+//! other names than those of the file that was there, else it loses the path and keeps its content.
 
 use crate::database::Database;
 use crate::history::carry::{Carrier, times};
-use crate::history::compare::{Comparison, Differs, Pair, compare};
+use crate::history::compare::{Comparison, Differs, compare};
 use crate::history::diff::joined;
+use crate::history::meet::{Lies, Meeting, Met};
 use crate::history::rows::{RestoreRows, RowsReport};
 use crate::path::split_path;
 use crate::transaction::{Transaction, TransactionOptions};
-use crate::types::{Attr, NodeId};
-use larder_object::format::{FileKind, Name};
+use crate::types::{Attr, NodeId, RenameMode};
+use larder_object::format::{FileKind, Ino, Name};
 use larder_object::{Error, ErrorKind, Result};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -46,6 +49,8 @@ pub enum RestoreAction {
     Link,
     /// Puts it in the place of something else.
     Replace,
+    /// Renames it: it lies elsewhere now.
+    Move,
     /// Writes its content as it was, and its attributes.
     Content,
     /// Sets mode, owner, times and extended attributes as they were.
@@ -80,13 +85,14 @@ impl Database {
     /// Restores what `path` named in `past`, another moment of this database, durably: names, kinds, modes, owners, times
     /// of access and modification, extended attributes, content, hard and symbolic links. What is there now and was not
     /// then stays, unless `is_exact`. Directories above `path` that are gone come back too, without the rest that was in
-    /// them. User columns have no past and are kept where the inode is. Rows of temporal tables come back with it, or
-    /// without a path; where a foreign key of theirs refers to an inode that is made anew, they refer to that. It is one
-    /// transaction, which keeps the turn meanwhile.
+    /// them. What is still the same inode comes back from where it lies now, if that name had something else or the restore
+    /// is exact; directories only in an exact one. User columns have no past and are kept where the inode is. Rows of
+    /// temporal tables come back with it, or without a path; where a foreign key of theirs refers to an inode that is gone,
+    /// they refer to the one that is in its place. It is one transaction, which keeps the turn meanwhile.
     ///
     /// Errors: [`ErrorKind::NotFound`] when `path` was not there then; [`ErrorKind::Exists`] when a directory stands where
-    /// there was none, unless `is_exact`; [`ErrorKind::InvalidInput`] when `past` is no moment of this database. None
-    /// leaves anything changed. Cost: a comparison ([`crate::diff`]); every file that is made or differs is copied.
+    /// there was none, unless `is_exact`; [`ErrorKind::Conflict`] when the number of a row was given to another that
+    /// may not go; [`ErrorKind::InvalidInput`] when `past` is no moment of this database. None leaves anything changed. Cost: a comparison ([`crate::diff`]); every file that is made or differs is copied.
     pub fn restore(
         &self,
         past: &Database,
@@ -109,7 +115,8 @@ impl Database {
         };
         if !options.rows.is_empty() {
             // A copy beside the original takes no rows from it.
-            homes.retain(|(was, _)| transaction.attr(*was).is_err());
+            let is_there = |was: NodeId| transaction.attr(was).is_ok_and(|attr| attr.nlink > 0);
+            homes.retain(|(was, _)| !is_there(*was));
         }
         let how = (options.is_exact, options.is_dry);
         for rows in &options.rows {
@@ -125,7 +132,7 @@ impl Database {
     }
 }
 
-/// Files of the past, and what they are now, where they were made anew.
+/// Files of the past, and what they are now, where that is another inode.
 type Homes = Vec<(NodeId, NodeId)>;
 
 impl Transaction {
@@ -149,11 +156,10 @@ impl Transaction {
                 plan.find_parents(path)?;
             }
             plan.find(comparison, (was, is))?;
-            let homes = match options.is_dry {
-                true => Homes::new(),
-                false => plan.run()?,
-            };
-            Ok((plan.report, homes))
+            if !options.is_dry {
+                plan.run()?;
+            }
+            Ok((plan.report, plan.anew))
         })
     }
 }
@@ -172,11 +178,22 @@ struct Work {
     /// Below the root of what is restored.
     path: Vec<u8>,
     was: Attr,
-    /// What has the path now, if it stays.
+    /// What it is now, if it stays.
     kept: Option<NodeId>,
+    /// Where that lies, if not here.
+    from: Option<Lies>,
     /// What has the path now goes first.
     replaces: bool,
-    action: RestoreAction,
+    /// Its content is written.
+    has_content: bool,
+}
+
+/// What goes.
+struct Removal {
+    path: Vec<u8>,
+    /// Where it lies; the root lies in nothing.
+    place: Option<Lies>,
+    kind: FileKind,
 }
 
 struct Plan<'d> {
@@ -188,7 +205,7 @@ struct Plan<'d> {
     /// Directories that lead to the root and are gone: their paths, and how they were. Outer ones first.
     parents: Vec<(Vec<u8>, Attr)>,
     /// What goes, a directory before what is in it.
-    removals: Vec<(Vec<u8>, FileKind)>,
+    removals: Vec<Removal>,
     work: Vec<Work>,
     /// The directories that are there and stay: where they are, and how they were.
     directories: HashMap<Vec<u8>, (NodeId, Attr)>,
@@ -197,6 +214,7 @@ struct Plan<'d> {
     taken: HashMap<NodeId, NodeId>,
     /// How many names lead to a file with several in the present, and to the other in the past.
     shared: HashMap<(NodeId, NodeId), u32>,
+    anew: Homes,
     report: RestoreReport,
 }
 
@@ -215,6 +233,7 @@ impl<'d> Plan<'d> {
             homes: HashMap::new(),
             taken: HashMap::new(),
             shared: HashMap::new(),
+            anew: Homes::new(),
             report: RestoreReport::default(),
         }
     }
@@ -253,31 +272,31 @@ impl<'d> Plan<'d> {
     fn find(
         &mut self,
         comparison: &mut Comparison<'_, '_, '_>,
-        (was, is): (Attr, Option<Attr>),
+        roots: (Attr, Option<Attr>),
     ) -> Result<()> {
-        let mut pairs: Vec<Pair> = Vec::new();
-        comparison.walk((Some(was), is), &mut |pair| {
-            self.look_at(&pair);
-            if is_of_interest(&pair, self.is_exact) {
-                pairs.push(pair);
+        let meeting = Meeting::new((self.past, self.view), comparison, self.is_exact);
+        let met = meeting.walk(roots, &mut |met| self.look_at(met))?;
+        for one in &met {
+            if let (Some(was), Some((is, _))) = (&one.was, &one.comes)
+                && (was.nlink > 1 || is.nlink > 1)
+                && was.kind != FileKind::Directory
+            {
+                self.settle(was.node, is.node);
             }
-            Ok(())
-        })?;
-        for pair in pairs {
-            self.decide(pair)?;
         }
-        Ok(())
+        met.into_iter().try_for_each(|met| self.decide(met))
     }
 
     /// Notes the directories, and the files with several names that are what they were.
-    fn look_at(&mut self, pair: &Pair) {
-        let (Some(a), Some(b)) = (&pair.a, &pair.b) else {
+    fn look_at(&mut self, met: &Met) {
+        let (Some(a), Some(b)) = (&met.was, met.becomes()) else {
             return;
         };
         let is_directory = |attr: &Attr| attr.kind == FileKind::Directory;
         if is_directory(a) && is_directory(b) {
             let found = (b.node, a.clone());
-            self.directories.insert(pair.path.clone(), found);
+            self.directories.insert(met.path.clone(), found);
+            self.note_anew(a, b.node);
             return;
         }
         if b.nlink > 1 {
@@ -288,64 +307,86 @@ impl<'d> Plan<'d> {
         }
     }
 
+    /// Notes what stays in the place of something else.
+    fn note_anew(&mut self, was: &Attr, is: NodeId) {
+        if was.node != is {
+            self.anew.push((was.node, is));
+        }
+    }
+
     fn settle(&mut self, past: NodeId, present: NodeId) {
         self.homes.insert(past, Home::There(present));
         self.taken.insert(present, past);
     }
 
-    fn decide(&mut self, pair: Pair) -> Result<()> {
-        let (was, is) = match (pair.a, pair.b) {
-            (Some(was), is) => (was, is),
-            (None, Some(is)) => {
-                self.remove(&pair.path, is.kind);
-                return Ok(());
+    fn decide(&mut self, met: Met) -> Result<()> {
+        let Met {
+            path, is, place, ..
+        } = met;
+        let Some(was) = met.was else {
+            if let Some(is) = is {
+                self.remove(path, place, is.kind);
             }
-            (None, None) => return Ok(()),
+            return Ok(());
         };
-        let mut kept = None;
-        let replaces = is.is_some();
+        let differs = met.differs;
+        let has_content = differs.content && was.kind == FileKind::File;
+        let has_attributes = |is: &Attr| has_other_attributes(&was, is, &differs);
+        let (mut kept, mut from) = (None, None);
         let mut action = match is.is_some() {
             true => RestoreAction::Replace,
             false => RestoreAction::Create,
         };
-        if let Some(is) = &is
-            && self.is_reusable(&was, is, pair.differs.content)
+        let written = match has_content {
+            true => RestoreAction::Content,
+            false => RestoreAction::Attributes,
+        };
+        let mut more = None;
+        if let Some((attr, lies)) = met.comes {
+            action = RestoreAction::Move;
+            more = (has_content || has_attributes(&attr)).then_some(written);
+            (kept, from) = (Some(attr.node), Some(lies));
+        } else if let Some(is) = &is
+            && self.is_reusable(&was, is, differs.content)
         {
-            let has_content = pair.differs.content && was.kind == FileKind::File;
-            if !has_content && !has_other_attributes(&was, is, &pair.differs) {
+            if was.kind != FileKind::Directory {
+                self.note_anew(&was, is.node);
+            }
+            if !has_content && !has_attributes(is) {
                 self.note_home(&was, Home::There(is.node));
                 return Ok(());
             }
             kept = Some(is.node);
-            action = match has_content {
-                true => RestoreAction::Content,
-                false => RestoreAction::Attributes,
-            };
+            action = written;
         }
-        match (kept, &is) {
-            (Some(node), _) => self.note_home(&was, Home::There(node)),
-            (None, Some(is)) if is.kind == FileKind::Directory => {
-                if !self.is_exact {
-                    let shown = joined(self.to, &pair.path);
-                    return Err(Error::new(
-                        ErrorKind::Exists,
-                        format!(
-                            "'{}' is a directory now and was none then; move it away, or restore exactly, which \
-                             removes it",
-                            String::from_utf8_lossy(&shown)
-                        ),
-                    ));
-                }
-                self.remove(&pair.path, is.kind);
+        if let Some(node) = kept {
+            self.note_home(&was, Home::There(node));
+        }
+        // What has the path now and does not become it.
+        let other = is.filter(|is| kept != Some(is.node));
+        let is_directory = other
+            .as_ref()
+            .is_some_and(|other| other.kind == FileKind::Directory);
+        if is_directory {
+            if !self.is_exact {
+                let shown = joined(self.to, &path);
+                return Err(Error::new(
+                    ErrorKind::Exists,
+                    format!(
+                        "'{}' is a directory now and was none then; move it away, or restore exactly, which \
+                         removes it",
+                        String::from_utf8_lossy(&shown)
+                    ),
+                ));
             }
-            _ => {}
+            self.remove(path.clone(), place, FileKind::Directory);
         }
-        let mut is_written = kept.is_none() || action == RestoreAction::Content;
+        let mut is_written = kept.is_none() || has_content;
         if kept.is_none() && was.kind != FileKind::Directory && was.nlink > 1 {
             match self.homes.contains_key(&was.node) {
                 true => {
                     is_written = false;
-                    if !replaces {
+                    if other.is_none() {
                         action = RestoreAction::Link;
                     }
                 }
@@ -355,29 +396,32 @@ impl<'d> Plan<'d> {
         if is_written && was.kind == FileKind::File {
             self.report.content_bytes += was.size_bytes;
         }
-        self.report.steps.push(RestoreStep {
-            path: joined(self.to, &pair.path),
-            kind: was.kind,
-            action,
-        });
-        let is_removed_before = is.is_some_and(|is| is.kind == FileKind::Directory);
+        for action in std::iter::once(action).chain(more) {
+            self.report.steps.push(RestoreStep {
+                path: joined(self.to, &path),
+                kind: was.kind,
+                action,
+            });
+        }
         self.work.push(Work {
-            path: pair.path,
+            path,
+            has_content: kept.is_some() && has_content,
             was,
             kept,
-            replaces: replaces && kept.is_none() && !is_removed_before,
-            action,
+            from,
+            replaces: other.is_some() && !is_directory,
         });
         Ok(())
     }
 
-    fn remove(&mut self, path: &[u8], kind: FileKind) {
+    fn remove(&mut self, path: Vec<u8>, place: Option<Lies>, kind: FileKind) {
+        let now = place.as_ref().map_or(&path, |place| &place.path);
         self.report.steps.push(RestoreStep {
-            path: joined(self.to, path),
+            path: joined(self.to, now),
             kind,
             action: RestoreAction::Remove,
         });
-        self.removals.push((path.to_vec(), kind));
+        self.removals.push(Removal { path, place, kind });
     }
 
     fn note_home(&mut self, was: &Attr, home: Home) {
@@ -415,35 +459,40 @@ impl<'d> Plan<'d> {
 
     // ---- doing it ---------------------------------------------------------------------------
 
-    fn run(&self) -> Result<Homes> {
-        let (mut parents, mut anew) = (Vec::new(), Homes::new());
+    fn run(&mut self) -> Result<()> {
+        let mut parents = Vec::new();
         for (path, was) in &self.parents {
             let (parent, name) = self.view.resolve_parent(path)?;
             let node = self.carrier.make(parent, &name, was)?;
             self.carrier.set_attributes(was, node)?;
-            anew.push((was.node, node));
-            parents.push((node, was));
+            self.anew.push((was.node, node));
+            parents.push((node, was.clone()));
         }
+        let mut touched: BTreeSet<Vec<u8>> = BTreeSet::new();
+        let parked = self.park()?;
         // From the inside to the outside.
-        for (path, kind) in self.removals.iter().rev() {
-            let (parent, name) = self.view.resolve_parent(&joined(self.to, path))?;
-            match kind {
+        for removal in self.removals.iter().rev() {
+            let (parent, name) = match &removal.place {
+                Some(place) => (place.parent, place.name.clone()),
+                None => self.view.resolve_parent(&joined(self.to, &removal.path))?,
+            };
+            match removal.kind {
                 FileKind::Directory => self.view.remove_dir(parent, &name)?,
                 _ => self.view.unlink(parent, &name)?,
             }
+            touched.extend(parent_of(&removal.path).map(<[u8]>::to_vec));
         }
         let mut made: HashMap<Vec<u8>, (NodeId, Attr)> = HashMap::new();
         let mut homes: HashMap<NodeId, NodeId> = HashMap::new();
-        let mut touched: BTreeSet<Vec<u8>> = BTreeSet::new();
-        let emptied = self.removals.iter().filter_map(|(path, _)| parent_of(path));
-        touched.extend(emptied.map(<[u8]>::to_vec));
-        for work in &self.work {
-            let node = match work.kept {
-                Some(node) => node,
-                None => {
+        for (index, work) in self.work.iter().enumerate() {
+            let node = match (work.kept, &work.from) {
+                (Some(node), None) => node,
+                _ => {
                     touched.extend(parent_of(&work.path).map(<[u8]>::to_vec));
-                    let node = self.put(work, &made, &homes)?;
-                    anew.extend((node != work.was.node).then_some((work.was.node, node)));
+                    let node = self.put((index, work), &made, &homes)?;
+                    if node != work.was.node {
+                        self.anew.push((work.was.node, node));
+                    }
                     node
                 }
             };
@@ -454,12 +503,20 @@ impl<'d> Plan<'d> {
             } else if was.nlink > 1 {
                 homes.insert(was.node, node);
             }
-            if work.action == RestoreAction::Content {
+            if work.has_content {
                 self.carrier.write_content(was, node)?;
             }
             self.carrier.set_attributes(was, node)?;
         }
         // What was done in a directory has moved its times.
+        for (node, was) in parked.iter().filter(|(node, _)| node.ino == Ino::ROOT) {
+            self.view.set_attr(*node, &times(was))?;
+        }
+        for (node, was) in self.directories.values() {
+            if parked.contains_key(node) {
+                self.view.set_attr(*node, &times(was))?;
+            }
+        }
         for path in touched.iter().rev() {
             let found = made.get(path).or_else(|| self.directories.get(path));
             if let Some((node, was)) = found {
@@ -467,15 +524,34 @@ impl<'d> Plan<'d> {
             }
         }
         for (node, was) in parents {
-            self.view.set_attr(node, &times(was))?;
+            self.view.set_attr(node, &times(&was))?;
         }
-        Ok(anew)
+        Ok(())
     }
 
-    /// Makes what was there, or another name of it.
+    /// Takes away what comes elsewhere, to names that nobody has: two may have exchanged theirs, and what was in a
+    /// directory may hold it now. The directories that this changes, as they were before: of the others some go.
+    fn park(&self) -> Result<HashMap<NodeId, Attr>> {
+        let mut changed = HashMap::new();
+        for (index, work) in self.work.iter().enumerate() {
+            let Some(from) = &work.from else { continue };
+            let root = root_of(from.parent);
+            for node in [root, from.parent] {
+                if let Entry::Vacant(entry) = changed.entry(node) {
+                    entry.insert(self.view.attr(node)?);
+                }
+            }
+            let (between, mode) = (parking_name(index)?, RenameMode::NoReplace);
+            let (parent, name) = (from.parent, &from.name);
+            self.view.rename(parent, name, root, &between, mode)?;
+        }
+        Ok(changed)
+    }
+
+    /// Makes what was there, or another name of it, or moves it.
     fn put(
         &self,
-        work: &Work,
+        (index, work): (usize, &Work),
         made: &HashMap<Vec<u8>, (NodeId, Attr)>,
         homes: &HashMap<NodeId, NodeId>,
     ) -> Result<NodeId> {
@@ -489,6 +565,12 @@ impl<'d> Plan<'d> {
         if work.replaces {
             self.view.unlink(parent, &name)?;
         }
+        if let (Some(node), Some(from)) = (work.kept, &work.from) {
+            let (between, mode) = (parking_name(index)?, RenameMode::NoReplace);
+            let root = root_of(from.parent);
+            self.view.rename(root, &between, parent, &name, mode)?;
+            return Ok(node);
+        }
         let home = match self.homes.get(&work.was.node) {
             Some(Home::There(node)) => Some(*node),
             _ => homes.get(&work.was.node).copied(),
@@ -500,15 +582,17 @@ impl<'d> Plan<'d> {
     }
 }
 
-fn is_of_interest(pair: &Pair, is_exact: bool) -> bool {
-    match (&pair.a, &pair.b) {
-        (None, _) => is_exact,
-        (Some(_), None) => true,
-        (Some(was), Some(is)) => {
-            let is_other = was.kind != FileKind::Directory && was.node != is.node;
-            pair.differs.any() || was.mtime_ns != is.mtime_ns || is_other
-        }
+fn root_of(node: NodeId) -> NodeId {
+    NodeId {
+        store: node.store,
+        ino: Ino::ROOT,
     }
+}
+
+/// What work number `index` brings has this name in the root of its store meanwhile.
+fn parking_name(index: usize) -> Result<Name> {
+    Name::new(format!(".larder-restore-{index}").as_bytes())
+        .map_err(|error| Error::new(ErrorKind::InvalidInput, error.to_string()))
 }
 
 /// Whether two files of one kind differ in more than their content.

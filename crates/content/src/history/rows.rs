@@ -4,7 +4,9 @@ use crate::database::Database;
 use crate::sql::SqlResult;
 use crate::transaction::Transaction;
 use crate::types::NodeId;
-use larder_object::{Error, ErrorKind, PastRows, Result, RowsChange, SqlValue, TemporalTable};
+use larder_object::{
+    Error, ErrorKind, ExactRows, PastRows, Result, RowsChange, SqlValue, TemporalTable,
+};
 use std::collections::BTreeMap;
 
 /// Which rows to restore.
@@ -81,7 +83,9 @@ impl Transaction {
         self.enter(|engine| engine.past_rows(&past.shared.engine, table))
     }
 
-    /// Restores rows. A constraint may refuse what stands in their way, such as two that exchanged a unique value. Where they refer to inodes of files that were made anew, `homes`, they follow them.
+    /// Restores rows. A constraint may refuse what stands in their way, such as two that exchanged a unique value. Where they
+    /// refer to inodes of files that were made anew, `homes`, they follow them. [`ErrorKind::Conflict`] when the number of
+    /// one was given to another row that may not go.
     pub(crate) fn restore_rows(
         &self,
         past: &Database,
@@ -92,22 +96,38 @@ impl Transaction {
         let rows = self.past_rows(past, &wanted.table)?;
         let filter = wanted.filter.as_deref().unwrap_or("1");
         let (source, parameters) = self.source(&rows, filter, homes);
+        let (kept, _) = self.source(&rows, "1", homes);
+        let exact = is_exact.then_some(ExactRows {
+            filter,
+            kept: &kept,
+        });
         let mut report = RowsReport {
             table: rows.table.clone(),
             ..RowsReport::default()
         };
-        for step in rows.restore(&source, is_exact.then_some(filter)) {
-            let is_source = step.change != RowsChange::Delete;
-            let parameters: &[SqlValue] = if is_source { &parameters } else { &[] };
+        let newest = self.enter(|engine| engine.newest_record())?;
+        for step in rows.restore(&source, exact) {
+            if step.change == RowsChange::Conflict {
+                if counted(&self.sql(&step.count, &parameters)?) > 0 {
+                    let named = self.sql(&step.run, &parameters)?;
+                    return Err(in_the_way(&rows.table, &named));
+                }
+                continue;
+            }
             let count = match is_dry {
-                true => counted(&self.sql(&step.count, parameters)?),
-                false => self.sql(&step.run, parameters)?.changed_count,
+                true => counted(&self.sql(&step.count, &parameters)?),
+                false => self.sql(&step.run, &parameters)?.changed_count,
             };
             match step.change {
+                RowsChange::Conflict => {}
                 RowsChange::Delete => report.deleted_count = count,
                 RowsChange::Update => report.updated_count = count,
                 RowsChange::Insert => report.inserted_count = count,
             }
+        }
+        let changed_count = report.deleted_count + report.updated_count + report.inserted_count;
+        if !is_dry && changed_count > 0 {
+            self.enter(|engine| engine.mark_restored(&rows, newest))?;
         }
         Ok(report)
     }
@@ -164,6 +184,21 @@ impl Transaction {
         let pairs = homes.iter().filter(|(was, _)| of_store(was));
         pairs.map(|(was, is)| (was.ino.0, is.ino.0)).collect()
     }
+}
+
+fn in_the_way(table: &str, named: &SqlResult) -> Error {
+    let numbers = named.rows.first().and_then(|row| row.values.first());
+    let numbers = match numbers {
+        Some(SqlValue::Text(numbers)) => numbers.as_str(),
+        _ => "?",
+    };
+    Error::new(
+        ErrorKind::Conflict,
+        format!(
+            "the numbers of rows that were there belong to others now ({numbers} in '{table}'), which were inserted later; \
+             give those other numbers, or restore exactly, which replaces them where the condition holds for them"
+        ),
+    )
 }
 
 fn counted(result: &SqlResult) -> u64 {

@@ -6,7 +6,8 @@
 //!                                          content and attributes back ─▶ commit
 //! ```
 //!
-//! Names go by way of others that nobody has, so that two files can have exchanged theirs.
+//! Names go by way of others that nobody has, in the root of their store, so that two files can have exchanged theirs, and
+//! one can leave a directory that goes.
 
 use crate::database::Database;
 use crate::history::carry::{Carrier, times};
@@ -14,9 +15,10 @@ use crate::history::log::{LogChange, changes_of};
 use crate::history::net::{NetChange, Paths, State, net_change, state};
 use crate::history::restore::TURN_MAX;
 use crate::transaction::TransactionOptions;
-use crate::types::{NodeId, RenameMode};
+use crate::types::{Attr, NodeId, RenameMode};
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
 use larder_object::{Error, ErrorKind, HistoryReader, Moment, Result};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
 /// As of now.
@@ -187,6 +189,7 @@ impl Undo {
         // Names away.
         let mut moved: Vec<(NodeId, Name, NodeId, (Ino, Name))> = Vec::new();
         let mut linked: Vec<(NodeId, (Ino, Name))> = Vec::new();
+        let mut roots: HashMap<NodeId, Attr> = HashMap::new();
         for net in &self.nets {
             let (Some(was), Some(is)) = (&net.before, &net.after) else {
                 continue;
@@ -200,9 +203,12 @@ impl Undo {
                     Some(old) => {
                         let between = format!(".larder-undo-{}-{}", net.ino, moved.len());
                         let between = name_of(&between)?;
-                        let mode = RenameMode::NoReplace;
-                        view.rename(parent, name, parent, &between, mode)?;
-                        moved.push((parent, between, node, old.clone()));
+                        let (root, mode) = (here(net.store, Ino::ROOT), RenameMode::NoReplace);
+                        if let Entry::Vacant(entry) = roots.entry(root) {
+                            entry.insert(view.attr(root)?);
+                        }
+                        view.rename(parent, name, root, &between, mode)?;
+                        moved.push((root, between, node, old.clone()));
                     }
                 }
             }
@@ -242,6 +248,12 @@ impl Undo {
             let to = home(&homes, node.store, to);
             view.rename(parent, &between, to, &name, RenameMode::NoReplace)?;
         }
+        for (root, was) in roots
+            .into_iter()
+            .filter(|(root, _)| !self.has_names_in(*root))
+        {
+            view.set_attr(root, &times(&was))?;
+        }
         for (node, (parent, name)) in linked {
             let parent = home(&homes, node.store, parent);
             view.link(node, parent, &name)?;
@@ -266,6 +278,20 @@ impl Undo {
             carrier.set_attributes(was, *node)?;
         }
         Ok(())
+    }
+
+    /// Whether names in a directory come or go.
+    fn has_names_in(&self, node: NodeId) -> bool {
+        let nets = self.nets.iter().filter(|net| net.store == node.store);
+        let mut names = nets.map(|net| {
+            let in_it = |state: &Option<State>| -> Vec<Name> {
+                let names = state.iter().flat_map(|state| &state.names);
+                let names = names.filter(|(parent, _)| *parent == node.ino);
+                names.map(|(_, name)| name.clone()).collect()
+            };
+            (in_it(&net.before), in_it(&net.after))
+        });
+        names.any(|(before, after)| before != after)
     }
 
     /// The changes of a kind with the state that they have one of, directories by their depth: outer ones first, or
@@ -307,8 +333,11 @@ fn is_changed_since(reader: &HistoryReader<'_>, net: &NetChange, seq: CommitSeq)
     let has_other_rights = (is_new || net.has_attributes)
         && (rights(left) != rights(now)
             || reader.are_xattrs_touched(net.store, net.ino, seq, NOW)?);
+    // What moves content, or writes patches in place, moves no times.
+    let times = |state: &State| (state.row.size_bytes, state.row.mtime_ns, state.row.ctime_ns);
     let has_other_content = (is_new || net.has_content)
         && left.row.kind == FileKind::File
+        && times(left) != times(now)
         && (left.row.size_bytes != now.row.size_bytes
             || reader.is_content_touched(net.store, net.ino, seq, NOW)?);
     Ok((has_names && left.names != now.names) || has_other_rights || has_other_content)
