@@ -162,9 +162,8 @@ impl Engine {
 
     /// Another session may have ended what keeps history here. (What begins to is looked for by who reclaims.)
     pub(crate) fn learn_holds(&self) -> Result<()> {
-        if let Some(known) = lock(&self.history.clock).held
-            && self.catalog.oldest_held()? != Some(known)
-        {
+        let known = lock(&self.history.clock).held;
+        if known.is_some() && self.catalog.oldest_held()? != known {
             self.look_anew();
         }
         Ok(())
