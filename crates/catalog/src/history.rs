@@ -34,11 +34,13 @@
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::meta::{find_meta, next_commit_seq};
+use crate::meta::find_meta;
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
 const TABLE: &str = "larder_history";
+/// The commit up to which somebody has given history up (`larder_meta`).
+pub(crate) const GIVEN_UP: &str = "history_given_up_seq";
 /// No row about homes has more blocks, so a look for one is short (`homes_over`).
 pub(crate) const HOME_BLOCKS_MAX: u64 = 1024;
 
@@ -266,12 +268,6 @@ pub(crate) fn newest_until(connection: &Connection) -> Result<CommitSeq> {
         .at(TABLE)
 }
 
-/// Whether plain SQL has changed attributes since the newest commit. What it superseded counts to the next one.
-fn has_loose_changes(connection: &Connection) -> Result<bool> {
-    let newest = find_meta(connection, "commit_seq")?;
-    Ok(newest_until(connection)? > CommitSeq(newest as u64))
-}
-
 /// Notes where the content of blocks is that will be written over (`HISTORY-4`).
 pub(crate) fn add_homes(
     txn: &Connection,
@@ -380,40 +376,22 @@ impl Catalog {
         })
     }
 
-    /// Whether plain SQL has changed attributes since the newest commit: they have no moment yet. 3 µs.
-    pub fn has_loose_changes(&self) -> Result<bool> {
-        self.read(has_loose_changes)
-    }
-
-    /// Makes the next commit for such changes, of nothing else, and returns its number; `None` when there are none. The
-    /// caller has the turn: who has it knows the number of its next commit.
-    pub fn commit_loose_changes(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
-        self.write(|txn| {
-            if !has_loose_changes(txn)? {
-                return Ok(None);
-            }
-            let seq = next_commit_seq(txn)?;
-            Keeper::begin(txn, seq, now_ns)?.end(txn)?;
-            Ok(Some(seq))
-        })
-    }
-
     /// The newest whole commit at or before a time, of those whose state can be read; `None` if even the
     /// oldest of them is newer. O(log commits).
     pub fn find_moment(&self, at_ns: i64) -> Result<Option<(CommitSeq, i64)>> {
         self.read(|reader| find_moment(reader, at_ns))
     }
 
-    /// Up to which commit history may go at `now_ns`: what the retention says, and the oldest snapshot. Without history
-    /// the first is beyond all commits. O(log commits).
+    /// Up to which commit history may go at `now_ns`: what the retention says, or somebody has given up, and the oldest
+    /// snapshot. Without history the first is beyond all commits. O(log commits).
     pub fn history_horizon(&self, now_ns: i64) -> Result<HistoryHorizon> {
         self.read(|reader| {
             let retention_ns = find_meta(reader, "retention_ns")?;
             let retained = match retention_ns {
                 ..=0 => CommitSeq(i64::MAX as u64),
                 _ => match find_moment(reader, now_ns.saturating_sub(retention_ns))? {
-                    Some((seq, _)) => seq,
-                    None => history_begins(reader)?.0,
+                    Some((seq, _)) => seq.max(given_up(reader)?),
+                    None => history_begins(reader)?.0.max(given_up(reader)?),
                 },
             };
             Ok(HistoryHorizon {
@@ -421,6 +399,11 @@ impl Catalog {
                 held: held(reader)?,
             })
         })
+    }
+
+    /// The oldest commit that a snapshot or a reader of the past needs. 3 µs.
+    pub fn oldest_held(&self) -> Result<Option<CommitSeq>> {
+        self.read(held)
     }
 
     /// The first whole commit up to which at least `blocks` blocks were retired that are not reclaimed; the
@@ -504,6 +487,17 @@ pub struct HistoryHorizon {
     pub retained: CommitSeq,
     /// The oldest snapshot or reader of the past: nothing after it goes.
     pub held: Option<CommitSeq>,
+}
+
+fn given_up(connection: &Connection) -> Result<CommitSeq> {
+    connection
+        .prepare_cached("SELECT value FROM larder_meta WHERE key = ?1")
+        .and_then(|mut find| {
+            find.query_row([GIVEN_UP], |row| unsigned(row, 0))
+                .optional()
+        })
+        .map(|found| CommitSeq(found.unwrap_or(0)))
+        .at("larder_meta")
 }
 
 /// The oldest commit that a snapshot or a reader of the past needs (`HISTORY-3`).

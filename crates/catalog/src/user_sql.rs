@@ -15,7 +15,7 @@ use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::files_table;
 use crate::functions::{self, FilesSlot, SqlFiles};
 use crate::guarded::Guarded;
-use crate::guards::may_replace;
+use crate::guards::{has_replacing_trigger, may_replace};
 use crate::open::{Purpose, STATEMENTS_MAX, open_within};
 use crate::past_views;
 use crate::sql::{SqlRow, SqlValue, explain, line_column, run};
@@ -129,7 +129,7 @@ impl Judge {
             .and_then(|present| past_views::refusal(context, present));
         let refused = match refusal(action) {
             Some(why) if !self.is_shell => Some(why.to_owned()),
-            _ => refused,
+            _ => refused.or_else(|| refusal_in_shell(action).map(str::to_owned)),
         };
         match refused {
             Some(why) => {
@@ -270,6 +270,21 @@ fn refusal(action: &AuthAction<'_>) -> Option<&'static str> {
     }
 }
 
+/// Why a session refuses it, whose user may change settings.
+fn refusal_in_shell(action: &AuthAction<'_>) -> Option<&'static str> {
+    match action {
+        // CATALOG-3: without it no guard sees what REPLACE deletes; with it the engine's own changes would run triggers of
+        // users again and again.
+        AuthAction::Pragma {
+            pragma_name,
+            pragma_value: Some(_),
+        } if pragma_name.eq_ignore_ascii_case("recursive_triggers") => Some(
+            "larder switches recursive_triggers itself, on for statements that say REPLACE; leave out this PRAGMA",
+        ),
+        _ => None,
+    }
+}
+
 impl Catalog {
     /// Opens the catalog in `dir` for one owner, who keeps transactions open and runs SQL of users. Errors as
     /// [`Catalog::open`]. With `is_shell` the user may also change settings and make temporary tables.
@@ -349,8 +364,9 @@ impl Catalog {
         let mut writer = lock(&self.writer);
         let writer = &mut *writer;
         // A temporary trigger may replace as well, and only a shell has them.
-        let replaces =
-            replaces || (user.judge.is_shell && has_temporary_trigger(&writer.connection)?);
+        let replaces = replaces
+            || (user.judge.is_shell
+                && has_replacing_trigger(&writer.connection, "sqlite_temp_schema")?);
         writer.guards.stand(&writer.connection, replaces)
     }
 
@@ -455,15 +471,6 @@ impl Catalog {
         };
         Ok((changed_count, flow))
     }
-}
-
-fn has_temporary_trigger(connection: &Connection) -> Result<bool> {
-    connection
-        .prepare_cached(
-            "SELECT EXISTS (SELECT 1 FROM sqlite_temp_schema WHERE type = 'trigger' AND sql LIKE '%replace%')",
-        )
-        .and_then(|mut find| find.query_row([], |row| row.get(0)))
-        .at("the triggers")
 }
 
 /// The text of `sql` if it is one statement at most, which may stay compiled: what is found out while
