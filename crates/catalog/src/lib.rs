@@ -87,6 +87,7 @@ mod read;
 mod retention;
 mod rows;
 mod schema;
+mod seals;
 mod sessions;
 mod snapshots;
 mod sql;
@@ -118,6 +119,7 @@ pub use rows::{
     SegmentRow, SessionRow, StoreRow,
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
+pub use seals::{KeptRow, SealRow, SealedKind, SealedPart};
 pub use snapshots::SnapshotRow;
 pub use sql::{SqlRow, SqlValue, is_complete};
 pub use temporal::{PastRows, RowsChange, RowsStep, TemporalTable};

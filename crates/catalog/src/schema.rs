@@ -78,6 +78,11 @@ pub(crate) const STEPS: &[Step] = &[
         store_sql: None,
         guarded: &["larder_temporal"],
     },
+    Step {
+        sql: include_str!("schema/v9.sql"),
+        store_sql: None,
+        guarded: &["larder_seal", "larder_sealed"],
+    },
 ];
 
 /// The version this build writes: `PRAGMA user_version`.

@@ -5,6 +5,7 @@ use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::past::present;
 use crate::read::rows;
+use crate::seals;
 use larder_format::CommitSeq;
 use rusqlite::{Connection, params};
 
@@ -105,8 +106,8 @@ impl Catalog {
                 )));
             }
             txn.execute("DELETE FROM larder_snapshot WHERE name = ?1", [name])
-                .at("larder_snapshot")
-                .map(drop)
+                .at("larder_snapshot")?;
+            seals::note_destroyed(txn, name)
         })
     }
 

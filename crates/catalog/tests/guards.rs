@@ -69,6 +69,10 @@ const REFUSED: &[&str] = &[
     "INSERT INTO larder_snapshot VALUES ('s', 0, 0, 0)",
     "INSERT INTO larder_hold VALUES ('s', 't')",
     "INSERT INTO larder_past (session, seq) VALUES (1, 0)",
+    "INSERT INTO larder_seal (number, snapshot, seq, at_ns, sealed_ns, state, previous, link) \
+     VALUES (1, 's', 0, 0, 0, zeroblob(32), zeroblob(32), zeroblob(32))",
+    "INSERT INTO larder_sealed (seal, what, store, number, from_seq, name, columns, entry_count, digest, hints) \
+     VALUES (1, 'store', 0, 0, 0, '', '', 0, zeroblob(32), x'')",
     "INSERT INTO larder_gate VALUES (1, 1)",
     "DELETE FROM larder_gate",
 ];

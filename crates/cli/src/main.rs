@@ -50,6 +50,7 @@ mod service;
 mod serving_lock;
 mod settings;
 mod side;
+mod seal;
 mod snapshot;
 mod sql;
 mod stat;

@@ -65,6 +65,7 @@ mod put;
 mod read_path;
 mod report;
 mod room;
+mod seals;
 mod session;
 mod shared_flush;
 mod shrink;
@@ -96,6 +97,7 @@ pub use larder_catalog::{
     is_complete as is_complete_sql,
 };
 pub use larder_catalog::{HistoryReader, Touch, WholeCommit};
+pub use larder_catalog::{KeptRow, SealRow, SealedKind, SealedPart};
 pub use larder_catalog::{PastRows, RowsChange, RowsStep, TemporalTable};
 pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
