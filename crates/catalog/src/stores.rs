@@ -129,7 +129,8 @@ impl Catalog {
                 .at("larder_store")?;
             let seq = extents::retire_store(txn, store)?;
             // What is made of the present from here on is of after it.
-            history::Keeper::begin(txn, seq, now_ns)?.end(txn)?;
+            let keeper = history::Keeper::begin(txn, seq, now_ns)?;
+            keeper.by(self.author(None)).end(txn)?;
             Ok(seq)
         })?;
         self.stores

@@ -10,6 +10,7 @@
 //! the log from being emptied, so it should not wait for people.
 
 use crate::Catalog;
+use crate::authors::{self, CommitAuthor};
 use crate::codec::{self, TextOrBlob, signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::history::{history_begins, no_history, search_moments};
@@ -267,6 +268,12 @@ impl HistoryReader<'_> {
         Ok(steps.into_iter().filter(|step| *step > begins).collect())
     }
 
+    /// Who made a whole commit; `None`: plain SQL, or an older version. O(log commits).
+    pub fn author(&self, seq: CommitSeq) -> Result<Option<CommitAuthor>> {
+        let before = CommitSeq(seq.0.saturating_sub(1));
+        authors::find(self.connection, first_row_after(self.connection, before)?)
+    }
+
     /// The attributes of an inode after commit `seq`. 5 µs.
     pub fn inode(&self, store: StoreId, ino: Ino, seq: CommitSeq) -> Result<Option<InodeRow>> {
         self.connection
@@ -355,8 +362,7 @@ impl HistoryReader<'_> {
 
 /// The first row of the history whose `until_seq` is later than `after` (`HISTORY-2`). O(log rows).
 pub(crate) fn first_row_after(connection: &Connection, after: CommitSeq) -> Result<i64> {
-    let ends: (Option<i64>, Option<i64>) = self
-        .connection
+    let ends: (Option<i64>, Option<i64>) = connection
         .query_row(
             "SELECT (SELECT min(id) FROM larder_history), (SELECT max(id) FROM larder_history)",
             [],
@@ -367,8 +373,7 @@ pub(crate) fn first_row_after(connection: &Connection, after: CommitSeq) -> Resu
         return Ok(0);
     };
     let mut high = high + 1;
-    let mut next = self
-        .connection
+    let mut next = connection
         .prepare_cached(
             "SELECT id, until_seq FROM larder_history WHERE id >= ?1 ORDER BY id LIMIT 1",
         )

@@ -264,7 +264,7 @@ fn a_commit_that_fails_leaves_the_outcome_unknown() {
         matches!(stopped, CatalogError::CommitUnknown { .. }),
         "CATALOG-5: {stopped}"
     );
-    let stopped = catalog.begin_session(1, "x", 0).unwrap_err();
+    let stopped = catalog.begin_session((1, 0), "x", 0).unwrap_err();
     assert!(
         matches!(stopped, CatalogError::CommitUnknown { .. }),
         "CATALOG-5: {stopped}"

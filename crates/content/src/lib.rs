@@ -67,10 +67,10 @@ pub use history::{
 pub use larder_object::ClientHandle;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
-    AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
+    AlignedBuf, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
     Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, HistoryReport,
     MapCell, Moment, PruneCut, PruneReport, Result, Retention, Savepoint, SealRow, SegmentMap, ShrinkReport,
-    SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory,
+    SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory, act_for,
     TemporalTable, TransactionInfo, TransactionOutcome, Tuning, gather_bytes_default,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 mod common;
-mod support;
 
 use common::{OWNER, content, kind, name, pattern, put};
 use larder::format::{MapPage, block_checksum};
@@ -171,7 +170,7 @@ fn furnish(db: &Database) {
 
 #[test]
 fn a_seal_verifies_whatever_the_engine_does() {
-    let dir = support::scratch();
+    let dir = common::scratch();
     let clock = Clock::new();
     let mut db = clock.create(dir.path());
     furnish(&db);
@@ -233,7 +232,7 @@ fn a_seal_verifies_whatever_the_engine_does() {
     db.sync().unwrap();
     assert_sealed(&db, "moved");
     // A kill.
-    let left = support::scratch();
+    let left = common::scratch();
     copy(dir.path(), left.path());
     let found = clock.open(left.path());
     assert_sealed(&found, "after a crash");
@@ -349,7 +348,7 @@ fn flip_content(dir: &Path, path: &str, block: usize, is_clever: bool) {
 
 #[test]
 fn every_change_behind_a_seal_is_found_and_named() {
-    let dir = support::scratch();
+    let dir = common::scratch();
     let clock = Clock::new();
     let db = clock.create(dir.path());
     furnish(&db);
@@ -560,7 +559,7 @@ fn every_change_behind_a_seal_is_found_and_named() {
         ..VerifyOptions::default()
     };
     for (what, change, expected) in cases {
-        let at = support::scratch();
+        let at = common::scratch();
         copy(dir.path(), at.path());
         change(at.path());
         let db = clock.open(at.path());
@@ -615,7 +614,7 @@ fn every_change_behind_a_seal_is_found_and_named() {
 
 #[test]
 fn what_is_let_go_is_told() {
-    let dir = support::scratch();
+    let dir = common::scratch();
     let clock = Clock::new();
     let db = clock.create(dir.path());
     furnish(&db);
@@ -643,7 +642,7 @@ fn what_is_let_go_is_told() {
 
 #[test]
 fn without_a_snapshot_or_history_there_is_nothing_to_seal() {
-    let dir = support::scratch();
+    let dir = common::scratch();
     let clock = Clock::new();
     let db = clock.create(dir.path());
     assert_eq!(kind(db.seal_snapshot("none", None)), ErrorKind::NotFound);

@@ -23,6 +23,7 @@
 //!
 //! The cut moves in steps of a part of the retention, so that not every commit reclaims.
 
+use crate::acting::Acting;
 use crate::engine::{Edit, Engine, lock};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{DatabaseInfo, Retention, SnapshotRow};
@@ -64,6 +65,8 @@ pub(crate) struct History {
     is_guaranteed: AtomicBool,
     /// Blocks that a transaction missed.
     missed_blocks: AtomicU64,
+    /// For whom the open group is.
+    pub(crate) acting: Acting,
 }
 
 impl History {
@@ -74,6 +77,7 @@ impl History {
             retention_ns: AtomicI64::new(info.retention_ns),
             is_guaranteed: AtomicBool::new(info.is_guaranteed),
             missed_blocks: AtomicU64::new(0),
+            acting: Acting::default(),
         }
     }
 }

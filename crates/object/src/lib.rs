@@ -26,6 +26,7 @@
 //! # Recovery
 //! Opening is recovery: see `Engine::open` and docs/durability.md.
 
+mod acting;
 mod attached;
 mod cache;
 mod check_pieces;
@@ -82,6 +83,7 @@ mod workspace;
 mod write_path;
 mod writers;
 
+pub use acting::act_for;
 pub use client::require_other_thread;
 pub use defrag::CompactStep;
 pub use edit::CAPABILITY_XATTR;
@@ -96,7 +98,7 @@ pub use larder_catalog::{
     FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlMoment, SqlStatement, VALUE_BYTES_MAX,
     is_complete as is_complete_sql,
 };
-pub use larder_catalog::{HistoryReader, Touch, WholeCommit};
+pub use larder_catalog::{CommitAuthor, HistoryReader, Touch, WholeCommit};
 pub use larder_catalog::{KeptRow, SealRow, SealedKind, SealedPart};
 pub use larder_catalog::{PastRows, RowsChange, RowsStep, TemporalTable};
 pub use larder_segment::{AlignedBuf, Device, Storage};

@@ -37,3 +37,19 @@ CREATE TABLE larder_sealed (
 ) STRICT;
 
 CREATE INDEX larder_sealed_part ON larder_sealed (seal, what, store, number);
+
+-- ---- Who made commits ------------------------------------------------------------------------------------
+
+-- What a session was, as long as the history may name it (AUTHOR-1): the row of a commit in `larder_history` has the session in
+-- `value`, and in `uid` the user for whom all of it was made. `until_seq` is the newest commit when the session ended.
+CREATE TABLE larder_author (
+  session INTEGER PRIMARY KEY,
+  pid INTEGER NOT NULL,
+  uid INTEGER NOT NULL,
+  label TEXT NOT NULL,
+  until_seq INTEGER
+) STRICT;
+
+UPDATE larder_gate SET open = 1;
+INSERT INTO larder_author (session, pid, uid, label) SELECT id, pid, 0, label FROM larder_session;
+UPDATE larder_gate SET open = 0;

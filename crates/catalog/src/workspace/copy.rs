@@ -94,6 +94,7 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
          DELETE FROM larder_hold;
          DELETE FROM larder_past;
          DELETE FROM larder_snapshot;
+         DELETE FROM larder_author;
          DELETE FROM larder_seal;
          DELETE FROM larder_sealed;
          UPDATE larder_meta SET value = 0 WHERE key = 'retention_ns';

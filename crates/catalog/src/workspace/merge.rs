@@ -126,7 +126,7 @@ impl Catalog {
         set_gate(&txn, true)?;
         let seq = next_commit_seq(&txn)?;
         let mut findings = Findings::default();
-        let keeper = Keeper::begin(&txn, seq, now_ns)?;
+        let keeper = Keeper::begin(&txn, seq, now_ns)?.by(self.author(None));
         apply(&txn, &keeper, &mut findings)?;
         if !findings.conflicts.is_empty() {
             txn.rollback().at("the end of the merge")?;
