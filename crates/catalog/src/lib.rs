@@ -122,7 +122,7 @@ pub use rows::{
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use seals::{KeptRow, SealRow, SealedKind, SealedPart};
-pub use snapshots::SnapshotRow;
+pub use snapshots::{SnapshotRow, own_snapshot};
 pub use sql::{SqlRow, SqlValue, is_complete};
 pub use temporal::{PastRows, RowsChange, RowsStep, TemporalTable};
 pub use tuning::Tuning;

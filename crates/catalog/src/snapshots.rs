@@ -3,11 +3,11 @@
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::past::present;
+use crate::past::{Moment, present, resolve};
 use crate::read::rows;
 use crate::seals;
 use larder_format::CommitSeq;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,9 +28,24 @@ impl Catalog {
     /// Names the newest whole commit. One row; nothing is copied. [`CatalogError::Exists`] when the name is taken;
     /// [`CatalogError::Invalid`] without history, and for a name that a moment could not be written with.
     pub fn create_snapshot(&self, name: &str, now_ns: i64) -> Result<SnapshotRow> {
+        self.create_at(name, now_ns, present)
+    }
+
+    /// The same for the newest whole commit at or before a moment. Errors as of
+    /// [`Catalog::resolve_moment`] too.
+    pub fn snapshot_moment(&self, name: &str, moment: &Moment, now_ns: i64) -> Result<SnapshotRow> {
+        self.create_at(name, now_ns, |txn| resolve(txn, moment, now_ns))
+    }
+
+    fn create_at(
+        &self,
+        name: &str,
+        now_ns: i64,
+        find: impl FnOnce(&Connection) -> Result<(CommitSeq, i64)>,
+    ) -> Result<SnapshotRow> {
         check_name(name)?;
         self.write(|txn| {
-            let (seq, at_ns) = present(txn)?;
+            let (seq, at_ns) = find(txn)?;
             if exists(txn, name)? {
                 return Err(CatalogError::Exists {
                     what: format!("a snapshot '{name}'"),
@@ -92,6 +107,11 @@ impl Catalog {
     pub fn destroy_snapshot(&self, name: &str) -> Result<()> {
         self.write(|txn| {
             require(txn, name)?;
+            if let Some(store) = shown_by(txn, name)? {
+                return Err(CatalogError::invalid(format!(
+                    "snapshot '{name}' is what store '{store}' shows; destroy that store first ('larder store destroy')"
+                )));
+            }
             let holds: Vec<String> = rows(
                 txn,
                 "SELECT tag FROM larder_hold WHERE snapshot = ?1 ORDER BY tag",
@@ -129,6 +149,14 @@ impl Catalog {
     pub fn release_snapshot(&self, name: &str, tag: &str) -> Result<()> {
         self.write(|txn| {
             require(txn, name)?;
+            if let Some(store) = shown_by(txn, name)?
+                && tag.eq_ignore_ascii_case(&own_snapshot(&store))
+            {
+                return Err(CatalogError::invalid(format!(
+                    "hold '{tag}' is that of store '{store}', which shows the snapshot; it ends with the store \
+                     ('larder store destroy')"
+                )));
+            }
             let gone = txn
                 .execute(
                     "DELETE FROM larder_hold WHERE snapshot = ?1 AND tag = ?2",
@@ -142,6 +170,66 @@ impl Catalog {
                 _ => Ok(()),
             }
         })
+    }
+}
+
+/// What the provider of a store begins with that shows a snapshot; its name follows.
+const AS_OF: &str = "asof=";
+
+/// The hold of a store that shows a snapshot, and the name of the snapshot that was made for it alone.
+pub fn own_snapshot(store: &str) -> String {
+    format!("store-{store}")
+}
+
+/// A store that shows the snapshot.
+fn shown_by(txn: &Connection, snapshot: &str) -> Result<Option<String>> {
+    txn.query_row(
+        "SELECT name FROM larder_store WHERE provider = ?1 COLLATE NOCASE ORDER BY id LIMIT 1",
+        [format!("{AS_OF}{snapshot}")],
+        |row| row.get(0),
+    )
+    .optional()
+    .at("larder_store")
+}
+
+/// A store is created: where it shows a snapshot, it holds it.
+pub(crate) fn begin_showing(txn: &Connection, store: &str, provider: &str) -> Result<()> {
+    let Some(snapshot) = provider.strip_prefix(AS_OF) else {
+        return Ok(());
+    };
+    require(txn, snapshot)?;
+    txn.execute(
+        "INSERT INTO larder_hold (snapshot, tag) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+        [snapshot, &own_snapshot(store)],
+    )
+    .at("larder_hold")
+    .map(drop)
+}
+
+/// It is destroyed: its hold ends, and the snapshot that was made for it, if nobody else holds that.
+pub(crate) fn end_showing(txn: &Connection, store: &str, provider: &str) -> Result<()> {
+    let Some(snapshot) = provider.strip_prefix(AS_OF) else {
+        return Ok(());
+    };
+    let own = own_snapshot(store);
+    txn.execute(
+        "DELETE FROM larder_hold WHERE snapshot = ?1 AND tag = ?2",
+        [snapshot, &own],
+    )
+    .at("larder_hold")?;
+    if !own.eq_ignore_ascii_case(snapshot) {
+        return Ok(());
+    }
+    let gone = txn
+        .execute(
+            "DELETE FROM larder_snapshot WHERE name = ?1 \
+             AND NOT EXISTS (SELECT 1 FROM larder_hold WHERE snapshot = ?1)",
+            [snapshot],
+        )
+        .at("larder_snapshot")?;
+    match gone {
+        0 => Ok(()),
+        _ => seals::note_destroyed(txn, snapshot),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::meta::{add_meta, find_meta};
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
-use crate::{Catalog, extents, feed, history, patches, schema};
+use crate::{Catalog, extents, feed, history, patches, schema, snapshots};
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::PoisonError;
@@ -64,6 +64,7 @@ impl Catalog {
                 }
             }
             let store = insert_store(txn, name, provider, mount, table_store, &root)?;
+            snapshots::begin_showing(txn, name, provider)?;
             feed::watch_stores(txn)?;
             Ok(store)
         })
@@ -116,6 +117,7 @@ impl Catalog {
                     row.name
                 )));
             }
+            snapshots::end_showing(txn, &row.name, &row.provider)?;
             if row.table_store == store {
                 schema::drop_store_tables(txn, &row.name)?;
             }

@@ -81,7 +81,7 @@ fn the_log_says_who_made_a_commit() {
             txn.put(b"/g", b"two")
         })
         .unwrap();
-    let mut session = first.sql(true).unwrap();
+    let mut session = first.sql(false).unwrap();
     run(
         &mut session,
         "UPDATE main SET mode = 256 WHERE ino = (SELECT ino FROM main_path WHERE path = '/g')",

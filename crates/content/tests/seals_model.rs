@@ -142,3 +142,38 @@ fn seals_of_random_trees_verify_after_random_operations() {
         );
     }
 }
+
+/// What the rows of commits cost to be hashed: most of sealing a small tree with much history.
+#[test]
+#[ignore = "a measurement; run it alone, with --nocapture"]
+fn what_a_row_of_the_history_costs() {
+    let dir = support::scratch();
+    let clock = Clock::new();
+    let db = clock.create(dir.path());
+    let nodes: Vec<larder::NodeId> = (0..20)
+        .map(|index| {
+            let path = format!("/f{index}");
+            db.put(path.as_bytes(), b"bytes").unwrap();
+            db.resolve(path.as_bytes(), false).unwrap().node
+        })
+        .collect();
+    db.create_snapshot("a").unwrap();
+    db.seal_snapshot("a", None).unwrap();
+    for round in 0..2000u32 {
+        for node in &nodes {
+            let change = larder::SetAttr {
+                mode: Some(round & 0o777),
+                ..larder::SetAttr::default()
+            };
+            db.set_attr(*node, &change).unwrap();
+        }
+        db.sync().unwrap();
+    }
+    db.create_snapshot("b").unwrap();
+    let began = std::time::Instant::now();
+    db.seal_snapshot("b", None).unwrap();
+    let rows = 2000 * (nodes.len() + 1);
+    let each_ns = began.elapsed().as_nanos() / rows as u128;
+    println!("{rows} rows: {each_ns} ns each");
+    assert!(each_ns > 0);
+}

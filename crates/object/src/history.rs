@@ -26,7 +26,7 @@
 use crate::acting::Acting;
 use crate::engine::{Edit, Engine, lock};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{DatabaseInfo, Retention, SnapshotRow};
+use larder_catalog::{DatabaseInfo, Moment, Retention, SnapshotRow};
 use larder_space::Purpose;
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent};
@@ -497,6 +497,15 @@ impl Engine {
         let _edit = self.edit()?;
         self.commit_loose_changes()?;
         Ok(self.catalog.create_snapshot(name, self.now_ns())?)
+    }
+
+    /// The same for an older moment, which the history still has.
+    pub fn snapshot_moment(&self, name: &str, moment: &Moment) -> Result<SnapshotRow> {
+        self.require_history()?;
+        let _edit = self.edit()?;
+        self.commit_loose_changes()?;
+        let now_ns = self.now_ns();
+        Ok(self.catalog.snapshot_moment(name, moment, now_ns)?)
     }
 
     /// All snapshots, oldest first.

@@ -99,6 +99,7 @@ pub use larder_catalog::{
     is_complete as is_complete_sql,
 };
 pub use larder_catalog::{CommitAuthor, HistoryReader, Touch, WholeCommit};
+pub use larder_catalog::{check_store_name, own_snapshot};
 pub use larder_catalog::{KeptRow, SealRow, SealedKind, SealedPart};
 pub use larder_catalog::{PastRows, RowsChange, RowsStep, TemporalTable};
 pub use larder_segment::{AlignedBuf, Device, Storage};
