@@ -71,19 +71,25 @@ pub(crate) fn begin(
     txn.execute("DELETE FROM larder_author WHERE until_seq <= ?1", [begins])
         .at(TABLE)?;
     txn.execute(
-        "INSERT INTO larder_author (session, pid, uid, label) VALUES (?1, ?2, ?3, ?4)",
+        "INSERT INTO larder_author (session, pid, uid, label, since_seq) \
+         VALUES (?1, ?2, ?3, ?4, (SELECT value FROM larder_meta WHERE key = 'commit_seq'))",
         params![signed(session.0), pid, uid, label],
     )
     .at(TABLE)
     .map(drop)
 }
 
-/// It ends: it made no commit after the newest one.
+/// It ends: it made no commit after the newest one, and none at all if that is the one that it began with.
 pub(crate) fn end(txn: &Connection, session: SessionId) -> Result<()> {
+    let newest = find_meta(txn, "commit_seq")?;
     txn.execute(
-        "UPDATE larder_author SET until_seq = (SELECT value FROM larder_meta WHERE key = 'commit_seq') \
-         WHERE session = ?1 AND until_seq IS NULL",
-        [signed(session.0)],
+        "DELETE FROM larder_author WHERE session = ?1 AND since_seq = ?2 AND until_seq IS NULL",
+        [signed(session.0), newest],
+    )
+    .at(TABLE)?;
+    txn.execute(
+        "UPDATE larder_author SET until_seq = ?2 WHERE session = ?1 AND until_seq IS NULL",
+        [signed(session.0), newest],
     )
     .at(TABLE)
     .map(drop)

@@ -90,6 +90,7 @@ mod rows;
 mod schema;
 mod seals;
 mod sessions;
+mod showing;
 mod snapshots;
 mod sql;
 mod statements;
@@ -122,7 +123,8 @@ pub use rows::{
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
 pub use seals::{KeptRow, SealRow, SealedKind, SealedPart};
-pub use snapshots::{SnapshotRow, own_snapshot};
+pub use showing::own_snapshot;
+pub use snapshots::SnapshotRow;
 pub use sql::{SqlRow, SqlValue, is_complete};
 pub use temporal::{PastRows, RowsChange, RowsStep, TemporalTable};
 pub use tuning::Tuning;

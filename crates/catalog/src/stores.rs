@@ -7,7 +7,7 @@ use crate::meta::{add_meta, find_meta};
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
-use crate::{Catalog, extents, feed, history, patches, schema, snapshots};
+use crate::{Catalog, extents, feed, history, patches, schema, showing};
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::PoisonError;
@@ -64,7 +64,7 @@ impl Catalog {
                 }
             }
             let store = insert_store(txn, name, provider, mount, table_store, &root)?;
-            snapshots::begin_showing(txn, name, provider)?;
+            showing::begin(txn, name, provider)?;
             feed::watch_stores(txn)?;
             Ok(store)
         })
@@ -117,7 +117,7 @@ impl Catalog {
                     row.name
                 )));
             }
-            snapshots::end_showing(txn, &row.name, &row.provider)?;
+            showing::end(txn, &row.name, &row.provider)?;
             if row.table_store == store {
                 schema::drop_store_tables(txn, &row.name)?;
             }

@@ -69,7 +69,7 @@ const REFUSED: &[&str] = &[
     "INSERT INTO larder_snapshot VALUES ('s', 0, 0, 0)",
     "INSERT INTO larder_hold VALUES ('s', 't')",
     "INSERT INTO larder_past (session, seq) VALUES (1, 0)",
-    "INSERT INTO larder_author (session, pid, uid, label) VALUES (9, 1, 1, '')",
+    "INSERT INTO larder_author (session, pid, uid, label, since_seq) VALUES (9, 1, 1, '', 0)",
     "INSERT INTO larder_seal (number, snapshot, seq, at_ns, sealed_ns, state, previous, link) \
      VALUES (1, 's', 0, 0, 0, zeroblob(32), zeroblob(32), zeroblob(32))",
     "INSERT INTO larder_sealed (seal, what, store, number, from_seq, name, columns, entry_count, digest, hints) \

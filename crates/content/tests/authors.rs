@@ -131,6 +131,8 @@ fn the_log_says_who_made_a_commit() {
         )
         .unwrap();
     second.close().unwrap();
+    // One that changes nothing leaves nothing.
+    open(dir.path(), "reader").close().unwrap();
     let third = open(dir.path(), "third");
     assert_eq!(count(&third), ["second", "third"], "AUTHOR-1");
     assert!(labels(&third, b"/g").is_empty());

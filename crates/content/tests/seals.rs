@@ -215,7 +215,7 @@ fn a_seal_verifies_whatever_the_engine_does() {
     sql(&db, "UPDATE main SET mode = 320 WHERE kind = 'file'");
     sql(&db, "ALTER TABLE album RENAME TO albums");
     db.sync().unwrap();
-    assert_sealed(&db, "changed");
+    assert_sealed(&db, "changed, SEAL-2");
     db.create_snapshot("second").unwrap();
     db.seal_snapshot("second", None).unwrap();
     db.seal_snapshot("first", None).unwrap(); // Again, and later than a newer one.

@@ -41,15 +41,17 @@ CREATE INDEX larder_sealed_part ON larder_sealed (seal, what, store, number);
 -- ---- Who made commits ------------------------------------------------------------------------------------
 
 -- What a session was, as long as the history may name it (AUTHOR-1): the row of a commit in `larder_history` has the session in
--- `value`, and in `uid` the user for whom all of it was made. `until_seq` is the newest commit when the session ended.
+-- `value`, and in `uid` the user for whom all of it was made. `since_seq` and `until_seq` are the newest commits when the
+-- session began and ended; one that made none leaves no row.
 CREATE TABLE larder_author (
   session INTEGER PRIMARY KEY,
   pid INTEGER NOT NULL,
   uid INTEGER NOT NULL,
   label TEXT NOT NULL,
+  since_seq INTEGER NOT NULL,
   until_seq INTEGER
 ) STRICT;
 
 UPDATE larder_gate SET open = 1;
-INSERT INTO larder_author (session, pid, uid, label) SELECT id, pid, 0, label FROM larder_session;
+INSERT INTO larder_author (session, pid, uid, label, since_seq) SELECT id, pid, 0, label, 0 FROM larder_session;
 UPDATE larder_gate SET open = 0;
