@@ -92,16 +92,16 @@ pub use error::{Error, ErrorKind, Result};
 pub use host::process_owner;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
+pub use larder_catalog::{CommitAuthor, HistoryReader, Touch, WholeCommit};
 pub use larder_catalog::{Conflict, Moment, Retention, SCHEMA_VERSION, SnapshotRow, Tuning};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_catalog::{
     FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlMoment, SqlStatement, VALUE_BYTES_MAX,
     is_complete as is_complete_sql,
 };
-pub use larder_catalog::{CommitAuthor, HistoryReader, Touch, WholeCommit};
-pub use larder_catalog::{check_store_name, own_snapshot};
 pub use larder_catalog::{KeptRow, SealRow, SealedKind, SealedPart};
 pub use larder_catalog::{PastRows, RowsChange, RowsStep, TemporalTable};
+pub use larder_catalog::{check_store_name, own_snapshot};
 pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};
