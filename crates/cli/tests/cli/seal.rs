@@ -103,7 +103,7 @@ fn snapshots_are_sealed_and_verified() {
     );
 
     for (arguments, why) in [
-        (&["snapshot", "verify", "a.larder"][..], "--all"),
+        (&["snapshot", "verify", "a.larder"][..], "<NAME>"),
         (
             &["snapshot", "verify", "a.larder", "t", "--expect", "12"],
             "64 hexadecimal digits",
