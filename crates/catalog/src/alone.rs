@@ -235,7 +235,7 @@ mod tests {
         newer
             .pragma_update(None, "user_version", SCHEMA_VERSION + 1)
             .unwrap();
-        let told = catalog.begin_session(1, "late", 1).err().unwrap();
+        let told = catalog.begin_session((1, 0), "late", 1).err().unwrap();
         assert!(
             matches!(told, CatalogError::NewerFormat { .. }),
             "CATALOG-11: {told}"

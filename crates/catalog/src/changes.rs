@@ -112,6 +112,8 @@ pub struct ChangeSet {
     pub retired_bytes: u64,
     /// The present, nanoseconds since 1970: the moment of this commit.
     pub now_ns: i64,
+    /// The user for whom all of it is done, where that is not the session's own.
+    pub user: Option<u32>,
     /// The session's new pin.
     pub pin: Option<(SessionId, CommitSeq)>,
 }

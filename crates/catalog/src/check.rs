@@ -92,6 +92,9 @@ const SYSTEM: &[&str] = &[
          OR seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
     "SELECT 'larder_hold: snapshot ' || h.snapshot || ' is held and does not exist'
        FROM larder_hold AS h LEFT JOIN larder_snapshot AS s ON s.name = h.snapshot WHERE s.name IS NULL",
+    "SELECT 'larder_seal: link ' || s.number || ' does not follow the link before (SEAL-1)'
+       FROM larder_seal AS s LEFT JOIN larder_seal AS p ON p.number = s.number - 1
+       WHERE s.previous IS NOT iif(s.number = 1, zeroblob(32), p.link)",
 ];
 
 /// Checks of one store's tables; `{t}` is its name, `?1` its id.

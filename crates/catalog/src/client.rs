@@ -26,6 +26,7 @@
 //! # Concurrency
 //! SQLite calls everything here on the thread that uses the client's connection, with its mutex held.
 
+use crate::authors::NOBODY;
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
 use crate::functions::{self, FilesSlot, SqlFiles};
 use crate::guards::Guards;
@@ -39,7 +40,7 @@ use rusqlite::{Connection, ffi};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -317,6 +318,7 @@ impl Catalog {
             as_of: None,
             past_pin: None,
             moment_ns: Mutex::default(),
+            session: AtomicU64::new(NOBODY),
         })
     }
 
@@ -410,7 +412,8 @@ impl Catalog {
             None => Ok(()),
             Some(now_ns) => {
                 self.require_unhidden(&writer.connection)?;
-                self.transact_for_client(|| note_moment(&writer.connection, now_ns))
+                let author = self.author(None);
+                self.transact_for_client(|| note_moment(&writer.connection, now_ns, author))
             }
         }
     }

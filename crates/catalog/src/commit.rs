@@ -35,7 +35,7 @@ impl Catalog {
             let before = feed::look_before(txn, &stores, changes)?;
             let keeper = match is_step {
                 true => Keeper::begin_step(txn, seq)?,
-                false => Keeper::begin(txn, seq, changes.now_ns)?,
+                false => Keeper::begin(txn, seq, changes.now_ns)?.by(self.author(changes.user)),
             };
             apply_inodes(txn, &stores, changes, &keeper)?;
             apply_dirents(txn, &stores, changes, &keeper)?;

@@ -32,6 +32,7 @@
 //! One row per superseded row, and one per commit. A new file supersedes nothing but the times of its directory.
 
 use crate::Catalog;
+use crate::authors::Author;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::meta::find_meta;
@@ -142,6 +143,8 @@ pub(crate) struct Keeper {
     is_on: bool,
     /// Its moment.
     at_ns: i64,
+    /// Who makes it.
+    author: Author,
 }
 
 impl Keeper {
@@ -152,7 +155,12 @@ impl Keeper {
         if is_on {
             at_ns = follow_clock(txn, now_ns)?;
         }
-        Ok(Keeper { seq, is_on, at_ns })
+        Ok(Keeper {
+            seq,
+            is_on,
+            at_ns,
+            author: Author::default(),
+        })
     }
 
     /// Of a commit that is a step of a transaction: it has no moment, and does not look back over the steps before.
@@ -161,6 +169,7 @@ impl Keeper {
             seq,
             is_on: find_meta(txn, "retention_ns")? > 0,
             at_ns: 0,
+            author: Author::default(),
         })
     }
 
@@ -170,7 +179,13 @@ impl Keeper {
             seq: CommitSeq(0),
             is_on: false,
             at_ns: 0,
+            author: Author::default(),
         }
+    }
+
+    /// Who makes the commit is noted with its moment.
+    pub(crate) fn by(self, author: Author) -> Keeper {
+        Keeper { author, ..self }
     }
 
     /// Runs a statement that keeps rows.
@@ -195,9 +210,17 @@ impl Keeper {
             return Ok(());
         }
         txn.prepare_cached(
-            "INSERT INTO larder_history (until_seq, what, key, since_seq) VALUES (?1, 'commit', ?2, ?1)",
+            "INSERT INTO larder_history (until_seq, what, key, since_seq, value, uid) \
+             VALUES (?1, 'commit', ?2, ?1, ?3, ?4)",
         )
-        .and_then(|mut insert| insert.execute([signed(self.seq.0), self.at_ns]))
+        .and_then(|mut insert| {
+            insert.execute(params![
+                signed(self.seq.0),
+                self.at_ns,
+                self.author.session.map(|session| signed(session.0)),
+                self.author.user
+            ])
+        })
         .at(TABLE)
         .map(drop)
     }

@@ -58,6 +58,7 @@
 
 mod alone;
 mod as_of;
+mod authors;
 mod cascades;
 mod changes;
 mod check;
@@ -88,7 +89,9 @@ mod read;
 mod retention;
 mod rows;
 mod schema;
+mod seals;
 mod sessions;
+mod showing;
 mod snapshots;
 mod sql;
 mod statements;
@@ -103,6 +106,7 @@ pub mod utc;
 mod versions;
 mod workspace;
 
+pub use authors::CommitAuthor;
 pub use changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange, XattrChange};
 pub use client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use codec::dirent_order;
@@ -120,6 +124,8 @@ pub use rows::{
     SegmentRow, SessionRow, StoreRow,
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
+pub use seals::{KeptRow, SealRow, SealedKind, SealedPart};
+pub use showing::own_snapshot;
 pub use snapshots::SnapshotRow;
 pub use sql::{SqlRow, SqlValue, is_complete};
 pub use temporal::{ExactRows, PastRows, RowsChange, RowsStep, TemporalTable};
@@ -136,7 +142,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, Transactio
 use statements::StoreSql;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use transaction::Stage;
 use user_sql::UserSide;
@@ -169,6 +175,8 @@ pub struct Catalog {
     past_pin: Option<PastPin>,
     /// Of the last step of the owner's transaction.
     moment_ns: Mutex<Option<i64>>,
+    /// Whose commits these are (`authors`).
+    session: AtomicU64,
     /// The long transaction whose workspace this is.
     workspace: Option<u64>,
     grants: RwLock<Arc<Grants>>,

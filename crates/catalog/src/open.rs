@@ -1,5 +1,6 @@
 //! Creating and opening a catalog, and the settings of its connections.
 
+use crate::authors::NOBODY;
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::guards::Guards;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
@@ -9,7 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
 use std::ffi::c_int;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
@@ -196,6 +197,7 @@ pub(crate) fn open_within(
         as_of: None,
         past_pin: None,
         moment_ns: Mutex::default(),
+        session: AtomicU64::new(NOBODY),
         workspace,
         grants: RwLock::new(std::sync::Arc::new(grants)),
     })

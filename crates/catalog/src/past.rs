@@ -251,7 +251,11 @@ fn home(row: &Row<'_>) -> rusqlite::Result<(Extent, Extent, CommitSeq)> {
     Ok((home, copy, CommitSeq(unsigned(row, 5)?)))
 }
 
-fn resolve(reader: &Connection, moment: &Moment, now_ns: i64) -> Result<(CommitSeq, i64)> {
+pub(crate) fn resolve(
+    reader: &Connection,
+    moment: &Moment,
+    now_ns: i64,
+) -> Result<(CommitSeq, i64)> {
     let is_kept = find_meta(reader, "retention_ns")? > 0;
     let newest = CommitSeq(find_meta(reader, "commit_seq")? as u64);
     let (begins, begins_ns) = history_begins(reader)?;

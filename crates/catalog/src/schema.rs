@@ -78,6 +78,11 @@ pub(crate) const STEPS: &[Step] = &[
         store_sql: None,
         guarded: &["larder_temporal"],
     },
+    Step {
+        sql: include_str!("schema/v9.sql"),
+        store_sql: None,
+        guarded: &["larder_author", "larder_seal", "larder_sealed"],
+    },
 ];
 
 /// The version this build writes: `PRAGMA user_version`.
@@ -411,6 +416,7 @@ mod tests {
             "INSERT INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns)
                VALUES (1, 'dir', 493, 0, 0, 2, 0, 0, 1, 2, 3, 4);",
         );
+        batch("INSERT INTO larder_session VALUES (4, 123, 'mount x', 5, 9)");
         if version >= 7 {
             batch(
                 "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) VALUES
@@ -431,10 +437,10 @@ mod tests {
     }
 
     #[test]
-    fn version_8_keeps_the_history_and_takes_rows() {
+    fn later_versions_keep_the_history_and_take_rows() {
         const HISTORY: &str = "SELECT printf('%s|%s|%s|%s|%s|%s|%s|%s|%s', id, until_seq, what, store, ino, quote(key), \
              since_seq, quote(value), quote(extra)) FROM larder_history ORDER BY id";
-        for version in [6, 7] {
+        for version in [6, 7, 8] {
             let connection = old(version);
             let before = match version {
                 6 => Vec::new(),
@@ -450,6 +456,8 @@ mod tests {
             };
             let expected = read_expected_objects(&["main".to_owned()]).unwrap();
             assert_eq!(objects, expected.into_iter().collect(), "from {version}");
+            let authors = "SELECT session || ' ' || pid || ' ' || label FROM larder_author";
+            assert_eq!(text(&connection, authors), ["4 123 mount x"], "AUTHOR-1");
             // Attributes by plain SQL are kept as before, rows too, and nothing else.
             let keep = "UPDATE main SET mode = 448 WHERE ino = 1";
             connection.execute_batch(keep).unwrap();

@@ -1,6 +1,7 @@
 //! Sessions, the commits they pin, and the orphans they hold open.
 
 use crate::Catalog;
+use crate::authors;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::meta::{add_meta, find_meta};
@@ -10,11 +11,11 @@ use larder_format::{CommitSeq, Ino, SessionId, StoreId};
 use rusqlite::{Connection, params};
 
 impl Catalog {
-    /// Registers a process; returns its session and the commit that it pins: the newest one. Refused when the schema
-    /// is no longer this build's (`CATALOG-11`).
+    /// Registers a process, its id and its user; returns its session and the commit that it pins: the newest one. Refused
+    /// when the schema is no longer this build's (`CATALOG-11`).
     pub fn begin_session(
         &self,
-        pid: u32,
+        (pid, uid): (u32, u32),
         label: &str,
         now_ns: i64,
     ) -> Result<(SessionId, CommitSeq)> {
@@ -28,6 +29,7 @@ impl Catalog {
                 params![signed(session.0), pid, label, now_ns, signed(pin.0)],
             )
             .at("larder_session")?;
+            authors::begin(txn, session, (pid, uid), label)?;
             Ok((session, pin))
         })
     }
@@ -42,7 +44,7 @@ impl Catalog {
                 .at("larder_past")?;
             txn.execute("DELETE FROM larder_session WHERE id = ?1", [id])
                 .at("larder_session")?;
-            Ok(())
+            authors::end(txn, session)
         })
     }
 

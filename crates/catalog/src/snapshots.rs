@@ -3,8 +3,10 @@
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::past::present;
+use crate::past::{Moment, present, resolve};
 use crate::read::rows;
+use crate::seals;
+use crate::showing::{own_snapshot, shown_by};
 use larder_format::CommitSeq;
 use rusqlite::{Connection, params};
 
@@ -27,9 +29,24 @@ impl Catalog {
     /// Names the newest whole commit. One row; nothing is copied. [`CatalogError::Exists`] when the name is taken;
     /// [`CatalogError::Invalid`] without history, and for a name that a moment could not be written with.
     pub fn create_snapshot(&self, name: &str, now_ns: i64) -> Result<SnapshotRow> {
+        self.create_at(name, now_ns, present)
+    }
+
+    /// The same for the newest whole commit at or before a moment. Errors as of
+    /// [`Catalog::resolve_moment`] too.
+    pub fn snapshot_moment(&self, name: &str, moment: &Moment, now_ns: i64) -> Result<SnapshotRow> {
+        self.create_at(name, now_ns, |txn| resolve(txn, moment, now_ns))
+    }
+
+    fn create_at(
+        &self,
+        name: &str,
+        now_ns: i64,
+        find: impl FnOnce(&Connection) -> Result<(CommitSeq, i64)>,
+    ) -> Result<SnapshotRow> {
         check_name(name)?;
         self.write(|txn| {
-            let (seq, at_ns) = present(txn)?;
+            let (seq, at_ns) = find(txn)?;
             if exists(txn, name)? {
                 return Err(CatalogError::Exists {
                     what: format!("a snapshot '{name}'"),
@@ -91,6 +108,11 @@ impl Catalog {
     pub fn destroy_snapshot(&self, name: &str) -> Result<()> {
         self.write(|txn| {
             require(txn, name)?;
+            if let Some(store) = shown_by(txn, name)? {
+                return Err(CatalogError::invalid(format!(
+                    "snapshot '{name}' is what store '{store}' shows; destroy that store first ('larder store destroy')"
+                )));
+            }
             let holds: Vec<String> = rows(
                 txn,
                 "SELECT tag FROM larder_hold WHERE snapshot = ?1 ORDER BY tag",
@@ -105,8 +127,8 @@ impl Catalog {
                 )));
             }
             txn.execute("DELETE FROM larder_snapshot WHERE name = ?1", [name])
-                .at("larder_snapshot")
-                .map(drop)
+                .at("larder_snapshot")?;
+            seals::note_destroyed(txn, name)
         })
     }
 
@@ -128,6 +150,14 @@ impl Catalog {
     pub fn release_snapshot(&self, name: &str, tag: &str) -> Result<()> {
         self.write(|txn| {
             require(txn, name)?;
+            if let Some(store) = shown_by(txn, name)?
+                && tag.eq_ignore_ascii_case(&own_snapshot(&store))
+            {
+                return Err(CatalogError::invalid(format!(
+                    "hold '{tag}' is that of store '{store}', which shows the snapshot; it ends with the store \
+                     ('larder store destroy')"
+                )));
+            }
             let gone = txn
                 .execute(
                     "DELETE FROM larder_hold WHERE snapshot = ?1 AND tag = ?2",

@@ -8,7 +8,7 @@ use crate::meta::{add_meta, find_meta};
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
-use crate::{Catalog, extents, feed, history, patches, schema};
+use crate::{Catalog, extents, feed, history, patches, schema, showing};
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::PoisonError;
@@ -65,6 +65,7 @@ impl Catalog {
                 }
             }
             let store = insert_store(txn, name, provider, mount, table_store, &root)?;
+            showing::begin(txn, name, provider)?;
             feed::watch_stores(txn)?;
             Ok(store)
         })
@@ -118,6 +119,7 @@ impl Catalog {
                     row.name
                 )));
             }
+            showing::end(txn, &row.name, &row.provider)?;
             if row.table_store == store {
                 schema::drop_store_tables(txn, &row.name)?;
             }
@@ -131,7 +133,8 @@ impl Catalog {
                 .at("larder_store")?;
             let seq = extents::retire_store(txn, store)?;
             // What is made of the present from here on is of after it.
-            history::Keeper::begin(txn, seq, now_ns)?.end(txn)?;
+            let keeper = history::Keeper::begin(txn, seq, now_ns)?;
+            keeper.by(self.author(None)).end(txn)?;
             Ok(seq)
         })?;
         self.stores

@@ -42,6 +42,8 @@ const TABLE: &str = "larder_temporal";
 /// A temporal table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemporalTable {
+    /// Its number, which stays when it is renamed.
+    pub id: i64,
     /// Its name now.
     pub name: String,
     /// The first commit as of which it can be read.
@@ -82,7 +84,7 @@ impl Catalog {
         self.read(|reader| {
             let mut found: Vec<TemporalTable> = active(reader)?
                 .into_iter()
-                .map(|(_, name, since)| TemporalTable { name, since })
+                .map(|(id, name, since)| TemporalTable { id, name, since })
                 .collect();
             found.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(found)

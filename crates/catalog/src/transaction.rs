@@ -17,6 +17,7 @@
 //!
 //! `CATALOG-9` stands in the crate's header.
 
+use crate::authors::Author;
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
 use crate::history::{Keeper, newest_moment, newest_until};
 use crate::meta::{find_meta, next_commit_seq, set_gate};
@@ -157,7 +158,7 @@ impl Catalog {
         if let Some(now_ns) = lock(&self.moment_ns).take()
             && let Err(error) = self
                 .require_unhidden(&writer.connection)
-                .and_then(|()| note_moment(&writer.connection, now_ns))
+                .and_then(|()| note_moment(&writer.connection, now_ns, self.author(None)))
         {
             end(&mut writer)?;
             return Err(error);
@@ -228,7 +229,7 @@ impl Catalog {
 
 /// The steps of a transaction have one moment, unless all were taken back. With triggers off or the gate closed:
 /// a transaction of its own in what its owner began.
-pub(crate) fn note_moment(connection: &Connection, now_ns: i64) -> Result<()> {
+pub(crate) fn note_moment(connection: &Connection, now_ns: i64, author: Author) -> Result<()> {
     set_gate(connection, true)?;
     let mut seq = CommitSeq(find_meta(connection, "commit_seq")? as u64);
     if newest_until(connection)? > seq {
@@ -236,7 +237,9 @@ pub(crate) fn note_moment(connection: &Connection, now_ns: i64) -> Result<()> {
         seq = next_commit_seq(connection)?;
     }
     if newest_moment(connection)?.is_none_or(|(newest, _)| newest < seq) {
-        Keeper::begin(connection, seq, now_ns)?.end(connection)?;
+        Keeper::begin(connection, seq, now_ns)?
+            .by(author)
+            .end(connection)?;
     }
     set_gate(connection, false)
 }

@@ -10,6 +10,7 @@
 //! the log from being emptied, so it should not wait for people.
 
 use crate::Catalog;
+use crate::authors::{self, CommitAuthor};
 use crate::codec::{self, TextOrBlob, signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::history::{history_begins, no_history, search_moments};
@@ -234,7 +235,11 @@ impl HistoryReader<'_> {
             )
             .at(TABLE)?;
         let mut rows = list
-            .query([self.first_row_after(after)?, bounds[0], bounds[1]])
+            .query([
+                first_row_after(self.connection, after)?,
+                bounds[0],
+                bounds[1],
+            ])
             .at(TABLE)?;
         while let Some(row) = rows.next().at(TABLE)? {
             let store = StoreId(row.get(0).at(TABLE)?);
@@ -261,6 +266,12 @@ impl HistoryReader<'_> {
         )
         .at(TABLE)?;
         Ok(steps.into_iter().filter(|step| *step > begins).collect())
+    }
+
+    /// Who made a whole commit; `None`: plain SQL, or an older version. O(log commits).
+    pub fn author(&self, seq: CommitSeq) -> Result<Option<CommitAuthor>> {
+        let before = CommitSeq(seq.0.saturating_sub(1));
+        authors::find(self.connection, first_row_after(self.connection, before)?)
     }
 
     /// The attributes of an inode after commit `seq`. 5 µs.
@@ -324,7 +335,7 @@ impl HistoryReader<'_> {
 
     /// Whether rows of temporal tables were changed after `after`, up to `upto`. Cost: the history between the two.
     pub fn are_rows_touched(&self, after: CommitSeq, upto: CommitSeq) -> Result<bool> {
-        let first = self.first_row_after(after)?;
+        let first = first_row_after(self.connection, after)?;
         self.connection
             .prepare_cached(
                 "SELECT EXISTS (SELECT 1 FROM larder_history WHERE id >= ?1 AND what = 'row' AND until_seq <= ?2)",
@@ -347,40 +358,38 @@ impl HistoryReader<'_> {
         let found = self.stores.iter().find(|texts| texts.store == store);
         found.ok_or_else(|| CatalogError::not_found(format!("store {store}")))
     }
+}
 
-    /// The first row of the history whose `until_seq` is later than `after` (`HISTORY-2`). O(log rows).
-    fn first_row_after(&self, after: CommitSeq) -> Result<i64> {
-        let ends: (Option<i64>, Option<i64>) = self
-            .connection
-            .query_row(
-                "SELECT (SELECT min(id) FROM larder_history), (SELECT max(id) FROM larder_history)",
-                [],
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            )
+/// The first row of the history whose `until_seq` is later than `after` (`HISTORY-2`). O(log rows).
+pub(crate) fn first_row_after(connection: &Connection, after: CommitSeq) -> Result<i64> {
+    let ends: (Option<i64>, Option<i64>) = connection
+        .query_row(
+            "SELECT (SELECT min(id) FROM larder_history), (SELECT max(id) FROM larder_history)",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .at(TABLE)?;
+    let (Some(mut low), Some(high)) = ends else {
+        return Ok(0);
+    };
+    let mut high = high + 1;
+    let mut next = connection
+        .prepare_cached(
+            "SELECT id, until_seq FROM larder_history WHERE id >= ?1 ORDER BY id LIMIT 1",
+        )
+        .at(TABLE)?;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let found = next
+            .query_row([middle], |row| {
+                Ok((row.get::<_, i64>(0)?, unsigned(row, 1)?))
+            })
+            .optional()
             .at(TABLE)?;
-        let (Some(mut low), Some(high)) = ends else {
-            return Ok(0);
-        };
-        let mut high = high + 1;
-        let mut next = self
-            .connection
-            .prepare_cached(
-                "SELECT id, until_seq FROM larder_history WHERE id >= ?1 ORDER BY id LIMIT 1",
-            )
-            .at(TABLE)?;
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let found = next
-                .query_row([middle], |row| {
-                    Ok((row.get::<_, i64>(0)?, unsigned(row, 1)?))
-                })
-                .optional()
-                .at(TABLE)?;
-            match found {
-                Some((id, until)) if until <= after.0 => low = id + 1,
-                _ => high = middle,
-            }
+        match found {
+            Some((id, until)) if until <= after.0 => low = id + 1,
+            _ => high = middle,
         }
-        Ok(low)
     }
+    Ok(low)
 }

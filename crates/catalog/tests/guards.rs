@@ -69,13 +69,18 @@ const REFUSED: &[&str] = &[
     "INSERT INTO larder_snapshot VALUES ('s', 0, 0, 0)",
     "INSERT INTO larder_hold VALUES ('s', 't')",
     "INSERT INTO larder_past (session, seq) VALUES (1, 0)",
+    "INSERT INTO larder_author (session, pid, uid, label, since_seq) VALUES (9, 1, 1, '', 0)",
+    "INSERT INTO larder_seal (number, snapshot, seq, at_ns, sealed_ns, state, previous, link) \
+     VALUES (1, 's', 0, 0, 0, zeroblob(32), zeroblob(32), zeroblob(32))",
+    "INSERT INTO larder_sealed (seal, what, store, number, from_seq, name, columns, entry_count, digest, hints) \
+     VALUES (1, 'store', 0, 0, 0, '', '', 0, zeroblob(32), x'')",
     "INSERT INTO larder_gate VALUES (1, 1)",
     "DELETE FROM larder_gate",
 ];
 
 /// Has a row in every guarded table, so that UPDATE and DELETE have something to refuse.
 fn furnish(catalog: &Catalog) {
-    let (session, _) = catalog.begin_session(1, "test", 0).unwrap();
+    let (session, _) = catalog.begin_session((1, 0), "test", 0).unwrap();
     let mut changes = new_file(2, "f");
     changes.inodes.push((
         MAIN,
@@ -373,7 +378,7 @@ fn foreign_commits_are_noticed_and_ours_are_not() {
     let (dir, catalog) = create();
     assert!(!catalog.foreign_change().unwrap());
     catalog.commit(&new_file(2, "f")).unwrap();
-    catalog.begin_session(1, "x", 0).unwrap();
+    catalog.begin_session((1, 0), "x", 0).unwrap();
     assert!(!catalog.foreign_change().unwrap(), "our own");
     plain(dir.path())
         .execute_batch("UPDATE main SET mode = 0 WHERE ino = 2")

@@ -439,9 +439,9 @@ fn a_refused_set_leaves_nothing_and_a_clean_connection() {
 fn sessions_pin_and_hold() {
     let (_dir, catalog) = create();
     catalog.commit(&new_file(2, "f")).unwrap();
-    let (first, pin) = catalog.begin_session(7, "mount x", 5).unwrap();
+    let (first, pin) = catalog.begin_session((7, 0), "mount x", 5).unwrap();
     assert_eq!(pin, CommitSeq(1));
-    let (second, _) = catalog.begin_session(8, "put", 6).unwrap();
+    let (second, _) = catalog.begin_session((8, 0), "put", 6).unwrap();
     assert_ne!(first, second);
     let orphan = ChangeSet {
         inodes: vec![(
@@ -495,7 +495,7 @@ fn sessions_pin_and_hold() {
         (catalog.orphans().unwrap(), catalog.holders().unwrap()),
         (vec![], vec![])
     );
-    let (third, _) = catalog.begin_session(9, "again", 7).unwrap();
+    let (third, _) = catalog.begin_session((9, 0), "again", 7).unwrap();
     assert!(third > second, "CATALOG-4");
 }
 

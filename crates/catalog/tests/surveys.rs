@@ -37,7 +37,7 @@ fn surveys_see_everything() {
         })
         .unwrap();
     assert_eq!(catalog.extent_totals().unwrap(), (5, 4));
-    let (session, _) = catalog.begin_session(1, "x", 0).unwrap();
+    let (session, _) = catalog.begin_session((1, 0), "x", 0).unwrap();
     for _ in 0..2 {
         catalog.add_holder(MAIN, Ino(2), session).unwrap();
     }

@@ -193,13 +193,13 @@ pub(crate) enum StoreVerb {
         db: PathBuf,
         /// Its name, also the name of its table: letters, digits and '_'
         name: String,
-        /// What serves it: files or readonly
+        /// What serves it: files, readonly, or asof=MOMENT: a store as it was then, read-only, kept as long as this one
         #[arg(long, default_value = "files")]
         provider: String,
         /// Where it hangs in the tree [default: /NAME]
         #[arg(long, value_name = "PATH")]
         mount: Option<String>,
-        /// Store whose files it presents, for providers that are views (readonly)
+        /// Store whose files it presents, for providers that are views (readonly; asof, which presents main by default)
         #[arg(long, value_name = "STORE")]
         shows: Option<String>,
     },

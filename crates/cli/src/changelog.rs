@@ -3,10 +3,10 @@
 use crate::address::Address;
 use crate::databases::with_databases;
 use crate::error::{At, Failure, Result};
-use crate::output::{Output, put_name};
+use crate::output::{Output, cell, put_name};
 use crate::units::show_time;
 use clap::Args;
-use larder::{LogChange, LogCommit, LogEvent};
+use larder::{CommitAuthor, LogChange, LogCommit, LogEvent};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::ops::ControlFlow;
@@ -60,16 +60,46 @@ fn print_commit(commit: &LogCommit, out: &mut Output) -> Result<()> {
         let document = json!({
             "seq": commit.seq,
             "at_ns": commit.at_ns,
+            "author": commit.author.as_ref().map(author_json),
             "changes": changes,
         });
         return out.item(&document.to_string());
     }
+    let author = commit.author.as_ref().map(show_author);
     out.line(&format!(
-        "commit {}  {}",
+        "commit {}  {}{}",
         commit.seq,
-        show_time(commit.at_ns)
+        show_time(commit.at_ns),
+        author.unwrap_or_default()
     ))?;
     (commit.changes.iter()).try_for_each(|change| out.name_line(&change_line(change)))
+}
+
+/// Who made a commit, behind its time.
+fn show_author(author: &CommitAuthor) -> String {
+    let label = match author.label.as_str() {
+        "" => "a program",
+        label => label,
+    };
+    let label = cell(label);
+    let pid = author.pid;
+    match (author.user, author.uid) {
+        // A mount works for others.
+        (Some(user), uid) if user != uid => {
+            format!("  by {label} for user {user} (process {pid} of user {uid})")
+        }
+        (_, uid) => format!("  by {label} (process {pid} of user {uid})"),
+    }
+}
+
+fn author_json(author: &CommitAuthor) -> Value {
+    json!({
+        "session": author.session.0,
+        "label": author.label,
+        "pid": author.pid,
+        "uid": author.uid,
+        "user": author.user,
+    })
 }
 
 /// A change as a line for people.

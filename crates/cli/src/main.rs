@@ -45,6 +45,7 @@ mod report;
 mod restore;
 mod retention;
 mod rows;
+mod seal;
 mod serve;
 mod service;
 mod serving_lock;

@@ -3,6 +3,7 @@
 use crate::databases::with_database;
 use crate::error::{At, Result};
 use crate::output::{Align, Output, Table};
+use crate::seal::{VerifyArgs, keygen, read_key, seal_one, verify};
 use crate::units::show_time;
 use clap::{Subcommand, ValueHint};
 use larder::{Database, ErrorKind, SnapshotRow};
@@ -20,6 +21,12 @@ pub(crate) enum SnapshotVerb {
         db: PathBuf,
         /// Its name: letters, digits, '_', '-' and '.', beginning with a letter
         name: String,
+        /// Seal it too, as 'larder snapshot seal' does
+        #[arg(long)]
+        seal: bool,
+        /// The private key that signs the seal
+        #[arg(long, value_name = "FILE", requires = "seal", value_hint = ValueHint::FilePath)]
+        sign: Option<PathBuf>,
     },
     /// List snapshots, oldest first
     #[command(after_help = "Example: larder snapshot list photos.larder")]
@@ -62,25 +69,76 @@ pub(crate) enum SnapshotVerb {
         /// The word it is held by
         tag: String,
     },
+    /// Write a digest over all that a snapshot shows, so that what is changed behind it is found
+    #[command(
+        after_help = "Reads all its content. The digests are a chain: each is also over the one before, and over the history since.
+Who can write the database can write another chain, so write the printed link down elsewhere, or sign it.
+Example: larder snapshot seal photos.larder before-upgrade --sign auditor.key"
+    )]
+    Seal {
+        /// Database
+        #[arg(value_hint = ValueHint::DirPath)]
+        db: PathBuf,
+        /// The name of the snapshot
+        name: String,
+        /// The private key that signs it, which 'larder snapshot keygen' makes
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        sign: Option<PathBuf>,
+    },
+    /// Read sealed snapshots again, and name what is not as it was sealed
+    #[command(
+        after_help = "Ends with exit code 1 when there is a finding. Without --expect or --public-key it shows that the seals and the
+snapshots belong together, not that nobody made both anew.
+Example: larder snapshot verify photos.larder --all --public-key auditor.key.pub"
+    )]
+    Verify(VerifyArgs),
+    /// Make a key for seals: FILE, which must be kept secret, and FILE.pub
+    #[command(after_help = "Example: larder snapshot keygen auditor.key")]
+    Keygen {
+        /// Where the private key goes
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
 }
 
 /// `larder snapshot …`.
 pub(crate) fn snapshot(verb: &SnapshotVerb, out: &mut Output) -> Result<()> {
     match verb {
-        SnapshotVerb::Create { db, name } => with_database(db, "snapshot create", |database| {
-            let row = database
-                .create_snapshot(name)
-                .at(|| format!("cannot make snapshot '{name}'"))?;
-            match out.is_json() {
-                true => out.document(&document(&row)),
-                false => out.line(&format!(
-                    "snapshot {} is of commit {}, {}",
-                    row.name,
-                    row.seq,
-                    show_time(row.at_ns)
-                )),
-            }
-        }),
+        SnapshotVerb::Create {
+            db,
+            name,
+            seal,
+            sign,
+        } => {
+            let key = sign.as_deref().map(read_key).transpose()?;
+            with_database(db, "snapshot create", |database| {
+                let row = database
+                    .create_snapshot(name)
+                    .at(|| format!("cannot make snapshot '{name}'"))?;
+                match (out.is_json(), seal) {
+                    (true, true) => {}
+                    (true, false) => out.document(&document(&row))?,
+                    (false, _) => out.line(&format!(
+                        "snapshot {} is of commit {}, {}",
+                        row.name,
+                        row.seq,
+                        show_time(row.at_ns)
+                    ))?,
+                }
+                match seal {
+                    true => seal_one(database, name, key.as_ref(), out),
+                    false => Ok(()),
+                }
+            })
+        }
+        SnapshotVerb::Seal { db, name, sign } => {
+            let key = sign.as_deref().map(read_key).transpose()?;
+            with_database(db, "snapshot seal", |database| {
+                seal_one(database, name, key.as_ref(), out)
+            })
+        }
+        SnapshotVerb::Verify(args) => verify(args, out),
+        SnapshotVerb::Keygen { file } => keygen(file, out),
         SnapshotVerb::List { db } => with_database(db, "snapshot list", |database| {
             let rows = database.snapshots()?;
             if out.is_json() {

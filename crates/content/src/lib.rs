@@ -41,6 +41,8 @@ mod path;
 mod provider;
 mod readonly;
 mod retention;
+#[cfg(feature = "seals")]
+mod seal;
 mod set_id;
 mod sql;
 mod sql_files;
@@ -66,17 +68,23 @@ pub use larder_object::ClientHandle;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::utc;
 pub use larder_object::{
-    AlignedBuf, CheckReport, CompactStep, Conflict, DefragObject, DefragOptions, DefragReport,
-    Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges, HistoryReport,
-    MapCell, Moment, PruneCut, PruneReport, Result, Retention, Savepoint, SegmentMap, ShrinkReport,
-    SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory,
-    TemporalTable, TransactionInfo, TransactionOutcome, Tuning, gather_bytes_default,
+    AlignedBuf, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject, DefragOptions,
+    DefragReport, Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges,
+    HistoryReport, MapCell, Moment, PruneCut, PruneReport, Result, Retention, Savepoint, SealRow,
+    SegmentMap, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport,
+    StoreHistory, TemporalTable, TransactionInfo, TransactionOutcome, Tuning, act_for,
+    gather_bytes_default,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use past::parse_moment;
 pub use path::split_path;
 pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};
 pub use retention::{KeepPolicy, Pruned};
+#[cfg(feature = "seals")]
+pub use seal::{
+    PublicKey, SealReport, SealState, SigningKey, VerifiedSeal, VerifyFinding, VerifyOptions,
+    VerifyReport,
+};
 pub use sql::{SqlResult, SqlSession};
 pub use transaction::{Transaction, TransactionOptions};
 pub use types::{

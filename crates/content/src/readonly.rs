@@ -1,27 +1,76 @@
-//! The `readonly` provider: shows a store's table; writes answer [`ErrorKind::ReadOnly`].
+//! The providers that refuse every change with [`ErrorKind::ReadOnly`]: `readonly` shows a store's table, `asof=SNAPSHOT` shows it
+//! as a snapshot has it, which the store holds.
 
-use crate::provider::{FileHandle, StoreProvider};
+use crate::files::FilesProvider;
+use crate::provider::{FileHandle, ProviderContext, StoreProvider};
 use crate::types::{Attr, Caller, DirEntry, NewNode, RenameMode, SetAttr, XattrMode};
 use larder_object::format::{Ino, Name};
-use larder_object::{AlignedBuf, Error, ErrorKind, Result};
-use std::sync::Arc;
+use larder_object::{AlignedBuf, Engine, Error, ErrorKind, Moment, Result, StoreRow};
+use std::sync::{Arc, OnceLock};
+
+/// What the name of the provider of a store of the past begins with; the name of a snapshot follows.
+pub(crate) const AS_OF: &str = "asof=";
 
 /// Wraps another provider and refuses every change.
 pub(crate) struct ReadonlyProvider {
-    inner: Arc<dyn StoreProvider>,
+    inner: OnceLock<Arc<dyn StoreProvider>>,
+    /// What makes it, when somebody asks for the first time.
+    open: Option<Open>,
     why: &'static str,
 }
+
+/// Makes what is shown.
+type Open = Box<dyn Fn() -> Result<Arc<dyn StoreProvider>> + Send + Sync>;
 
 impl ReadonlyProvider {
     pub(crate) fn new(inner: Arc<dyn StoreProvider>) -> ReadonlyProvider {
         let why = "the store is served read-only; write to the store it shows";
-        ReadonlyProvider { inner, why }
+        ReadonlyProvider {
+            inner: OnceLock::from(inner),
+            open: None,
+            why,
+        }
     }
 
     /// A store at another moment.
     pub(crate) fn of_the_past(inner: Arc<dyn StoreProvider>) -> ReadonlyProvider {
         let why = "the past cannot be changed; write to the present, the address without '@'";
-        ReadonlyProvider { inner, why }
+        ReadonlyProvider {
+            inner: OnceLock::from(inner),
+            open: None,
+            why,
+        }
+    }
+
+    /// The table of store `row.table_store` of `present` as a snapshot has it. It is opened when it is asked for first,
+    /// 3 ms, and stays open.
+    pub(crate) fn of_snapshot(present: Arc<Engine>, row: &StoreRow, snapshot: &str) -> Self {
+        let (store, table_store) = (row.store, row.table_store);
+        let (name, moment) = (row.name.clone(), Moment::Snapshot(snapshot.to_owned()));
+        let open = move || -> Result<Arc<dyn StoreProvider>> {
+            let engine = Engine::open_as_of(&present, &moment)
+                .map_err(|error| error.context(format!("store '{name}' shows a snapshot")))?;
+            Ok(Arc::new(FilesProvider::new(ProviderContext {
+                engine,
+                store,
+                table_store,
+            })))
+        };
+        ReadonlyProvider {
+            inner: OnceLock::new(),
+            open: Some(Box::new(open)),
+            why: "the store shows a snapshot, which cannot be changed; write to the store that it is of",
+        }
+    }
+
+    fn inner(&self) -> Result<&Arc<dyn StoreProvider>> {
+        if let (None, Some(open)) = (self.inner.get(), &self.open) {
+            let made = open()?;
+            return Ok(self.inner.get_or_init(|| made));
+        }
+        self.inner
+            .get()
+            .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the store shows nothing"))
     }
 
     fn refuse<T>(&self) -> Result<T> {
@@ -31,15 +80,15 @@ impl ReadonlyProvider {
 
 impl StoreProvider for ReadonlyProvider {
     fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {
-        self.inner.lookup(parent, name)
+        self.inner()?.lookup(parent, name)
     }
 
     fn descend(&self, from: Ino, names: &[Name]) -> Result<(Attr, usize)> {
-        self.inner.descend(from, names)
+        self.inner()?.descend(from, names)
     }
 
     fn attr(&self, ino: Ino) -> Result<Attr> {
-        self.inner.attr(ino)
+        self.inner()?.attr(ino)
     }
 
     fn set_attr(&self, _: Ino, _: &SetAttr) -> Result<Attr> {
@@ -47,7 +96,7 @@ impl StoreProvider for ReadonlyProvider {
     }
 
     fn read_dir(&self, ino: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>> {
-        self.inner.read_dir(ino, after, limit)
+        self.inner()?.read_dir(ino, after, limit)
     }
 
     fn read_dir_plus(
@@ -56,11 +105,11 @@ impl StoreProvider for ReadonlyProvider {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<(DirEntry, Attr)>> {
-        self.inner.read_dir_plus(ino, after, limit)
+        self.inner()?.read_dir_plus(ino, after, limit)
     }
 
     fn parent(&self, ino: Ino) -> Result<Ino> {
-        self.inner.parent(ino)
+        self.inner()?.parent(ino)
     }
 
     fn create_node(&self, _: Ino, _: &Name, _: NewNode<'_>, _: u32, _: Caller) -> Result<Attr> {
@@ -94,23 +143,23 @@ impl StoreProvider for ReadonlyProvider {
     }
 
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.inner.read_link(ino)
+        self.inner()?.read_link(ino)
     }
 
     fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>> {
         if write {
             self.refuse()
         } else {
-            self.inner.open(ino, false)
+            self.inner()?.open(ino, false)
         }
     }
 
     fn read_whole(&self, ino: Ino, buffer: &mut AlignedBuf) -> Result<()> {
-        self.inner.read_whole(ino, buffer)
+        self.inner()?.read_whole(ino, buffer)
     }
 
     fn read_named(&self, from: Ino, names: &[&[u8]], buffer: &mut AlignedBuf) -> Result<bool> {
-        self.inner.read_named(from, names, buffer)
+        self.inner()?.read_named(from, names, buffer)
     }
 
     fn put(&self, _: Ino, _: &Name, _: &[u8], _: u32, _: Caller) -> Result<Attr> {
@@ -118,11 +167,11 @@ impl StoreProvider for ReadonlyProvider {
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.inner.xattrs(ino)
+        self.inner()?.xattrs(ino)
     }
 
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.inner.xattr(ino, name)
+        self.inner()?.xattr(ino, name)
     }
 
     fn set_xattr(&self, _: Ino, _: &[u8], _: &[u8], _: XattrMode) -> Result<()> {

@@ -120,7 +120,7 @@ impl StatementFiles {
             let stores = view.read_stores();
             let mine = stores.iter().map(|store| MountedStore {
                 row: store.row.clone(),
-                provider: shared.make_provider(&store.row),
+                provider: shared.make_provider(&store.row, store.provider.as_ref()),
                 place: store.place.clone(),
             });
             let mine = mine.collect();

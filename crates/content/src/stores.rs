@@ -1,10 +1,12 @@
 //! The stores of an open database: creating, placing, finding them (`CONTENT-1`); what it asks of the engine.
 
 use crate::database::{Database, MountedStore, StoreInfo};
+use crate::past::parse_moment;
 use crate::provider::{ProviderFactory, StoreProvider};
+use crate::readonly::AS_OF;
 use crate::types::{Caller, NodeId};
 use larder_object::format::{Ino, Name, StoreId};
-use larder_object::{Engine, Error, ErrorKind, Result, Tuning};
+use larder_object::{Engine, Error, ErrorKind, Moment, Result, Tuning, own_snapshot};
 use std::sync::Arc;
 
 impl Database {
@@ -50,7 +52,9 @@ impl Database {
     }
 
     /// Creates a store, mounted at `mount` (default: `/NAME`). `shows` names the store whose table
-    /// it presents, for providers that are views.
+    /// it presents, for providers that are views. The provider `asof=MOMENT` presents it (default: `main`) as it was at
+    /// a moment ([`parse_moment`]): a snapshot, which the store holds from then on; for any other moment one
+    /// is made, `store-NAME`, which goes with the store.
     pub fn create_store(
         &self,
         name: &str,
@@ -58,15 +62,38 @@ impl Database {
         mount: Option<&str>,
         shows: Option<&str>,
     ) -> Result<StoreInfo> {
-        self.factory(provider)?;
         let mount = mount.map_or_else(|| format!("/{name}"), str::to_owned);
-        let shows = shows.map(|other| self.find_store(other)).transpose()?;
-        let (parent, entry) = self.mount_place(&mount)?;
-        self.require_free(parent, &entry, &mount)?;
-        let owner = Caller::current();
-        let row = self.enter(|engine| {
-            engine.create_store(name, provider, &mount, shows, 0o755, owner.uid, owner.gid)
-        })?;
+        let mut shows = shows.map(|other| self.find_store(other)).transpose()?;
+        let (mut provider, mut is_own) = (provider.to_owned(), false);
+        match provider.strip_prefix(AS_OF) {
+            None => drop(self.factory(&provider)?),
+            Some(moment) => {
+                let engine = self.whole()?;
+                let moment = parse_moment(moment, engine.now_ns())?;
+                shows = shows.or(Some(StoreId::MAIN));
+                // Checked before a snapshot is made for it.
+                larder_object::check_store_name(name)?;
+                let snapshot = match moment {
+                    Moment::Snapshot(name) => name,
+                    moment => {
+                        is_own = true;
+                        engine.snapshot_moment(&own_snapshot(name), &moment)?.name
+                    }
+                };
+                provider = format!("{AS_OF}{snapshot}");
+            }
+        }
+        let made = self.mount_place(&mount).and_then(|(parent, entry)| {
+            self.require_free(parent, &entry, &mount)?;
+            let owner = Caller::current();
+            self.enter(|engine| {
+                engine.create_store(name, &provider, &mount, shows, 0o755, owner.uid, owner.gid)
+            })
+        });
+        if made.is_err() && is_own {
+            self.whole()?.destroy_snapshot(&own_snapshot(name))?;
+        }
+        let row = made?;
         self.note_stores();
         self.reload_stores()?;
         self.stores()?
@@ -91,6 +118,14 @@ impl Database {
     pub fn set_store(&self, name: &str, provider: Option<&str>, mount: Option<&str>) -> Result<()> {
         let store = self.find_store(name)?;
         if let Some(provider) = provider {
+            let known =
+                |one: &MountedStore| one.row.store == store && one.row.provider.starts_with(AS_OF);
+            if provider.starts_with(AS_OF) || self.read_stores().iter().any(known) {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    "a store shows a snapshot from its beginning to its end; create another store, or destroy this one",
+                ));
+            }
             self.factory(provider)?;
         }
         if let Some(mount) = mount {
@@ -229,7 +264,7 @@ impl Database {
             };
             let provider = match known.iter().find(|s| s.row == row) {
                 Some(store) => store.provider.clone(),
-                None => self.shared.make_provider(&row),
+                None => self.shared.make_provider(&row, None),
             };
             mounted.push(MountedStore {
                 row,
@@ -241,7 +276,9 @@ impl Database {
             // A store that came later is not there; its row is.
             let mut found = Vec::with_capacity(mounted.len());
             for store in mounted {
-                match store.provider.as_ref().map(|one| one.attr(Ino::ROOT)) {
+                let is_of_snapshot = store.row.provider.starts_with(AS_OF);
+                let asked = store.provider.as_ref().filter(|_| !is_of_snapshot);
+                match asked.map(|one| one.attr(Ino::ROOT)) {
                     Some(Err(error)) if error.kind() == ErrorKind::NotFound => {}
                     Some(Err(error)) => return Err(error),
                     Some(Ok(_)) | None => found.push(store),

@@ -22,6 +22,7 @@
 use crate::database::{Database, MountedStore, Shared};
 use crate::guarded::GuardedProvider;
 use crate::provider::{FileHandle, ProviderContext, StoreProvider};
+use crate::readonly::{AS_OF, ReadonlyProvider};
 use crate::sql::{self, SqlResult};
 use crate::turnstile::{Pool, Turnstile, lock};
 use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlValue, StoreRow};
@@ -122,7 +123,7 @@ impl Database {
         let stores = self.read_stores();
         let mine = stores.iter().map(|store| MountedStore {
             row: store.row.clone(),
-            provider: view.shared.make_provider(&store.row),
+            provider: (view.shared).make_provider(&store.row, store.provider.as_ref()),
             place: store.place.clone(),
         });
         *view
@@ -198,8 +199,23 @@ impl Database {
 }
 
 impl Shared {
-    /// The provider of a store, guarded in a transaction; `None`: this program does not have it.
-    pub(crate) fn make_provider(&self, row: &StoreRow) -> Option<Arc<dyn StoreProvider>> {
+    /// The provider of a store, guarded in a transaction; `None`: this program does not have it. `host`: that of the database
+    /// outside. What shows a snapshot is the same for all.
+    pub(crate) fn make_provider(
+        &self,
+        row: &StoreRow,
+        host: Option<&Arc<dyn StoreProvider>>,
+    ) -> Option<Arc<dyn StoreProvider>> {
+        if let Some(snapshot) = row.provider.strip_prefix(AS_OF) {
+            let present = self.engine.present();
+            let make = |present| -> Arc<dyn StoreProvider> {
+                Arc::new(ReadonlyProvider::of_snapshot(present, row, snapshot))
+            };
+            return host.cloned().or_else(|| {
+                let is_whole = self.turnstile.is_none() && self.owns_engine;
+                is_whole.then(|| make(present.unwrap_or_else(|| self.engine.clone())))
+            });
+        }
         let factory = self.factories.get(&row.provider)?;
         let provider = factory(ProviderContext {
             engine: self.engine.clone(),

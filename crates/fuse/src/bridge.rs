@@ -394,7 +394,9 @@ impl Bridge {
         let start = write.offset;
         let range = start..start + write.data.len() as u64;
         let at = if write.is_from_cache {
-            // Pages written back go to any open file, and have their place, whatever it was opened for.
+            // Pages written back go to any open file, and have their place, whatever it was opened for. Who
+            // wrote them is not known.
+            larder::act_for(None);
             file.way.write_back(range, |part| {
                 let data = &write.data[(part.start - start) as usize..(part.end - start) as usize];
                 file.write_at(part.start, data).map_err(fail)

@@ -54,6 +54,8 @@ impl Filesystem for Bridge {
     }
 
     fn begin(&self, request: &Request) -> Span {
+        // For the log: a handler runs in the thread of this, to its end.
+        larder::act_for(Some(request.uid));
         let fills_a_cache = matches!(
             request.opcode,
             Opcode::Lookup

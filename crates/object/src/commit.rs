@@ -344,6 +344,7 @@ impl Engine {
                 open.take(),
             )
         };
+        group.user = self.history.acting.take();
         let nodes = std::mem::take(&mut group.dirty);
         let frozen = nodes
             .into_iter()
@@ -476,6 +477,7 @@ impl Engine {
                 .map(|horizon| self.moved_away_until(horizon.pinned))
                 .unwrap_or_default(),
             now_ns: self.now_ns(),
+            user: group.user,
             ..ChangeSet::default()
         };
         self.flush_contents(&mut nodes, &mut set, is_awaited, is_alone)?;

@@ -477,6 +477,7 @@ impl Engine {
             "NODE-4"
         );
         state.generation = self.open_generation.load(Ordering::SeqCst);
+        self.history.acting.note();
         self.join_group(node, state);
     }
 

@@ -300,6 +300,7 @@ impl Engine {
         workspace: Option<Arc<Workspace>>,
         private: Option<Private>,
     ) -> Engine {
+        catalog.set_session(session.id);
         Engine {
             path: path.to_owned(),
             workspace,

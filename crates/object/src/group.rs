@@ -27,6 +27,8 @@ pub(crate) struct Group {
     pub orphans_removed: Vec<(StoreId, Ino)>,
     pub holders_added: Vec<(StoreId, Ino, SessionId)>,
     pub holders_removed: Vec<(StoreId, Ino, SessionId)>,
+    /// The user for whom all of it was done; known when it is closed.
+    pub user: Option<u32>,
     /// A change of names or attributes is in it.
     pub has_names: bool,
     /// Other sessions live (`SESSION-4`). Kept from group to group.

@@ -25,9 +25,10 @@
 //!
 //! The cut moves in steps of a part of the retention, so that not every commit reclaims.
 
+use crate::acting::Acting;
 use crate::engine::{Edit, Engine, lock};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{DatabaseInfo, Retention, SnapshotRow};
+use larder_catalog::{DatabaseInfo, Moment, Retention, SnapshotRow};
 use larder_space::Purpose;
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent};
@@ -71,6 +72,8 @@ pub(crate) struct History {
     /// Before the turn.
     making_room: Mutex<()>,
     rooms_made: AtomicU64,
+    /// For whom the open group is.
+    pub(crate) acting: Acting,
 }
 
 impl History {
@@ -84,6 +87,7 @@ impl History {
             short_blocks: AtomicU64::new(0),
             making_room: Mutex::default(),
             rooms_made: AtomicU64::new(0),
+            acting: Acting::default(),
         }
     }
 }
@@ -552,6 +556,15 @@ impl Engine {
         let _edit = self.edit()?;
         self.commit_loose_changes()?;
         Ok(self.catalog.create_snapshot(name, self.now_ns())?)
+    }
+
+    /// The same for an older moment, which the history still has.
+    pub fn snapshot_moment(&self, name: &str, moment: &Moment) -> Result<SnapshotRow> {
+        self.require_history()?;
+        let _edit = self.edit()?;
+        self.commit_loose_changes()?;
+        let now_ns = self.now_ns();
+        Ok(self.catalog.snapshot_moment(name, moment, now_ns)?)
     }
 
     /// All snapshots, oldest first.

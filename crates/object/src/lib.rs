@@ -26,6 +26,7 @@
 //! # Recovery
 //! Opening is recovery: see `Engine::open` and docs/durability.md.
 
+mod acting;
 mod attached;
 mod cache;
 mod check_pieces;
@@ -65,6 +66,7 @@ mod put;
 mod read_path;
 mod report;
 mod room;
+mod seals;
 mod session;
 mod shared_flush;
 mod shrink;
@@ -81,6 +83,7 @@ mod workspace;
 mod write_path;
 mod writers;
 
+pub use acting::act_for;
 pub use client::require_other_thread;
 pub use defrag::CompactStep;
 pub use edit::CAPABILITY_XATTR;
@@ -90,6 +93,7 @@ pub use host::process_owner;
 pub use larder_catalog::utc;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
+pub use larder_catalog::{CommitAuthor, HistoryReader, Touch, WholeCommit};
 pub use larder_catalog::{Conflict, Moment, Retention, SCHEMA_VERSION, SnapshotRow, Tuning};
 pub use larder_catalog::{ExactRows, PastRows, RowsChange, RowsStep, TemporalTable};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
@@ -97,7 +101,8 @@ pub use larder_catalog::{
     FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlMoment, SqlStatement, VALUE_BYTES_MAX,
     is_complete as is_complete_sql,
 };
-pub use larder_catalog::{HistoryReader, Touch, WholeCommit};
+pub use larder_catalog::{KeptRow, SealRow, SealedKind, SealedPart};
+pub use larder_catalog::{check_store_name, own_snapshot};
 pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};

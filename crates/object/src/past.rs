@@ -99,6 +99,11 @@ impl Engine {
             .map(|past| (past.pin.seq, past.pin.at_ns))
     }
 
+    /// The engine of the present that an engine of the past is beside; `None` in one of the present.
+    pub fn present(&self) -> Option<Arc<Engine>> {
+        self.past.as_ref().map(|past| Arc::clone(&past.host))
+    }
+
     /// The commit that is shown, and the time that was asked for; none: before all times.
     pub(crate) fn asked_ns(&self) -> Option<(CommitSeq, i64)> {
         self.past

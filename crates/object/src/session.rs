@@ -104,7 +104,10 @@ impl Session {
         for row in catalog.sessions()? {
             bury_if_dead(directory, catalog, row.session)?;
         }
-        let (id, pin) = catalog.begin_session(std::process::id(), label, now_ns)?;
+        let (id, pin) = {
+            let owner = (std::process::id(), crate::host::process_owner().0);
+            catalog.begin_session(owner, label, now_ns)?
+        };
         let file = open_lock(&directory.join(lock_file(id)))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
             crate::error::io_error(

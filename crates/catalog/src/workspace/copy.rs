@@ -94,6 +94,9 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
          DELETE FROM larder_hold;
          DELETE FROM larder_past;
          DELETE FROM larder_snapshot;
+         DELETE FROM larder_author;
+         DELETE FROM larder_seal;
+         DELETE FROM larder_sealed;
          UPDATE larder_meta SET value = 0 WHERE key = 'retention_ns';
          DELETE FROM larder_extent WHERE retired_seq IS NOT NULL;
          DELETE FROM larder_extent WHERE store = 4294967295;

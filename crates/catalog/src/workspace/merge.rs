@@ -128,7 +128,7 @@ impl Catalog {
         settle_loose(&txn, now_ns)?; // HISTORY-6
         let seq = next_commit_seq(&txn)?;
         let mut findings = Findings::default();
-        let keeper = Keeper::begin(&txn, seq, now_ns)?;
+        let keeper = Keeper::begin(&txn, seq, now_ns)?.by(self.author(None));
         apply(&txn, &keeper, &mut findings)?;
         if !findings.conflicts.is_empty() {
             txn.rollback().at("the end of the merge")?;

@@ -32,6 +32,7 @@ fn log_tells_what_happened_to_a_path() {
     // A slow machine may commit in the middle of a command: then content has a commit of its own.
     let log = place.ok(&["log", "a.larder:/g"]);
     assert!(log.starts_with("commit "), "{log}");
+    assert!(log.contains("Z  by larder mv (process "), "{log}");
     let told = changes(&log);
     assert_eq!(told[0], "renamed     /d/f -> /g", "{log}");
     assert_eq!(told[1], "content     /d/f", "{log}");
@@ -47,6 +48,7 @@ fn log_tells_what_happened_to_a_path() {
         .position(|commit| commit["changes"][0]["event"] == "renamed")
         .unwrap();
     assert_eq!(all[0]["changes"][0]["path"], "/other");
+    assert_eq!(all[0]["author"]["label"], "larder put");
     assert_eq!(all[renamed]["changes"][0]["from"], "/d/f");
     assert!(all[0]["seq"].as_u64() > all[renamed]["seq"].as_u64());
     let below = place.ok(&["log", "a.larder:/d"]);

@@ -9,6 +9,7 @@ mod life;
 mod mount;
 mod retention;
 mod rows;
+mod seal;
 mod sql;
 mod support;
 mod time;

@@ -234,6 +234,51 @@ fn a_read_only_mount_refuses_changes() {
 }
 
 #[test]
+fn the_log_says_for_whom_a_mount_works() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let place = Place::with_database();
+    place.ok(&["mount", "--create", "--daemon", "a.larder", "mnt"]);
+    fs::set_permissions(place.path("."), fs::Permissions::from_mode(0o755)).unwrap();
+    let sync = |path: &str| {
+        fs::File::open(place.path(path))
+            .unwrap()
+            .sync_all()
+            .unwrap()
+    };
+    fs::write(place.path("mnt/own"), "x").unwrap();
+    fs::set_permissions(place.path("mnt"), fs::Permissions::from_mode(0o777)).unwrap();
+    sync("mnt");
+    let own = rustix::process::geteuid().as_raw();
+    let is_root = own == 0;
+    if is_root {
+        // Whoever runs a program on the mount is told, not who mounted it.
+        let done = std::process::Command::new("touch")
+            .arg("other")
+            .current_dir(place.path("mnt"))
+            .uid(4321)
+            .status();
+        assert!(done.unwrap().success());
+        sync("mnt");
+    }
+    place.ok(&["umount", "mnt"]);
+    let author = |path: &str| {
+        let log = place.json(&["log", &format!("a.larder:{path}")]);
+        log[0]["author"].clone()
+    };
+    let first = author("/own");
+    let label = first["label"].as_str().unwrap();
+    assert!(label.starts_with("mount /"), "{label}");
+    assert_eq!((&first["user"], &first["uid"]), (&own.into(), &own.into()));
+    if is_root {
+        let other = author("/other");
+        assert_eq!((&other["user"], &other["uid"]), (&4321.into(), &own.into()));
+        let told = place.ok(&["log", "a.larder:/other"]);
+        assert!(told.contains("for user 4321 (process "), "{told}");
+    }
+}
+
+#[test]
 fn a_killed_mount_is_mounted_again() {
     let place = Place::new();
     let mut mount = serve(&place, &[]);

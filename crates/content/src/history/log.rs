@@ -5,7 +5,7 @@ use crate::history::net::{NetChange, Paths, State, net_change};
 use crate::path::split_path;
 use crate::types::NodeId;
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
-use larder_object::{Error, ErrorKind, HistoryReader, Result, Touch, WholeCommit};
+use larder_object::{CommitAuthor, Error, ErrorKind, HistoryReader, Result, Touch, WholeCommit};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
@@ -56,6 +56,8 @@ pub struct LogCommit {
     pub seq: u64,
     /// Its time, nanoseconds since 1970.
     pub at_ns: i64,
+    /// Who made it; `None`: plain SQL, or a version of larder that did not note it.
+    pub author: Option<CommitAuthor>,
     /// What it did, by path.
     pub changes: Vec<LogChange>,
 }
@@ -108,10 +110,10 @@ impl Database {
                     let changes = log.changes(&inodes, before, seq)?;
                     change_count += changes.len();
                     if !changes.is_empty() {
-                        let seq = seq.0;
                         told.push(LogCommit {
-                            seq,
+                            seq: seq.0,
                             at_ns,
+                            author: reader.author(seq)?,
                             changes,
                         });
                     }

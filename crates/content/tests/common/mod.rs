@@ -51,6 +51,15 @@ pub fn open(dir: &Path) -> Database {
     .unwrap()
 }
 
+/// A directory in memory, if there can be one.
+pub fn scratch() -> tempfile::TempDir {
+    match Path::new("/dev/shm").is_dir() {
+        true => tempfile::tempdir_in("/dev/shm"),
+        false => tempfile::tempdir(),
+    }
+    .unwrap()
+}
+
 pub fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
