@@ -41,7 +41,7 @@ const PRESS_DIVISOR: u64 = 64;
 /// The pool is one part in this of the segments.
 const POOL_DIVISOR: u64 = 16;
 /// A database without a capacity grows for so much history, whatever lives: 256 MiB.
-const GROWN_BLOCKS_MIN: u64 = (256 << 20) / BLOCK_BYTES;
+pub(crate) const GROWN_BLOCKS_MIN: u64 = (256 << 20) / BLOCK_BYTES;
 
 const NO_RETENTION: &str =
     "the retention cannot be changed in a long transaction; do that outside of it";

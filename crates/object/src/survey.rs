@@ -23,7 +23,7 @@ impl Engine {
     pub fn space_report(&self) -> Result<SpaceReport> {
         let (host, segment_bytes) = self.host_and_segment_bytes()?;
         // What growth leaves to the host is nobody's capacity.
-        let growth = host.saturating_sub(crate::room::HOST_MARGIN_BYTES);
+        let growth = host.saturating_sub(crate::growth::HOST_MARGIN_BYTES);
         let capacity_bytes = self
             .capacity_blocks()
             .map_or(segment_bytes + growth, |blocks| blocks * BLOCK_BYTES);
