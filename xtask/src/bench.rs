@@ -44,7 +44,7 @@ use crate::process;
 use crate::workspace::Workspace;
 use report::Report;
 use setting::{Options, Setting};
-pub use txn::{COUNT, count};
+pub use txn::{COUNT, WRITE, count, write};
 pub use yardsticks::{SERVE_MEMORY, SERVE_PASSTHROUGH, serve_memory, serve_passthrough};
 
 const SUMMARY_HEAD: &str = "\
@@ -101,6 +101,7 @@ usage: cargo xtask bench [VERB] [FLAGS]
   --part NAME        mount: only parts whose name contains this: create, sync, read, tree, stream, random, pgbench
   --juicefs PATH     mount: a built `juicefs` command; without it JuiceFS is not measured
   --processes N      txn: only small transactions of N processes, beside one process
+  --abort            txn: only what others feel of a transaction that writes 5 GB and fails, and what it leaves
   --stub             mount: every part also on a filesystem that answers from memory";
 
 /// Runs what the arguments after `bench` ask for.
@@ -218,6 +219,7 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<(&'a str, Options, Option<&'a str>
             "--part" => options.part = Some(value()?.to_owned()),
             "--juicefs" => options.juicefs = Some(value()?.to_owned()),
             "--processes" => options.processes = Some(number(value()?)?.max(1)),
+            "--abort" => options.is_abort = true,
             "--stub" => options.is_stub = true,
             "--side" => options.side = Some(value()?.to_owned()),
             _ => return Err(format!("bench does not know '{flag}'\n{USAGE}")),

@@ -89,6 +89,10 @@ fn main() -> ExitCode {
         ["posix", ref rest @ ..] => posix::parse_and_run(rest),
         ["bench", ref rest @ ..] => bench::run(rest),
         [bench::COUNT, database, count] => bench::count(database, count),
+        [bench::WRITE, directory, bytes, code] => bench::write(directory, bytes, code, None),
+        [bench::WRITE, directory, bytes, code, begun] => {
+            bench::write(directory, bytes, code, Some(begun))
+        }
         [bench::SERVE_MEMORY, mountpoint] => bench::serve_memory(mountpoint),
         [bench::SERVE_PASSTHROUGH, directory, mountpoint] => {
             bench::serve_passthrough(directory, mountpoint)

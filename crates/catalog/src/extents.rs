@@ -71,6 +71,20 @@ impl Catalog {
         })
     }
 
+    /// The extent, live or retired, that lies nearest to the end of a segment. O(log rows).
+    pub fn last_extent(&self, segment: SegmentIndex) -> Result<Option<Extent>> {
+        self.read(|reader| {
+            let found = rows(
+                reader,
+                "SELECT segment, start_block, block_count FROM larder_extent \
+                 WHERE segment = ?1 ORDER BY start_block DESC LIMIT 1",
+                [segment.0],
+                extent,
+            );
+            Ok(found.at(TABLE)?.pop())
+        })
+    }
+
     /// The allocation groups in which a commit after `seq` allocated, retired or reclaimed; from 0, all
     /// that ever had an extent. O(groups).
     pub fn ags_changed_since(&self, seq: CommitSeq) -> Result<Vec<AgRow>> {

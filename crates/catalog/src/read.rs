@@ -61,6 +61,23 @@ impl Catalog {
         })
     }
 
+    /// The commit that wrote the inode's row, content and extended attributes included: each change of them writes
+    /// it. `None` when there is no such inode.
+    pub fn inode_since(&self, store: StoreId, ino: Ino) -> Result<Option<CommitSeq>> {
+        let sql = self.store_sql(store)?;
+        let ask = format!("SELECT since_seq FROM \"{}\" WHERE ino = ?1", sql.table);
+        self.read(|reader| {
+            reader
+                .prepare_cached(&ask)
+                .and_then(|mut find| {
+                    find.query_row([signed(ino.0)], |row| unsigned(row, 0))
+                        .optional()
+                })
+                .map(|found| found.map(CommitSeq))
+                .at(&sql.table)
+        })
+    }
+
     /// What `name` names in directory `parent`.
     pub fn dirent(&self, store: StoreId, parent: Ino, name: &Name) -> Result<Option<Ino>> {
         let sql = self.store_sql(store)?;

@@ -81,6 +81,7 @@ pub(crate) enum Verb {
     Rows(crate::track::RowsArgs),
     Retention(crate::retention::RetentionArgs),
     Prune(crate::prune::PruneArgs),
+    Extension(crate::extension::ExtensionArgs),
     Completions(CompletionsArgs),
 }
 

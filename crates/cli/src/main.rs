@@ -5,7 +5,7 @@
 //! (`DB:/path`). A *failure* ends a command with one line and an exit code.
 //!
 //! # Invariants
-//! error.rs, units.rs, address.rs, output.rs, copy.rs, rows.rs, log.rs, settings.rs, ending.rs and helper.rs
+//! error.rs, units.rs, address.rs, output.rs, copy.rs, rows.rs, log.rs, settings.rs, ending.rs, extension.rs and helper.rs
 //! state their own. Those of all verbs:
 //!
 //! * `CLI-7` Every database that a verb opens is closed before the command ends, and what closing
@@ -28,6 +28,7 @@ mod diff;
 mod ending;
 mod error;
 mod exposition;
+mod extension;
 mod helper;
 mod inside;
 mod lab;
@@ -143,6 +144,7 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Rows(args) => track::rows(&args, out),
         Verb::Retention(args) => retention::retention(&args, out),
         Verb::Prune(args) => prune::prune(&args, out),
+        Verb::Extension(args) => extension::extension(&args, out),
         Verb::Completions(args) => completions(&args, out),
     }
 }

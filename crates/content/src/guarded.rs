@@ -111,7 +111,13 @@ impl StoreProvider for GuardedProvider {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<(DirEntry, Attr)>> {
-        self.tell(ino, || self.inner.read_dir_plus(ino, after, limit))
+        self.tell(ino, || {
+            let entries = self.inner.read_dir_plus(ino, after, limit)?;
+            for (_, attr) in &entries {
+                self.turnstile.engine().note_told(self.table, attr.node.ino);
+            }
+            Ok(entries)
+        })
     }
 
     fn create_anonymous(

@@ -1,6 +1,7 @@
 //! Crash replay of transactions that share the flush of their commits: each is there wholly or not at all, and
-//! those whose commit returned are (`CONTENT-6`, `FLUSH-1`), while the session syncs and applies patches beside.
-//! And who sees what, while nobody may see what is not durable.
+//! those whose commit returned are (`CONTENT-6`, `FLUSH-1`), while the session syncs and applies patches beside. The same
+//! of two sessions on one database, one of which comes and goes: what it was told, and what it has seen when a sync
+//! of its own returned, is there (`FLUSH-2`). And who sees what, while nobody may see what is not durable.
 //!
 //! `LARDER_CRASH_SEED` and `LARDER_CRASH_POINTS` choose another run.
 #![allow(clippy::unwrap_used)] // All of it is a test.
@@ -13,7 +14,7 @@ use larder::{
     TransactionOptions,
 };
 use larder_object::EngineOptions;
-use larder_testkit::{CrashState, Event, Recorder, Recording, RecordingVfs, SimStorage};
+use larder_testkit::{CrashState, Event, Payload, Recorder, Recording, RecordingVfs, SimStorage};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -21,6 +22,8 @@ use std::time::Duration;
 
 const THREADS: u64 = 4;
 const EACH: u64 = 25;
+/// The same where another session comes and goes.
+const EACH_BESIDE: u64 = 50;
 /// Blocks of a file that lies where it lay.
 const OLD_BLOCKS: u64 = 4;
 const LOG: &str = "catalog.db-wal";
@@ -75,12 +78,7 @@ fn step(txn: &Transaction, thread: u64, number: u64) -> larder::Result<()> {
 /// How far each thread has come; panics unless everything is of that.
 fn numbers_of(db: &Database) -> Vec<u64> {
     let txn = db.begin().unwrap();
-    let rows = txn.sql("SELECT n FROM state ORDER BY thread", &[]).unwrap();
-    let number = |value: &SqlValue| match value {
-        SqlValue::Integer(number) => *number as u64,
-        other => panic!("{other:?}"),
-    };
-    let numbers: Vec<u64> = rows.rows.iter().map(|row| number(&row.values[0])).collect();
+    let numbers = numbers_in(&txn, "state");
     for (thread, &number) in (0..).zip(&numbers) {
         for other in number.saturating_sub(1).max(1)..=number + 1 {
             let found = txn.get(format!("/t{thread}/new-{other}").as_bytes());
@@ -115,50 +113,89 @@ fn pack(acked: &[u64]) -> u64 {
     acked.iter().rev().fold(0, |all, one| all << 16 | one)
 }
 
+/// A new database whose files are recorded, and how to open it.
+struct Recorded {
+    directory: tempfile::TempDir,
+    recorder: Recorder,
+    engine: EngineOptions,
+}
+
+impl Recorded {
+    fn create() -> Recorded {
+        let directory = tempfile::tempdir().unwrap();
+        let recorder = Recorder::new();
+        let vfs = RecordingVfs::register(&recorder);
+        let engine = EngineOptions {
+            storage: Some(Arc::new(SimStorage::recording(&recorder))),
+            catalog_vfs: Some(vfs.name().to_owned()),
+            // Small enough to be written in place now and then. With a background: only that gives the turn back when
+            // a transaction waits for it behind others.
+            patch_bytes_max: 1_000_000,
+            ..EngineOptions::default()
+        };
+        let create = CreateOptions {
+            capacity_bytes: Some(32 << 20),
+            ..CreateOptions::default()
+        };
+        Database::create_with(&directory.path().join("db"), &create, &engine).unwrap();
+        Recorded {
+            directory,
+            recorder,
+            engine,
+        }
+    }
+
+    fn open(&self, label: &str, has_background: bool) -> Database {
+        let engine = EngineOptions {
+            has_background,
+            ..self.engine.clone()
+        };
+        let options = OpenOptions {
+            label: label.into(),
+            ..options(engine)
+        };
+        Database::open(&self.directory.path().join("db"), options).unwrap()
+    }
+
+    /// Makes what the threads change; where the log is then.
+    fn furnish(&self, db: &Database) -> usize {
+        let mut session = db.sql(false).unwrap();
+        let tables = "CREATE TABLE state (thread INTEGER PRIMARY KEY, n INTEGER); \
+                      CREATE TABLE seen (thread INTEGER PRIMARY KEY, n INTEGER)";
+        sql::run(&mut session, tables).unwrap();
+        for thread in 0..THREADS {
+            let directory = sql::directory(db, NodeId::ROOT, &format!("t{thread}"));
+            let old = make(db, directory, "old");
+            let bytes: Vec<u8> = (0..OLD_BLOCKS).flat_map(|one| block(thread, one)).collect();
+            db.open_file(old, true)
+                .unwrap()
+                .write_at(0, &bytes)
+                .unwrap();
+            let insert = format!(
+                "INSERT INTO state VALUES ({thread}, 0); INSERT INTO seen VALUES ({thread}, 0)"
+            );
+            sql::run(&mut session, &insert).unwrap();
+        }
+        drop(session);
+        db.put(SEEN, seen_text(&[0; THREADS as usize]).as_bytes())
+            .unwrap();
+        db.sync().unwrap();
+        self.recorder.sync_names();
+        self.recorder.ack(0);
+        self.recorder.position()
+    }
+}
+
 /// What threads do at once, with an ack after each commit, and where it began.
 fn record() -> (Recording, usize) {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("db");
-    let recorder = Recorder::new();
-    let vfs = RecordingVfs::register(&recorder);
-    let engine = EngineOptions {
-        storage: Some(Arc::new(SimStorage::recording(&recorder))),
-        catalog_vfs: Some(vfs.name().to_owned()),
-        // Small enough to be written in place now and then. With a background: only that gives the turn back when
-        // a transaction waits for it behind others.
-        patch_bytes_max: 1_000_000,
-        ..EngineOptions::default()
-    };
-    let create = CreateOptions {
-        capacity_bytes: Some(32 << 20),
-        ..CreateOptions::default()
-    };
-    Database::create_with(&path, &create, &engine).unwrap();
-    let db = Database::open(&path, options(engine)).unwrap();
-    sql::run(
-        &mut db.sql(false).unwrap(),
-        "CREATE TABLE state (thread INTEGER PRIMARY KEY, n INTEGER)",
-    )
-    .unwrap();
-    for thread in 0..THREADS {
-        let directory = sql::directory(&db, NodeId::ROOT, &format!("t{thread}"));
-        let old = make(&db, directory, "old");
-        let bytes: Vec<u8> = (0..OLD_BLOCKS).flat_map(|one| block(thread, one)).collect();
-        db.open_file(old, true)
-            .unwrap()
-            .write_at(0, &bytes)
-            .unwrap();
-        let insert = format!("INSERT INTO state VALUES ({thread}, 0)");
-        sql::run(&mut db.sql(false).unwrap(), &insert).unwrap();
-    }
-    db.sync().unwrap();
-    recorder.sync_names();
-    recorder.ack(0);
-    let created = recorder.position();
+    let recorded = Recorded::create();
+    let db = recorded.open("test", true);
+    let created = recorded.furnish(&db);
+    let recorder = &recorded.recorder;
     let acked = (Mutex::new(vec![0; THREADS as usize]), Condvar::new());
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (db, recorder, (acked, has_acked)) = (&db, &recorder, &acked);
+            let (db, (acked, has_acked)) = (&db, &acked);
             scope.spawn(move || {
                 for number in 1..=EACH {
                     commit_one(db, thread, number);
@@ -170,16 +207,8 @@ fn record() -> (Recording, usize) {
             });
         }
         // The session changes, syncs and applies beside them, now and then.
-        let (acked, has_acked) = &acked;
         for count in (5..THREADS * EACH).step_by(5) {
-            let all = acked.lock().unwrap();
-            let is_early = |all: &mut Vec<u64>| all.iter().sum::<u64>() < count;
-            let patience = Duration::from_secs(120);
-            drop(
-                has_acked
-                    .wait_timeout_while(all, patience, is_early)
-                    .unwrap(),
-            );
+            wait_for(&acked, count);
             db.put(b"/beside", &pattern(20_000, count)).unwrap();
             db.sync().unwrap();
         }
@@ -187,6 +216,150 @@ fn record() -> (Recording, usize) {
     assert_eq!(numbers_of(&db), vec![EACH; THREADS as usize]);
     db.close().unwrap();
     (recorder.finish(), created)
+}
+
+/// Returns once so many transactions are acked in all.
+fn wait_for((acked, has_acked): &(Mutex<Vec<u64>>, Condvar), count: u64) {
+    let all = acked.lock().unwrap();
+    let is_early = |all: &mut Vec<u64>| all.iter().sum::<u64>() < count;
+    let patience = Duration::from_secs(120);
+    drop(
+        has_acked
+            .wait_timeout_while(all, patience, is_early)
+            .unwrap(),
+    );
+}
+
+/// What one run of two sessions was.
+struct Two {
+    recording: Recording,
+    created: usize,
+    /// Where in the log the second session was open, from its birth to before its end.
+    visits: Vec<std::ops::Range<usize>>,
+}
+
+/// Two sessions on the same files. The first one's threads share flushes; the second one comes, looks, syncs, acks
+/// what it has seen, commits what it has seen, and goes, again and again. With `is_blind` the first one does not see
+/// that it lives: an engine without that part of `FLUSH-2`.
+fn record_two(is_blind: bool) -> Two {
+    let recorded = Recorded::create();
+    let db = recorded.open("first", true);
+    let created = recorded.furnish(&db);
+    let recorder = &recorded.recorder;
+    let second = THREADS - 1;
+    let acked = (Mutex::new(vec![0; THREADS as usize]), Condvar::new());
+    let mut visits = Vec::new();
+    std::thread::scope(|scope| {
+        for thread in 0..second {
+            let (db, (acked, has_acked)) = (&db, &acked);
+            scope.spawn(move || {
+                for number in 1..=EACH_BESIDE {
+                    commit_one(db, thread, number);
+                    let mut acked = acked.lock().unwrap();
+                    acked[thread as usize] = acked[thread as usize].max(number);
+                    recorder.ack(pack(&acked));
+                    has_acked.notify_one();
+                }
+            });
+        }
+        for (number, count) in (1..).zip((20..second * EACH_BESIDE - 6).step_by(30)) {
+            wait_for(&acked, count);
+            // One whose row is away cannot commit, neither by itself.
+            let beside = recorded.open("second", !is_blind);
+            let from = recorder.position();
+            if is_blind {
+                hide(&beside);
+            }
+            // It looks while the others commit, and is told that what it sees is durable.
+            while acked.0.lock().unwrap().iter().sum::<u64>() < count + 6 {
+                let seen = look(&beside);
+                beside.sync().unwrap();
+                let mut acked = acked.0.lock().unwrap();
+                let newer = acked
+                    .iter()
+                    .zip(&seen)
+                    .map(|(acked, seen)| *acked.max(seen));
+                *acked = newer.collect();
+                recorder.ack(pack(&acked));
+            }
+            if !is_blind {
+                commit_seen(&beside, second, number);
+                let mut acked = acked.0.lock().unwrap();
+                acked[second as usize] = number;
+                recorder.ack(pack(&acked));
+            }
+            visits.push(from..recorder.position());
+            let closed = beside.close(); // It ends a row that may not be there.
+            assert!(is_blind || closed.is_ok(), "{closed:?}");
+        }
+    });
+    let recording = recorder.finish();
+    db.close().unwrap();
+    Two {
+        recording,
+        created,
+        visits,
+    }
+}
+
+/// Takes the row of the second session away, as nobody but a test does.
+fn hide(beside: &Database) {
+    let mut session = beside.sql(false).unwrap();
+    let hide = "BEGIN IMMEDIATE; UPDATE larder_gate SET open = 1; \
+                DELETE FROM larder_session WHERE label = 'second'; UPDATE larder_gate SET open = 0; COMMIT";
+    sql::run(&mut session, hide).unwrap();
+}
+
+/// How far each thread has come, by its row.
+fn look(db: &Database) -> Vec<u64> {
+    let txn = db.begin().unwrap();
+    numbers_in(&txn, "state")
+}
+
+fn numbers_in(txn: &Transaction, table: &str) -> Vec<u64> {
+    let ask = format!("SELECT n FROM {table} ORDER BY thread");
+    let number = |value: &SqlValue| match value {
+        SqlValue::Integer(number) => *number as u64,
+        other => panic!("{other:?}"),
+    };
+    let rows = txn.sql(&ask, &[]).unwrap().rows;
+    rows.iter().map(|row| number(&row.values[0])).collect()
+}
+
+/// The file that says what the second session had seen at its last commit; its rows say it too.
+const SEEN: &[u8] = b"/seen";
+
+fn seen_text(seen: &[u64]) -> String {
+    format!("{seen:?}")
+}
+
+/// The same as [`commit_one`], and what the transaction sees of the others in a file and in rows.
+fn commit_seen(db: &Database, thread: u64, number: u64) {
+    let options = TransactionOptions {
+        takes_turn: true,
+        ..TransactionOptions::default()
+    };
+    let txn = db.begin_with(&options).unwrap();
+    step(&txn, thread, number).unwrap();
+    let seen = numbers_in(&txn, "state");
+    txn.put(SEEN, seen_text(&seen).as_bytes()).unwrap();
+    let copy = "UPDATE seen SET n = (SELECT n FROM state WHERE state.thread = seen.thread)";
+    txn.sql(copy, &[]).unwrap();
+    txn.commit().unwrap();
+}
+
+/// What the second session says that it has seen is there, and its file and its rows agree.
+fn check_seen(db: &Database, numbers: &[u64]) {
+    let txn = db.begin().unwrap();
+    let seen = numbers_in(&txn, "seen");
+    let text = txn.get(SEEN).unwrap();
+    assert_eq!(text, seen_text(&seen).as_bytes(), "CONTENT-6");
+    for (thread, (seen, number)) in seen.iter().zip(numbers).enumerate() {
+        assert!(
+            seen <= number,
+            "{number} of thread {thread} is there, {seen} was seen and then committed"
+        );
+    }
 }
 
 /// What is wrong with a state, if anything is.
@@ -206,6 +379,7 @@ fn find_fault(state: &CrashState) -> Option<String> {
             let acked = acked >> (16 * thread) & 0xffff;
             assert!(number >= acked, "{number} is there, {acked} was committed");
         }
+        check_seen(&db, &numbers);
         assert_clean(&db);
         // And it goes on.
         commit_one(&db, 0, numbers[0] + 1);
@@ -218,17 +392,34 @@ fn find_fault(state: &CrashState) -> Option<String> {
     })
 }
 
-/// Events of the log: whether a flush, and whether it, or the write before it, is of its head.
+/// Whether what was written to the log ends a commit: the header of the last frame says how long the catalog is then.
+/// (A transaction that reads what it has written writes more than once.)
+fn ends_commit(offset_bytes: u64, bytes: &Payload) -> bool {
+    const FRAME_BYTES: usize = 24 + 4096;
+    let Payload::Bytes(bytes) = bytes else {
+        return false;
+    };
+    let is_frame = offset_bytes >= 32 && (offset_bytes - 32).is_multiple_of(FRAME_BYTES as u64);
+    let last = bytes.len().checked_sub(1).map(|end| end / FRAME_BYTES);
+    let header = last.and_then(|last| bytes.get(last * FRAME_BYTES..)?.get(4..8));
+    is_frame && header.is_some_and(|length| length != [0; 4])
+}
+
+/// Events of the log, writes within a commit left out: whether a flush, and whether it, or the write before it, is of its head.
 fn log_events(recording: &Recording) -> Vec<(usize, bool, bool)> {
     let mut is_head = false;
     let mut found = Vec::new();
     for (index, event) in recording.events.iter().enumerate() {
         match event {
             Event::Write {
-                file, offset_bytes, ..
+                file,
+                offset_bytes,
+                bytes,
             } if &**file == LOG => {
                 is_head = *offset_bytes < 32;
-                found.push((index, false, is_head));
+                if is_head || ends_commit(*offset_bytes, bytes) {
+                    found.push((index, false, is_head));
+                }
             }
             Event::Flush { file, .. } if &**file == LOG => found.push((index, true, is_head)),
             _ => {}
@@ -284,6 +475,66 @@ fn every_crash_leaves_those_who_share_a_flush_whole_or_not_at_all() {
     assert!(is_found, "FLUSH-1: nobody misses the flushes of the log");
 }
 
+/// How many commits in this part of the log have left out their flush.
+fn count_unflushed(recording: &Recording, part: std::ops::Range<usize>) -> usize {
+    let log = log_events(recording);
+    let kinds: Vec<bool> = (log.iter().filter(|(index, ..)| part.contains(index)))
+        .map(|(_, is_flush, _)| *is_flush)
+        .collect();
+    kinds
+        .windows(2)
+        .filter(|pair| pair == &[false, false])
+        .count()
+}
+
+#[test]
+fn every_crash_leaves_what_two_sessions_were_told_and_have_seen() {
+    let points = setting("LARDER_CRASH_POINTS", 300) as usize;
+    let seed = setting("LARDER_CRASH_SEED", 1);
+    let two = record_two(false);
+    let end = two.recording.events.len();
+    let all = count_unflushed(&two.recording, two.created..end);
+    assert!(
+        all > 5,
+        "only {all} commits left out their flush: not tested"
+    );
+    for visit in &two.visits {
+        let beside = count_unflushed(&two.recording, visit.clone());
+        assert_eq!(beside, 0, "FLUSH-2: {visit:?}");
+    }
+    let mut count = 0;
+    for state in two.recording.states(two.created, seed, points) {
+        count += 1;
+        if let Some(fault) = find_fault(&state) {
+            panic!("seed {seed}: {state}: {fault}");
+        }
+    }
+    assert_eq!(count, points, "the log has too few states");
+}
+
+/// The negative control: an engine that does not see the other session leaves out flushes beside it, and what that
+/// one has seen and synced is lost.
+#[test]
+fn a_session_that_is_not_seen_loses_what_it_has_synced() {
+    let seed = setting("LARDER_CRASH_SEED", 1);
+    let two = record_two(true);
+    let beside = |visit: &std::ops::Range<usize>| count_unflushed(&two.recording, visit.clone());
+    let shared: usize = two.visits.iter().map(beside).sum();
+    assert!(shared > 0, "nothing is shared beside it: not tested");
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut faults = two
+        .recording
+        .states(two.created, seed, 1000)
+        .filter_map(|state| find_fault(&state));
+    let is_found = faults.any(|fault| fault.contains("was committed"));
+    std::panic::set_hook(hook);
+    assert!(
+        is_found,
+        "FLUSH-2: nobody misses the flushes beside a session"
+    );
+}
+
 /// How many of `EACH` × `THREADS` commits have left out their flush.
 fn count_shared(
     path: &Path,
@@ -315,14 +566,7 @@ fn count_shared(
     });
     let recording = recorder.finish();
     db.close().unwrap();
-    let log = log_events(&recording);
-    let kinds: Vec<bool> = (log.iter().filter(|(index, ..)| *index >= from))
-        .map(|(_, is_flush, _)| *is_flush)
-        .collect();
-    kinds
-        .windows(2)
-        .filter(|pair| pair == &[false, false])
-        .count()
+    count_unflushed(&recording, from..recording.events.len())
 }
 
 /// FLUSH-2

@@ -147,6 +147,7 @@ impl NodeCache {
         let mut names = dir.names.write().unwrap_or_else(PoisonError::into_inner);
         if names.known.len() >= NAMES_MAX {
             self.drop_names(&mut names);
+            names.were_more = true;
         }
         if names.known.insert(name.clone(), target).is_none() {
             self.bytes.fetch_add(name_bytes(name), Ordering::Relaxed);

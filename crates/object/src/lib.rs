@@ -45,6 +45,7 @@ mod feed;
 mod fragments;
 mod gather;
 mod group;
+mod growth;
 mod healing;
 mod history;
 mod homes;

@@ -486,7 +486,9 @@ impl Engine {
 
     /// The user columns of a store.
     pub fn user_columns(&self, store: StoreId) -> Result<Vec<String>> {
-        Ok(self.catalog.user_columns(store)?)
+        let columns = self.catalog.user_columns(store)?;
+        self.note_columns(store, &columns);
+        Ok(columns)
     }
 
     /// The value of a user column, as text or bytes; `None` for NULL.

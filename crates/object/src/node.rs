@@ -56,6 +56,8 @@ pub(crate) struct Names {
     pub known: HashMap<Name, Option<Ino>>,
     /// Every entry that the directory has is in `known`.
     pub are_all: bool,
+    /// They were too many, and the first ones are not in `known` any more.
+    pub were_more: bool,
 }
 
 /// The changing part of a node.
@@ -210,6 +212,7 @@ impl Node {
             names: RwLock::new(Names {
                 known: HashMap::new(),
                 are_all: is_fresh && state.row.kind == FileKind::Directory,
+                were_more: false,
             }),
             used: AtomicU64::new(0),
             map_bytes: AtomicU64::new(0),

@@ -1,4 +1,4 @@
-//! Room for content: the free set in memory, promises from it, and growing segments.
+//! Room for content: the free set in memory, and promises from it. `growth` makes segments longer.
 //!
 //! # Invariants
 //! * `ROOM-1` The free set is the complement of the committed extent rows and of what the open
@@ -7,6 +7,9 @@
 //!   before anything is allocated (`larder_ag` says where).
 //! * `ROOM-2` AGs are read only under the commit lock or with nothing uncommitted, so the rows read are
 //!   those of the last commit that this session made known.
+//! * `ROOM-3` Blocks by which a segment has grown are in the free set only after somebody with the turn has looked
+//!   how long the segment is. So it may grow without the turn, and nobody waits for zeros to be written who does
+//!   not need them (`growth`).
 //!
 //! A promise (`Reservation`) is taken before any lock of names or nodes, because making room may
 //! need a commit.
@@ -15,21 +18,12 @@ use crate::engine::{Engine, lock};
 use crate::workspace::SEGMENT_BLOCKS;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{ChangeSet, CommitOutcome};
-use larder_segment::{Segment, SegmentError};
-use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
 use larder_space::{AgSummary, Placement, Purpose, Reservation, Space, SpaceError, Target};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Segments grow by a quarter, at least 64 MiB and at most 1 GiB at a time.
-const GROW_BLOCKS_MIN: u64 = (64 << 20) / BLOCK_BYTES;
-const GROW_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES;
-/// Bytes that growing leaves to the catalog on the host's filesystem, with those that its log has already taken.
-const HOST_MARGIN_BYTES: u64 = 64 << 20;
-/// So many at least, however long the log is.
-const HOST_MARGIN_BYTES_MIN: u64 = HOST_MARGIN_BYTES / 4;
 /// Commits that may be needed until what was just deleted can be used again: the one that retires,
 /// the one that reclaims, and one that was running already.
 const RECLAIM_COMMITS_MAX: u32 = 3;
@@ -63,14 +57,6 @@ impl Room {
     pub fn forget(&mut self) {
         self.synced = None;
     }
-}
-
-/// Growth of a segment.
-#[derive(Default)]
-pub(crate) struct Growth {
-    one_at_a_time: Mutex<()>,
-    /// What the host had and the segments were, bytes, before the growth that is under way.
-    pub begun_at: Mutex<Option<(u64, u64)>>,
 }
 
 impl Engine {
@@ -150,15 +136,25 @@ impl Engine {
         promise: &mut Reservation,
         blocks: u64,
     ) -> Result<Option<Extent>> {
+        self.allocate_whole_in(promise, blocks, Target::Anywhere)
+    }
+
+    /// The same in a part of the segments.
+    pub(crate) fn allocate_whole_in(
+        &self,
+        promise: &mut Reservation,
+        blocks: u64,
+        target: Target,
+    ) -> Result<Option<Extent>> {
         debug_assert!(self.commit_lock.is_held(), "ROOM-2");
         if blocks == 0 {
             return Ok(None);
         }
         let mut room = self.lock_room();
-        while let Some((segment, ag)) = room.space.find_wanted_ag_for(blocks, Target::Anywhere) {
+        while let Some((segment, ag)) = room.space.find_wanted_ag_for(blocks, target) {
             self.load_ag(&mut room.space, segment, ag)?;
         }
-        Ok(room.space.allocate_whole(promise, blocks, Target::Anywhere))
+        Ok(room.space.allocate_whole(promise, blocks, target))
     }
 
     /// Reads where an AG is free, unless that is known. The caller is a user of the turn.
@@ -296,141 +292,6 @@ impl Engine {
             || self.may_have_orphans.load(Ordering::SeqCst)
             || self.lock_room().space.quarantined_blocks() > 0
             || self.catalog.has_retired(CommitSeq(i64::MAX as u64))?)
-    }
-
-    /// Preallocates more of a segment; `false` when the capacity or the host allows no more.
-    pub(crate) fn grow(&self, wanted_blocks: u64) -> Result<bool> {
-        let _one_at_a_time = lock(&self.growth.one_at_a_time);
-        let available = self.lock_room().space.available_blocks(Purpose::Ordinary);
-        if self.workspace.is_some() {
-            let free = self.lock_room().space.available_blocks(Purpose::Privileged);
-            return Ok(free >= wanted_blocks || self.ask_for_blocks(wanted_blocks)?);
-        }
-        if available >= wanted_blocks {
-            return Ok(true);
-        }
-        let segments = self
-            .segments
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let total: u64 = segments.iter().map(|segment| segment.block_count()).sum();
-        let step = (total / 4)
-            .clamp(GROW_BLOCKS_MIN, GROW_BLOCKS_MAX)
-            .max(wanted_blocks + wanted_blocks / 16);
-        let room_left = match self.capacity_blocks() {
-            Some(capacity) => capacity.saturating_sub(total),
-            None => u64::MAX,
-        };
-        let host = self.storage.available_bytes().map_err(|error| {
-            crate::error::io_error("cannot learn how much room the host has".into(), error)
-        })?;
-        let possible = room_left.min(host.saturating_sub(self.host_margin_bytes()) / BLOCK_BYTES);
-        if possible == 0 || available.saturating_add(possible) < wanted_blocks {
-            return Ok(false);
-        }
-        let step = step.min(possible);
-        let blocks_max = self.options.segment_bytes_max / BLOCK_BYTES;
-        let last = segments
-            .last()
-            .filter(|segment| segment.block_count() < blocks_max);
-        let segment = match last {
-            // It is being emptied; what it gained would be closed too.
-            Some(last) if self.lock_room().space.closed_from(last.index()) != u64::MAX => {
-                return Ok(false);
-            }
-            Some(segment) => segment.clone(),
-            None => self.create_segment(SegmentIndex(segments.len() as u32))?,
-        };
-        let block_count = (segment.block_count() + step).min(blocks_max);
-        *lock(&self.growth.begun_at) = Some((host, total * BLOCK_BYTES));
-        let grown = segment.grow(block_count);
-        *lock(&self.growth.begun_at) = None;
-        match grown {
-            Ok(_) => {}
-            Err(SegmentError::NoSpace { .. }) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        }
-        lock(&self.group)
-            .segments
-            .push((segment.index(), block_count));
-        self.lock_room()
-            .space
-            .grow_segment(segment.index(), block_count);
-        Ok(true)
-    }
-
-    /// Bytes that growing leaves on the host's filesystem. The log comes and goes: what it takes is the catalog's share,
-    /// not the segments', or a database would be smaller while its log is long.
-    pub(crate) fn host_margin_bytes(&self) -> u64 {
-        HOST_MARGIN_BYTES
-            .saturating_sub(self.log_bytes())
-            .max(HOST_MARGIN_BYTES_MIN)
-    }
-
-    fn create_segment(&self, index: SegmentIndex) -> Result<Arc<Segment>> {
-        let device = match self.storage.create_segment(index) {
-            // A session that died before its commit may have left it; the catalog names it not.
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                self.storage.open_segment(index)
-            }
-            created => created,
-        }
-        .map_err(|error| crate::error::io_error(format!("cannot create segment {index}"), error))?;
-        let segment = Arc::new(Segment::create(
-            device,
-            self.info.database_id,
-            index,
-            self.now_ns(),
-        )?);
-        self.segments
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(segment.clone());
-        Ok(segment)
-    }
-
-    /// Grows in the background before writers have to wait for it.
-    pub(crate) fn grow_ahead(self: &Arc<Engine>) {
-        let is_busy =
-            self.is_growing.load(Ordering::SeqCst) || self.is_shrinking.load(Ordering::SeqCst);
-        if is_busy || !self.turn.is_held() || self.workspace.is_some() {
-            return;
-        }
-        let (available, capacity) = {
-            let room = self.lock_room();
-            (
-                room.space.available_blocks(Purpose::Ordinary),
-                room.space.capacity_blocks(),
-            )
-        };
-        let wanted = (capacity / 4).clamp(GROW_BLOCKS_MIN, GROW_BLOCKS_MAX) / 2;
-        let is_full = self.capacity_blocks().is_some_and(|max| capacity >= max);
-        if available >= wanted || is_full || self.is_history_large() {
-            return;
-        }
-        self.is_growing.store(true, Ordering::SeqCst);
-        let engine = self.clone();
-        let spawned = std::thread::Builder::new()
-            .name("larder-grow".into())
-            .spawn(move || {
-                let outcome = engine.edit().and_then(|_edit| engine.grow(wanted));
-                engine.is_growing.store(false, Ordering::SeqCst);
-                // The end of the session is no failure of this.
-                let is_over =
-                    engine.is_closed.load(Ordering::SeqCst) || engine.check_running().is_err();
-                if let Err(error) = outcome
-                    && !is_over
-                {
-                    tracing::warn!("growing ahead: {error}");
-                }
-            });
-        if let Err(error) = spawned {
-            self.is_growing.store(false, Ordering::SeqCst);
-            tracing::warn!(
-                "cannot start a thread to grow ahead: {error}; writers grow segments themselves"
-            );
-        }
     }
 }
 

@@ -18,6 +18,7 @@
 
 use crate::compact::{MoveLimits, Moved, is_survivable};
 use crate::engine::{Engine, lock};
+use crate::growth::kept_ahead;
 use crate::report::ShrinkReport;
 use crate::workspace::NO_MOVES;
 use crate::{Error, ErrorKind, Result};
@@ -97,6 +98,43 @@ impl Engine {
         }
         report.segment_bytes_after = self.total_blocks() * BLOCK_BYTES;
         Ok(report)
+    }
+
+    /// Gives what is free at the end of the last segment, if it is `segment`, back to the host: down to `block_count` at
+    /// most, and only what growth ahead would not take again. Nothing is moved. Cost: O(1), and a short time alone.
+    pub(crate) fn give_back_end(&self, segment: SegmentIndex, block_count: u64) -> Result<()> {
+        let Some(cut) = self.plan_end(segment, block_count)? else {
+            return Ok(());
+        };
+        let _shrinking = Shrinking::begin(self);
+        let cuts = [cut];
+        let _closed = self.close_ends(&cuts)?;
+        // Somebody may have written there meanwhile: then it stays.
+        self.cut_if_empty(&cuts).map(drop)
+    }
+
+    fn plan_end(&self, segment: SegmentIndex, block_count: u64) -> Result<Option<Cut>> {
+        let _edit = self.edit()?;
+        let Some((last, old_count)) = self.segment_blocks().pop_last() else {
+            return Ok(None);
+        };
+        let used = self.catalog.last_extent(last)?;
+        let least = used.map_or(0, |extent| extent.end_block()).max(block_count);
+        let missing = {
+            let space = &self.lock_room().space;
+            let cut = old_count.saturating_sub(least);
+            let capacity = space.capacity_blocks().saturating_sub(cut);
+            let left = space
+                .free_blocks()
+                .saturating_sub(cut + space.reserved_blocks());
+            (kept_ahead(capacity) + capacity / HELD_BACK_DIVISOR).saturating_sub(left)
+        };
+        let new_count = least + missing;
+        Ok((last == segment && new_count < old_count).then_some(Cut {
+            segment,
+            old_count,
+            new_count,
+        }))
     }
 
     /// Blocks in use, and blocks that must stay free in each step: what is held back of the present length takes some.

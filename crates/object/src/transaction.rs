@@ -36,6 +36,7 @@
 mod conflicts;
 mod ending;
 
+use conflicts::ReadBeside;
 use ending::refuse_while_staging;
 pub use ending::{Ended, Staging, WriterTicket};
 
@@ -57,6 +58,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Private {
     pub(crate) host: Arc<Engine>,
     pub(crate) state: Mutex<State>,
+    /// A leaf among the locks.
+    beside: Mutex<ReadBeside>,
     /// Segments that were written to and not flushed (`PRIVATE-2`).
     written: Mutex<BTreeSet<SegmentIndex>>,
     /// Blocks that the transaction has logged (`logged`).
@@ -171,6 +174,7 @@ impl Engine {
         let private = Private {
             host: Arc::clone(host),
             state: Mutex::default(),
+            beside: Mutex::default(),
             written: Mutex::default(),
             logged_blocks: AtomicU64::new(0),
         };
@@ -534,6 +538,7 @@ impl Engine {
         state.has_read_rows = false;
         state.is_lost = false;
         state.told.clear();
+        lock(&private.beside).clear();
         state.savepoints.clear();
         state.staging_count = Arc::default();
         if is_undone && was_writing {

@@ -4,14 +4,14 @@
 use crate::engine::{Edit, Engine, EngineOptions, lock};
 use crate::room::{Room, corrupt};
 use crate::workspace::{
-    DIRECTORY, SEGMENT_BLOCKS, Sealing, canonical, directory_of, is_abandoned, make_directory,
-    remove_directory, seal, try_seal,
+    DIRECTORY, SEGMENT_BLOCKS, Sealing, canonical, directory_of, find_length, is_abandoned,
+    make_directory, remove_directory, seal, try_seal,
 };
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Conflict, GRANTS, InoRange, Merged, SegmentRow, TransactionRow};
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
 use larder_space::format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
-use larder_space::{AgSummary, Placement, Purpose, Space};
+use larder_space::{AgSummary, Purpose, Space};
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,8 @@ pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<T
                 engine.now_ns(),
             )?;
             // Whoever looks for the dead needs the turn: by then the owner is alive (WORKSPACE-7).
-            let owner = make_directory(&parent, row.id)?;
+            let last = engine.segment_blocks().pop_last();
+            let owner = make_directory(&parent, row.id, last.unwrap_or((SegmentIndex(0), 0)))?;
             engine.adopt_commit(row.pin_seq)?;
             (row, ranges, owner)
         };
@@ -149,11 +150,23 @@ pub fn commit_transaction(parent: &Path, id: u64) -> Result<TransactionOutcome> 
     Ok(outcome)
 }
 
-/// Ends a long transaction without a trace. [`ErrorKind::Busy`] while somebody has the workspace open.
+/// Ends a long transaction without a trace. What the segments have grown by for it goes back to the host, as far as
+/// nobody else has used it. [`ErrorKind::Busy`] while somebody has the workspace open.
 pub fn abort_transaction(parent: &Path, id: u64) -> Result<()> {
     let parent = canonical(parent)?;
     let seal = seal(&parent, id)?;
-    visit(&parent, |engine| engine.end_transaction(id))?;
+    visit(&parent, |engine| {
+        engine.end_transaction(id)?;
+        let length = find_length(&parent, id);
+        let cut = length.map_or(Ok(()), |(segment, blocks)| {
+            engine.give_back_end(segment, blocks)
+        });
+        // It has ended: what does not go back is free in the database.
+        if let Err(error) = cut {
+            tracing::warn!("segments stay as long as the transaction has made them: {error}");
+        }
+        Ok(())
+    })?;
     remove_directory(&parent, id, seal)
 }
 
@@ -483,9 +496,12 @@ fn grant(
     least: u64,
 ) -> Result<Option<(Vec<Extent>, Vec<SegmentRow>)>> {
     visit(parent, |engine| {
+        let gained = engine.grow_for_grant(step)?; // ROOM-3
         let _alone = engine.alone()?;
         engine.commit_now()?;
         engine.require_transaction(id)?;
+        let available = engine.lock_room().space.available_blocks(Purpose::Ordinary);
+        let step = gained.map_or(step, |gained| gained.blocks().min(available).max(step));
         let is_full = |error: &Error| error.kind() == ErrorKind::NoSpace;
         let (mut promise, blocks) = match engine.reserve(step, Purpose::Ordinary) {
             Ok(promise) => (promise, step),
@@ -498,7 +514,7 @@ fn grant(
         };
         let extents = {
             let _no_commit = engine.commit_lock.lock();
-            engine.allocate_extents(&mut promise, blocks, Placement::Known)?
+            engine.allocate_for_grant(&mut promise, blocks, gained)?
         };
         let granted = extents.iter().map(|extent| (*extent, GRANTS, Ino(id)));
         lock(&engine.group).allocated.extend(granted);

@@ -28,7 +28,7 @@ use crate::error::io_error;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{CATALOG_FILE, Grants, TransactionRow};
 use larder_space::format::limits::BLOCK_BYTES;
-use larder_space::format::{Extent, Ino, StoreId};
+use larder_space::format::{Extent, Ino, SegmentIndex, StoreId};
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -38,6 +38,8 @@ use std::sync::Mutex;
 pub(crate) const DIRECTORY: &str = "transactions";
 const SEAL: &str = "seal.lock";
 const OWNER: &str = "owner.lock";
+/// How long the last segment was when the transaction began: its number and blocks, for its end.
+const LENGTH: &str = "length";
 /// How long a segment is taken to be: grants come from wherever the parent has grown by then.
 pub(crate) const SEGMENT_BLOCKS: u64 = (4 << 40) / BLOCK_BYTES;
 
@@ -112,18 +114,26 @@ pub(crate) fn directory_of(parent: &Path, id: u64) -> PathBuf {
     parent.join(DIRECTORY).join(id.to_string())
 }
 
-/// Makes the directory of a workspace; the owner's lock is held.
-pub(crate) fn make_directory(parent: &Path, id: u64) -> Result<File> {
+/// Makes the directory of a workspace; the owner's lock is held. The last segment has `length` blocks.
+pub(crate) fn make_directory(parent: &Path, id: u64, length: (SegmentIndex, u64)) -> Result<File> {
     let directory = directory_of(parent, id);
     let make = || {
         std::fs::create_dir_all(&directory)?;
         File::create(directory.join(SEAL))?;
+        std::fs::write(directory.join(LENGTH), format!("{} {}", length.0, length.1))?;
         let owner = File::create(directory.join(OWNER))?;
         owner.lock()?;
         File::open(parent.join(DIRECTORY))?.sync_all()?;
         Ok(owner)
     };
     make().map_err(|error| io_error(format!("cannot create {}", directory.display()), error))
+}
+
+/// How long the last segment was when the transaction began; `None`: that is not known (an older larder began it).
+pub(crate) fn find_length(parent: &Path, id: u64) -> Option<(SegmentIndex, u64)> {
+    let text = std::fs::read_to_string(directory_of(parent, id).join(LENGTH)).ok()?;
+    let (segment, blocks) = text.split_once(' ')?;
+    Some((SegmentIndex(segment.parse().ok()?), blocks.parse().ok()?))
 }
 
 /// Removes the directory, while nobody can open the workspace.

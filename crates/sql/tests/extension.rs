@@ -275,3 +275,24 @@ fn clients_and_sessions_write_side_by_side_and_none_fails() {
     mount.wait().unwrap();
     place.check();
 }
+
+#[test]
+fn the_command_says_where_it_lies_and_how_it_is_loaded() {
+    let place = Place::new("says it's");
+    write(&place.0.join("a.txt"), b"sun");
+    place.larder(&["cp", "a.txt", "t.larder:/a.txt"]);
+    let said = place.larder(&["extension", "t.larder"]);
+    let lines: Vec<&str> = said.lines().collect();
+    let [path, shell, python] = lines[..] else {
+        panic!("{said}")
+    };
+    let built = std::path::PathBuf::from(variable("LARDER_EXTENSION"));
+    assert_eq!(std::path::Path::new(path), built.canonicalize().unwrap());
+    let ask = "SELECT CAST(content('/a.txt') AS TEXT)";
+    let line = format!("{shell} \"{ask}\"");
+    assert_eq!(told(place.run("sh", &["-c", &line])), "sun\n");
+    let line = format!("{python}; print(db.execute(\"{ask}\").fetchone()[0])");
+    let printed = place.run("/usr/bin/python3", &["-c", &line]);
+    assert_eq!(told(printed), "sun\n");
+    place.check();
+}

@@ -36,6 +36,8 @@ pub struct Options {
     pub juicefs: Option<String>,
     /// So many processes that make small transactions, and nothing else of `txn`.
     pub processes: Option<u64>,
+    /// Only the transaction of `txn` that writes much and fails.
+    pub is_abort: bool,
     /// Every part of `mount` also on a filesystem that answers from memory.
     pub is_stub: bool,
 }

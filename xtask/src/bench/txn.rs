@@ -2,8 +2,10 @@
 //! as a blob, and beside what programs do without transactions over both: a safe write of the file (write,
 //! fsync, rename, fsync of the directory), then the row in SQLite. And what a read-only transaction costs.
 
+mod abort;
 mod processes;
 
+pub use abort::{WRITE, write};
 pub use processes::{COUNT, count};
 
 use std::fs;
@@ -33,6 +35,9 @@ trait Way: Sync {
 pub fn run(setting: &mut Setting) -> Result<Report, String> {
     if let Some(count) = setting.options.processes {
         return processes::run(setting, count);
+    }
+    if setting.options.is_abort {
+        return abort::run(setting);
     }
     let rounds = setting.options.rounds.unwrap_or(5);
     let count = setting.options.choose(200, 800, 2000);

@@ -5,47 +5,79 @@ use crate::engine::{Engine, lock};
 use crate::node::Node;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::InodeRow;
-use larder_space::format::{FileKind, Ino, StoreId};
+use larder_space::format::{CommitSeq, FileKind, Ino, StoreId};
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 /// Names of one directory that are compared at most; with more, a change of it is a conflict.
 const NAMES_MAX: usize = 1000;
 
+/// What a transaction has read that is in no inode's row.
+#[derive(Default)]
+pub(super) struct ReadBeside {
+    /// Which columns the user had added to a store.
+    columns: HashMap<StoreId, Vec<String>>,
+}
+
+impl ReadBeside {
+    pub(super) fn clear(&mut self) {
+        self.columns.clear();
+    }
+}
+
+/// An inode as a transaction has read it.
+struct ReadNode {
+    node: Arc<Node>,
+    row: InodeRow,
+    /// The commit that had written the row; `None`: there was none.
+    since: Option<CommitSeq>,
+}
+
 impl Engine {
     /// Goes on with the newest snapshot if nothing that was read differs in it (`PRIVATE-5`). An inode is
-    /// as it was if all of its row is, the time of its last change included. A directory that was only
-    /// passed is as it was if the names that were looked up in it lead where they did.
+    /// as it was if all of its row is and no commit has written it again, so that no clock need tell. A directory that
+    /// was only passed is as it was if the names that were looked up in it lead where they did.
     pub(super) fn renew(&self, private: &Private, state: &mut State) -> Result<()> {
         let before = self.known_seq();
-        let used = self.cache.used_now().into_iter();
-        let read: Vec<(Arc<Node>, InodeRow)> = used
-            .map(|node| {
-                let row = node.lock().row.clone();
-                (node, row)
-            })
-            .collect();
+        // Every path was resolved with these.
+        let stores = self.catalog.stores()?;
+        let read = self.read_nodes()?;
         self.catalog.roll_back()?;
         state.stage = Stage::Idle;
         let savepoints = std::mem::take(&mut state.savepoints);
         self.open_at_present(private, state, Stage::Writing)?;
         let now = self.catalog.commit_seq()?;
+        let because = |what: &str| {
+            conflict(format!(
+                "{what} (commit {before} was read, {now} is the newest)"
+            ))
+        };
         if state.has_read_rows {
-            return Err(conflict(format!(
-                "rows that the transaction read by SQL may have changed (commit {before} was read, {now} is the newest)"
-            )));
+            return Err(because(
+                "rows that the transaction read by SQL may have changed",
+            ));
+        }
+        if self.catalog.stores()? != stores {
+            return Err(because(
+                "stores were created, destroyed or changed after the transaction began",
+            ));
+        }
+        if let Some(what) = self.find_change_beside(&lock(&private.beside))? {
+            return Err(because(&what));
         }
         let mut changed = Vec::new();
-        for (node, row) in &read {
-            let is_passed =
-                row.kind == FileKind::Directory && !state.told.contains(&(node.store, node.ino));
-            if let Some(path) = self.find_change(node, row, is_passed)? {
-                changed.push((node.kind() == FileKind::Directory && !is_passed, path));
+        for one in &read {
+            let key = (one.node.store, one.node.ino);
+            let is_passed = one.row.kind == FileKind::Directory && !state.told.contains(&key);
+            if let Some(path) = self.find_change(one, is_passed)? {
+                let is_told_directory = one.node.kind() == FileKind::Directory && !is_passed;
+                changed.push((is_told_directory, path));
             }
         }
         // A file says more than the directory that it is in.
         if let Some((_, path)) = changed.into_iter().min() {
-            return Err(conflict(format!(
-                "'{path}' was changed after the transaction read it (commit {before} was read, {now} is the newest)"
+            return Err(because(&format!(
+                "'{path}' was changed after the transaction read it"
             )));
         }
         for savepoint in savepoints {
@@ -55,17 +87,31 @@ impl Engine {
         self.learn_present()
     }
 
+    /// The inodes that the transaction has used, as its snapshot has them.
+    fn read_nodes(&self) -> Result<Vec<ReadNode>> {
+        let used = self.cache.used_now().into_iter();
+        used.map(|node| {
+            let row = node.lock().row.clone();
+            let since = self.catalog.inode_since(node.store, node.ino)?;
+            Ok(ReadNode { node, row, since })
+        })
+        .collect()
+    }
+
     /// The path of what is not as it was read.
-    fn find_change(&self, node: &Node, row: &InodeRow, is_passed: bool) -> Result<Option<String>> {
+    fn find_change(&self, read: &ReadNode, is_passed: bool) -> Result<Option<String>> {
+        let ReadNode { node, row, since } = read;
         let (store, ino) = (node.store, node.ino);
         let found = self.catalog.inode(store, ino)?;
         if !is_passed || found.is_none() {
-            let is_same = found.as_ref() == Some(row);
+            let is_same =
+                found.as_ref() == Some(row) && self.catalog.inode_since(store, ino)? == *since;
             return Ok((!is_same).then(|| self.path_as_found(store, ino)));
         }
         let rules = |row: &InodeRow| (row.mode, row.uid, row.gid);
         let names = node.names.read().unwrap_or_else(PoisonError::into_inner);
-        if found.as_ref().map(rules) != Some(rules(row)) || names.known.len() > NAMES_MAX {
+        let are_many = names.were_more || names.known.len() > NAMES_MAX;
+        if found.as_ref().map(rules) != Some(rules(row)) || are_many {
             return Ok(Some(self.path_as_found(store, ino)));
         }
         for (name, target) in &names.known {
@@ -75,6 +121,29 @@ impl Engine {
             }
         }
         Ok(None)
+    }
+
+    /// What else is not as it was read, for people.
+    fn find_change_beside(&self, beside: &ReadBeside) -> Result<Option<String>> {
+        for (store, columns) in &beside.columns {
+            if self.catalog.user_columns(*store)? != *columns {
+                return Ok(Some(format!(
+                    "the columns of the table of store {store} have changed after the transaction read them"
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    /// These are the columns that the user has added to a store.
+    pub(crate) fn note_columns(&self, store: StoreId, columns: &[String]) {
+        if let Some(private) = &self.private {
+            let mut beside = lock(&private.beside);
+            beside
+                .columns
+                .entry(store)
+                .or_insert_with(|| columns.to_vec());
+        }
     }
 
     /// The attributes or the entries of an inode were told, not only names on the way.
