@@ -7,7 +7,7 @@ use crate::meta::{add_meta, find_meta};
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
-use crate::{Catalog, extents, feed, history, patches, schema};
+use crate::{Catalog, feed, history, holders, patches, schema};
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::PoisonError;
@@ -127,7 +127,7 @@ impl Catalog {
             history::forget_store(txn, store)?;
             txn.execute("DELETE FROM larder_store WHERE id = ?1", [store.0])
                 .at("larder_store")?;
-            let seq = extents::retire_store(txn, store)?;
+            let seq = holders::retire_store(txn, store)?;
             // What is made of the present from here on is of after it.
             history::Keeper::begin(txn, seq, now_ns)?.end(txn)?;
             Ok(seq)

@@ -74,20 +74,20 @@ fn a_newer_format_is_refused_and_left_alone() {
     let (dir, catalog) = create();
     drop(catalog);
     common::plain(dir.path())
-        .pragma_update(None, "user_version", 9)
+        .pragma_update(None, "user_version", 99)
         .unwrap();
     let error = refused(dir.path());
     assert_eq!(
         error.to_string(),
         format!(
-            "written by a newer larder (format 9, this one knows \u{2264} {}); upgrade larder",
+            "written by a newer larder (format 99, this one knows \u{2264} {}); upgrade larder",
             larder_catalog::SCHEMA_VERSION
         )
     );
     let version: i64 = common::plain(dir.path())
         .pragma_query_value(None, "user_version", |row| row.get(0))
         .unwrap();
-    assert_eq!(version, 9);
+    assert_eq!(version, 99);
 }
 
 #[test]

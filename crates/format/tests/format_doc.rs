@@ -25,6 +25,7 @@ const SCHEMA: [&str; 11] = [
     include_str!("../../catalog/src/schema/v6.sql"),
     include_str!("../../catalog/src/schema/v7.sql"),
     include_str!("../../catalog/src/schema/v8.sql"),
+    include_str!("../../catalog/src/schema/v9.sql"),
     include_str!("../../catalog/src/schema/store.sql"),
     include_str!("../../catalog/src/schema/v7_store.sql"),
     include_str!("../../catalog/src/schema/guard.sql"),

@@ -8,7 +8,7 @@
 //! # Invariants
 //! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
 //! `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `CHECKPOINT-n`, `LEADER-n`, `ROOM-n`,
-//! `PRIVATE-n`.
+//! `PRIVATE-n`, `SHARE-n`.
 //!
 //! # The road
 //! ```text
@@ -28,6 +28,7 @@
 
 mod attached;
 mod cache;
+mod check_holders;
 mod check_pieces;
 mod checkpoint;
 mod chunk_pool;
@@ -66,6 +67,7 @@ mod read_path;
 mod report;
 mod room;
 mod session;
+mod share;
 mod shared_flush;
 mod shrink;
 mod sql;
