@@ -498,7 +498,10 @@ mod tests {
         let rows = "SELECT printf('%d %d', start_block, shared_count) FROM larder_extent";
         assert_eq!(text(&connection, rows), ["10 0", "20 0"], "SHARE-1");
         let guarded = connection.execute_batch("INSERT INTO larder_shared VALUES (0, 10, 0, 3)");
-        assert!(guarded.unwrap_err().to_string().contains("larder_shared"), "CATALOG-3");
+        assert!(
+            guarded.unwrap_err().to_string().contains("larder_shared"),
+            "CATALOG-3"
+        );
         let retired = "UPDATE larder_gate SET open = 1; UPDATE larder_extent SET shared_count = 1 WHERE start_block = 20";
         connection.execute_batch(retired).unwrap_err();
     }

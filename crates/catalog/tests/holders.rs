@@ -1,4 +1,5 @@
 //! Who holds which blocks, against a map of single blocks: `SHARE-1`, `SHARE-2`, `SHARE-3`, `CATALOG-1`, `CATALOG-8`.
+#![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 mod common;
 

@@ -27,7 +27,10 @@ pub(crate) fn df(args: &DfArgs, out: &mut Output) -> Result<()> {
     let mut pairs = space_pairs(&report);
     pairs.push(("history", history_summary(&history)));
     if shared > 0 {
-        let shown = format!("{} (what clones would take more if they shared nothing)", show_size(shared));
+        let shown = format!(
+            "{} (what clones would take more if they shared nothing)",
+            show_size(shared)
+        );
         pairs.push(("shared", shown));
     }
     pairs.extend(tuning_pairs(&tuning));

@@ -46,7 +46,12 @@ impl Database {
     /// Errors: [`ErrorKind::NotFound`]: no `from`; [`ErrorKind::Exists`]: `to` is there; [`ErrorKind::InvalidInput`]: `to`
     /// lies in `from`, or `past` is of another database; [`ErrorKind::Unsupported`] in a long transaction. None leaves
     /// anything changed. Cost: about 0.1 ms for a file, and its map: 1 KiB for each MiB of content.
-    pub fn clone_path(&self, past: Option<&Database>, from: &[u8], to: &[u8]) -> Result<CloneReport> {
+    pub fn clone_path(
+        &self,
+        past: Option<&Database>,
+        from: &[u8],
+        to: &[u8],
+    ) -> Result<CloneReport> {
         if let Some(past) = past {
             let is_one = past.shared.engine.is_of_one_database(&self.shared.engine);
             if past.shows().is_none() || !is_one {
@@ -145,10 +150,14 @@ impl Cloner<'_> {
         if provider != "files" {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("a store of provider '{provider}' is a view; clone the store that it shows"),
+                format!(
+                    "a store of provider '{provider}' is a view; clone the store that it shows"
+                ),
             ));
         }
-        let made = self.view.create_store(&name.to_string(), provider, None, None)?;
+        let made = self
+            .view
+            .create_store(&name.to_string(), provider, None, None)?;
         let root = NodeId {
             store: made.store,
             ino: Ino::ROOT,

@@ -61,7 +61,8 @@ fn copy_apart(
     if to_offset == 0 {
         to.expect_len(len_bytes)?;
     }
-    let is_aligned = from_offset.is_multiple_of(BLOCK_BYTES) && to_offset.is_multiple_of(BLOCK_BYTES);
+    let is_aligned =
+        from_offset.is_multiple_of(BLOCK_BYTES) && to_offset.is_multiple_of(BLOCK_BYTES);
     let content = from.content().filter(|_| is_aligned);
     let mut tries_left = TRIES_MAX;
     let mut buffer = Vec::new();
@@ -106,7 +107,13 @@ fn step(
         }
         step_bytes_max = GAP_BYTES_MAX;
     }
-    copy_step(from, to, (from_offset, to_offset), (len_bytes, step_bytes_max), buffer)
+    copy_step(
+        from,
+        to,
+        (from_offset, to_offset),
+        (len_bytes, step_bytes_max),
+        buffer,
+    )
 }
 
 /// What one step copied, in bytes.

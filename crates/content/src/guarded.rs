@@ -187,7 +187,9 @@ impl FileHandle for GuardedHandle {
     }
 
     fn content(&self) -> Option<FileContent> {
-        lock(&self.slot).as_ref().and_then(|handle| handle.content())
+        lock(&self.slot)
+            .as_ref()
+            .and_then(|handle| handle.content())
     }
 }
 

@@ -124,6 +124,7 @@ fn what_one_side_let_go_can_be_overwritten_in_place_again() {
     assert_eq!(pieces(&db), before + 2, "SHARE-4");
     assert_eq!(shared(&db), 4 * MIB as u64 - 4096);
     remove(&db, b"/b");
+    db.sync().unwrap();
     write(&db, "/a", 1 << 20, &pattern(100, 3));
     assert_eq!(pieces(&db), before + 2);
     let then = db.get(b"/a").unwrap();

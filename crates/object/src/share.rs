@@ -30,14 +30,15 @@
 //! holder then, in the same group or an earlier one than the change.
 
 use crate::edit::require_alive;
-use crate::engine::{Engine, lock};
+use crate::engine::{Edit, Engine, lock};
 use crate::map::Mapped;
 use crate::node::Node;
 use crate::room::Room;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{CommitOutcome, Held};
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
-use larder_space::format::{Extent, FileKind};
+use larder_space::format::{Extent, FileKind, Ino, SegmentIndex, StoreId};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -49,8 +50,58 @@ const STEP_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES;
 pub(crate) struct Shares {
     /// There may be some.
     may_be: AtomicBool,
-    /// Young ones, and of which group.
-    young: Mutex<Vec<(u64, Held)>>,
+    young: Mutex<Young>,
+}
+
+/// What is young. A clone of a tree makes as many as it has files, so nothing here looks at all of them.
+#[derive(Default)]
+struct Young {
+    /// By holder: of which group, and where.
+    by_holder: HashMap<(StoreId, Ino), Vec<(u64, Extent)>>,
+    /// All these places, and some that were among them: by start, where they end. None touch.
+    covered: BTreeMap<(SegmentIndex, u64), u64>,
+}
+
+impl Young {
+    fn add(&mut self, generation: u64, (extent, store, ino): Held) {
+        let of = self.by_holder.entry((store, ino)).or_default();
+        of.push((generation, extent));
+        let (mut start, mut end) = (extent.start_block, extent.end_block());
+        while let Some((&(segment, at), &until)) =
+            self.covered.range(..=(extent.segment, end)).next_back()
+            && segment == extent.segment
+            && until >= start
+        {
+            self.covered.remove(&(segment, at));
+            (start, end) = (start.min(at), end.max(until));
+        }
+        self.covered.insert((extent.segment, start), end);
+    }
+
+    /// Whether anybody has just shared a block of `extent`.
+    fn covers(&self, extent: &Extent) -> bool {
+        let mut before = self.covered.range(..(extent.segment, extent.end_block()));
+        before.next_back().is_some_and(|(&(segment, _), &until)| {
+            segment == extent.segment && until > extent.start_block
+        })
+    }
+
+    /// Whether this object has.
+    fn is_held(&self, extent: &Extent, holder: (StoreId, Ino)) -> bool {
+        let of = self.by_holder.get(&holder);
+        of.is_some_and(|of| of.iter().any(|(_, held)| held.overlaps(extent)))
+    }
+
+    /// What was shared up to this group is young no more.
+    fn grow_up(&mut self, generation: u64) {
+        self.by_holder.retain(|_, of| {
+            of.retain(|(at, _)| *at > generation);
+            !of.is_empty()
+        });
+        if self.by_holder.is_empty() {
+            self.covered.clear();
+        }
+    }
 }
 
 /// Blocks of the target.
@@ -97,13 +148,15 @@ impl Engine {
         {
             return Err(crate::edit::too_large());
         }
-        let _edit = self.edit()?;
+        let _edit = self.edit_sharing()?;
         if !self.settle_source(from, from_offset, len_bytes)? {
             return Ok(0);
         }
-        self.begin_sharing()?;
         let _gate = self.enter_gate();
-        let Some(offer) = self.offer((from, from_offset), (to, to_offset), len_bytes)? else {
+        // What is behind its last block there stays; if that changes meanwhile, nothing is taken over.
+        let to_size = self.lock_node(to)?.row.size_bytes;
+        let Some(offer) = self.offer((from, from_offset), (to, to_offset, to_size), len_bytes)?
+        else {
             return Ok(0);
         };
         let taken = self.take_over(to, to_offset, from_offset, &offer);
@@ -162,7 +215,7 @@ impl Engine {
     fn offer(
         &self,
         (from, from_offset): (&Arc<Node>, u64),
-        (to, to_offset): (&Arc<Node>, u64),
+        (to, to_offset, to_size): (&Arc<Node>, u64, u64),
         len_bytes: u64,
     ) -> Result<Option<Offer>> {
         let mut guard = self.lock_node(from)?;
@@ -176,7 +229,8 @@ impl Engine {
         }
         let end = size.min(from_offset.saturating_add(len_bytes));
         let first = from_offset / BLOCK_BYTES;
-        let has_tail = end == size && !end.is_multiple_of(BLOCK_BYTES);
+        let covers_end = to_size <= to_offset + (end - from_offset);
+        let has_tail = end == size && !end.is_multiple_of(BLOCK_BYTES) && covers_end;
         let mut stop = match has_tail {
             true => end.div_ceil(BLOCK_BYTES),
             false => end / BLOCK_BYTES,
@@ -222,7 +276,7 @@ impl Engine {
         for run in &runs {
             let held = (run.extent, to.store, to.ino);
             group.shared.push((held, before));
-            young.push((generation, held));
+            young.add(generation, held);
         }
         Ok(Some(Offer {
             runs,
@@ -282,14 +336,10 @@ impl Engine {
 
     /// Whether an object holds a block of `extent`, as far as other objects may hold it too.
     fn holds(&self, node: &Node, extent: &Extent) -> Result<bool> {
-        let young = lock(&self.shares.young);
-        let is_holder = |(held, store, ino): &Held| {
-            (*store, *ino) == (node.store, node.ino) && held.overlaps(extent)
-        };
-        if young.iter().any(|(_, held)| is_holder(held)) {
+        let holder = (node.store, node.ino);
+        if lock(&self.shares.young).is_held(extent, holder) {
             return Ok(true);
         }
-        drop(young);
         Ok(self.catalog.holds(extent, node.store, node.ino)?)
     }
 
@@ -299,7 +349,7 @@ impl Engine {
     pub(crate) fn find_shares(&self) -> Result<()> {
         let may_be = self.catalog.has_shared()?;
         self.shares.may_be.store(may_be, Ordering::SeqCst);
-        lock(&self.shares.young).clear();
+        self.forget_shares();
         Ok(())
     }
 
@@ -313,15 +363,25 @@ impl Engine {
             return Ok(false);
         }
         // The young first: a commit takes them from there when the catalog has them.
-        let young = lock(&self.shares.young);
-        let is_young = young.iter().any(|(_, (held, ..))| held.overlaps(extent));
-        drop(young);
+        let is_young = lock(&self.shares.young).covers(extent);
         Ok(is_young || self.catalog.is_shared(extent)?)
     }
 
-    /// Quarantining waits for the catalog from here on (`SHARE-6`). The caller is a user of the turn, outside of the gate.
-    fn begin_sharing(&self) -> Result<()> {
-        while !self.may_share() {
+    /// Joins the users of the turn, when quarantining waits for the catalog (`SHARE-6`). Cost: nothing, but for the first
+    /// time, when it waits for the other users.
+    fn edit_sharing(&self) -> Result<Edit<'_>> {
+        loop {
+            let edit = self.edit()?;
+            // With the turn it stays so.
+            if self.may_share() {
+                return Ok(edit);
+            }
+            drop(edit);
+            // One operation at a time passes a private engine: it is alone anyway.
+            let _alone = match self.private {
+                None => Some(self.alone()?),
+                Some(_) => None,
+            };
             self.commit_now()?;
             let _no_commit = self.commit_lock.lock();
             let _gate = self.close_gate();
@@ -329,7 +389,6 @@ impl Engine {
                 self.shares.may_be.store(true, Ordering::SeqCst);
             }
         }
-        Ok(())
     }
 
     /// Quarantines what an object lets go, if nobody else can hold it (`SHARE-6`).
@@ -350,12 +409,12 @@ impl Engine {
 
     /// The catalog knows what was shared up to this group.
     pub(crate) fn publish_shares(&self, generation: u64) {
-        lock(&self.shares.young).retain(|(of, _)| *of > generation);
+        lock(&self.shares.young).grow_up(generation);
     }
 
     /// Nothing that was shared is left: the transaction was rolled back.
     pub(crate) fn forget_shares(&self) {
-        lock(&self.shares.young).clear();
+        *lock(&self.shares.young) = Young::default();
     }
 }
 
@@ -364,4 +423,50 @@ fn broken_map(node: &Node) -> Error {
         ErrorKind::Corrupt,
         format!("the map of inode {} changed while it was locked", node.ino),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a list of all.
+    #[test]
+    fn the_young_are_found_by_place_and_by_holder() {
+        let mut state: u64 = 42;
+        let mut below = |bound: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % bound
+        };
+        let (mut young, mut model) = (Young::default(), Vec::<(u64, Held)>::new());
+        for step in 0..2000 {
+            let mut some = || {
+                let segment = SegmentIndex(below(2) as u32);
+                let extent = Extent::new(segment, below(200), 1 + below(9));
+                (extent, StoreId(below(2) as u32), Ino(1 + below(5)))
+            };
+            let (held, asked) = (some(), some());
+            young.add(step, held);
+            model.push((step, held));
+            if step % 40 == 39 {
+                let old = step - step % 120;
+                young.grow_up(old);
+                model.retain(|(at, _)| *at > old);
+            }
+            let overlaps = |held: &Held| held.0.overlaps(&asked.0);
+            let is_there = model.iter().any(|(_, held)| overlaps(held));
+            assert!(young.covers(&asked.0) || !is_there, "SHARE-4");
+            assert!(!model.is_empty() || !young.covers(&asked.0));
+            let is_holder = |held: &Held| (held.1, held.2) == (asked.1, asked.2);
+            let is_held = model
+                .iter()
+                .any(|(_, held)| overlaps(held) && is_holder(held));
+            assert_eq!(
+                young.is_held(&asked.0, (asked.1, asked.2)),
+                is_held,
+                "SHARE-1"
+            );
+        }
+    }
 }

@@ -472,10 +472,14 @@ fn copies_within_the_mount_share_their_blocks() {
     let copy = || rustix::fs::copy_file_range(&from, None, &to, None, 8 << 20).unwrap();
     assert_eq!(copy(), 4 << 20);
     shell(
-        "cp --reflink=auto \"$1\" \"$2\"", &[&mount.path("from"), &mount.path("third")],
+        "cp --reflink=auto \"$1\" \"$2\"",
+        &[&mount.path("from"), &mount.path("third")],
     );
     assert_eq!(live(), before, "SHARE-1");
-    let file = OpenOptions::new().write(true).open(mount.path("from")).unwrap();
+    let file = OpenOptions::new()
+        .write(true)
+        .open(mount.path("from"))
+        .unwrap();
     file.write_all_at(b"changed", 5000).unwrap();
     file.sync_all().unwrap();
     assert!(fs::read(mount.path("to")).unwrap() == content, "SHARE-4");
