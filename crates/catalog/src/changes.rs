@@ -50,6 +50,9 @@ pub enum InodeChange {
     Delete(Ino),
 }
 
+/// Blocks, and an object that holds them.
+pub type Held = (Extent, StoreId, Ino);
+
 /// `(store, ino, attribute name, value)`.
 pub type XattrChange = (StoreId, Ino, Vec<u8>, Option<Vec<u8>>);
 
@@ -88,10 +91,12 @@ pub struct ChangeSet {
     /// Extended attributes `(store, ino, name, Some(value))` sets, `None` removes.
     pub xattrs: Vec<XattrChange>,
     /// Newly allocated extents and the object that holds each.
-    pub allocated: Vec<(Extent, StoreId, Ino)>,
-    /// Extents, or parts of extents, that lost their last reference in this commit. They become
-    /// rows with `retired_seq` = this commit.
-    pub retired: Vec<Extent>,
+    pub allocated: Vec<Held>,
+    /// Live blocks that one more object holds, and how many of `retired` come before that (`SHARE-1`).
+    pub shared: Vec<(Held, usize)>,
+    /// Extents, or parts of extents, that an object holds no more. Where it was the last one they become rows with
+    /// `retired_seq` = this commit.
+    pub retired: Vec<Held>,
     /// Rows retired or superseded at or before this commit are deleted: their space is free again once
     /// this change set is durable. The state of this commit and later ones can be read as before.
     pub reclaim_horizon: Option<CommitSeq>,
@@ -123,6 +128,8 @@ pub struct ChangeSet {
 pub struct CommitOutcome {
     /// Its number.
     pub seq: CommitSeq,
+    /// What of [`ChangeSet::retired`] nobody holds any more; in a workspace what is its own.
+    pub retired: Vec<Extent>,
     /// The extents that [`ChangeSet::reclaim_horizon`] and [`ChangeSet::moved_away`] set free.
     pub reclaimed: Vec<Extent>,
     /// That horizon, or an older one: what was held when the commit was made.

@@ -46,6 +46,21 @@ const SYSTEM: &[&str] = &[
     "SELECT 'larder_extent: segment ' || segment || ' block ' || start_block || ' was retired by commit '
          || retired_seq || ', which has not happened'
        FROM larder_extent WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+    "SELECT 'larder_extent: segment ' || e.segment || ' block ' || e.start_block || ' is shared by '
+         || e.shared_count || ' objects, and larder_shared names ' || count(s.ino) || ' (SHARE-1)'
+       FROM larder_extent AS e
+       LEFT JOIN larder_shared AS s ON s.segment = e.segment AND s.start_block = e.start_block
+       GROUP BY e.segment, e.start_block HAVING count(s.ino) <> e.shared_count",
+    "SELECT 'larder_shared: no extent row begins at segment ' || s.segment || ' block ' || s.start_block
+         || ', which inode ' || s.ino || ' of store ' || s.store || ' shares (SHARE-3)'
+       FROM larder_shared AS s
+       LEFT JOIN larder_extent AS e ON e.segment = s.segment AND e.start_block = s.start_block
+       WHERE e.segment IS NULL",
+    "SELECT 'larder_shared: inode ' || s.ino || ' of store ' || s.store || ' owns what it shares at segment '
+         || s.segment || ' block ' || s.start_block || ' (SHARE-1)'
+       FROM larder_shared AS s
+       JOIN larder_extent AS e ON e.segment = s.segment AND e.start_block = s.start_block
+       WHERE e.store = s.store AND e.ino = s.ino",
     "SELECT 'larder_ag: group ' || coalesce(g.ag, c.ag) || ' of segment ' || coalesce(g.segment, c.segment)
          || ' says ' || coalesce(g.used_blocks, 0) || ' blocks in use, ' || coalesce(g.retired_blocks, 0)
          || ' of them retired, and its rows have ' || coalesce(c.used_blocks, 0) || ' and '

@@ -7,6 +7,7 @@ use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
 use crate::feed;
 use crate::history::{self, Keeper};
+use crate::holders;
 use crate::meta::{add_meta, next_commit_seq};
 use crate::patches;
 use crate::rows::{ContentRow, InodeRow};
@@ -44,8 +45,8 @@ impl Catalog {
             apply_pieces(txn, &stores, changes, &keeper)?;
             apply_xattrs(txn, &stores, changes, &keeper)?;
             extents::allocate(txn, &allocated)?;
-            extents::retire(txn, seq, &retired)?;
-            extents::drop_live(txn, seq, &dropped)?;
+            let retired = holders::apply(txn, seq, &changes.shared, &retired)?;
+            let dropped = holders::drop_live(txn, seq, &dropped)?;
             let reclaim_horizon = match changes.reclaim_horizon {
                 Some(wished) => Some(history::held(txn)?.map_or(wished, |held| held.min(wished))),
                 None => None,
@@ -79,6 +80,7 @@ impl Catalog {
             }
             Ok(CommitOutcome {
                 seq,
+                retired,
                 reclaimed,
                 reclaim_horizon,
                 patch_blocks_change,

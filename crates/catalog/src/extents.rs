@@ -1,9 +1,9 @@
 //! Extent rows: the truth of allocation (`CATALOG-1`).
 
 use crate::Catalog;
+use crate::changes::Held;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::meta::{add_meta, next_commit_seq};
 use crate::read::{row_limit, rows};
 use crate::rows::{AgRow, ExtentRow, SegmentRow};
 use larder_format::limits::AG_BLOCKS;
@@ -11,10 +11,7 @@ use larder_format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
 use rusqlite::{Connection, Row, Statement, params};
 use std::collections::BTreeMap;
 
-const TABLE: &str = "larder_extent";
-
-/// Blocks and the object that holds them.
-type Held = (Extent, StoreId, Ino);
+pub(crate) const TABLE: &str = "larder_extent";
 
 impl Catalog {
     /// The segments of the database, by index.
@@ -46,7 +43,8 @@ impl Catalog {
         self.read(|reader| {
             rows(
                 reader,
-                "SELECT segment, start_block, block_count, store, ino, retired_seq FROM larder_extent \
+                "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count \
+                 FROM larder_extent \
                  WHERE (segment, start_block) > (?1, ?2) ORDER BY segment, start_block LIMIT ?3",
                 params![segment, start, row_limit(limit)],
                 extent_row,
@@ -62,7 +60,8 @@ impl Catalog {
         self.read(|reader| {
             rows(
                 reader,
-                "SELECT segment, start_block, block_count, store, ino, retired_seq FROM larder_extent \
+                "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count \
+                 FROM larder_extent \
                  WHERE segment = ?1 AND start_block BETWEEN ?2 AND ?3 ORDER BY start_block",
                 params![segment.0, signed(first), signed(last)],
                 extent_row,
@@ -174,7 +173,8 @@ pub(crate) fn allocate(txn: &Connection, allocated: &[Held]) -> Result<()> {
     // overlaps or is the neighbour to the left.
     let mut neighbours = txn
         .prepare_cached(
-            "SELECT segment, start_block, block_count, store, ino, retired_seq FROM larder_extent \
+            "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count \
+                 FROM larder_extent \
              WHERE segment = ?1 AND start_block <= ?2 ORDER BY start_block DESC LIMIT 2",
         )
         .at(TABLE)?;
@@ -199,6 +199,7 @@ pub(crate) fn allocate(txn: &Connection, allocated: &[Held]) -> Result<()> {
         for (extent, store, ino) in run {
             let joins = |row: &&ExtentRow| {
                 (row.store, row.ino, row.retired_seq) == (*store, *ino, None)
+                    && row.shared_count == 0 // SHARE-3
                     && row.extent.ag_index() == extent.ag_index()
             };
             let left = near
@@ -227,70 +228,12 @@ pub(crate) fn allocate(txn: &Connection, allocated: &[Held]) -> Result<()> {
     Ok(())
 }
 
-/// Makes the extents retired at `seq`, cutting live rows where an extent is a part of them.
-/// Refuses what is not wholly live.
-pub(crate) fn retire(txn: &Connection, seq: CommitSeq, retired: &[Extent]) -> Result<()> {
-    let mut retire_row = txn
-        .prepare_cached(
-            "UPDATE larder_extent SET retired_seq = ?4 WHERE segment = ?1 AND start_block = ?2 \
-             AND block_count = ?3 AND retired_seq IS NULL",
-        )
-        .at(TABLE)?;
-    for extent in retired {
-        // Most often it is one row, and then nothing else can lie under it.
-        let (start, count) = (signed(extent.start_block), signed(extent.block_count));
-        let is_whole_row = retire_row
-            .execute(params![extent.segment.0, start, count, signed(seq.0)])
-            .at(TABLE)?
-            == 1;
-        if is_whole_row {
-            continue;
-        }
-        let rows = rows_under(txn, extent)?;
-        let mut covered_blocks = 0;
-        for row in &rows {
-            if row.retired_seq.is_some() {
-                return Err(CatalogError::corrupt(format!(
-                    "{extent} is to be retired, but {} is retired already (CATALOG-1)",
-                    row.extent
-                )));
-            }
-            covered_blocks += retire_part(txn, seq, row, extent)?;
-        }
-        if covered_blocks != extent.block_count {
-            return Err(CatalogError::corrupt(format!(
-                "{extent} is to be retired, but only {covered_blocks} of its blocks are allocated \
-                 (CATALOG-1)"
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Takes live blocks out of the rows: in a workspace, what is the parent's and dropped (`WORKSPACE-1`).
-pub(crate) fn drop_live(txn: &Connection, seq: CommitSeq, dropped: &[Extent]) -> Result<()> {
-    retire(txn, seq, dropped)?;
-    for extent in dropped {
-        txn.prepare_cached(
-            "DELETE FROM larder_extent WHERE segment = ?1 AND start_block >= ?2 AND start_block < ?3",
-        )
-        .and_then(|mut delete| {
-            delete.execute(params![
-                extent.segment.0,
-                signed(extent.start_block),
-                signed(extent.end_block())
-            ])
-        })
-        .at(TABLE)?;
-    }
-    Ok(())
-}
-
-/// The rows that share a block with `extent`, last first.
-fn rows_under(txn: &Connection, extent: &Extent) -> Result<Vec<ExtentRow>> {
+/// The rows that have a block in common with `extent`, last first.
+pub(crate) fn rows_under(txn: &Connection, extent: &Extent) -> Result<Vec<ExtentRow>> {
     let mut before_end = txn
         .prepare_cached(
-            "SELECT segment, start_block, block_count, store, ino, retired_seq FROM larder_extent \
+            "SELECT segment, start_block, block_count, store, ino, retired_seq, shared_count \
+                 FROM larder_extent \
              WHERE segment = ?1 AND start_block < ?2 ORDER BY start_block DESC",
         )
         .at(TABLE)?;
@@ -304,47 +247,6 @@ fn rows_under(txn: &Connection, extent: &Extent) -> Result<Vec<ExtentRow>> {
                 .collect()
         })
         .at(TABLE)
-}
-
-/// Cuts `row` in up to three: live, retired (the part under `extent`), live. Returns the retired
-/// number of blocks.
-fn retire_part(txn: &Connection, seq: CommitSeq, row: &ExtentRow, extent: &Extent) -> Result<u64> {
-    let start = row.extent.start_block.max(extent.start_block);
-    let end = row.extent.end_block().min(extent.end_block());
-    let (left_count, count) = (start - row.extent.start_block, end - start);
-    let right_count = row.extent.end_block() - end;
-    match left_count {
-        0 => {
-            txn.prepare_cached(
-                "UPDATE larder_extent SET block_count = ?3, retired_seq = ?4 \
-                 WHERE segment = ?1 AND start_block = ?2",
-            )
-            .and_then(|mut cut| {
-                cut.execute(params![
-                    row.extent.segment.0,
-                    signed(start),
-                    signed(count),
-                    signed(seq.0)
-                ])
-            })
-            .at(TABLE)?;
-        }
-        _ => {
-            resize(txn, &row.extent, left_count)?;
-            insert(
-                txn,
-                &row.extent.slice(left_count, count),
-                row.store,
-                row.ino,
-                Some(seq),
-            )?;
-        }
-    }
-    if right_count > 0 {
-        let right = row.extent.slice(left_count + count, right_count);
-        insert(txn, &right, row.store, row.ino, None)?;
-    }
-    Ok(count)
 }
 
 /// Deletes the rows retired at or before `horizon`, and returns their extents, by place.
@@ -386,25 +288,6 @@ pub(crate) fn reclaim_moved(
         );
     }
     Ok(reclaimed)
-}
-
-/// Retires all that a store holds, and adds it to the bytes ever retired. Scans all extent rows.
-pub(crate) fn retire_store(txn: &Connection, store: StoreId) -> Result<CommitSeq> {
-    let seq = next_commit_seq(txn)?;
-    let retired: Vec<Extent> = rows(
-        txn,
-        "UPDATE larder_extent SET retired_seq = ?2 WHERE store = ?1 AND retired_seq IS NULL \
-         RETURNING segment, start_block, block_count",
-        params![store.0, signed(seq.0)],
-        extent,
-    )
-    .at(TABLE)?;
-    let mut ags = AgChanges::default();
-    ags.retire(&retired);
-    ags.apply(txn, seq)?;
-    let retired_bytes = retired.iter().map(Extent::len_bytes).sum();
-    add_meta(txn, "retired_bytes_total", retired_bytes)?;
-    Ok(seq)
 }
 
 /// What a transaction changes in the counts of `larder_ag` (`CATALOG-8`).
@@ -483,17 +366,6 @@ impl AgChanges {
 const INSERT: &str = "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, retired_seq) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
 
-fn insert(
-    txn: &Connection,
-    extent: &Extent,
-    store: StoreId,
-    ino: Ino,
-    retired_seq: Option<CommitSeq>,
-) -> Result<()> {
-    let mut insert = txn.prepare_cached(INSERT).at(TABLE)?;
-    insert_row(&mut insert, extent, store, ino, retired_seq)
-}
-
 /// Runs [`INSERT`].
 fn insert_row(
     insert: &mut Statement<'_>,
@@ -513,7 +385,8 @@ fn insert_row(
     insert.execute(row).at(TABLE).map(drop)
 }
 
-fn resize(txn: &Connection, extent: &Extent, block_count: u64) -> Result<()> {
+/// Gives the live row that begins where `extent` does another length.
+pub(crate) fn resize(txn: &Connection, extent: &Extent, block_count: u64) -> Result<()> {
     txn.prepare_cached(
         "UPDATE larder_extent SET block_count = ?3 WHERE segment = ?1 AND start_block = ?2",
     )
@@ -561,5 +434,6 @@ fn extent_row(row: &Row<'_>) -> rusqlite::Result<ExtentRow> {
         retired_seq: row
             .get::<_, Option<i64>>(5)?
             .map(|seq| CommitSeq(seq as u64)),
+        shared_count: unsigned(row, 6)?,
     })
 }

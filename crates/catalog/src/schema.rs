@@ -81,7 +81,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         sql: include_str!("schema/v9.sql"),
         store_sql: None,
-        guarded: &["larder_author", "larder_seal", "larder_sealed"],
+        guarded: &["larder_author", "larder_seal", "larder_sealed", "larder_shared"],
     },
 ];
 
@@ -485,5 +485,27 @@ mod tests {
                 connection.execute_batch(sql).unwrap_err();
             }
         }
+    }
+
+    #[test]
+    fn version_9_shares_nothing_at_first() {
+        let connection = old(8);
+        connection
+            .execute_batch(
+                "UPDATE larder_gate SET open = 1;
+                 INSERT INTO larder_extent VALUES (0, 10, 4, 0, 2, NULL), (0, 20, 4, 0, 2, 7);
+                 UPDATE larder_gate SET open = 0;",
+            )
+            .unwrap();
+        upgrade(&connection, STEPS, |_| Ok(())).unwrap();
+        let rows = "SELECT printf('%d %d', start_block, shared_count) FROM larder_extent";
+        assert_eq!(text(&connection, rows), ["10 0", "20 0"], "SHARE-1");
+        let guarded = connection.execute_batch("INSERT INTO larder_shared VALUES (0, 10, 0, 3)");
+        assert!(
+            guarded.unwrap_err().to_string().contains("larder_shared"),
+            "CATALOG-3"
+        );
+        let retired = "UPDATE larder_gate SET open = 1; UPDATE larder_extent SET shared_count = 1 WHERE start_block = 20";
+        connection.execute_batch(retired).unwrap_err();
     }
 }

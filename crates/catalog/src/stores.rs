@@ -8,7 +8,7 @@ use crate::meta::{add_meta, find_meta};
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
-use crate::{Catalog, extents, feed, history, patches, schema, showing};
+use crate::{Catalog, feed, history, holders, patches, schema, showing};
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::PoisonError;
@@ -131,7 +131,7 @@ impl Catalog {
             history::forget_store(txn, store)?;
             txn.execute("DELETE FROM larder_store WHERE id = ?1", [store.0])
                 .at("larder_store")?;
-            let seq = extents::retire_store(txn, store)?;
+            let seq = holders::retire_store(txn, store)?;
             // What is made of the present from here on is of after it.
             let keeper = history::Keeper::begin(txn, seq, now_ns)?;
             keeper.by(self.author(None)).end(txn)?;

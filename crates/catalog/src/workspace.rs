@@ -40,6 +40,7 @@ mod track;
 
 pub use merge::{Conflict, Merged};
 
+use crate::changes::Held;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::AgChanges;
@@ -252,14 +253,16 @@ impl Catalog {
 
     /// Which extents of a change set are retired, and which are only dropped: they are the parent's, and
     /// the merge retires them there.
-    pub(crate) fn split_retired(&self, retired: &[Extent]) -> (Vec<Extent>, Vec<Extent>) {
+    pub(crate) fn split_retired(&self, retired: &[Held]) -> (Vec<Held>, Vec<Held>) {
         if self.workspace.is_none() {
             return (retired.to_vec(), Vec::new());
         }
         let grants = self.grants();
         let (mut own, mut dropped) = (Vec::new(), Vec::new());
-        for (part, is_granted) in retired.iter().flat_map(|extent| grants.parts(*extent)) {
-            if is_granted { &mut own } else { &mut dropped }.push(part);
+        for &(extent, store, ino) in retired {
+            for (part, is_granted) in grants.parts(extent) {
+                if is_granted { &mut own } else { &mut dropped }.push((part, store, ino));
+            }
         }
         (own, dropped)
     }

@@ -43,7 +43,8 @@ const REFUSED: &[&str] = &[
     "INSERT INTO main_xattr (ino, name, value) VALUES (2, 'a', x'00')",
     "UPDATE main_xattr SET value = x'00'",
     "DELETE FROM main_xattr",
-    "INSERT INTO larder_extent VALUES (0, 500, 1, 0, 2, NULL)",
+    "INSERT INTO larder_extent VALUES (0, 500, 1, 0, 2, NULL, 0)",
+    "INSERT INTO larder_shared VALUES (0, 500, 0, 2)",
     "UPDATE larder_extent SET ino = 3",
     "DELETE FROM larder_extent",
     "UPDATE larder_meta SET value = 0 WHERE key = 'commit_seq'",
@@ -571,8 +572,16 @@ fn check_finds_what_went_round_the_guards() {
         &["has no target"],
     );
     clean(
-        "INSERT INTO larder_extent VALUES (0, 3, 4, 0, 2, NULL)",
+        "INSERT INTO larder_extent VALUES (0, 3, 4, 0, 2, NULL, 0)",
         &["overlap the row at 3"],
+    );
+    clean(
+        "UPDATE larder_extent SET shared_count = 2 WHERE retired_seq IS NULL",
+        &["is shared by 2 objects, and larder_shared names 0 (SHARE-1)"],
+    );
+    clean(
+        "INSERT INTO larder_shared VALUES (0, 77, 0, 9)",
+        &["no extent row begins at segment 0 block 77, which inode 9 of store 0 shares (SHARE-3)"],
     );
     clean(
         "UPDATE larder_segment SET block_count = 3",

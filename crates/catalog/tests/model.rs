@@ -202,6 +202,7 @@ fn step(model: &mut Model, dice: &mut Dice) -> (ChangeSet, CommitOutcome) {
     let reclaimed = space(model, dice, &mut changes);
     let outcome = CommitOutcome {
         seq: CommitSeq(model.seq),
+        retired: Vec::new(),
         reclaimed,
         reclaim_horizon: changes.reclaim_horizon,
         patch_blocks_change: 0,
@@ -246,9 +247,8 @@ fn space(model: &mut Model, dice: &mut Dice, changes: &mut ChangeSet) -> Vec<Ext
             .take_while(is_live)
             .count() as u64;
         if count > 0 {
-            changes
-                .retired
-                .push(Extent::new(SegmentIndex(segment), start, count));
+            let extent = Extent::new(SegmentIndex(segment), start, count);
+            changes.retired.push((extent, MAIN, Ino(2)));
             for block in start..start + count {
                 model.blocks.get_mut(&(segment, block)).unwrap().1 = Some(model.seq);
             }
@@ -406,7 +406,8 @@ proptest! {
             if dice.one_in(4) {
                 // The same set, spoilt at its end, must change nothing (CATALOG-2).
                 let mut spoilt = changes.clone();
-                spoilt.retired.push(Extent::new(SegmentIndex(9), 0, 1));
+                let nowhere = Extent::new(SegmentIndex(9), 0, 1);
+                spoilt.retired.push((nowhere, MAIN, Ino(2)));
                 let refused = open_catalog.commit(&spoilt);
                 prop_assert!(matches!(refused, Err(CatalogError::Corrupt { .. })), "{:?}", refused);
             }

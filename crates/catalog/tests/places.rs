@@ -116,7 +116,7 @@ fn run(seed: u64) {
                         let content = model.live.remove(&block).unwrap();
                         model.retired.insert(block, content);
                     }
-                    set.retired.push(place);
+                    set.retired.push((place, StoreId::MAIN, INO));
                     counts[1] += 1;
                 }
             }
@@ -130,7 +130,7 @@ fn run(seed: u64) {
                         model.place_of.insert(content, new);
                     }
                     set.allocated.push((to, StoreId::MAIN, INO));
-                    set.retired.push(from);
+                    set.retired.push((from, StoreId::MAIN, INO));
                     set.moves.push((from, to));
                     left.push(from);
                     counts[2] += 1;
@@ -149,7 +149,7 @@ fn run(seed: u64) {
                         model.next += 1;
                     }
                     set.allocated.push((copy, StoreId::MAIN, INO));
-                    set.retired.push(copy);
+                    set.retired.push((copy, StoreId::MAIN, INO));
                     set.homes.push((home, copy));
                     counts[3] += 1;
                 }
@@ -211,7 +211,7 @@ fn what_was_reclaimed_and_used_again_stays() {
         ..ChangeSet::default()
     });
     let retired = held(ChangeSet {
-        retired: vec![place],
+        retired: vec![(place, StoreId::MAIN, INO)],
         ..ChangeSet::default()
     });
     // Another session reclaims it, and its content is used and retired again.
@@ -229,7 +229,7 @@ fn what_was_reclaimed_and_used_again_stays() {
     };
     assert_eq!(held(late.clone()).reclaimed, []);
     held(ChangeSet {
-        retired: vec![place],
+        retired: vec![(place, StoreId::MAIN, INO)],
         ..ChangeSet::default()
     });
     assert_eq!(held(late).reclaimed, []);

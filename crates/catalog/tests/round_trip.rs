@@ -234,7 +234,7 @@ fn extents_are_joined_cut_retired_and_reclaimed() {
         assert!(refused.to_string().contains("CATALOG-1"), "{refused}");
     }
     let retire = |list: &[Extent]| ChangeSet {
-        retired: list.to_vec(),
+        retired: list.iter().map(|one| (*one, MAIN, Ino(2))).collect(),
         ..ChangeSet::default()
     };
     assert_eq!(
@@ -300,7 +300,7 @@ fn groups_are_stamped_and_never_crossed() {
     // A map may name both in one run, so they may be retired as one.
     catalog
         .commit(&ChangeSet {
-            retired: vec![extent(ag - 1, 2)],
+            retired: vec![(extent(ag - 1, 2), MAIN, Ino(2))],
             ..ChangeSet::default()
         })
         .unwrap();

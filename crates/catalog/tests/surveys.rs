@@ -32,7 +32,7 @@ fn surveys_see_everything() {
     catalog.commit(&space).unwrap();
     catalog
         .commit(&ChangeSet {
-            retired: vec![extent(0, 4)],
+            retired: vec![(extent(0, 4), MAIN, Ino(2))],
             ..ChangeSet::default()
         })
         .unwrap();

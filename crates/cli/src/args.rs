@@ -75,6 +75,7 @@ pub(crate) enum Verb {
     Log(crate::changelog::LogArgs),
     Diff(crate::diff::DiffArgs),
     Restore(crate::restore::RestoreArgs),
+    Clone(crate::clone::CloneArgs),
     Undo(crate::undo::UndoArgs),
     Track(crate::track::TrackArgs),
     Untrack(crate::track::UntrackArgs),

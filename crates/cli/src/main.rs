@@ -22,6 +22,7 @@ mod args;
 mod background;
 mod change;
 mod changelog;
+mod clone;
 mod copy;
 mod databases;
 mod diff;
@@ -137,6 +138,7 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Snapshot(verb) => snapshot::snapshot(&verb, out),
         Verb::Log(args) => changelog::log(&args, out),
         Verb::Diff(args) => diff::diff(&args, out),
+        Verb::Clone(args) => clone::clone(&args, out),
         Verb::Restore(args) => restore::restore(&args, out),
         Verb::Undo(args) => undo::undo(&args, out),
         Verb::Track(args) => track::track(&args, out),

@@ -13,16 +13,26 @@ use serde_json::{Value, json};
 
 /// `larder df`.
 pub(crate) fn df(args: &DfArgs, out: &mut Output) -> Result<()> {
-    let (report, tuning, history) = with_database(&args.db, "df", |database| {
-        Ok((database.space()?, database.tuning()?, database.history()?))
+    let (report, tuning, history, shared) = with_database(&args.db, "df", |database| {
+        let shared = database.stats()?.shared_bytes;
+        let parts = (database.space()?, database.tuning()?, database.history()?);
+        Ok((parts.0, parts.1, parts.2, shared))
     })?;
     if out.is_json() {
         let mut document = space_json(&report, &tuning);
         document["history"] = history_json(&history);
+        document["shared_bytes"] = shared.into();
         return out.document(&document);
     }
     let mut pairs = space_pairs(&report);
     pairs.push(("history", history_summary(&history)));
+    if shared > 0 {
+        let shown = format!(
+            "{} (what clones would take more if they shared nothing)",
+            show_size(shared)
+        );
+        pairs.push(("shared", shown));
+    }
     pairs.extend(tuning_pairs(&tuning));
     print_pairs(out, &pairs)
 }

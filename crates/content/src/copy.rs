@@ -1,18 +1,24 @@
-//! Copies between open files, without the caller seeing the bytes.
+//! Copies between open files, without the caller seeing the bytes. Whole blocks are shared where that can be.
 
-use crate::provider::FileHandle;
+use crate::provider::{FileContent, FileHandle};
 use crate::types::{AllocateMode, SeekTarget};
+use larder_object::format::limits::BLOCK_BYTES;
 use larder_object::{Error, ErrorKind, Result};
 
-/// Most bytes of data that one call of [`copy_range`] copies; holes come on top.
+/// Most bytes of data that one call of [`copy_range`] copies; holes, and what is shared, come on top.
 pub const COPY_BYTES_MAX: u64 = 64 << 20;
 /// Most bytes that are in memory at a time.
 const STEP_BYTES_MAX: u64 = 1 << 20;
+/// The same where what follows may be shared.
+const GAP_BYTES_MAX: u64 = 128 << 10;
+/// How often in a row sharing may be tried in vain.
+const TRIES_MAX: u32 = 16;
 
 /// Copies up to `len_bytes` from one open file to another, or within one (`copy_file_range(2)`), and
 /// returns how many: fewer at the end of `from`, after [`COPY_BYTES_MAX`] of data, or when an error
 /// follows what was copied. Holes stay holes. [`ErrorKind::InvalidInput`] when the ranges overlap in
-/// one file. The copy has extents of its own. Not atomic: each step of 1 MiB is.
+/// one file. Between files of one database whole blocks are shared, not copied, where both offsets are multiples of a
+/// block ([`FileHandle::share_from`]). Not atomic: each step of 1 MiB is.
 pub fn copy_range(
     (from, from_offset): (&dyn FileHandle, u64),
     (to, to_offset): (&dyn FileHandle, u64),
@@ -25,46 +31,95 @@ pub fn copy_range(
         let why = "the ranges overlap; copy in smaller steps";
         return Err(Error::new(ErrorKind::InvalidInput, why));
     }
-    copy_apart((from, from_offset), (to, to_offset), len_bytes)
+    Ok(copy_apart((from, from_offset), (to, to_offset), len_bytes)?.bytes)
 }
 
-/// The same from a file of the past to one of the present, which may be the same file: what is written there changes
+/// The same to the end of a file that is another one, or the same of another moment: what is written there changes
 /// nothing here.
-pub(crate) fn copy_from_past(
+pub(crate) fn copy_rest(
     (from, from_offset): (&dyn FileHandle, u64),
     (to, to_offset): (&dyn FileHandle, u64),
-) -> Result<u64> {
+) -> Result<Copied> {
     let rest = from.attr()?.size_bytes.saturating_sub(from_offset);
     copy_apart((from, from_offset), (to, to_offset), rest)
+}
+
+/// What was done, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Copied {
+    /// All together.
+    pub(crate) bytes: u64,
+    /// What of it was copied; the rest is shared, or a hole.
+    pub(crate) copied: u64,
 }
 
 fn copy_apart(
     (from, from_offset): (&dyn FileHandle, u64),
     (to, to_offset): (&dyn FileHandle, u64),
     len_bytes: u64,
-) -> Result<u64> {
+) -> Result<Copied> {
     if to_offset == 0 {
         to.expect_len(len_bytes)?;
     }
+    let is_aligned =
+        from_offset.is_multiple_of(BLOCK_BYTES) && to_offset.is_multiple_of(BLOCK_BYTES);
+    let content = from.content().filter(|_| is_aligned);
+    let mut tries_left = TRIES_MAX;
     let mut buffer = Vec::new();
     let (mut done, mut copied) = (0, 0);
     while done < len_bytes && copied < COPY_BYTES_MAX {
         let rest = len_bytes - done;
         let place = (from_offset + done, to_offset.saturating_add(done));
-        match copy_step(from, to, place, rest, &mut buffer) {
+        let content = content.as_ref().filter(|_| tries_left > 0);
+        match step(from, content, to, place, rest, &mut buffer) {
             Ok(Step::End) => break,
-            Ok(Step::Data(bytes)) => (done, copied) = (done + bytes, copied + bytes),
+            Ok(Step::Shared(bytes)) => (done, tries_left) = (done + bytes, TRIES_MAX),
+            Ok(Step::Data(bytes)) => {
+                (done, copied) = (done + bytes, copied + bytes);
+                tries_left = tries_left.saturating_sub(1);
+            }
             Ok(Step::Hole(bytes)) => done += bytes,
             // The caller meets the error on the next call.
             Err(_) if done > 0 => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(done)
+    Ok(Copied {
+        bytes: done,
+        copied,
+    })
+}
+
+/// Shares what can be shared from here on, or copies what cannot.
+fn step(
+    from: &dyn FileHandle,
+    content: Option<&FileContent>,
+    to: &dyn FileHandle,
+    (from_offset, to_offset): (u64, u64),
+    len_bytes: u64,
+    buffer: &mut Vec<u8>,
+) -> Result<Step> {
+    let mut step_bytes_max = STEP_BYTES_MAX;
+    if let Some(content) = content.filter(|_| from_offset.is_multiple_of(BLOCK_BYTES)) {
+        let shared = to.share_from(content.clone(), from_offset, to_offset, len_bytes)?;
+        if shared > 0 {
+            return Ok(Step::Shared(shared));
+        }
+        step_bytes_max = GAP_BYTES_MAX;
+    }
+    copy_step(
+        from,
+        to,
+        (from_offset, to_offset),
+        (len_bytes, step_bytes_max),
+        buffer,
+    )
 }
 
 /// What one step copied, in bytes.
 enum Step {
+    /// Holes included.
+    Shared(u64),
     Data(u64),
     Hole(u64),
     /// `from` has become shorter.
@@ -75,7 +130,7 @@ fn copy_step(
     from: &dyn FileHandle,
     to: &dyn FileHandle,
     (from_offset, to_offset): (u64, u64),
-    len_bytes: u64,
+    (len_bytes, step_bytes_max): (u64, u64),
     buffer: &mut Vec<u8>,
 ) -> Result<Step> {
     // The end of the data is asked for after its beginning: another writer may fill a hole meanwhile.
@@ -96,7 +151,7 @@ fn copy_step(
     let step = (end - from_offset)
         .max(1)
         .min(len_bytes)
-        .min(STEP_BYTES_MAX) as usize;
+        .min(step_bytes_max) as usize;
     buffer.resize(step, 0);
     match from.read_at(from_offset, buffer)? {
         0 => Ok(Step::End),

@@ -1,6 +1,6 @@
 //! Providers and handles of a transaction: each call passes the transaction's turnstile.
 
-use crate::provider::{FileHandle, StoreProvider};
+use crate::provider::{FileContent, FileHandle, StoreProvider};
 use crate::turnstile::{HandleSlot, Turnstile, lock};
 use crate::types::{
     AllocateMode, Attr, Caller, DirEntry, NewNode, RenameMode, SeekTarget, SetAttr, XattrMode,
@@ -186,9 +186,16 @@ impl FileHandle for GuardedHandle {
         set_len(size_bytes: u64) -> ();
         expect_len(size_bytes: u64) -> ();
         allocate(mode: AllocateMode, offset: u64, len_bytes: u64) -> ();
+        share_from(from: FileContent, from_offset: u64, to_offset: u64, len_bytes: u64) -> u64;
         seek(target: SeekTarget, offset: u64) -> Option<u64>;
         sync() -> ();
         attr() -> Attr;
+    }
+
+    fn content(&self) -> Option<FileContent> {
+        lock(&self.slot)
+            .as_ref()
+            .and_then(|handle| handle.content())
     }
 }
 

@@ -1,6 +1,6 @@
 //! An open regular file of the `files` provider, with its prefetching.
 
-use crate::provider::FileHandle;
+use crate::provider::{FileContent, FileHandle};
 use crate::set_id::set_id_bits;
 use crate::types::{AllocateMode, Attr, SeekTarget};
 use larder_object::format::StoreId;
@@ -178,6 +178,28 @@ impl FileHandle for Handle {
                 self.engine.collapse_blocks(&self.node, offset, len_bytes)
             }
         }
+    }
+
+    fn content(&self) -> Option<FileContent> {
+        Some(FileContent {
+            engine: Arc::clone(&self.engine),
+            node: Arc::clone(&self.node),
+        })
+    }
+
+    fn share_from(
+        &self,
+        from: FileContent,
+        from_offset: u64,
+        to_offset: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
+        self.require_write()?;
+        if !Arc::ptr_eq(&from.engine, &self.engine) {
+            return Ok(0);
+        }
+        let places = ((&from.node, from_offset), (&self.node, to_offset));
+        self.engine.share(places.0, places.1, len_bytes)
     }
 
     fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>> {

@@ -24,6 +24,7 @@ mod restore;
 mod rows;
 mod undo;
 
+pub(crate) use carry::Carrier;
 pub use diff::{DiffChange, DiffEvent, DiffReport, diff};
 pub use log::{LogChange, LogCommit, LogEvent};
 pub use restore::{RestoreAction, RestoreOptions, RestoreReport, RestoreStep};

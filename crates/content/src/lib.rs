@@ -18,7 +18,7 @@
 //!   operation that ended before it was called.
 //!
 //! `CONTENT-6` and `CONTENT-7`, about transactions, stand in `transaction`, `CONTENT-9`, about the past, in `past`, and
-//! `CONTENT-10` to `CONTENT-12`, about what it is good for, in `history`.
+//! `CONTENT-10` to `CONTENT-12`, about what it is good for, in `history`, and `CLONE-1` in `clone`.
 //!
 //! Every type is `Send + Sync`; calls block. Access checks are the caller's business (the mount
 //! lets the kernel do them); the API acts as the owner of the database.
@@ -26,6 +26,7 @@
 mod acl;
 mod changes;
 mod client;
+mod clone;
 mod copy;
 mod database;
 mod environment;
@@ -56,6 +57,7 @@ mod xattr;
 
 pub use changes::Changes;
 pub use client::attach_client;
+pub use clone::CloneReport;
 pub use copy::{COPY_BYTES_MAX, copy_range};
 pub use database::{CreateOptions, Database, OpenOptions, RETENTION_NS_DEFAULT, StoreInfo};
 pub use environment::TRANSACTION_VARIABLE;
@@ -78,7 +80,7 @@ pub use larder_object::{
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use past::parse_moment;
 pub use path::split_path;
-pub use provider::{FileHandle, ProviderContext, ProviderFactory, StoreProvider};
+pub use provider::{FileContent, FileHandle, ProviderContext, ProviderFactory, StoreProvider};
 pub use retention::{KeepPolicy, Pruned};
 #[cfg(feature = "seals")]
 pub use seal::{

@@ -4,7 +4,7 @@ use crate::types::{
     AllocateMode, Attr, Caller, DirEntry, NewNode, RenameMode, SeekTarget, SetAttr, XattrMode,
 };
 use larder_object::format::{Ino, Name, StoreId};
-use larder_object::{AlignedBuf, Engine, Error, ErrorKind, Result};
+use larder_object::{AlignedBuf, Engine, Error, ErrorKind, Node, Result};
 use std::sync::Arc;
 
 /// What a provider is made from.
@@ -167,6 +167,15 @@ pub trait StoreProvider: Send + Sync {
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
 }
 
+/// Where the content of an open file is: an engine, and an object of it.
+#[derive(Clone)]
+pub struct FileContent {
+    /// The engine, that of the database or of a transaction.
+    pub engine: Arc<Engine>,
+    /// The object.
+    pub node: Arc<Node>,
+}
+
 /// An open regular file. Dropping it closes it; what was written is not lost by that, but only
 /// [`FileHandle::sync`] says that it is durable. Every change of content also removes the attribute
 /// `security.capability`.
@@ -201,6 +210,24 @@ pub trait FileHandle: Send + Sync {
     fn expect_len(&self, size_bytes: u64) -> Result<()>;
     /// `fallocate(2)`.
     fn allocate(&self, mode: AllocateMode, offset: u64, len_bytes: u64) -> Result<()>;
+    /// The content, for [`FileHandle::share_from`]; `None`: it cannot be shared.
+    fn content(&self) -> Option<FileContent> {
+        None
+    }
+    /// Makes what `from` has from `from_offset` on the content of this file from `to_offset` on, without copying it:
+    /// both name the same blocks, until one of them is changed there. Returns how many bytes, at most `len_bytes`; 0
+    /// where nothing can be shared, and the caller copies: offsets inside of blocks, another database or
+    /// transaction, the same file, files of a few KiB, files with inserted ranges, long transactions. The length
+    /// grows as by a write.
+    fn share_from(
+        &self,
+        _from: FileContent,
+        _from_offset: u64,
+        _to_offset: u64,
+        _len_bytes: u64,
+    ) -> Result<u64> {
+        Ok(0)
+    }
     /// `lseek(2)` with `SEEK_DATA` or `SEEK_HOLE`; `None` when there is no such place (`ENXIO`).
     fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>>;
     /// Returns after the commit that holds every operation on this file that ended before.

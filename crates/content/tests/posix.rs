@@ -505,13 +505,19 @@ fn copies_keep_holes_and_stop_where_they_must() {
     );
     let long = db.open_file(long, false).unwrap();
     let to = db.open_file(make(&db, NodeId::ROOT, "to"), true).unwrap();
+    // Blocks that do not fall on blocks are copied, others are shared.
     assert_eq!(
-        copy_range((&*long, 0), (&*to, 0), u64::MAX).unwrap(),
+        copy_range((&*long, 0), (&*to, 1), u64::MAX).unwrap(),
         COPY_BYTES_MAX
     );
+    let behind = COPY_BYTES_MAX + 1;
     assert_eq!(
-        copy_range((&*long, COPY_BYTES_MAX), (&*to, COPY_BYTES_MAX), 100).unwrap(),
+        copy_range((&*long, COPY_BYTES_MAX), (&*to, behind), 100).unwrap(),
         9
+    );
+    assert_eq!(
+        copy_range((&*long, 0), (&*to, 0), u64::MAX).unwrap(),
+        COPY_BYTES_MAX + 9
     );
     assert_eq!(
         kind(copy_range((&*to, 0), (&*long, 500), 10)),

@@ -16,7 +16,7 @@ use larder_format::{
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
 /// The schema is the catalog's; read as text, since this crate must not use that one.
-const SCHEMA: [&str; 12] = [
+const SCHEMA: &[&str] = &[
     include_str!("../../catalog/src/schema/v1.sql"),
     include_str!("../../catalog/src/schema/v2.sql"),
     include_str!("../../catalog/src/schema/v3.sql"),

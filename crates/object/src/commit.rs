@@ -33,7 +33,7 @@ use larder_catalog::{
     AttrMask, CatalogError, ChangeSet, CommitOutcome, ContentRow, InodeChange, InodeRow,
 };
 use larder_space::format::limits::BLOCK_BYTES;
-use larder_space::format::{CommitSeq, Extent, FileKind, Ino, Name};
+use larder_space::format::{CommitSeq, Extent, FileKind, Ino, Name, StoreId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -464,6 +464,7 @@ impl Engine {
         let mut set = ChangeSet {
             allocated: group.allocated,
             retired: group.retired,
+            shared: group.shared,
             retired_bytes: group.retired_bytes,
             segments: group.segments,
             orphans_added: group.orphans_added,
@@ -522,11 +523,14 @@ impl Engine {
             );
         }
         if frozen.is_deleted {
-            if !frozen.is_fresh {
-                let mut state = frozen.node.lock();
-                let extents = state.content.map.extents(self.map_source(&frozen.node))?;
-                drop(state);
-                self.retire_into(set, extents);
+            // A fresh one may have shared something.
+            let mut state = frozen.node.lock();
+            let extents = state.content.map.extents(self.map_source(&frozen.node))?;
+            drop(state);
+            if frozen.is_fresh {
+                self.retire_into(set, (store, ino), extents);
+            } else {
+                self.retire_into(set, (store, ino), extents);
                 set.inodes.push((store, InodeChange::Delete(ino)));
             }
             return Ok(());
@@ -562,12 +566,17 @@ impl Engine {
     }
 
     /// Retires extents with the commit that is being made.
-    pub(crate) fn retire_into(&self, set: &mut ChangeSet, extents: Vec<Extent>) {
+    pub(crate) fn retire_into(
+        &self,
+        set: &mut ChangeSet,
+        (store, ino): (StoreId, Ino),
+        extents: Vec<Extent>,
+    ) {
         let mut room = self.lock_room();
         for extent in extents {
-            self.quarantine(&mut room, extent);
+            self.quarantine_unshared(&mut room, extent);
             set.retired_bytes += extent.len_bytes();
-            set.retired.push(extent);
+            set.retired.push((extent, store, ino));
         }
     }
 
@@ -601,7 +610,7 @@ impl Engine {
                     ExtentMap::default().extents(source)?
                 }
             };
-            self.retire_into(set, extents);
+            self.retire_into(set, (store, ino), extents);
             set.inodes.push((store, InodeChange::Delete(ino)));
             set.orphans_removed.push((store, ino));
         }
@@ -642,6 +651,7 @@ impl Engine {
             self.note_patches_at(outcome.seq, self.patches.blocks.load(Ordering::SeqCst));
         }
         self.publish_room(set, outcome, moved_away);
+        self.publish_shares(generation);
         for frozen in nodes {
             let mut state = frozen.node.lock();
             state.is_committing = false;

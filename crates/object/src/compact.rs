@@ -58,6 +58,8 @@ pub(crate) enum Moved {
     Busy,
     /// It would cost more than the caller allows.
     TooDear,
+    /// Another object shares some of it: it stays (`SHARE-5`).
+    Shared,
 }
 
 /// How far a move may go.
@@ -99,6 +101,9 @@ impl Engine {
             .filter(|_| blocks == AG_BLOCKS)
             .map(|run| run.logical_block + run.extent.block_count);
         let fragments = count_fragments(runs.iter().map(|run| run.extent));
+        if self.are_shared(&runs)? {
+            return Ok(Moved::Shared);
+        }
         if fragments <= 1 || blocks / (fragments - 1) > limits.blocks_per_fragment {
             return Ok(Moved::Whole);
         }
@@ -139,6 +144,9 @@ impl Engine {
         let blocks = block_count(&runs);
         if blocks != from.block_count {
             return Ok(Moved::Busy); // Some of it has just been replaced.
+        }
+        if self.are_shared(&runs)? {
+            return Ok(Moved::Shared);
         }
         if blocks > limits.blocks_max {
             return Ok(Moved::TooDear);
@@ -220,6 +228,16 @@ impl Engine {
         Ok(Some(runs))
     }
 
+    /// Whether another object holds some of the runs.
+    fn are_shared(&self, runs: &[Run]) -> Result<bool> {
+        for run in runs {
+            if self.is_shared(&run.extent)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Copies `runs` to what was taken and lets the map name it; `false`, and nothing has happened,
     /// when the object changed meanwhile (`COMPACT-4`) or the caller wants to stop.
     #[allow(clippy::too_many_arguments)]
@@ -240,8 +258,8 @@ impl Engine {
         let _gate = self.enter_gate();
         let mut state = self.lock_thawed(node)?;
         let now = self.runs_of(node, &mut state, first, blocks_max, within)?;
-        if now.as_deref() != Some(runs) {
-            return Ok(false);
+        if now.as_deref() != Some(runs) || self.are_shared(runs)? {
+            return Ok(false); // SHARE-5
         }
         let source = self.map_source(node);
         let mut replaced = Vec::new();
@@ -263,8 +281,8 @@ impl Engine {
         }
         // Not counted as retired bytes: the content lives on.
         for extent in replaced {
-            room.space.quarantine(extent);
-            group.retired.push(extent);
+            self.quarantine_unshared(&mut room, extent);
+            group.retired.push((extent, node.store, node.ino));
             group.moved_away.push(extent);
         }
         let held = taken.keep(&mut room).into_iter();

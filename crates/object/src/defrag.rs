@@ -429,7 +429,7 @@ impl Engine {
                     sum.fewer_fragments += fragments_before - fragments_after;
                     limits.blocks_max -= blocks;
                 }
-                Moved::Whole => {}
+                Moved::Whole | Moved::Shared => {}
                 Moved::Busy => {
                     sum.was_busy = true;
                     break;
@@ -510,6 +510,7 @@ impl Engine {
             let extent = row.extent;
             row.retired_seq.is_none()
                 && row.store != GRANTS
+                && row.shared_count == 0 // SHARE-5
                 && (extent.start_block == 0 || !extent.start_block.is_multiple_of(AG_BLOCKS))
                 && !extent.end_block().is_multiple_of(AG_BLOCKS)
         };

@@ -217,7 +217,7 @@ impl Engine {
         let keep = size.div_ceil(BLOCK_BYTES);
         self.discard(state, keep, u64::MAX);
         let removed = state.content.unmap_from(self.map_source(node), keep)?;
-        self.retire(state, removed);
+        self.retire(node, state, removed);
         Ok(())
     }
 
@@ -316,7 +316,7 @@ impl Engine {
             let (from, to) = (first_whole / BLOCK_BYTES, last_whole / BLOCK_BYTES);
             self.discard(state, from, to);
             let removed = state.content.unmap(self.map_source(node), from, to)?;
-            self.retire(state, removed);
+            self.retire(node, state, removed);
         }
         self.zero(node, state, promise, last_whole.max(first_whole), to)
     }
@@ -437,7 +437,7 @@ impl Engine {
     }
 
     /// Retires extents with the open group (`EDIT-2`).
-    pub(crate) fn retire(&self, state: &mut NodeState, extents: Vec<Extent>) {
+    pub(crate) fn retire(&self, node: &Node, state: &mut NodeState, extents: Vec<Extent>) {
         debug_assert!(state.content.frozen.is_none(), "NODE-2");
         let blocks: u64 = extents.iter().map(|extent| extent.block_count).sum();
         state.row.block_count -= blocks;
@@ -445,8 +445,8 @@ impl Engine {
         group.retired_bytes += blocks * BLOCK_BYTES;
         let mut room = self.lock_room();
         for extent in extents {
-            self.quarantine(&mut room, extent);
-            group.retired.push(extent);
+            self.quarantine_unshared(&mut room, extent);
+            group.retired.push((extent, node.store, node.ino));
         }
     }
 

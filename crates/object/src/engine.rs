@@ -13,13 +13,14 @@ use crate::past::Past;
 use crate::pins::Pins;
 use crate::room::Room;
 use crate::session::Session;
+use crate::share::Shares;
 use crate::shared_flush::SharedFlush;
 use crate::transaction::Private;
 use crate::tuning;
 use crate::turn::Turn;
 use crate::workspace::Workspace;
 use crate::writers::Writers;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, error::io_error};
 use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, StoreRow};
 use larder_segment::{FileStorage, Segment, Storage};
 use larder_space::format::limits::{BLOCK_BYTES, CAPACITY_BYTES_MIN};
@@ -144,6 +145,7 @@ pub struct Engine {
     /// Held while a group is committed, or a foreign commit is taken in.
     pub(crate) commit_lock: CommitLock,
     pub(crate) room: Mutex<Room>,
+    pub(crate) shares: Shares,
     pub(crate) compactor: Mutex<Compactor>,
     pub(crate) growth: Growth,
     pub(crate) is_growing: AtomicBool,
@@ -210,8 +212,7 @@ impl Engine {
                 ),
             ));
         }
-        let failed =
-            |error| crate::error::io_error(format!("cannot create {}", path.display()), error);
+        let failed = |error| io_error(format!("cannot create {}", path.display()), error);
         for directory in [
             path.to_owned(),
             path.join("segments"),
@@ -243,10 +244,9 @@ impl Engine {
             path.to_owned(),
             path.parent().map(Path::to_owned).unwrap_or_default(),
         ] {
-            let directory = if directory.as_os_str().is_empty() {
-                PathBuf::from(".")
-            } else {
-                directory
+            let directory = match directory.as_os_str().is_empty() {
+                true => PathBuf::from("."),
+                false => directory,
             };
             std::fs::File::open(&directory)
                 .and_then(|dir| dir.sync_all())
@@ -327,6 +327,7 @@ impl Engine {
             known_seq: AtomicU64::new(pin.0),
             commit_lock: CommitLock::default(),
             room: Mutex::default(),
+            shares: Shares::default(),
             compactor: Mutex::default(),
             growth: Growth::default(),
             is_growing: AtomicBool::new(false),
@@ -577,7 +578,7 @@ impl Engine {
 
     pub(crate) fn open_segment(&self, index: SegmentIndex) -> Result<Segment> {
         let device = self.storage.open_segment(index).map_err(|error| {
-            crate::error::io_error(
+            io_error(
                 format!(
                     "cannot open segment {index} of {}; restore it from a copy",
                     self.path.display()

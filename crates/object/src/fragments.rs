@@ -229,7 +229,7 @@ impl Engine {
         state.content.inline_dirty = false;
         state.content.drop_pieces();
         self.discard(state, 0, u64::MAX);
-        self.retire(state, removed);
+        self.retire(node, state, removed);
         self.gather(node, state, promise, |gather, _| {
             for (block, bytes) in bytes.chunks(BLOCK).enumerate() {
                 if bytes.iter().any(|&byte| byte != 0) {
@@ -287,7 +287,7 @@ impl Engine {
         self.load_edges(node, state, &behind)?;
         // From here on nothing fails.
         let gone = list(state).remove(from, to);
-        self.free(state, gone);
+        self.free(node, state, gone);
         if len_bytes > 0 {
             let first_block = list(state).take_base(len_bytes.div_ceil(BLOCK_BYTES));
             if let Filling::Data(data) = filling {
@@ -523,12 +523,12 @@ impl Engine {
     }
 
     /// Gives the base blocks of pieces back; their map pages are loaded.
-    fn free(&self, state: &mut NodeState, pieces: Vec<Piece>) {
+    fn free(&self, node: &Node, state: &mut NodeState, pieces: Vec<Piece>) {
         for piece in pieces {
             self.discard(state, piece.first_block, piece.end_block());
             let content = &mut state.content;
             let removed = content.unmap_loaded(piece.first_block, piece.end_block());
-            self.retire(state, removed);
+            self.retire(node, state, removed);
         }
     }
 
@@ -575,7 +575,7 @@ impl Engine {
             }
             Ok(1)
         })?;
-        self.free(state, vec![right]);
+        self.free(node, state, vec![right]);
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::moves::Moves;
 use crate::node::Node;
+use larder_catalog::Held;
 use larder_space::format::{Extent, Ino, SegmentIndex, SessionId, StoreId};
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,9 +13,11 @@ pub(crate) struct Group {
     pub dirty: Vec<Arc<Node>>,
     /// When the first change came.
     pub started: Option<Instant>,
-    pub retired: Vec<Extent>,
+    pub retired: Vec<Held>,
+    /// Blocks that an object shares, and how many of `retired` come before that.
+    pub shared: Vec<(Held, usize)>,
     /// Written already, to be flushed: what moved in this group.
-    pub allocated: Vec<(Extent, StoreId, Ino)>,
+    pub allocated: Vec<Held>,
     pub retired_bytes: u64,
     /// Blocks that will be written over, and where their content is kept (`homes`).
     pub homes: Vec<(Extent, Extent)>,
@@ -48,6 +51,7 @@ impl Group {
     pub fn is_empty(&self) -> bool {
         self.dirty.is_empty()
             && self.retired.is_empty()
+            && self.shared.is_empty()
             && self.allocated.is_empty()
             && self.homes.is_empty()
             && self.segments.is_empty()

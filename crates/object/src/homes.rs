@@ -69,8 +69,8 @@ impl Engine {
             taken.keep(&mut room);
             for (extent, (store, ino)) in owned(&copies) {
                 group.allocated.push((extent, store, ino));
-                group.retired.push(extent);
-                room.space.quarantine(extent);
+                group.retired.push((extent, store, ino));
+                self.quarantine_unshared(&mut room, extent);
             }
             group
                 .homes

@@ -8,7 +8,7 @@
 //! # Invariants
 //! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
 //! `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `CHECKPOINT-n`, `LEADER-n`, `ROOM-n`,
-//! `PRIVATE-n`.
+//! `PRIVATE-n`, `SHARE-n`.
 //!
 //! # The road
 //! ```text
@@ -29,6 +29,7 @@
 mod acting;
 mod attached;
 mod cache;
+mod check_holders;
 mod check_pieces;
 mod checkpoint;
 mod chunk_pool;
@@ -69,6 +70,7 @@ mod report;
 mod room;
 mod seals;
 mod session;
+mod share;
 mod shared_flush;
 mod shrink;
 mod sql;

@@ -195,14 +195,17 @@ impl Engine {
             let mut parts: Vec<(bool, Run)> = Vec::new();
             let mut block = first;
             while block < end {
-                let (is_mapped, found) = match state.content.map.find(source, block)? {
-                    Mapped::Run { extent, .. } => (true, extent.block_count),
+                let (is_fixed, found) = match state.content.map.find(source, block)? {
+                    Mapped::Run { extent, .. } => {
+                        let part = extent.slice(0, extent.block_count.min(end - block));
+                        (!self.is_shared(&part)?, part.block_count) // SHARE-4
+                    }
                     Mapped::Hole(hole) => (false, hole),
                 };
                 let found = found.min(end - block);
                 match parts.last_mut() {
-                    Some((before, (_, blocks))) if *before == is_mapped => *blocks += found,
-                    _ => parts.push((is_mapped, (block, found))),
+                    Some((before, (_, blocks))) if *before == is_fixed => *blocks += found,
+                    _ => parts.push((is_fixed, (block, found))),
                 }
                 block += found;
             }
@@ -212,8 +215,8 @@ impl Engine {
                 large.push((first, count));
                 continue;
             }
-            for (is_mapped, part) in parts {
-                if is_mapped { &mut small } else { &mut large }.push(part);
+            for (is_fixed, part) in parts {
+                if is_fixed { &mut small } else { &mut large }.push(part);
             }
         }
         Ok((small, large))

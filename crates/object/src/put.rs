@@ -76,7 +76,7 @@ impl Change<'_> {
             };
             let source = engine.map_source(node);
             let removed = state.content.unmap_from(source, kept_blocks)?;
-            engine.retire(&mut state, removed);
+            engine.retire(node, &mut state, removed);
             state.content.drop_pieces();
         }
         engine.begin_content(node, &mut state)?;

@@ -92,7 +92,9 @@ pub struct StatsReport {
     pub retired_bytes: u64,
     /// Of these, what a prune of all history would free now: the rest is held by snapshots and readers of the past.
     pub history_bytes: u64,
-    /// Neither, of the capacity.
+    /// What clones would take more if they shared nothing.
+    pub shared_bytes: u64,
+    /// Neither live nor retired, of the capacity.
     pub free_bytes: u64,
     /// Preallocated in segments.
     pub segment_bytes: u64,

@@ -79,6 +79,7 @@ impl Engine {
                 let mut room = self.lock_room();
                 self.add_segments(&mut room.space)?;
                 self.summarize(&mut room.space, seq)?;
+                self.find_shares()?;
                 room.synced = Some(self.known_seq());
                 Ok(())
             }
@@ -91,6 +92,7 @@ impl Engine {
         let mut space = Space::new();
         self.add_segments(&mut space)?;
         self.summarize(&mut space, CommitSeq(0))?;
+        self.find_shares()?;
         self.adopt_growth()?;
         let mut room = self.lock_room();
         room.space = space;
@@ -219,6 +221,7 @@ impl Engine {
         let keeps_history = self.keeps_history();
         let has_moves = !lock(&self.group).allocated.is_empty();
         let mut room = self.lock_room();
+        self.quarantine_retired(&mut room, outcome);
         for extent in &outcome.reclaimed {
             room.space.release(*extent);
         }

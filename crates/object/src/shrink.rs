@@ -84,6 +84,7 @@ impl Engine {
         self.apply_now()?;
         self.settle()?;
         self.require_unheld(goal, to_bytes.is_some())?;
+        self.require_unshared(goal)?;
         let _shrinking = Shrinking::begin(self);
         loop {
             // Applying copies what history needs, and that is given up: before the free space is counted.
@@ -178,6 +179,24 @@ impl Engine {
                  a larger size"
             ),
         ))
+    }
+
+    /// Refuses, before history is given up for it, what clones share at the end: it is not moved (`SHARE-5`).
+    fn require_unshared(&self, goal: u64) -> Result<()> {
+        if !self.catalog.has_shared()? {
+            return Ok(());
+        }
+        let (live, _) = self.catalog.extent_totals()?;
+        let (_, spare) = self.used_and_spare()?;
+        let mut shared_blocks = 0;
+        self.for_each_behind(&self.plan_cuts(goal.max(live + spare)), &mut |row| {
+            shared_blocks += u64::from(row.shared_count > 0) * row.extent.block_count;
+            Ok(())
+        })?;
+        match shared_blocks {
+            0 => Ok(()),
+            _ => Err(shared_at_the_end(shared_blocks)),
+        }
     }
 
     /// The length of all segments together that is asked for, blocks.
@@ -300,6 +319,7 @@ impl Engine {
             match outcome {
                 Ok(Moved::Done { blocks, .. }) => moved += blocks * BLOCK_BYTES,
                 Ok(Moved::NoRoom { .. }) => lacks_room = true,
+                Ok(Moved::Shared) => return Err(shared_at_the_end(row.extent.block_count)),
                 Ok(_) => {} // It is being changed: the next round sees where it lies then.
                 Err(error) if error.kind() == ErrorKind::NotFound => {} // Just deleted.
                 Err(error) if is_survivable(error.kind()) => {
@@ -405,6 +425,17 @@ impl Drop for Shrinking<'_> {
         self.0.give_turn_back();
         self.0.is_shrinking.store(false, Ordering::SeqCst);
     }
+}
+
+fn shared_at_the_end(blocks: u64) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        format!(
+            "{} bytes that clones share lie at the end of the segments, and are not moved; remove those clones, or copy \
+             them ('larder cp -a'), or give a larger size",
+            blocks * BLOCK_BYTES
+        ),
+    )
 }
 
 /// The part of an extent behind its segment's new end, if that is not all of it.

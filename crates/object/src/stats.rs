@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 impl Engine {
-    /// Counters as of now. Cost: a scan of the extent rows and of an index of the inodes.
+    /// Counters as of now. Cost: a scan of the extent rows, of what is shared and of an index of the inodes.
     pub fn stats(&self) -> Result<StatsReport> {
         let space = self.space_report()?;
         let info = self.catalog.info()?;
@@ -22,6 +22,7 @@ impl Engine {
             live_bytes: space.live_bytes,
             retired_bytes: space.retired_bytes,
             history_bytes: self.history_bytes()?,
+            shared_bytes: self.catalog.shared_blocks()? * BLOCK_BYTES,
             free_bytes: space.free_bytes,
             segment_bytes: space.segment_bytes,
             retired_bytes_total: info.retired_bytes_total,

@@ -6,7 +6,7 @@ use crate::engine::{Engine, lock};
 use crate::report::{CheckReport, FragReport, SizeClass, SpaceReport};
 use crate::stats::storage_age;
 use crate::{ErrorKind, Result};
-use larder_catalog::{ExtentRow, GRANTS, InodeRow};
+use larder_catalog::{ExtentRow, Held, InodeRow};
 use larder_space::Purpose;
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, MAP_PAGE_BLOCKS};
 use larder_space::format::{Extent, FileKind, Ino, MapPage, SegmentIndex, StoreId};
@@ -285,10 +285,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Every mapped block is in exactly one live extent row of that inode, and every live extent
-    /// row is mapped: no leak, no double use.
+    /// Every mapped block is in a live extent row that the inode holds, and every live extent row is mapped by all
+    /// of its holders.
     fn check_extents(&self, report: &mut CheckReport) -> Result<()> {
-        let mut mapped: Vec<(Extent, StoreId, Ino)> = Vec::new();
+        let mut mapped: Vec<Held> = Vec::new();
         let findings = &mut report.findings;
         self.for_each_mapped(|store, row| {
             let before = mapped.len();
@@ -326,53 +326,7 @@ impl Engine {
             Ok(())
         })?;
         mapped.sort_unstable();
-        for pair in mapped
-            .windows(2)
-            .filter(|pair| pair[0].0.overlaps(&pair[1].0))
-        {
-            findings.push(format!(
-                "{} of store {} inode {} is also used by store {} inode {}",
-                pair[1].0, pair[1].1, pair[1].2, pair[0].1, pair[0].2
-            ));
-        }
-        let limits = self.segment_blocks();
-        let mut runs = mapped.iter().copied().peekable();
-        let mut extent_count = 0;
-        self.for_each_extent(|row| {
-            extent_count += 1;
-            let ExtentRow { extent, store, ino, retired_seq } = row;
-            if extent.end_block() > limits.get(&extent.segment).copied().unwrap_or(0) {
-                findings.push(format!("{extent} of store {store} inode {ino} is beyond the end of its segment"));
-            }
-            // Whatever is mapped before this row is mapped without a row.
-            let mut at = extent.start_block;
-            while let Some((run, run_store, run_ino)) = runs.next_if(|(run, ..)| {
-                (run.segment, run.start_block) < (extent.segment, extent.end_block())
-            }) {
-                if run.segment != extent.segment || run.start_block < extent.start_block || run.end_block() > extent.end_block() {
-                    findings.push(format!("{run} of store {run_store} inode {run_ino} has no extent row"));
-                    continue;
-                }
-                if retired_seq.is_some() {
-                    findings.push(format!("{run} of store {run_store} inode {run_ino} is retired but mapped"));
-                } else if (run_store, run_ino) != (*store, *ino) {
-                    findings.push(format!("{run} of store {run_store} inode {run_ino} belongs to store {store} inode {ino}"));
-                }
-                if retired_seq.is_none() && *store != GRANTS && run.start_block > at {
-                    findings.push(leak(extent.segment, at, run.start_block, *store, *ino));
-                }
-                at = at.max(run.end_block());
-            }
-            if retired_seq.is_none() && *store != GRANTS && at < extent.end_block() {
-                findings.push(leak(extent.segment, at, extent.end_block(), *store, *ino));
-            }
-            Ok(())
-        })?;
-        for (run, store, ino) in runs {
-            findings.push(format!(
-                "{run} of store {store} inode {ino} has no extent row"
-            ));
-        }
+        let extent_count = self.check_holders(mapped, findings)?;
         report.extent_count = extent_count;
         let room = self.lock_room();
         let (live, retired) = self.catalog.extent_totals()?;
@@ -473,10 +427,4 @@ impl Engine {
         }
         Ok(())
     }
-}
-
-fn leak(segment: SegmentIndex, from: u64, to: u64, store: StoreId, ino: Ino) -> String {
-    format!(
-        "segment {segment} blocks {from}..{to} belong to store {store} inode {ino}, which does not map them: leaked"
-    )
 }

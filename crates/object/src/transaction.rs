@@ -596,6 +596,7 @@ impl Engine {
         lock(&self.unsettled).clear();
         lock(&self.next_inos).clear();
         *self.lock_room() = Room::default();
+        self.forget_shares();
         self.schema_version.store(NO_SCHEMA, Ordering::SeqCst);
         self.catalog.forget_stores();
         self.forget_ino_ends();

@@ -373,7 +373,7 @@ impl Engine {
             }
             drop(state);
             let retired_bytes = set.retired_bytes;
-            self.retire_into(set, replaced);
+            self.retire_into(set, (store, ino), replaced);
             if flush.is_rewrite {
                 // Storage age counts objects that are gone; this one only moved.
                 set.retired_bytes = retired_bytes;

@@ -11,7 +11,7 @@ use crate::error::{At, CatalogError, Result};
 use crate::grants::Grants;
 use crate::read::rows;
 use larder_format::limits::{BLOCK_BYTES, MAP_PAGE_BLOCKS};
-use larder_format::{Extent, MapPage, MapRun, SegmentIndex, block_checksum};
+use larder_format::{Extent, Ino, MapPage, MapRun, SegmentIndex, block_checksum};
 use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, params};
 use std::collections::{BTreeMap, HashMap};
@@ -146,7 +146,9 @@ impl Files<'_> {
             false => relocate(&touched, self.grants)?,
         };
         let (before, after) = (extents_of(&touched.theirs)?, extents_of(&ours)?);
-        findings.retired.extend(subtract(&before, &after));
+        let gone = subtract(&before, &after).into_iter();
+        let holder = |extent| (extent, self.store, Ino(ino as u64));
+        findings.retired.extend(gone.map(holder));
         let table = &self.sql.table_map;
         for page in touched.theirs.keys() {
             self.txn

@@ -6,7 +6,7 @@ use crate::meta::{find_meta, set_gate};
 use crate::open::{CATALOG_FILE, CatalogOptions, connect};
 use crate::read::rows;
 use crate::statements::StoreSql;
-use crate::{BUSY_TIMEOUT, Catalog, codec};
+use crate::{BUSY_TIMEOUT, Catalog, codec, holders};
 use larder_format::StoreId;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::config::DbConfig;
@@ -149,6 +149,7 @@ fn remove_orphans(txn: &Connection) -> Result<()> {
             .at(table)?;
         }
     }
+    holders::let_go_where(txn, holders::ORPHANS, [])?;
     txn.execute(
         "DELETE FROM larder_extent WHERE (store, ino) IN (SELECT store, ino FROM larder_orphan)",
         [],

@@ -12,11 +12,13 @@ use super::images::Shape;
 use super::past;
 use super::rows::{merge_table, shadow_conflict};
 use super::track::{Tracked, tracked};
+use crate::changes::Held;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
 use crate::grants::Grants;
 use crate::history::Keeper;
+use crate::holders;
 use crate::loose::settle_loose;
 use crate::meta::{add_meta, next_commit_seq, set_gate};
 use crate::open::{self, CATALOG_FILE, connect};
@@ -59,8 +61,8 @@ pub enum Merged {
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     conflicts: BTreeSet<Conflict>,
-    /// Blocks of the parent that lost their last reference.
-    pub(crate) retired: Vec<Extent>,
+    /// Blocks of the parent, and the objects that hold them no more.
+    pub(crate) retired: Vec<Held>,
     /// Files of the parent that lost their last name: `(table of the store, inode)`.
     pub(crate) removed: Vec<(String, i64)>,
     /// Tables that a row was changed in.
@@ -343,13 +345,13 @@ fn check_foreign_keys(txn: &Connection, findings: &mut Findings) -> Result<()> {
 }
 
 /// The grants end; what the workspace used of them is its objects', what it dropped is retired.
-fn settle_space(txn: &Connection, id: u64, seq: CommitSeq, retired: Vec<Extent>) -> Result<()> {
+fn settle_space(txn: &Connection, id: u64, seq: CommitSeq, retired: Vec<Held>) -> Result<()> {
     let mut ags = AgChanges::default();
     let used = used_of_grants(txn)?;
     end(txn, id, &mut ags)?;
     let allocated = extents::coalesce(&used);
     extents::allocate(txn, &allocated)?;
-    extents::retire(txn, seq, &retired)?;
+    let retired = holders::retire(txn, seq, &retired)?;
     ags.allocate(allocated.iter().map(|(extent, ..)| extent));
     ags.retire(&retired);
     ags.apply(txn, seq)?; // CATALOG-8

@@ -1,6 +1,7 @@
 //! The real `larder` on real databases, one module per family of verbs.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod clone;
 mod feed;
 mod files;
 mod history;

@@ -1,20 +1,36 @@
-//! Files of the past made anew in the present, or made what they were.
+//! Files of the past, or of the same moment, made anew in the present, or made what they were.
 
-use crate::copy::copy_from_past;
+use crate::copy::copy_rest;
 use crate::database::Database;
 use crate::history::compare::xattrs;
 use crate::provider::FileHandle;
 use crate::types::{Attr, Caller, NewNode, NodeId, SetAttr, SetTime, XattrMode};
 use larder_object::Result;
 use larder_object::format::{FileKind, Name};
+use std::cell::Cell;
 
 /// Carries files from one moment of a database into a transaction on it.
 pub(crate) struct Carrier<'d> {
     pub(crate) past: &'d Database,
     pub(crate) view: &'d Database,
+    /// Content that was copied, and not shared, bytes.
+    copied_bytes: Cell<u64>,
 }
 
-impl Carrier<'_> {
+impl<'d> Carrier<'d> {
+    pub(crate) fn new(past: &'d Database, view: &'d Database) -> Carrier<'d> {
+        Carrier {
+            past,
+            view,
+            copied_bytes: Cell::new(0),
+        }
+    }
+
+    /// Content that was copied, and not shared, bytes.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copied_bytes.get()
+    }
+
     /// Makes a file with the content that `was` has in the past; attributes are set by the next.
     pub(crate) fn make(&self, parent: NodeId, name: &Name, was: &Attr) -> Result<NodeId> {
         let owner = Caller {
@@ -54,10 +70,12 @@ impl Carrier<'_> {
         let from = self.past.open_file(was.node, false)?;
         let mut done = 0;
         while done < was.size_bytes {
-            match copy_from_past((&*from, done), (to, done))? {
-                0 => break,
-                copied => done += copied,
+            let step = copy_rest((&*from, done), (to, done))?;
+            if step.bytes == 0 {
+                break;
             }
+            done += step.bytes;
+            self.copied_bytes.set(self.copied_bytes.get() + step.copied);
         }
         Ok(())
     }

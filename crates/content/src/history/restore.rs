@@ -223,7 +223,7 @@ impl<'d> Plan<'d> {
         Plan {
             past,
             view,
-            carrier: Carrier { past, view },
+            carrier: Carrier::new(past, view),
             to,
             is_exact,
             parents: Vec::new(),

@@ -73,10 +73,7 @@ impl Database {
         let changes = past.shared.engine.read_history(|reader| {
             let (undo, changes) = Undo::find(self, reader, (before, whole))?;
             if !is_dry {
-                let carrier = Carrier {
-                    past: &past,
-                    view: &transaction,
-                };
+                let carrier = Carrier::new(&past, &transaction);
                 undo.run(&carrier)
                     .map_err(|error| in_the_way(error, whole))?;
             }

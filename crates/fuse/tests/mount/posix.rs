@@ -1,6 +1,6 @@
 //! What programs may expect of a filesystem, asked of a real mount.
 
-use crate::common::{TestMount, noise, shell};
+use crate::common::{TestMount, database_path, noise, shell};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
 };
@@ -450,6 +450,42 @@ fn ranges_are_copied_allocated_and_punched() {
     assert_eq!(to.metadata().unwrap().len(), 4 << 20);
     let insert = rustix::fs::fallocate(&to, FallocateFlags::INSERT_RANGE, 0, 4096);
     assert_eq!(insert, Err(Errno::OPNOTSUPP));
+}
+
+/// The kernel hands `copy_file_range` to a filesystem of ours, and not `FICLONE`: cp(1) falls back from that to this.
+#[test]
+fn copies_within_the_mount_share_their_blocks() {
+    let mount = TestMount::new();
+    let content = noise(4 << 20, 7);
+    fs::write(mount.path("from"), &content).unwrap();
+    let from = File::open(mount.path("from")).unwrap();
+    from.sync_all().unwrap();
+    let beside = larder::Database::open(&database_path(mount.directory()), Default::default());
+    let beside = beside.unwrap();
+    let live = || {
+        shell("sync -f \"$1\"", &[&mount.root()]);
+        beside.space().unwrap().live_bytes
+    };
+    let before = live();
+    let to = File::create_new(mount.path("to")).unwrap();
+    assert_eq!(rustix::fs::ioctl_ficlone(&to, &from), Err(Errno::OPNOTSUPP));
+    let copy = || rustix::fs::copy_file_range(&from, None, &to, None, 8 << 20).unwrap();
+    assert_eq!(copy(), 4 << 20);
+    shell(
+        "cp --reflink=auto \"$1\" \"$2\"",
+        &[&mount.path("from"), &mount.path("third")],
+    );
+    assert_eq!(live(), before, "SHARE-1");
+    let file = OpenOptions::new()
+        .write(true)
+        .open(mount.path("from"))
+        .unwrap();
+    file.write_all_at(b"changed", 5000).unwrap();
+    file.sync_all().unwrap();
+    assert!(fs::read(mount.path("to")).unwrap() == content, "SHARE-4");
+    assert!(fs::read(mount.path("third")).unwrap() == content, "SHARE-4");
+    assert!(live() <= before + 8192);
+    beside.close().unwrap();
 }
 
 #[test]

@@ -1,0 +1,250 @@
+//! Who holds which blocks, against a map of single blocks: `SHARE-1`, `SHARE-2`, `SHARE-3`, `CATALOG-1`, `CATALOG-8`.
+#![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
+
+mod common;
+
+use common::{MAIN, create};
+use larder_catalog::format::limits::AG_BLOCKS;
+use larder_catalog::format::{CommitSeq, Extent, Ino, SegmentIndex};
+use larder_catalog::{Catalog, ChangeSet, SharedRow};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The blocks of the model lie on both sides of the border of a group.
+const FIRST: u64 = AG_BLOCKS - 30;
+const BLOCKS: u64 = 60;
+
+/// xorshift64*
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
+    }
+}
+
+fn extent(start: u64, count: u64) -> Extent {
+    Extent::new(SegmentIndex(0), start, count)
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Block {
+    Held(BTreeSet<u64>),
+    Retired(u64),
+}
+
+#[derive(Default, Clone)]
+struct Model {
+    blocks: BTreeMap<u64, Block>,
+}
+
+impl Model {
+    fn is_live(&self, at: u64) -> bool {
+        matches!(self.blocks.get(&at), Some(Block::Held(_)))
+    }
+
+    fn is_held(&self, at: u64, ino: u64) -> bool {
+        matches!(self.blocks.get(&at), Some(Block::Held(by)) if by.contains(&ino))
+    }
+
+    /// The longest run from a random block on, of at most `max`, of which `is_right` says yes.
+    fn run(&self, rng: &mut Rng, max: u64, is_right: impl Fn(u64) -> bool) -> Option<Extent> {
+        let start = FIRST + rng.below(BLOCKS);
+        let end = (start + 1 + rng.below(max)).min(FIRST + BLOCKS);
+        let count = (start..end).take_while(|&at| is_right(at)).count() as u64;
+        (count > 0).then(|| extent(start, count))
+    }
+}
+
+fn blocks(place: Extent) -> std::ops::Range<u64> {
+    place.start_block..place.end_block()
+}
+
+/// What the catalog says, block by block; rows in one group, and with sharers that exist.
+fn read(catalog: &Catalog) -> BTreeMap<u64, Block> {
+    let (mut found, mut after) = (BTreeMap::new(), None);
+    let mut sharers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    let mut last: Option<SharedRow> = None;
+    loop {
+        let rows = catalog.sharers(last, 2).unwrap();
+        let Some(row) = rows.last() else { break };
+        last = Some(*row);
+        for row in rows {
+            sharers.entry(row.start_block).or_default().push(row.ino.0);
+        }
+    }
+    assert_eq!(catalog.has_shared().unwrap(), !sharers.is_empty());
+    loop {
+        let rows = catalog.extents(after, 3).unwrap();
+        let Some(last) = rows.last() else { break };
+        after = Some((last.extent.segment, last.extent.start_block));
+        for row in rows {
+            let others = sharers.remove(&row.extent.start_block).unwrap_or_default();
+            assert_eq!(others.len() as u64, row.shared_count, "SHARE-1");
+            let mut by: BTreeSet<u64> = others.into_iter().collect();
+            assert!(by.insert(row.ino.0), "SHARE-1: the owner shares");
+            let block = match row.retired_seq {
+                Some(seq) => Block::Retired(seq.0),
+                None => Block::Held(by),
+            };
+            for at in blocks(row.extent) {
+                assert_eq!(found.insert(at, block.clone()), None, "CATALOG-1");
+            }
+        }
+    }
+    assert!(sharers.is_empty(), "SHARE-3: {sharers:?}");
+    found
+}
+
+fn run(seed: u64) {
+    let mut rng = Rng(seed);
+    let (_dir, catalog) = create();
+    catalog
+        .commit(&ChangeSet {
+            segments: vec![(SegmentIndex(0), 2 * AG_BLOCKS)],
+            ..ChangeSet::default()
+        })
+        .unwrap();
+    let mut model = Model::default();
+    let mut counts = [0; 4];
+    for round in 0..100 {
+        let mut set = ChangeSet::default();
+        let seq = catalog.commit_seq().unwrap().0 + 1;
+        let before = model.clone();
+        for _ in 0..1 + rng.below(3) {
+            let place = model.run(&mut rng, 14, |at| {
+                !model.blocks.contains_key(&at) && !before.blocks.contains_key(&at)
+            });
+            let group_end = |at: u64| (at / AG_BLOCKS + 1) * AG_BLOCKS;
+            if let Some(place) = place {
+                let end = place.end_block().min(group_end(place.start_block));
+                let place = extent(place.start_block, end - place.start_block);
+                let ino = 2 + rng.below(3);
+                set.allocated.push((place, MAIN, Ino(ino)));
+                for at in blocks(place) {
+                    model.blocks.insert(at, Block::Held([ino].into()));
+                }
+                counts[0] += 1;
+            }
+        }
+        for _ in 0..rng.below(8) {
+            let ino = 2 + rng.below(5);
+            if rng.below(2) == 0 {
+                let can = |at| model.is_live(at) && !model.is_held(at, ino);
+                let Some(place) = model.run(&mut rng, 20, can) else {
+                    continue;
+                };
+                set.shared
+                    .push(((place, MAIN, Ino(ino)), set.retired.len()));
+                for at in blocks(place) {
+                    if let Some(Block::Held(by)) = model.blocks.get_mut(&at) {
+                        by.insert(ino);
+                    }
+                }
+                counts[1] += 1;
+            } else {
+                let Some(place) = model.run(&mut rng, 20, |at| model.is_held(at, ino)) else {
+                    continue;
+                };
+                set.retired.push((place, MAIN, Ino(ino)));
+                for at in blocks(place) {
+                    if let Some(Block::Held(by)) = model.blocks.get_mut(&at) {
+                        by.remove(&ino);
+                        if by.is_empty() {
+                            model.blocks.insert(at, Block::Retired(seq));
+                        }
+                    }
+                }
+                counts[2] += 1;
+            }
+        }
+        if rng.below(4) == 0 {
+            let horizon = rng.below(seq);
+            set.reclaim_horizon = Some(CommitSeq(horizon));
+            model
+                .blocks
+                .retain(|_, block| !matches!(block, Block::Retired(at) if *at <= horizon));
+        }
+        let outcome = catalog.commit(&set).unwrap();
+        let what = format!("seed {seed}, round {round}");
+        let retired: BTreeSet<u64> = outcome.retired.iter().copied().flat_map(blocks).collect();
+        let expected: BTreeSet<u64> = (model.blocks.iter())
+            .filter(|(_, block)| **block == Block::Retired(seq))
+            .map(|(at, _)| *at)
+            .collect();
+        assert_eq!(retired, expected, "{what}: SHARE-2");
+        assert_eq!(read(&catalog), model.blocks, "{what}: SHARE-1");
+        let saved: usize = (model.blocks.values())
+            .map(|block| match block {
+                Block::Held(by) => by.len() - 1,
+                Block::Retired(_) => 0,
+            })
+            .sum();
+        assert_eq!(catalog.shared_blocks().unwrap(), saved as u64, "{what}");
+        for at in FIRST..FIRST + BLOCKS {
+            let is_shared = matches!(model.blocks.get(&at), Some(Block::Held(by)) if by.len() > 1);
+            assert_eq!(
+                catalog.is_shared(&extent(at, 1)).unwrap(),
+                is_shared,
+                "{what}"
+            );
+        }
+        let findings = catalog.check().unwrap();
+        let findings: Vec<_> = findings
+            .iter()
+            .filter(|finding| finding.contains("larder_ag") || finding.contains("SHARE"))
+            .collect();
+        assert!(findings.is_empty(), "{what}: {findings:?}");
+        counts[3] += u64::from(catalog.has_shared().unwrap());
+    }
+    assert!(counts.iter().all(|&count| count > 15), "{counts:?}");
+}
+
+#[test]
+fn holders_come_and_go() {
+    for seed in 1..=6 {
+        run(seed);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let (_dir, catalog) = create();
+    let allocate = ChangeSet {
+        segments: vec![(SegmentIndex(0), AG_BLOCKS)],
+        allocated: vec![(extent(0, 8), MAIN, Ino(2)), (extent(8, 8), MAIN, Ino(3))],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&allocate).unwrap();
+    let share = |start, count, ino| ChangeSet {
+        shared: vec![((extent(start, count), MAIN, Ino(ino)), 0)],
+        ..ChangeSet::default()
+    };
+    let retire = |start, count, ino| ChangeSet {
+        retired: vec![(extent(start, count), MAIN, Ino(ino))],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&share(2, 10, 4)).unwrap();
+    for wrong in [
+        share(0, 2, 2),   // Its owner.
+        share(3, 1, 4),   // A sharer.
+        share(12, 8, 5),  // Not all of it is allocated.
+        retire(2, 2, 5),  // No holder.
+        retire(0, 17, 2), // Not all of it is allocated.
+    ] {
+        let before = read(&catalog);
+        let refused = catalog.commit(&wrong).unwrap_err();
+        assert!(
+            refused.to_string().contains("SHARE-1") || refused.to_string().contains("CATALOG-1"),
+            "{refused}"
+        );
+        assert_eq!(read(&catalog), before);
+    }
+    catalog.commit(&retire(0, 2, 2)).unwrap();
+    let refused = catalog.commit(&share(0, 2, 5)).unwrap_err();
+    assert!(refused.to_string().contains("is retired"), "{refused}");
+    // A store that goes takes only what nobody else holds: here all is of one store.
+    assert!(catalog.has_shared().unwrap());
+}

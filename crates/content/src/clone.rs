@@ -1,0 +1,233 @@
+//! Clones: files and trees that share their content with what they were made from.
+//!
+//! # Invariants
+//! * `CLONE-1` A clone is made as a whole or not at all. From then on neither side sees what is written to the other.
+//!
+//! What a clone has: names, kinds, modes, owners, times of access and modification, extended attributes, hard links among
+//! what is cloned, content. Not: user columns, which belong to the rows of one table.
+
+use crate::database::Database;
+use crate::history::Carrier;
+use crate::transaction::{Transaction, TransactionOptions};
+use crate::types::{Attr, NodeId};
+use larder_object::format::{FileKind, Ino, Name, StoreId};
+use larder_object::{Error, ErrorKind, Result};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How long a clone may keep others waiting: half of one is of no use.
+const TURN_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Entries of a directory that are read at a time.
+const PAGE: usize = 1000;
+
+/// What a clone was made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CloneReport {
+    /// Regular files.
+    pub file_count: u64,
+    /// Directories, the root of the clone among them.
+    pub directory_count: u64,
+    /// Symbolic links, further names of files, and the rest.
+    pub other_count: u64,
+    /// Length of all files, bytes.
+    pub content_bytes: u64,
+    /// What of it had to be copied, bytes: files of a few KiB, and what had just been written.
+    pub copied_bytes: u64,
+    /// A store was made.
+    pub is_store: bool,
+}
+
+impl Database {
+    /// Makes `to`, which must not exist, a clone of what `from` names (a symbolic link itself, not its target), durably:
+    /// a file, or a directory with all it holds. Content is shared, until one side changes it. A store's root cloned to
+    /// a name in the root directory becomes a store of that name. With `past`, another moment of this database, it
+    /// is the clone of what was there then, and its content is copied. One transaction, which keeps the turn meanwhile.
+    ///
+    /// Errors: [`ErrorKind::NotFound`]: no `from`; [`ErrorKind::Exists`]: `to` is there; [`ErrorKind::InvalidInput`]: `to`
+    /// lies in `from`, or `past` is of another database; [`ErrorKind::Unsupported`] in a long transaction. None leaves
+    /// anything changed. Cost: about 0.1 ms for a file, and its map: 1 KiB for each MiB of content.
+    pub fn clone_path(
+        &self,
+        past: Option<&Database>,
+        from: &[u8],
+        to: &[u8],
+    ) -> Result<CloneReport> {
+        if let Some(past) = past {
+            let is_one = past.shared.engine.is_of_one_database(&self.shared.engine);
+            if past.shows().is_none() || !is_one {
+                let why = "what is cloned is this database or another moment of it; use 'larder cp' between databases";
+                return Err(Error::new(ErrorKind::InvalidInput, why));
+            }
+        }
+        let engine = self.whole()?;
+        if self.workspace_of().is_some() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "nothing is cloned in a long transaction; clone outside of it, or copy ('larder cp')",
+            ));
+        }
+        // Before the transaction, which cannot: what is in place can be shared.
+        engine.settle_content()?;
+        let transaction = self.begin_with(&TransactionOptions {
+            takes_turn: true,
+            turn_max: TURN_MAX,
+        })?;
+        let report = transaction.clone_here(past, from, to)?;
+        transaction.commit()?;
+        Ok(report)
+    }
+}
+
+impl Transaction {
+    fn clone_here(&self, past: Option<&Database>, from: &[u8], to: &[u8]) -> Result<CloneReport> {
+        let view: &Database = self;
+        let source = past.unwrap_or(view);
+        let was = source.resolve(from, false)?;
+        let shown = String::from_utf8_lossy(to);
+        match view.resolve(to, false) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                let why = format!("'{shown}' exists; give a name that is free, or remove it first");
+                return Err(Error::new(ErrorKind::Exists, why));
+            }
+        }
+        let (parent, name) = view.resolve_parent(to)?;
+        if was.kind == FileKind::Directory && past.is_none() && view.lies_in(parent, was.node)? {
+            let why = format!(
+                "'{shown}' lies in '{}', which cannot hold its own clone; choose a place outside",
+                String::from_utf8_lossy(from)
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, why));
+        }
+        let mut cloner = Cloner {
+            source,
+            view,
+            carrier: Carrier::new(source, view),
+            homes: HashMap::new(),
+            report: CloneReport::default(),
+        };
+        let is_store = was.node.ino == Ino::ROOT && was.node.store != StoreId::MAIN;
+        match is_store && parent == NodeId::ROOT {
+            true => cloner.store(&was, &name)?,
+            false => cloner.place((parent, &name), &was)?,
+        }
+        cloner.report.copied_bytes = cloner.carrier.copied_bytes();
+        Ok(cloner.report)
+    }
+}
+
+impl Database {
+    /// Whether a directory is `above`, or lies in it.
+    fn lies_in(&self, directory: NodeId, above: NodeId) -> Result<bool> {
+        let mut at = directory;
+        while at != above {
+            let parent = self.parent(at)?;
+            if parent == at {
+                return Ok(false);
+            }
+            at = parent;
+        }
+        Ok(true)
+    }
+}
+
+struct Cloner<'d> {
+    source: &'d Database,
+    view: &'d Database,
+    carrier: Carrier<'d>,
+    /// What files with several names became.
+    homes: HashMap<NodeId, NodeId>,
+    report: CloneReport,
+}
+
+impl Cloner<'_> {
+    /// A store of that name with all that is in the root `was` of another one.
+    fn store(&mut self, was: &Attr, name: &Name) -> Result<()> {
+        let stores = self.source.stores()?;
+        let origin = stores.iter().find(|info| info.store == was.node.store);
+        let provider = origin.map_or("files", |info| &info.provider);
+        if provider != "files" {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "a store of provider '{provider}' is a view; clone the store that it shows"
+                ),
+            ));
+        }
+        let made = self
+            .view
+            .create_store(&name.to_string(), provider, None, None)?;
+        let root = NodeId {
+            store: made.store,
+            ino: Ino::ROOT,
+        };
+        self.report.is_store = true;
+        self.report.directory_count += 1;
+        self.fill(vec![(root, was.clone())])
+    }
+
+    /// Makes `was` anew under a name, with all that is in it.
+    fn place(&mut self, (parent, name): (NodeId, &Name), was: &Attr) -> Result<()> {
+        let node = self.make(parent, name, was)?;
+        match was.kind {
+            FileKind::Directory => self.fill(vec![(node, was.clone())]),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fills directories that were just made, from what they are the clones of.
+    fn fill(&mut self, mut waiting: Vec<(NodeId, Attr)>) -> Result<()> {
+        let mut filled = Vec::new();
+        while let Some((node, was)) = waiting.pop() {
+            let mut after: Option<Name> = None;
+            loop {
+                let page = self.source.read_dir_plus(was.node, after.as_ref(), PAGE)?;
+                let is_last = page.len() < PAGE;
+                after = page.last().map(|(entry, _)| entry.name.clone());
+                for (entry, attr) in page {
+                    if attr.node.store != was.node.store {
+                        continue; // A store that is mounted there.
+                    }
+                    let made = self.make(node, &entry.name, &attr)?;
+                    if attr.kind == FileKind::Directory {
+                        waiting.push((made, attr));
+                    }
+                }
+                if is_last {
+                    break;
+                }
+            }
+            filled.push((node, was));
+        }
+        // Last, and the inner ones first: what was made in a directory has moved its times.
+        for (node, was) in filled.iter().rev() {
+            self.carrier.set_attributes(was, *node)?;
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, parent: NodeId, name: &Name, was: &Attr) -> Result<NodeId> {
+        let is_linked = was.kind != FileKind::Directory && was.nlink > 1;
+        if let Some(home) = self.homes.get(&was.node).filter(|_| is_linked) {
+            self.report.other_count += 1;
+            return Ok(self.view.link(*home, parent, name)?.node);
+        }
+        let node = self.carrier.make(parent, name, was)?;
+        match was.kind {
+            FileKind::File => {
+                self.report.file_count += 1;
+                self.report.content_bytes += was.size_bytes;
+            }
+            FileKind::Directory => self.report.directory_count += 1,
+            _ => self.report.other_count += 1,
+        }
+        if is_linked {
+            self.homes.insert(was.node, node);
+        }
+        if was.kind != FileKind::Directory {
+            self.carrier.set_attributes(was, node)?;
+        }
+        Ok(node)
+    }
+}
