@@ -76,6 +76,8 @@ pub(crate) enum Verb {
     Diff(crate::diff::DiffArgs),
     Restore(crate::restore::RestoreArgs),
     Undo(crate::undo::UndoArgs),
+    Rollback(crate::rollback::RollbackArgs),
+    Promote(crate::promote::PromoteArgs),
     Track(crate::track::TrackArgs),
     Untrack(crate::track::UntrackArgs),
     Rows(crate::track::RowsArgs),

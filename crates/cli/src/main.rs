@@ -38,12 +38,14 @@ mod map;
 mod metrics;
 mod mount;
 mod output;
+mod promote;
 mod prune;
 mod quantiles;
 mod remount;
 mod report;
 mod restore;
 mod retention;
+mod rollback;
 mod rows;
 mod serve;
 mod service;
@@ -137,6 +139,8 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Diff(args) => diff::diff(&args, out),
         Verb::Restore(args) => restore::restore(&args, out),
         Verb::Undo(args) => undo::undo(&args, out),
+        Verb::Rollback(args) => rollback::rollback(&args, out),
+        Verb::Promote(args) => promote::promote(&args, out),
         Verb::Track(args) => track::track(&args, out),
         Verb::Untrack(args) => track::untrack(&args),
         Verb::Rows(args) => track::rows(&args, out),
