@@ -39,6 +39,8 @@ impl StoreSql {
             .iter()
             .map(|column| format!("iif(p.ino IS NULL, h.{column}, p.{column})"))
             .collect();
+        // In the order of names, which the joins keep: `dirent_page` relies on nothing, and sorts what is sorted. To ask
+        // for it again outside would copy every row into a sorter.
         let page = |limits: &str| {
             format!(
                 "(SELECT name, ino FROM \"{name}_dirent\" WHERE parent = ?1 AND name > ?2 \
@@ -74,16 +76,15 @@ impl StoreSql {
             dirents: text(&format!(
                 "SELECT d.name, d.ino, coalesce((SELECT kind FROM \"{{t}}\" WHERE ino = d.ino), \
                    (SELECT kind FROM larder_history WHERE store = {{id}} AND ino = d.ino AND what = 'inode' \
-                    AND key = 0 LIMIT 1)) FROM {} ORDER BY d.name",
+                    AND key = 0 LIMIT 1)) FROM {}",
                 page("LIMIT ?3")
             )),
             dirents_with_rows: text(&format!(
                 "SELECT d.name, d.ino, {} FROM {} \
                  LEFT JOIN \"{{t}}\" AS p ON p.ino = d.ino AND p.since_seq <= {{s}} \
-                 LEFT JOIN larder_history AS h ON p.ino IS NULL AND h.since_seq <= {{s}} AND h.id = \
+                 LEFT JOIN larder_history AS h ON h.since_seq <= {{s}} AND h.id = CASE WHEN p.ino IS NULL THEN \
                    (SELECT id FROM larder_history WHERE store = {{id}} AND ino = d.ino AND what = 'inode' \
-                    AND key = 0 AND until_seq > {{s}} ORDER BY until_seq LIMIT 1) \
-                 ORDER BY d.name",
+                    AND key = 0 AND until_seq > {{s}} ORDER BY until_seq LIMIT 1) END",
                 either.join(", "),
                 page("LIMIT ?3")
             )),

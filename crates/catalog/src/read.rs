@@ -1,7 +1,7 @@
 //! Reading names, attributes and content. Each call is one statement, so it sees one committed
 //! moment; 2–4 µs plus the rows.
 
-use crate::codec::{self, TextOrBlob, signed, unsigned};
+use crate::codec::{self, TextOrBlob, dirent_order, signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::meta::{find_meta, is_guaranteed};
 use crate::rows::{ContentRow, DatabaseInfo, DirentRow, InodeRow};
@@ -102,13 +102,17 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<DirentRow>> {
         let sql = self.store_sql(store)?;
-        self.dirent_page(&sql, &sql.dirents, (parent, after, limit), |row| {
+        let mut page = self.dirent_page(&sql, &sql.dirents, (parent, after, limit), |row| {
             Ok(DirentRow {
                 name: codec::name(row, 0)?,
                 ino: Ino(unsigned(row, 1)?),
                 kind: codec::kind(row, 2)?,
             })
-        })
+        })?;
+        if self.as_of.is_some() {
+            page.sort_by(|a, b| dirent_order(&a.name, &b.name));
+        }
+        Ok(page)
     }
 
     /// The same with the attributes of what the entries name.
@@ -120,12 +124,16 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<(Name, InodeRow)>> {
         let sql = self.store_sql(store)?;
-        self.dirent_page(
+        let mut page = self.dirent_page(
             &sql,
             &sql.dirents_with_rows,
             (parent, after, limit),
             |row| Ok((codec::name(row, 0)?, inode_row_at(row, 1)?)),
-        )
+        )?;
+        if self.as_of.is_some() {
+            page.sort_by(|a, b| dirent_order(&a.0, &b.0));
+        }
+        Ok(page)
     }
 
     /// Rows of entries: name, number and kind in the first three columns.

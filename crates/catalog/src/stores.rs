@@ -93,6 +93,23 @@ impl Catalog {
         })
     }
 
+    /// Exchanges the mounts of two stores.
+    pub fn exchange_mounts(&self, one: StoreId, other: StoreId) -> Result<()> {
+        self.write(|txn| {
+            let (first, second) = (find_store(txn, one)?, find_store(txn, other)?);
+            // Mounts are unique: one steps aside, to where no store can be.
+            let aside = format!("//{}", first.mount);
+            for (store, mount) in [(one, &aside), (other, &first.mount), (one, &second.mount)] {
+                txn.execute(
+                    "UPDATE larder_store SET mount = ?2 WHERE id = ?1",
+                    params![store.0, mount],
+                )
+                .at("larder_store")?;
+            }
+            Ok(())
+        })
+    }
+
     /// Destroys a store: drops its tables, the user's columns with them, and retires all it holds,
     /// as one commit, made at `now_ns`, whose number is returned. Refuses `main`, and a store that another one shows.
     /// Scans all extent rows.

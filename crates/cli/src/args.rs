@@ -77,6 +77,8 @@ pub(crate) enum Verb {
     Restore(crate::restore::RestoreArgs),
     Clone(crate::clone::CloneArgs),
     Undo(crate::undo::UndoArgs),
+    Rollback(crate::rollback::RollbackArgs),
+    Promote(crate::promote::PromoteArgs),
     Track(crate::track::TrackArgs),
     Untrack(crate::track::UntrackArgs),
     Rows(crate::track::RowsArgs),

@@ -71,16 +71,7 @@ fn print(args: &DiffArgs, report: &DiffReport, out: &mut Output) -> Result<()> {
         }));
     }
     for change in &report.changes {
-        let details = details(change);
-        let path = &change.path;
-        let mut line = match &change.event {
-            DiffEvent::Renamed { from } => [b"renamed  ", &from[..], b" -> ", path].concat(),
-            event => [format!("{:<9}", word(event)).as_bytes(), path].concat(),
-        };
-        if !details.is_empty() {
-            line.extend_from_slice(format!("  ({})", details.join(", ")).as_bytes());
-        }
-        out.name_line(&line)?;
+        out.name_line(&change_line(change))?;
     }
     if args.cost {
         out.line(&format!(
@@ -90,6 +81,20 @@ fn print(args: &DiffArgs, report: &DiffReport, out: &mut Output) -> Result<()> {
         ))?;
     }
     Ok(())
+}
+
+/// A line for people about a path that differs.
+pub(crate) fn change_line(change: &DiffChange) -> Vec<u8> {
+    let details = details(change);
+    let path = &change.path;
+    let mut line = match &change.event {
+        DiffEvent::Renamed { from } => [b"renamed  ", &from[..], b" -> ", path].concat(),
+        event => [format!("{:<9}", word(event)).as_bytes(), path].concat(),
+    };
+    if !details.is_empty() {
+        line.extend_from_slice(format!("  ({})", details.join(", ")).as_bytes());
+    }
+    line
 }
 
 fn word(event: &DiffEvent) -> &'static str {
@@ -133,7 +138,7 @@ fn details(change: &DiffChange) -> Vec<String> {
     details
 }
 
-fn change_json(change: &DiffChange) -> Value {
+pub(crate) fn change_json(change: &DiffChange) -> Value {
     let mut object = Map::new();
     object.insert("event".into(), word(&change.event).into());
     put_name(&mut object, "path", &change.path);

@@ -40,12 +40,14 @@ mod map;
 mod metrics;
 mod mount;
 mod output;
+mod promote;
 mod prune;
 mod quantiles;
 mod remount;
 mod report;
 mod restore;
 mod retention;
+mod rollback;
 mod rows;
 mod seal;
 mod serve;
@@ -141,6 +143,8 @@ fn run(verb: Verb, out: &mut Output) -> Result<()> {
         Verb::Clone(args) => clone::clone(&args, out),
         Verb::Restore(args) => restore::restore(&args, out),
         Verb::Undo(args) => undo::undo(&args, out),
+        Verb::Rollback(args) => rollback::rollback(&args, out),
+        Verb::Promote(args) => promote::promote(&args, out),
         Verb::Track(args) => track::track(&args, out),
         Verb::Untrack(args) => track::untrack(&args),
         Verb::Rows(args) => track::rows(&args, out),

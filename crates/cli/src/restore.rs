@@ -172,7 +172,7 @@ fn print(
 }
 
 /// Those of the counts that are not 0.
-fn counted(counts: &[(u64, &str)]) -> String {
+pub(crate) fn counted(counts: &[(u64, &str)]) -> String {
     let counts = counts.iter().filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts
         .map(|(count, word)| format!("{count} {word}"))
@@ -183,7 +183,7 @@ fn counted(counts: &[(u64, &str)]) -> String {
     }
 }
 
-fn rows_json(rows: &RowsReport) -> Value {
+pub(crate) fn rows_json(rows: &RowsReport) -> Value {
     json!({
         "table": rows.table,
         "inserted": rows.inserted_count,

@@ -4,6 +4,7 @@ use crate::provider::{FileContent, FileHandle};
 use crate::types::{AllocateMode, SeekTarget};
 use larder_object::format::limits::BLOCK_BYTES;
 use larder_object::{Error, ErrorKind, Result};
+use std::ops::Range;
 
 /// Most bytes of data that one call of [`copy_range`] copies; holes, and what is shared, come on top.
 pub const COPY_BYTES_MAX: u64 = 64 << 20;
@@ -51,6 +52,88 @@ pub(crate) struct Copied {
     pub(crate) bytes: u64,
     /// What of it was copied; the rest is shared, or a hole.
     pub(crate) copied: u64,
+}
+
+/// Makes the content of `to`, a file of the present, that of `from`, a file of the past, and returns how many bytes were
+/// written, or made a hole: only what differs, in blocks of 4 KiB, is.
+pub(crate) fn copy_differences(from: &dyn FileHandle, to: &dyn FileHandle) -> Result<u64> {
+    let (size, there) = (from.attr()?.size_bytes, to.attr()?.size_bytes);
+    if there == 0 {
+        let mut done = 0;
+        while done < size {
+            match copy_rest((from, done), (to, done))?.bytes {
+                0 => break,
+                copied => done += copied,
+            }
+        }
+        return Ok(done);
+    }
+    if there != size {
+        to.set_len(size)?;
+    }
+    let (mut was, mut is) = (Vec::new(), Vec::new());
+    let (mut at, mut written) = (0, 0);
+    while at < size {
+        let data = from.seek(SeekTarget::Data, at)?.unwrap_or(size).min(size);
+        if data > at {
+            let found = to.seek(SeekTarget::Data, at)?;
+            if found.is_some_and(|found| found < data) {
+                to.allocate(AllocateMode::PunchHole, at, data - at)?;
+                written += data - at;
+            }
+            at = data;
+            continue;
+        }
+        let hole = from.seek(SeekTarget::Hole, at)?.unwrap_or(size);
+        let end = hole.min(size).min(at + STEP_BYTES_MAX);
+        let len = (end - at) as usize;
+        read_exactly(from, at, &mut was, len)?;
+        // What is a hole here was not one then.
+        let has_hole = to.seek(SeekTarget::Hole, at)?.is_none_or(|hole| hole < end);
+        match has_hole {
+            true => is.clear(),
+            false => read_exactly(to, at, &mut is, len)?,
+        }
+        for run in differing_runs(&was, &is) {
+            to.write_at(at + run.start as u64, &was[run.clone()])?;
+            written += run.len() as u64;
+        }
+        at = end;
+    }
+    Ok(written)
+}
+
+/// Where two buffers differ, in whole blocks; where the second one has nothing, everything does.
+fn differing_runs(was: &[u8], is: &[u8]) -> Vec<Range<usize>> {
+    let block = BLOCK_BYTES as usize;
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for start in (0..was.len()).step_by(block) {
+        let end = (start + block).min(was.len());
+        if is.get(start..end) == Some(&was[start..end]) {
+            continue;
+        }
+        match runs.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => runs.push(start..end),
+        }
+    }
+    runs
+}
+
+fn read_exactly(file: &dyn FileHandle, at: u64, buffer: &mut Vec<u8>, len: usize) -> Result<()> {
+    buffer.resize(len, 0);
+    let mut done = 0;
+    while done < len {
+        match file.read_at(at + done as u64, &mut buffer[done..])? {
+            0 => {
+                let why =
+                    "a file has become shorter while it was read, though nobody may change it";
+                return Err(Error::new(ErrorKind::Corrupt, why));
+            }
+            read => done += read,
+        }
+    }
+    Ok(())
 }
 
 fn copy_apart(

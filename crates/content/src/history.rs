@@ -11,6 +11,9 @@
 //!   nothing was written in between, or read and compared.
 //! * `CONTENT-12` A restore is one transaction: afterwards all of it is as the past says, or as it was before. No file
 //!   changes that is not named below the path; one that has other names too is one file.
+//! * `ROLLBACK-2` A rollback is one transaction: afterwards names, inode numbers, attributes, times, extended attributes
+//!   and content of the stores that it is about, and the rows of temporal tables, are what they were, or all is as it was
+//!   before. What it undoes is history. What has no past stays, and the report names it.
 //!
 //! User columns have no past: none of this looks at `user.column.NAME`.
 
@@ -20,7 +23,9 @@ mod diff;
 mod log;
 mod meet;
 mod net;
+mod promote;
 mod restore;
+mod rollback;
 mod rows;
 mod undo;
 
@@ -28,5 +33,6 @@ pub(crate) use carry::Carrier;
 pub use diff::{DiffChange, DiffEvent, DiffReport, diff};
 pub use log::{LogChange, LogCommit, LogEvent};
 pub use restore::{RestoreAction, RestoreOptions, RestoreReport, RestoreStep};
+pub use rollback::RollbackReport;
 pub use rows::{RestoreRows, RowsReport};
 pub use undo::UndoReport;

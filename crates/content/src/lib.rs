@@ -64,7 +64,8 @@ pub use environment::TRANSACTION_VARIABLE;
 pub use glob::matches as matches_glob;
 pub use history::{
     DiffChange, DiffEvent, DiffReport, LogChange, LogCommit, LogEvent, RestoreAction,
-    RestoreOptions, RestoreReport, RestoreRows, RestoreStep, RowsReport, UndoReport, diff,
+    RestoreOptions, RestoreReport, RestoreRows, RestoreStep, RollbackReport, RowsReport,
+    UndoReport, diff,
 };
 pub use larder_object::ClientHandle;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};

@@ -4,54 +4,19 @@
 mod common;
 mod support;
 
+use common::moments::{Clock, HOUR, create, now};
 use common::{assert_clean, content, kind, make, name, pattern, put};
 use larder::{
     Caller, CreateOptions, Database, DefragOptions, DiffEvent, ErrorKind, FileKind, LogCommit,
-    LogEvent, Moment, NewNode, NodeId, OpenOptions, RenameMode, RestoreAction, RestoreOptions,
-    RestoreReport, SetAttr, SetTime, XattrMode, diff,
+    LogEvent, Moment, NewNode, NodeId, RenameMode, RestoreAction, RestoreOptions, RestoreReport,
+    SetAttr, SetTime, XattrMode, diff,
 };
 use larder_object::EngineOptions;
 use larder_testkit::{Mix, Rng, Script, Tree, explain_difference};
 use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use support::ContentTree;
 
 const R: NodeId = NodeId::ROOT;
-const HOUR_NS: i64 = 3_600_000_000_000;
-
-fn create(dir: &Path) -> Database {
-    let options = CreateOptions {
-        retention_ns: Some(HOUR_NS),
-        capacity_bytes: Some(256 << 20),
-        ..CreateOptions::default()
-    };
-    let path = dir.join("t.larder");
-    Database::create(&path, &options).unwrap();
-    // Commits are made when the test says so.
-    let engine = EngineOptions {
-        has_background: false,
-        ..EngineOptions::default()
-    };
-    let options = OpenOptions {
-        engine,
-        ..OpenOptions::default()
-    };
-    Database::open(&path, options).unwrap()
-}
-
-/// The number of the newest commit, with everything in it.
-fn now(db: &Database) -> Moment {
-    db.sync().unwrap();
-    let mut newest = 0;
-    db.log(None, Some(1), &mut |commit| {
-        newest = commit.seq;
-        ControlFlow::Continue(())
-    })
-    .unwrap();
-    Moment::Seq(newest)
-}
 
 fn log(db: &Database, path: Option<&str>) -> Vec<LogCommit> {
     let mut found = Vec::new();
@@ -89,7 +54,7 @@ fn told(db: &Database, path: Option<&str>) -> Vec<String> {
 #[test]
 fn a_log_follows_a_file_through_its_renames() {
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path());
+    let db = create(dir.path(), 256);
     let dir_node = db
         .create_node(R, &name("d"), NewNode::Directory, 0o755, common::OWNER)
         .unwrap()
@@ -212,7 +177,7 @@ fn a_log_waits_for_people_between_its_reads() {
 #[test]
 fn a_transaction_is_one_commit_in_the_log() {
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path());
+    let db = create(dir.path(), 256);
     put(&db, R, "f", b"1");
     db.sync().unwrap();
     db.transaction(|txn| {
@@ -237,7 +202,7 @@ fn a_transaction_is_one_commit_in_the_log() {
 #[test]
 fn differences_are_told_by_kind() {
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path());
+    let db = create(dir.path(), 256);
     let folder = |name_: &str| {
         db.create_node(R, &name(name_), NewNode::Directory, 0o755, common::OWNER)
             .unwrap()
@@ -334,7 +299,7 @@ fn differences_are_told_by_kind() {
     );
     // Another database: all content is read, and nothing is renamed.
     let other_dir = tempfile::tempdir().unwrap();
-    let other = create(other_dir.path());
+    let other = create(other_dir.path(), 256);
     let two = other
         .create_node(R, &name("zwei"), NewNode::Directory, 0o755, common::OWNER)
         .unwrap()
@@ -343,19 +308,6 @@ fn differences_are_told_by_kind() {
     empty((&past, b"/two"), (&other, b"/zwei"));
     let report = diff((&db, b"/zwei"), (&other, b"/zwei")).unwrap();
     assert_eq!((report.changes.len(), report.read_bytes), (0, 2));
-}
-
-/// A clock that goes when it is told.
-fn clock() -> (Arc<AtomicI64>, EngineOptions) {
-    let time = Arc::new(AtomicI64::new(1_800_000_000_000_000_000));
-    let asked = Arc::clone(&time);
-    let options = EngineOptions {
-        has_background: false,
-        patch_bytes_max: 256 << 10,
-        clock: Some(Arc::new(move || asked.load(Ordering::SeqCst))),
-        ..EngineOptions::default()
-    };
-    (time, options)
 }
 
 const MIX: Mix = Mix {
@@ -370,11 +322,15 @@ const MIX: Mix = Mix {
 /// Restores everything to moments of a script, now and then, and goes on with it at the newest.
 fn run_restores(seed: u64, op_count: usize) -> usize {
     let dir = support::scratch();
-    let (time, engine) = clock();
+    let clock = Clock::new();
+    let engine = EngineOptions {
+        patch_bytes_max: 256 << 10,
+        ..clock.engine()
+    };
     let path = dir.path().join("t.larder");
     let options = CreateOptions {
         capacity_bytes: Some(256 << 20),
-        retention_ns: Some(HOUR_NS),
+        retention_ns: Some(HOUR),
         ..CreateOptions::default()
     };
     Database::create_with(&path, &options, &engine).unwrap();
@@ -388,16 +344,16 @@ fn run_restores(seed: u64, op_count: usize) -> usize {
             .unwrap_or_else(|error| panic!("seed {seed}, operation {index} {op:?}: {error}"));
         if rng.chance(20) {
             tree.database().sync().unwrap();
-            moments.push((time.load(Ordering::SeqCst), index + 1));
-            time.fetch_add(1_000_000, Ordering::SeqCst);
+            moments.push((clock.now(), index + 1));
+            clock.pass(1_000_000);
         }
         if rng.chance(3) && moments.len() > 1 {
             // Handles that are open would see other content: all begin anew.
             tree.close().unwrap();
             tree = support::open(&path, engine.clone()).unwrap();
             tree.database().sync().unwrap();
-            let before = (time.load(Ordering::SeqCst), index + 1);
-            time.fetch_add(1_000_000, Ordering::SeqCst);
+            let before = (clock.now(), index + 1);
+            clock.pass(1_000_000);
             let then = *rng.pick(&moments);
             for (at_ns, made) in [then, before] {
                 let was = script.tree(made);
@@ -407,7 +363,7 @@ fn run_restores(seed: u64, op_count: usize) -> usize {
                     &was,
                     &format!("seed {seed}, to {made}"),
                 );
-                time.fetch_add(1_000_000, Ordering::SeqCst);
+                clock.pass(1_000_000);
                 restores += 1;
             }
             assert_eq!(tree.findings().unwrap(), Vec::<String>::new(), "{seed}");
@@ -473,7 +429,7 @@ fn restore(
 fn a_deleted_tree_comes_back_whole() {
     use RestoreAction::{Create, Link};
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path());
+    let db = create(dir.path(), 256);
     let owner = Caller {
         uid: 11,
         gid: 22,
@@ -552,7 +508,7 @@ fn a_deleted_tree_comes_back_whole() {
 fn a_restore_leaves_what_it_was_not_asked_for() {
     use RestoreAction::{Content, Create, Remove, Replace};
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path());
+    let db = create(dir.path(), 256);
     let folder = |parent: NodeId, text: &str| {
         db.create_node(
             parent,

@@ -3,53 +3,18 @@
 
 mod common;
 
+use common::moments::{create, now};
 use common::{assert_clean, kind, name, pattern, put};
 use larder::{
-    CreateOptions, Database, DefragOptions, ErrorKind, Moment, NewNode, NodeId, OpenOptions,
-    RenameMode, SetAttr, XattrMode, diff,
+    DefragOptions, ErrorKind, Moment, NewNode, NodeId, RenameMode, SetAttr, XattrMode, diff,
 };
-use larder_object::EngineOptions;
-use std::ops::ControlFlow;
-use std::path::Path;
 
 const R: NodeId = NodeId::ROOT;
-
-fn create(dir: &Path) -> Database {
-    let options = CreateOptions {
-        retention_ns: Some(3_600_000_000_000),
-        capacity_bytes: Some(64 << 20),
-        ..CreateOptions::default()
-    };
-    let path = dir.join("t.larder");
-    Database::create(&path, &options).unwrap();
-    // Commits are made when the test says so.
-    let engine = EngineOptions {
-        has_background: false,
-        ..EngineOptions::default()
-    };
-    let options = OpenOptions {
-        engine,
-        ..OpenOptions::default()
-    };
-    Database::open(&path, options).unwrap()
-}
-
-/// The number of the newest commit, with everything in it.
-fn now(db: &Database) -> Moment {
-    db.sync().unwrap();
-    let mut newest = 0;
-    db.log(None, Some(1), &mut |commit| {
-        newest = commit.seq;
-        ControlFlow::Continue(())
-    })
-    .unwrap();
-    Moment::Seq(newest)
-}
 
 #[test]
 fn a_commit_is_taken_back_where_nothing_built_on_it() {
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path());
+    let db = create(dir.path(), 64);
     let folder = |parent: NodeId, text: &str| {
         db.create_node(
             parent,
@@ -131,7 +96,7 @@ fn a_commit_is_taken_back_where_nothing_built_on_it() {
 #[test]
 fn an_undo_that_conflicts_does_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path());
+    let db = create(dir.path(), 64);
     let file = put(&db, R, "file", b"first");
     let number = || match now(&db) {
         Moment::Seq(seq) => seq,

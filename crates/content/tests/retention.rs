@@ -3,86 +3,17 @@
 
 mod common;
 
+use common::moments::{BEGIN_NS, Clock, HOUR, SECOND};
 use common::{assert_clean, kind, name, pattern, put};
 use larder::{
-    CreateOptions, Database, DefragOptions, ErrorKind, KeepPolicy, Moment, NodeId, OpenOptions,
-    PruneCut, Retention, TransactionOptions,
+    CreateOptions, Database, DefragOptions, ErrorKind, KeepPolicy, Moment, NodeId, PruneCut,
+    Retention, TransactionOptions,
 };
-use larder_object::EngineOptions;
 use larder_testkit::Rng;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 const R: NodeId = NodeId::ROOT;
-const BEGIN_NS: i64 = 1_800_000_000_000_000_000;
-const SECOND: i64 = 1_000_000_000;
-const HOUR: i64 = 3600 * SECOND;
 const MIB: usize = 1 << 20;
-
-/// A clock that goes when it is told.
-#[derive(Clone)]
-struct Clock(Arc<AtomicI64>);
-
-impl Clock {
-    fn new() -> Clock {
-        Clock(Arc::new(AtomicI64::new(BEGIN_NS)))
-    }
-
-    fn now(&self) -> i64 {
-        self.0.load(Ordering::SeqCst)
-    }
-
-    fn pass(&self, ns: i64) {
-        self.0.fetch_add(ns, Ordering::SeqCst);
-    }
-
-    fn engine(&self) -> EngineOptions {
-        let clock = self.clone();
-        EngineOptions {
-            has_background: false,
-            clock: Some(Arc::new(move || clock.now())),
-            ..EngineOptions::default()
-        }
-    }
-
-    /// A database of `mib` MiB.
-    fn create(&self, dir: &Path, mib: u64, retention_ns: i64) -> Database {
-        let options = CreateOptions {
-            capacity_bytes: Some(mib << 20),
-            retention_ns: Some(retention_ns),
-            ..CreateOptions::default()
-        };
-        Database::create_with(&dir.join("t.larder"), &options, &self.engine()).unwrap();
-        self.open(dir)
-    }
-
-    fn open(&self, dir: &Path) -> Database {
-        self.open_with(dir, false)
-    }
-
-    /// Beside others a session needs a background, to give the turn on.
-    fn open_with(&self, dir: &Path, has_background: bool) -> Database {
-        let engine = EngineOptions {
-            has_background,
-            ..self.engine()
-        };
-        let options = OpenOptions {
-            engine,
-            ..OpenOptions::default()
-        };
-        Database::open(&dir.join("t.larder"), options).unwrap()
-    }
-
-    /// Puts and commits; the moment of that.
-    fn put(&self, database: &Database, path: &[u8], bytes: &[u8]) -> i64 {
-        database.put(path, bytes).unwrap();
-        database.sync().unwrap();
-        let at_ns = self.now();
-        self.pass(SECOND);
-        at_ns
-    }
-}
 
 fn as_of(database: &Database, at_ns: i64) -> larder::Result<Database> {
     database.as_of(&Moment::At(at_ns))

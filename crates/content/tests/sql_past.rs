@@ -4,39 +4,19 @@
 mod common;
 mod support;
 
+use common::moments::{BEGIN_NS, Clock, HOUR, MILLISECOND};
 use common::sql::{blob, integer, one, run, text, told};
 use common::{kind, pattern};
-use larder::{CreateOptions, Database, ErrorKind, Moment, SqlSession, SqlValue, StoreId};
-use larder_object::EngineOptions;
+use larder::{ErrorKind, Moment, SqlSession, SqlValue, StoreId};
 use larder_testkit::{Entry, EntryKind, Mix, Rng, Script, Tree, explain_difference};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use support::ContentTree;
 
-/// When the tests begin, nanoseconds since 1970.
-const BEGIN_NS: i64 = 1_800_000_000_000_000_000;
-const MILLISECOND: i64 = 1_000_000;
-const HOUR: i64 = 3600 * 1000 * MILLISECOND;
-
 /// A new database with an hour of retention, whose clock goes when it is told.
-fn create(dir: &Path) -> (ContentTree, Arc<AtomicI64>) {
-    let clock = Arc::new(AtomicI64::new(BEGIN_NS));
-    let now = Arc::clone(&clock);
-    let engine = EngineOptions {
-        has_background: false,
-        clock: Some(Arc::new(move || now.load(Ordering::SeqCst))),
-        ..EngineOptions::default()
-    };
-    let options = CreateOptions {
-        capacity_bytes: Some(256 << 20),
-        retention_ns: Some(HOUR),
-        ..CreateOptions::default()
-    };
-    let path = dir.join("t.larder");
-    Database::create_with(&path, &options, &engine).unwrap();
-    (support::open(&path, engine).unwrap(), clock)
+fn create(dir: &Path) -> (ContentTree, Clock) {
+    let clock = Clock::new();
+    (ContentTree::new(clock.create(dir, 256, HOUR)), clock)
 }
 
 fn rows(session: &mut SqlSession, sql: &str) -> Vec<Vec<SqlValue>> {
@@ -122,8 +102,8 @@ fn sessions_and_functions_of_the_past_say_what_the_model_says() {
                 .unwrap_or_else(|error| panic!("seed {seed}, operation {index} {op:?}: {error}"));
             if rng.chance(30) {
                 tree.database().sync().unwrap();
-                moments.push((clock.load(Ordering::SeqCst), index + 1));
-                clock.fetch_add(MILLISECOND, Ordering::SeqCst);
+                moments.push((clock.now(), index + 1));
+                clock.pass(MILLISECOND);
             }
         }
         let database = tree.database();
@@ -168,7 +148,7 @@ fn moments_are_joined_with_the_present_and_with_one_another() {
     db.create_store("raw", "files", None, None).unwrap();
     db.put(b"/raw/r", b"in a store").unwrap();
     db.create_snapshot("first").unwrap();
-    clock.fetch_add(1000 * MILLISECOND, Ordering::SeqCst);
+    clock.pass(1000 * MILLISECOND);
     db.put(b"/a", &pattern(200_000, 2)).unwrap();
     db.put(b"/b.txt", b"two!").unwrap();
     let (root, name) = db.resolve_parent(b"/gone").unwrap();
@@ -221,7 +201,7 @@ fn moments_are_joined_with_the_present_and_with_one_another() {
     for round in 0..20 {
         db.put(b"/n", format!("{round}").as_bytes()).unwrap();
         db.sync().unwrap();
-        clock.fetch_add(1000 * MILLISECOND, Ordering::SeqCst);
+        clock.pass(1000 * MILLISECOND);
     }
     let many = "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 20) \
                 SELECT group_concat(CAST(content_as_of('-' || n || 's', '/n') AS TEXT)) FROM s";
@@ -297,7 +277,7 @@ fn a_session_of_the_past_shows_nothing_else_and_changes_nothing() {
     )
     .unwrap();
     db.create_snapshot("s").unwrap();
-    clock.fetch_add(MILLISECOND, Ordering::SeqCst);
+    clock.pass(MILLISECOND);
     db.put(b"/f", b"newer").unwrap();
     db.put(b"/g", b"").unwrap();
     db.sync().unwrap(); // A store is there since the newest commit.
@@ -365,7 +345,7 @@ fn a_session_of_the_past_shows_nothing_else_and_changes_nothing() {
     }
     // It keeps its moment.
     for round in 0..4 {
-        clock.fetch_add(HOUR, Ordering::SeqCst);
+        clock.pass(HOUR);
         if round == 1 {
             db.destroy_snapshot("s").unwrap();
         }

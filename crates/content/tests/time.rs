@@ -4,7 +4,10 @@
 
 mod common;
 mod support;
+#[path = "time/world.rs"]
+mod world;
 
+use common::moments::{BEGIN_NS, Clock, HOUR, MILLISECOND};
 use common::{kind, make, name, open as open_plain, pattern, put};
 use larder::{
     CreateOptions, Database, DefragOptions, ErrorKind, Moment, NodeId, SetAttr, SqlValue,
@@ -14,56 +17,26 @@ use larder_object::EngineOptions;
 use larder_testkit::{Mix, Rng, Script, explain_difference};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use support::ContentTree;
+use world::run_world;
 
 const R: NodeId = NodeId::ROOT;
-/// When the tests begin, nanoseconds since 1970.
-const BEGIN_NS: i64 = 1_800_000_000_000_000_000;
-const MILLISECOND: i64 = 1_000_000;
 
-/// A clock that goes when it is told.
-#[derive(Clone)]
-struct Clock(Arc<AtomicI64>);
-
-impl Clock {
-    fn new() -> Clock {
-        Clock(Arc::new(AtomicI64::new(BEGIN_NS)))
+/// By this clock, with patches that are applied now and then.
+fn engine(clock: &Clock) -> EngineOptions {
+    EngineOptions {
+        patch_bytes_max: 256 << 10,
+        ..clock.engine()
     }
+}
 
-    fn now(&self) -> i64 {
-        self.0.load(Ordering::SeqCst)
-    }
+fn create(clock: &Clock, dir: &Path, mib: u64, retention_ns: i64) -> ContentTree {
+    drop(clock.create(dir, mib, retention_ns));
+    open(clock, dir)
+}
 
-    fn pass(&self, ns: i64) {
-        self.0.fetch_add(ns, Ordering::SeqCst);
-    }
-
-    fn engine(&self) -> EngineOptions {
-        let clock = self.clone();
-        EngineOptions {
-            has_background: false,
-            patch_bytes_max: 256 << 10, // So that patches are applied now and then.
-            clock: Some(Arc::new(move || clock.now())),
-            ..EngineOptions::default()
-        }
-    }
-
-    fn create(&self, dir: &Path, capacity_bytes: u64, retention_ns: i64) -> ContentTree {
-        let options = CreateOptions {
-            capacity_bytes: Some(capacity_bytes),
-            retention_ns: Some(retention_ns),
-            ..CreateOptions::default()
-        };
-        let path = dir.join("t.larder");
-        Database::create_with(&path, &options, &self.engine()).unwrap();
-        self.open(dir)
-    }
-
-    fn open(&self, dir: &Path) -> ContentTree {
-        support::open(&dir.join("t.larder"), self.engine()).unwrap()
-    }
+fn open(clock: &Clock, dir: &Path) -> ContentTree {
+    support::open(&dir.join("t.larder"), engine(clock)).unwrap()
 }
 
 const MIX: Mix = Mix {
@@ -114,21 +87,6 @@ fn count_history(database: &Database, counts: &mut BTreeMap<String, i64>) {
     }
 }
 
-/// What a kill at this moment leaves: the files as they are, without their session.
-fn crash(from: &Path, to: &Path) {
-    let (from, to) = (from.join("t.larder"), to.join("t.larder"));
-    std::fs::create_dir_all(to.join("segments")).unwrap();
-    for file in ["catalog.db", "catalog.db-wal"] {
-        if from.join(file).exists() {
-            std::fs::copy(from.join(file), to.join(file)).unwrap();
-        }
-    }
-    for entry in std::fs::read_dir(from.join("segments")).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), to.join("segments").join(entry.file_name())).unwrap();
-    }
-}
-
 /// A transaction that has taken its moment and holds it.
 fn begin_reading(database: &Database) -> Transaction {
     let reader = database.begin().unwrap();
@@ -147,19 +105,16 @@ fn run_beside_the_background(seed: u64, op_count: usize) -> BTreeMap<String, i64
         ..MIX
     };
     let script = Script::generate(seed, op_count, mix);
-    clock
-        .create(dir.path(), 256 << 20, 3600 * 1000 * MILLISECOND)
-        .close()
-        .unwrap();
-    let open = || {
+    create(&clock, dir.path(), 256, HOUR).close().unwrap();
+    let session = || {
         let engine = EngineOptions {
             has_background: true,
             patch_bytes_max: 64 << 10,
-            ..clock.engine()
+            ..engine(&clock)
         };
         support::open(&dir.path().join("t.larder"), engine).unwrap()
     };
-    let (mut tree, mut other) = (open(), open());
+    let (mut tree, mut other) = (session(), session());
     let mut rng = Rng::new(seed ^ 0x7158);
     let mut moments: Vec<(i64, usize)> = Vec::new();
     for (index, op) in script.ops.iter().enumerate() {
@@ -195,7 +150,7 @@ fn run_beside_the_background(seed: u64, op_count: usize) -> BTreeMap<String, i64
     let mut counts = BTreeMap::new();
     count_history(tree.database(), &mut counts);
     tree.close().unwrap();
-    let tree = clock.open(dir.path());
+    let tree = open(&clock, dir.path());
     for moment in moments.iter().step_by(3) {
         assert_was(tree.database(), &script, *moment, "reopened");
     }
@@ -206,7 +161,7 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
     let dir = support::scratch();
     let clock = Clock::new();
     let script = Script::generate(seed, op_count, MIX);
-    let mut tree = clock.create(dir.path(), 256 << 20, 3600 * 1000 * MILLISECOND);
+    let mut tree = create(&clock, dir.path(), 256, HOUR);
     let mut rng = Rng::new(seed ^ 0x7157);
     let mut moments: Vec<(i64, usize)> = Vec::new();
     let mut reader: Option<Transaction> = None;
@@ -232,12 +187,12 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
         if rng.chance(2) {
             reader = None;
             tree.close().unwrap(); // Applies what is patched.
-            tree = clock.open(dir.path());
+            tree = open(&clock, dir.path());
         }
         if rng.chance(1) {
             let left = support::scratch();
-            crash(dir.path(), left.path());
-            let found = clock.open(left.path());
+            support::crash(dir.path(), left.path());
+            let found = open(&clock, left.path());
             assert_eq!(
                 found.findings().unwrap(),
                 Vec::<String>::new(),
@@ -264,12 +219,12 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
     let mut counts = BTreeMap::new();
     count_history(tree.database(), &mut counts);
     tree.close().unwrap();
-    let tree = clock.open(dir.path());
+    let tree = open(&clock, dir.path());
     for moment in moments.iter().step_by(3) {
         assert_was(tree.database(), &script, *moment, "reopened");
     }
     // The retention passes: the past goes, and with it the space.
-    clock.pass(3600 * 1000 * MILLISECOND);
+    clock.pass(HOUR);
     make(tree.database(), R, "one commit");
     tree.database().sync().unwrap();
     make(tree.database(), R, "another");
@@ -340,10 +295,25 @@ fn every_moment_reads_as_the_model_says_for_many_seeds() {
 }
 
 #[test]
+fn stores_and_rows_read_as_the_model_says_through_rollbacks_crashes_and_prunes() {
+    for seed in 1..=2 {
+        run_world(seed, 150, 20); // CONTENT-9, ROLLBACK-2
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: cargo xtask test --long"]
+fn stores_and_rows_read_as_the_model_says_at_a_thousand_moments() {
+    for seed in 100..104 {
+        run_world(seed, 600, 1000);
+    }
+}
+
+#[test]
 fn a_full_database_gives_up_the_oldest_history_first() {
     let dir = support::scratch();
     let clock = Clock::new();
-    let tree = clock.create(dir.path(), 64 << 20, 3600 * 1000 * MILLISECOND);
+    let tree = create(&clock, dir.path(), 64, HOUR);
     let database = tree.database();
     let mut moments = Vec::new();
     // Four times what it holds, in a file that is replaced.
@@ -390,7 +360,7 @@ fn a_full_database_gives_up_the_oldest_history_first() {
 fn a_reader_of_the_past_keeps_what_it_reads() {
     let dir = support::scratch();
     let clock = Clock::new();
-    let tree = clock.create(dir.path(), 64 << 20, 1000 * MILLISECOND);
+    let tree = create(&clock, dir.path(), 64, 1000 * MILLISECOND);
     let database = tree.database();
     let old = pattern(3 << 20, 1);
     database.put(b"/file", &old).unwrap();
@@ -419,7 +389,7 @@ fn a_reader_of_the_past_keeps_what_it_reads() {
 fn names_attributes_and_small_things_have_a_past() {
     let dir = tempfile::tempdir().unwrap();
     let options = CreateOptions {
-        retention_ns: Some(3600 * 1000 * MILLISECOND),
+        retention_ns: Some(HOUR),
         ..CreateOptions::default()
     };
     Database::create(&dir.path().join("t.larder"), &options).unwrap();
@@ -503,7 +473,7 @@ fn names_attributes_and_small_things_have_a_past() {
 fn without_retention_there_is_only_the_present() {
     let dir = support::scratch();
     let clock = Clock::new();
-    let tree = clock.create(dir.path(), 64 << 20, 0);
+    let tree = create(&clock, dir.path(), 64, 0);
     put(tree.database(), R, "f", b"x");
     tree.database().sync().unwrap();
     let refused = tree

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::moments::{Clock, HOUR, SECOND};
 use common::{OWNER, content, kind, make, name, pattern, put};
 use larder::{
     CreateOptions, Database, DefragOptions, ErrorKind, FileHandle, Moment, NodeId, OpenOptions,
@@ -17,15 +18,11 @@ use std::time::{Duration, Instant};
 const R: NodeId = NodeId::ROOT;
 const BLOCK: u64 = 4096;
 const MIB: usize = 1 << 20;
-/// When the tests begin, nanoseconds since 1970.
-const BEGIN_NS: i64 = 1_800_000_000_000_000_000;
-const SECOND: i64 = 1_000_000_000;
-const HOUR: i64 = 3600 * SECOND;
 
 /// A database whose clock goes when it is told, and that does nothing by itself.
 struct Place {
     dir: tempfile::TempDir,
-    now_ns: Arc<AtomicI64>,
+    clock: Clock,
     options: EngineOptions,
 }
 
@@ -40,13 +37,8 @@ impl Place {
         change: impl FnOnce(&mut EngineOptions),
     ) -> Place {
         let dir = tempfile::tempdir().unwrap();
-        let now_ns = Arc::new(AtomicI64::new(BEGIN_NS));
-        let clock = Arc::clone(&now_ns);
-        let mut options = EngineOptions {
-            has_background: false,
-            clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
-            ..EngineOptions::default()
-        };
+        let clock = Clock::new();
+        let mut options = clock.engine();
         let init = CreateOptions {
             capacity_bytes,
             retention_ns: Some(retention_ns),
@@ -56,7 +48,7 @@ impl Place {
         Database::create_with(&dir.path().join("t.larder"), &init, &options).unwrap();
         Place {
             dir,
-            now_ns,
+            clock,
             options,
         }
     }
@@ -70,11 +62,11 @@ impl Place {
     }
 
     fn now(&self) -> i64 {
-        self.now_ns.load(Ordering::SeqCst)
+        self.clock.now()
     }
 
     fn pass(&self, ns: i64) {
-        self.now_ns.fetch_add(ns, Ordering::SeqCst);
+        self.clock.pass(ns);
     }
 
     /// Makes durable what there is; the moment is this one alone.
@@ -301,7 +293,7 @@ fn a_clock_that_was_ahead_does_not_stop_time() {
     place.pass(365 * 24 * HOUR);
     db.put(b"/f", b"ahead").unwrap();
     place.moment(&db);
-    place.now_ns.store(right, Ordering::SeqCst);
+    place.clock.set(right);
     place.pass(SECOND);
     db.put(b"/f", b"late").unwrap();
     let late = place.moment(&db);
@@ -338,10 +330,10 @@ fn a_clock_that_was_reset_ends_no_history() {
     place.moment(&db);
     let right = place.now();
     // As a host without a battery starts: before the database was made.
-    place.now_ns.store(7 * SECOND, Ordering::SeqCst);
+    place.clock.set(7 * SECOND);
     db.put(b"/f", b"reset").unwrap();
     db.sync().unwrap();
-    place.now_ns.store(right, Ordering::SeqCst);
+    place.clock.set(right);
     place.pass(SECOND);
     db.put(b"/f", b"late").unwrap();
     place.moment(&db);

@@ -273,7 +273,7 @@ impl<'e> Change<'e> {
 
     shared_queries!();
 
-    fn mark_dirty(&self, node: &Arc<Node>, state: &mut NodeState) {
+    pub(crate) fn mark_dirty(&self, node: &Arc<Node>, state: &mut NodeState) {
         self.engine.mark_dirty(node, state);
         lock(&self.engine.group).has_names = true;
     }
@@ -465,7 +465,7 @@ impl Engine {
     }
 
     /// Tries a row change where the user's constraints may refuse it.
-    fn try_row(&self, store: StoreId, change: &InodeChange) -> Result<()> {
+    pub(crate) fn try_row(&self, store: StoreId, change: &InodeChange) -> Result<()> {
         if !self.is_constrained(store) {
             return Ok(());
         }

@@ -383,7 +383,11 @@ impl Engine {
             return Ok(());
         }
         match self.catalog.inode(node.store, node.ino)? {
-            Some(row) => merge(state, row),
+            Some(row) => {
+                // A rollback gives numbers back to those that had them.
+                state.is_deleted &= state.in_group || row.nlink == 0;
+                merge(state, row);
+            }
             None if state.is_fresh => {}
             None => state.is_deleted = true,
         }

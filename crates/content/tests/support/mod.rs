@@ -23,16 +23,29 @@ const LISTING_MAX: usize = 7;
 /// An open database as a tree.
 pub struct ContentTree {
     database: Database,
+    /// The path of its root, without a slash at the end.
+    root: String,
     /// The newest last.
     handles: Vec<(NodeId, Box<dyn FileHandle>)>,
 }
 
 impl ContentTree {
     pub fn new(database: Database) -> ContentTree {
+        ContentTree::below(database, "")
+    }
+
+    /// What is below a directory, such as the root of a store.
+    pub fn below(database: Database, root: &str) -> ContentTree {
         ContentTree {
             database,
+            root: root.to_owned(),
             handles: Vec::new(),
         }
+    }
+
+    /// The path in the database.
+    fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.root)
     }
 
     /// What it is on.
@@ -57,11 +70,11 @@ impl ContentTree {
                 self.create(path, NewNode::Symlink(target.as_bytes()), 0o777)
             }
             Op::Rmdir { path } => {
-                let (parent, name) = place(database, path)?;
+                let (parent, name) = place(database, &self.at(path))?;
                 database.remove_dir(parent, &name)
             }
             Op::Unlink { path } => {
-                let (parent, name) = place(database, path)?;
+                let (parent, name) = place(database, &self.at(path))?;
                 database.unlink(parent, &name)
             }
             Op::Anonymous {
@@ -70,7 +83,7 @@ impl ContentTree {
                 len,
                 seed,
             } => {
-                let (parent, name) = place(database, path)?;
+                let (parent, name) = place(database, &self.at(path))?;
                 let caller = Caller {
                     uid: 7,
                     gid: 8,
@@ -81,7 +94,7 @@ impl ContentTree {
                 database.link(attr.node, parent, &name).map(drop)
             }
             Op::Link { from, to } => {
-                let (parent, name) = place(database, to)?;
+                let (parent, name) = place(database, &self.at(to))?;
                 database.link(self.node(from)?, parent, &name).map(drop)
             }
             Op::Rename { from, to } => self.rename(from, to, RenameMode::Replace),
@@ -169,7 +182,11 @@ impl ContentTree {
     /// Reads everything.
     pub fn walk(&self) -> Result<Tree> {
         let mut tree = Tree::default();
-        self.walk_directory(NodeId::ROOT, "", &mut tree)?;
+        let root = match self.root.as_str() {
+            "" => NodeId::ROOT,
+            root => self.database.resolve(root.as_bytes(), false)?.node,
+        };
+        self.walk_directory(root, "", &mut tree)?;
         Ok(tree)
     }
 
@@ -179,7 +196,7 @@ impl ContentTree {
     }
 
     fn create(&self, path: &str, new: NewNode<'_>, mode: u32) -> Result<()> {
-        let (parent, name) = place(&self.database, path)?;
+        let (parent, name) = place(&self.database, &self.at(path))?;
         self.database
             .create_node(
                 parent,
@@ -196,14 +213,16 @@ impl ContentTree {
     }
 
     fn rename(&self, from: &str, to: &str, mode: RenameMode) -> Result<()> {
-        let ((parent, name), (new_parent, new_name)) =
-            (place(&self.database, from)?, place(&self.database, to)?);
+        let ((parent, name), (new_parent, new_name)) = (
+            place(&self.database, &self.at(from))?,
+            place(&self.database, &self.at(to))?,
+        );
         self.database
             .rename(parent, &name, new_parent, &new_name, mode)
     }
 
     fn node(&self, path: &str) -> Result<NodeId> {
-        Ok(self.database.resolve(path.as_bytes(), false)?.node)
+        Ok(self.database.resolve(self.at(path).as_bytes(), false)?.node)
     }
 
     fn handle(&mut self, path: &str) -> Result<&dyn FileHandle> {
@@ -341,6 +360,22 @@ pub fn find_fault(
         (least, most) = (prefix, prefix);
     }
     Ok(None)
+}
+
+/// What a kill at this moment leaves: the files as they are, without their session.
+#[allow(dead_code)] // Not every test that has this module.
+pub fn crash(from: &Path, to: &Path) {
+    let (from, to) = (from.join("t.larder"), to.join("t.larder"));
+    std::fs::create_dir_all(to.join("segments")).unwrap();
+    for file in ["catalog.db", "catalog.db-wal"] {
+        if from.join(file).exists() {
+            std::fs::copy(from.join(file), to.join(file)).unwrap();
+        }
+    }
+    for entry in std::fs::read_dir(from.join("segments")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join("segments").join(entry.file_name())).unwrap();
+    }
 }
 
 /// A directory in memory where there is one: thousands of states are written to it.
