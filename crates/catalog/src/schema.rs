@@ -81,7 +81,12 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         sql: include_str!("schema/v9.sql"),
         store_sql: None,
-        guarded: &["larder_author", "larder_seal", "larder_sealed", "larder_shared"],
+        guarded: &[
+            "larder_author",
+            "larder_seal",
+            "larder_sealed",
+            "larder_shared",
+        ],
     },
 ];
 

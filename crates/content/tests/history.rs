@@ -145,7 +145,7 @@ fn a_log_follows_a_file_through_its_renames() {
 #[test]
 fn a_log_waits_for_people_between_its_reads() {
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path());
+    let db = create(dir.path(), 64);
     let other = common::temporal::client(dir.path());
     for salt in 0..200 {
         db.put(b"/f", &pattern(100, salt)).unwrap();

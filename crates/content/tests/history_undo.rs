@@ -141,7 +141,7 @@ fn an_undo_that_conflicts_does_nothing() {
 #[test]
 fn what_moved_into_a_new_directory_comes_out_of_it() {
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path());
+    let db = create(dir.path(), 64);
     let folder = |parent: NodeId, text: &str| {
         let new = NewNode::Directory;
         let made = db.create_node(parent, &name(text), new, 0o755, common::OWNER);
@@ -191,7 +191,7 @@ fn what_moved_into_a_new_directory_comes_out_of_it() {
 #[test]
 fn work_in_the_background_is_no_later_change() {
     let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path());
+    let db = create(dir.path(), 64);
     let file = put(&db, R, "file", &pattern(1 << 20, 1));
     now(&db);
     let handle = db.open_file(file, true).unwrap();

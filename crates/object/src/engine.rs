@@ -21,7 +21,7 @@ use crate::turn::Turn;
 use crate::workspace::Workspace;
 use crate::writers::Writers;
 use crate::{Error, ErrorKind, Result, error::io_error};
-use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, StoreRow};
+use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit};
 use larder_segment::{FileStorage, Segment, Storage};
 use larder_space::format::limits::{BLOCK_BYTES, CAPACITY_BYTES_MIN};
 use larder_space::format::{CommitSeq, SegmentIndex, StoreId};
@@ -182,8 +182,6 @@ pub struct Engine {
     pub(crate) background: Mutex<Option<JoinHandle<()>>>,
     pub(crate) stop_signal: (Mutex<bool>, Condvar),
 }
-
-const NO_STORES: &str = "stores cannot be changed in a long transaction; do that outside of it";
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -592,75 +590,6 @@ impl Engine {
     /// Bytes that content may take at most.
     pub(crate) fn capacity_blocks(&self) -> Option<u64> {
         (self.info.capacity_bytes > 0).then_some(self.info.capacity_bytes / BLOCK_BYTES)
-    }
-
-    // ---- stores -----------------------------------------------------------------------------
-
-    /// All stores.
-    pub fn stores(&self) -> Result<Vec<StoreRow>> {
-        Ok(self.catalog.stores()?)
-    }
-
-    /// Creates a store; see the Content API.
-    #[allow(clippy::too_many_arguments)]
-    pub fn create_store(
-        &self,
-        name: &str,
-        provider: &str,
-        mount: &str,
-        shows: Option<StoreId>,
-        root_mode: u32,
-        uid: u32,
-        gid: u32,
-    ) -> Result<StoreRow> {
-        self.require_parent(NO_STORES)?;
-        let _edit = self.edit()?;
-        Ok(self.catalog.create_store(
-            name,
-            provider,
-            mount,
-            shows,
-            self.now_ns(),
-            root_mode,
-            uid,
-            gid,
-        )?)
-    }
-
-    /// Changes a store's provider or mount.
-    pub fn set_store(
-        &self,
-        store: StoreId,
-        provider: Option<&str>,
-        mount: Option<&str>,
-    ) -> Result<()> {
-        self.require_parent(NO_STORES)?;
-        let _edit = self.edit()?;
-        Ok(self.catalog.set_store(store, provider, mount)?)
-    }
-
-    /// Destroys a store and retires its extents. Handles in it answer [`ErrorKind::NotFound`].
-    pub fn destroy_store(&self, store: StoreId) -> Result<()> {
-        self.require_parent(NO_STORES)?;
-        let _alone = self.alone()?;
-        // The store's own uncommitted changes must not meet missing tables.
-        self.commit_now()?;
-        let _no_commit = self.commit_lock.lock();
-        let _gate = self.close_gate();
-        let _names = self.write_names();
-        let seq = self.catalog.destroy_store(store, self.now_ns())?;
-        self.cache.retain(|node| {
-            if node.store == store {
-                let mut state = node.lock();
-                state.is_deleted = true;
-                self.drop_kept(&mut state.content);
-                self.cache.forget_names(node);
-            }
-            node.store != store
-        });
-        self.known_seq.store(seq.0, Ordering::SeqCst);
-        self.refresh_patches(seq)?;
-        self.reload_space()
     }
 }
 

@@ -79,12 +79,13 @@ fn graph(sources: &[Source], root: &str) -> Graph {
     graph
 }
 
-/// The module that `module` is part of: that of the type whose methods it holds, or itself.
+/// The module that `module` is part of: that of the type whose methods it holds, unless it declares it, or itself.
 fn home(module: &str, code: &BTreeMap<String, String>) -> String {
     let declares = |code: &str, name: &str| {
         code.lines().any(|line| {
             let mut words = line
                 .trim_start_matches("pub(crate) ")
+                .trim_start_matches("pub(super) ")
                 .trim_start_matches("pub ")
                 .split_whitespace();
             matches!(words.next(), Some("struct" | "enum"))
@@ -98,7 +99,10 @@ fn home(module: &str, code: &BTreeMap<String, String>) -> String {
         .lines()
         .filter_map(|line| line.strip_prefix("impl "))
         .filter(|line| !line.contains(" for "));
-    let owner = impls.filter_map(identifier).find_map(|name| {
+    let mut foreign = impls
+        .filter_map(identifier)
+        .filter(|name| !declares(&code[module], name));
+    let owner = foreign.find_map(|name| {
         let mut others = code.iter().filter(|(other, _)| *other != module);
         others
             .find(|(_, code)| declares(code, &name))

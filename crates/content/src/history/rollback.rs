@@ -84,12 +84,13 @@ impl Database {
         let mut tries = 0;
         loop {
             tries += 1;
+            let since = engine.rooms_made();
             match self.try_rollback(&past, path, is_dry) {
                 // History gives way, twice as much each time; not what is gone back to, which is open.
                 Err(error)
                     if error.kind() == ErrorKind::NoSpace
                         && tries < TRIES_MAX
-                        && engine.make_missed_room(Some(tries - 1))? => {}
+                        && engine.make_room_again(tries - 1, since)? => {}
                 outcome => return outcome,
             }
         }

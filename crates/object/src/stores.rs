@@ -1,0 +1,85 @@
+//! Stores come, go, and exchange their places in the tree.
+
+use crate::Result;
+use crate::engine::Engine;
+use larder_catalog::StoreRow;
+use larder_space::format::StoreId;
+use std::sync::atomic::Ordering;
+
+const NO_STORES: &str = "stores cannot be changed in a long transaction; do that outside of it";
+
+impl Engine {
+    /// All stores.
+    pub fn stores(&self) -> Result<Vec<StoreRow>> {
+        Ok(self.catalog.stores()?)
+    }
+
+    /// Creates a store; see the Content API.
+    #[allow(clippy::too_many_arguments)]
+    pub fn create_store(
+        &self,
+        name: &str,
+        provider: &str,
+        mount: &str,
+        shows: Option<StoreId>,
+        root_mode: u32,
+        uid: u32,
+        gid: u32,
+    ) -> Result<StoreRow> {
+        self.require_parent(NO_STORES)?;
+        let _edit = self.edit()?;
+        Ok(self.catalog.create_store(
+            name,
+            provider,
+            mount,
+            shows,
+            self.now_ns(),
+            root_mode,
+            uid,
+            gid,
+        )?)
+    }
+
+    /// Changes a store's provider or mount.
+    pub fn set_store(
+        &self,
+        store: StoreId,
+        provider: Option<&str>,
+        mount: Option<&str>,
+    ) -> Result<()> {
+        self.require_parent(NO_STORES)?;
+        let _edit = self.edit()?;
+        Ok(self.catalog.set_store(store, provider, mount)?)
+    }
+
+    /// Destroys a store and retires its extents. Handles in it answer [`ErrorKind::NotFound`].
+    pub fn destroy_store(&self, store: StoreId) -> Result<()> {
+        self.require_parent(NO_STORES)?;
+        let _alone = self.alone()?;
+        // The store's own uncommitted changes must not meet missing tables.
+        self.commit_now()?;
+        let _no_commit = self.commit_lock.lock();
+        let _gate = self.close_gate();
+        let _names = self.write_names();
+        let seq = self.catalog.destroy_store(store, self.now_ns())?;
+        self.cache.retain(|node| {
+            if node.store == store {
+                let mut state = node.lock();
+                state.is_deleted = true;
+                self.drop_kept(&mut state.content);
+                self.cache.forget_names(node);
+            }
+            node.store != store
+        });
+        self.known_seq.store(seq.0, Ordering::SeqCst);
+        self.refresh_patches(seq)?;
+        self.reload_space()
+    }
+
+    /// Exchanges where two stores are mounted, durably, in one step. Nothing else of them changes.
+    pub fn exchange_mounts(&self, one: StoreId, other: StoreId) -> Result<()> {
+        self.require_parent(NO_STORES)?;
+        let _edit = self.edit()?;
+        Ok(self.catalog.exchange_mounts(one, other)?)
+    }
+}
