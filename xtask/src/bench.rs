@@ -31,6 +31,7 @@ mod put;
 mod report;
 mod setting;
 mod sides;
+mod snapshots;
 mod steady;
 mod stream;
 mod txn;
@@ -66,11 +67,12 @@ const VERBS: [(&str, Verb); 7] = [
 ];
 
 /// The others.
-const MORE_VERBS: [(&str, Verb); 4] = [
+const MORE_VERBS: [(&str, Verb); 5] = [
     ("files", files::run),
     ("txn", txn::run),
     ("mount", mount::run),
     ("dbfs", dbfs::run),
+    ("snapshots", snapshots::run),
 ];
 
 /// What `bench` understands.
@@ -88,6 +90,7 @@ usage: cargo xtask bench [VERB] [FLAGS]
   steady         whether the last rounds are as fast as the first
   mount          programs on the mount, beside the plain filesystem, JuiceFS and what FUSE allows
   txn            transactions of a row and a file, beside SQLite alone and beside a safe write and a row
+  snapshots      ten thousand snapshots of a store: making them, reading beside them, listing one
   dbfs           the table of the DBFS paper: the device's limit, the plain filesystem, the mount
 
   --quick            at most a minute (mount, dbfs: three)

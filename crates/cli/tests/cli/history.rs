@@ -296,3 +296,105 @@ fn undo_takes_one_commit_back() {
     place.assert_clean("a.larder");
     place.assert_closed("a.larder");
 }
+
+#[test]
+fn rollback_goes_back_and_back_again() {
+    let place = with_history();
+    let sql = |text: &str| place.ok(&["sql", "a.larder", text]);
+    put(&place, "/kept", "one");
+    put(&place, "/gone", "gone");
+    sql("CREATE TABLE album (path TEXT PRIMARY KEY, title TEXT); CREATE TABLE notes (text)");
+    place.ok(&["track", "a.larder", "album"]);
+    sql("INSERT INTO album VALUES ('/gone', 'The sea')");
+    put(&place, "/other", "x");
+    let then = now(&place);
+    let then = then.split_once('@').unwrap().1;
+    put(&place, "/kept", "three");
+    place.ok(&["rm", "a.larder:/gone"]);
+    put(&place, "/added", "added");
+    sql("DELETE FROM album; INSERT INTO notes VALUES ('stays')");
+
+    let dry = place.ok(&["rollback", "a.larder", then, "--dry-run"]);
+    for line in [
+        "removed  /added\n",
+        "added    /gone\n",
+        "changed  /kept  (content, 5 -> 3 bytes)\n",
+        "table album: would be 1 inserted\n",
+        "not rolled back: table 'notes' is not tracked ('larder track'): its rows stay\n",
+    ] {
+        assert!(dry.contains(line), "{line}: {dry}");
+    }
+    assert!(dry.contains("would roll a.larder back to commit "), "{dry}");
+    assert_eq!(place.ok(&["ls", "a.larder:/"]), "added\nkept\nother\n");
+    let told = place.ok(&["rollback", "a.larder", then]);
+    assert!(told.contains(" brought back, "), "{told}");
+    assert!(told.contains("table album: 1 inserted\n"), "{told}");
+    assert_eq!(place.ok(&["ls", "a.larder:/"]), "gone\nkept\nother\n");
+    assert_eq!(place.ok(&["cat", "a.larder:/kept"]), "one");
+    let album = place.json(&["sql", "a.larder", "SELECT title FROM album"]);
+    assert_eq!(album, serde_json::json!([{ "title": "The sea" }]));
+    let last = told.lines().last().unwrap();
+    assert!(last.ends_with(" takes this back"), "{told}");
+    let before = last.split('\'').nth(1).unwrap();
+    let words: Vec<&str> = before.split(' ').collect();
+    let again = place.json(&words[1..]);
+    assert_eq!(again["rows"][0]["deleted"], 1);
+    assert_eq!(place.ok(&["cat", "a.larder:/kept"]), "three");
+    let main = place.ok(&["rollback", "a.larder:/", then]);
+    assert!(main.contains("the rollback is of one store"), "{main}");
+    assert_eq!(place.ok(&["cat", "a.larder:/gone"]), "gone");
+
+    let fails = |arguments: &[&str], why: &str| {
+        place.fails(1, &[&["rollback"][..], arguments].concat(), why);
+    };
+    fails(&["a.larder", "2999-01-01"], "in the future");
+    fails(&["a.larder", "-1y"], "history begins");
+    fails(&["a.larder", "nobody"], "snapshot 'nobody'");
+    fails(&["a.larder:/kept", then], "larder restore --exact");
+    fails(&["a.larder", "yesterday?"], "snapshot 'yesterday?'");
+    place.fails(
+        2,
+        &["rollback", &format!("a.larder@{then}"), then],
+        "DB MOMENT",
+    );
+    let begun = place.json(&["txn", "begin", "a.larder"]);
+    let id = begun["transaction"].to_string();
+    fails(&["a.larder", then], "larder txn list");
+    place.ok(&["txn", "abort", "a.larder", &id]);
+    place.assert_clean("a.larder");
+    place.assert_closed("a.larder");
+}
+
+#[test]
+fn promote_exchanges_two_places() {
+    let place = with_history();
+    place.ok(&["mkdir", "a.larder:/a", "a.larder:/b"]);
+    put(&place, "/a/f", "of a");
+    let told = place.ok(&["promote", "a.larder:/a", "a.larder:/b"]);
+    assert_eq!(told, "exchanged a.larder:/a and a.larder:/b\n");
+    assert_eq!(place.ok(&["cat", "a.larder:/b/f"]), "of a");
+    for store in ["one", "two"] {
+        place.ok(&["store", "create", "a.larder", store]);
+        put(&place, &format!("/{store}/f"), store);
+    }
+    place.ok(&["promote", "a.larder:/one", "a.larder:/two"]);
+    assert_eq!(place.ok(&["cat", "a.larder:/one/f"]), "two");
+    place.fails(
+        1,
+        &["promote", "a.larder:/a", "a.larder:/one"],
+        "two of a kind",
+    );
+    place.fails(
+        1,
+        &["promote", "a.larder:/b/f", "a.larder:/a"],
+        "not a directory",
+    );
+    place.ok(&["init", "b.larder", "--capacity", "64M"]);
+    place.fails(
+        2,
+        &["promote", "a.larder:/a", "b.larder:/"],
+        "two databases",
+    );
+    place.assert_clean("a.larder");
+    place.assert_closed("a.larder");
+}

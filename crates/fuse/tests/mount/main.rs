@@ -10,4 +10,5 @@ mod model;
 mod pages;
 mod past;
 mod posix;
+mod rollback;
 mod together;
