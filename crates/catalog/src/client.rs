@@ -420,10 +420,12 @@ impl Catalog {
         *lock(&self.moment_ns) = None;
     }
 
-    /// [`Catalog::commit`] if nobody has the write lock now; else `None`, at once. For the session beside clients.
+    /// [`Catalog::commit`] if nobody has the write lock now; else `None`, at once. What plain SQL did to rows before is of
+    /// its own moment. For the session beside clients.
     pub fn commit_if_free(&self, changes: &ChangeSet) -> Result<Option<CommitOutcome>> {
         self.wait_for_locks(Duration::ZERO)?;
-        let outcome = self.commit(changes);
+        let settled = self.settle_rows(changes.now_ns);
+        let outcome = settled.and_then(|_| self.commit(changes));
         self.wait_for_locks(BUSY_TIMEOUT)?;
         match outcome {
             Err(CatalogError::Busy { .. }) => Ok(None),

@@ -34,7 +34,7 @@
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::meta::{find_meta, next_commit_seq};
+use crate::meta::find_meta;
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
@@ -266,12 +266,6 @@ pub(crate) fn newest_until(connection: &Connection) -> Result<CommitSeq> {
         .at(TABLE)
 }
 
-/// Whether plain SQL has changed attributes since the newest commit. What it superseded counts to the next one.
-fn has_loose_changes(connection: &Connection) -> Result<bool> {
-    let newest = find_meta(connection, "commit_seq")?;
-    Ok(newest_until(connection)? > CommitSeq(newest as u64))
-}
-
 /// Notes where the content of blocks is that will be written over (`HISTORY-4`).
 pub(crate) fn add_homes(
     txn: &Connection,
@@ -377,24 +371,6 @@ impl Catalog {
                 .and_then(|mut find| find.query_row([], |row| unsigned(row, 0)).optional())
                 .map(|oldest| oldest.is_some_and(|seq| seq <= horizon.0))
                 .at(TABLE)
-        })
-    }
-
-    /// Whether plain SQL has changed attributes since the newest commit: they have no moment yet. 3 µs.
-    pub fn has_loose_changes(&self) -> Result<bool> {
-        self.read(has_loose_changes)
-    }
-
-    /// Makes the next commit for such changes, of nothing else, and returns its number; `None` when there are none. The
-    /// caller has the turn: who has it knows the number of its next commit.
-    pub fn commit_loose_changes(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
-        self.write(|txn| {
-            if !has_loose_changes(txn)? {
-                return Ok(None);
-            }
-            let seq = next_commit_seq(txn)?;
-            Keeper::begin(txn, seq, now_ns)?.end(txn)?;
-            Ok(Some(seq))
         })
     }
 

@@ -77,6 +77,7 @@ mod guarded;
 mod guards;
 mod history;
 mod log_vfs;
+mod loose;
 mod meta;
 mod open;
 mod past;

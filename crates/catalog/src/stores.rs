@@ -3,6 +3,7 @@
 use crate::codec::{signed, unsigned};
 use crate::commit::insert_inode;
 use crate::error::{At, CatalogError, Result};
+use crate::loose::settle_loose;
 use crate::meta::{add_meta, find_meta};
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
@@ -101,6 +102,7 @@ impl Catalog {
             ));
         }
         let seq = self.write(|txn| {
+            settle_loose(txn, now_ns)?; // HISTORY-6
             let row = find_store(txn, store)?;
             let shown_by: Option<String> = txn
                 .query_row(

@@ -13,7 +13,7 @@
 //!   query whose outer level has a NULL for every name.
 //!
 //! What plain SQL changes counts to the next commit. Before the engine commits anything else, it gives that a moment of
-//! its own, at the time of the last change (`settle`); and who asks for a time between two changes of plain SQL gets what
+//! its own, at the time of the last change (`loose`); and who asks for a time between two changes of plain SQL gets what
 //! was there then, by the times of the records, to the millisecond. What the engine's transactions do is as of their
 //! end, all at once.
 //!
@@ -22,8 +22,8 @@
 use crate::Catalog;
 use crate::codec::signed;
 use crate::error::{At, CatalogError, Result};
-use crate::history::{newest_moment, newest_until, no_history, search_moments};
-use crate::meta::{find_meta, next_commit_seq};
+use crate::history::{no_history, search_moments};
+use crate::meta::find_meta;
 use crate::read::rows;
 use larder_format::CommitSeq;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -389,36 +389,6 @@ impl Catalog {
     pub fn past_rows(&self, table: &str, seq: CommitSeq, at_ns: i64) -> Result<PastRows> {
         self.read(|reader| past_rows(reader, table, seq, at_ns))
     }
-
-    /// Gives what plain SQL did to rows since the last commit a moment of its own: before anything else is committed, by
-    /// who has the turn. The commit, if there was anything. 4 µs.
-    pub fn settle_rows(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
-        let is_pending = self.read(|reader| Ok(newest_until(reader)? > commit_seq(reader)?))?;
-        match is_pending {
-            true => self.write(|txn| settle(txn, now_ns)),
-            false => Ok(None),
-        }
-    }
-
-    /// Before the end of the owner's transaction, made at `now_ns`: SQL that changed what has a past is a commit, though
-    /// there was no step; and what it did to the schema counts. 6 µs.
-    pub fn settle_sql(&self, now_ns: i64) -> Result<()> {
-        let is_new = {
-            let writer = crate::lock(&self.writer);
-            if newest_until(&writer.connection)? > commit_seq(&writer.connection)? {
-                crate::lock(&self.moment_ns).get_or_insert(now_ns);
-            }
-            writer.guards.is_new_schema(&writer.connection)?
-        };
-        match is_new && self.workspace.is_none() {
-            true => self.write(refresh),
-            false => Ok(()),
-        }
-    }
-}
-
-fn commit_seq(connection: &Connection) -> Result<CommitSeq> {
-    Ok(CommitSeq(find_meta(connection, "commit_seq")? as u64))
 }
 
 /// Those that are tracked: number, name now, since when. Where the triggers are, the table is.
@@ -461,32 +431,6 @@ pub(crate) fn refresh(txn: &Connection) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn settle(txn: &Connection, now_ns: i64) -> Result<Option<CommitSeq>> {
-    let newest = commit_seq(txn)?;
-    let last: Option<i64> = txn
-        .query_row(
-            "SELECT max(mtime_ns) FROM larder_history WHERE what = 'row' AND until_seq > ?1 AND id > coalesce(\
-             (SELECT id FROM larder_history WHERE what = 'commit' ORDER BY id DESC LIMIT 1), 0)",
-            [signed(newest.0)],
-            |row| row.get(0),
-        )
-        .at(TABLE)?;
-    match last {
-        // Only attributes of files: they count to the next commit.
-        None => Ok(None),
-        Some(at_ns) => {
-            let seq = next_commit_seq(txn)?;
-            let newest_ns = newest_moment(txn)?.map_or(i64::MIN, |(_, newest_ns)| newest_ns);
-            txn.execute(
-                "INSERT INTO larder_history (until_seq, what, key, since_seq, kind) VALUES (?1, 'commit', ?2, ?1, 'sql')",
-                [signed(seq.0), at_ns.min(now_ns).max(newest_ns)],
-            )
-            .at("larder_history")
-            .map(|_| Some(seq))
-        }
-    }
 }
 
 /// Whether plain SQL made the commit after `seq`, or what is going to be it.

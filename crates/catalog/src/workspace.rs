@@ -44,6 +44,7 @@ use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::AgChanges;
 use crate::grants::{Grants, read_grants};
+use crate::loose::settle_loose;
 use crate::meta::{add_meta, find_meta, next_commit_seq};
 use crate::read::rows;
 use crate::rows::SegmentRow;
@@ -99,6 +100,7 @@ impl Catalog {
         now_ns: i64,
     ) -> Result<(TransactionRow, Vec<InoRange>)> {
         self.write(|txn| {
+            settle_loose(txn, now_ns)?; // HISTORY-6
             let pin_seq = next_commit_seq(txn)?;
             let id = add_meta(txn, "next_session", 1)? - 1; // CATALOG-4
             txn.execute(
@@ -120,8 +122,9 @@ impl Catalog {
     }
 
     /// Gives away more inode numbers, as a commit of its own (`WORKSPACE-5`). The caller has the turn.
-    pub fn give_inos(&self) -> Result<Vec<InoRange>> {
+    pub fn give_inos(&self, now_ns: i64) -> Result<Vec<InoRange>> {
         self.write(|txn| {
+            settle_loose(txn, now_ns)?; // HISTORY-6
             next_commit_seq(txn)?;
             take_inos(txn)
         })
@@ -176,8 +179,9 @@ impl Catalog {
     /// Ends a transaction without a trace: its grants are free, its pin is gone; one commit. The caller
     /// has the turn, and nobody writes to the grants any more. [`CatalogError::NotFound`] when it is not
     /// open.
-    pub fn end_transaction(&self, id: u64) -> Result<CommitSeq> {
+    pub fn end_transaction(&self, id: u64, now_ns: i64) -> Result<CommitSeq> {
         self.write(|txn| {
+            settle_loose(txn, now_ns)?; // HISTORY-6
             let seq = next_commit_seq(txn)?;
             let mut ags = AgChanges::default();
             end(txn, id, &mut ags)?;

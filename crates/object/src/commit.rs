@@ -298,7 +298,8 @@ impl Engine {
     /// Freezes and commits the open group. The caller holds `commit_lock`. `is_awaited`: a sync waits for it.
     fn commit_group(&self, horizon: Option<Horizon>, is_awaited: bool) -> Result<()> {
         self.check_running()?;
-        if self.private.is_none() && !lock(&self.group).is_empty() {
+        let is_any = horizon.is_some() || !lock(&self.group).is_empty();
+        if self.private.is_none() && is_any {
             self.settle_rows();
         }
         let mut guard = CommitGuard {

@@ -361,7 +361,7 @@ impl Engine {
             let _alone = engine.alone()?;
             engine.commit_now()?;
             engine.require_transaction(workspace.id)?;
-            let ranges = engine.catalog.give_inos()?;
+            let ranges = engine.catalog.give_inos(engine.now_ns())?;
             engine.adopt_commit(engine.catalog.commit_seq()?)?;
             Ok(ranges)
         })?;
@@ -404,7 +404,7 @@ impl Engine {
         let _alone = self.alone()?;
         self.commit_now()?;
         self.require_transaction(id)?;
-        let seq = self.catalog.end_transaction(id)?;
+        let seq = self.catalog.end_transaction(id, self.now_ns())?;
         self.adopt_commit(seq)
     }
 
@@ -452,7 +452,7 @@ impl Engine {
             let Sealing::Sealed(seal) = try_seal(&self.path, row.id)? else {
                 continue; // A program that it started lives on.
             };
-            let seq = self.catalog.end_transaction(row.id)?;
+            let seq = self.catalog.end_transaction(row.id, self.now_ns())?;
             self.adopt_commit(seq)?;
             remove_directory(&self.path, row.id, seal)?;
         }

@@ -17,6 +17,7 @@ use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
 use crate::grants::Grants;
 use crate::history::Keeper;
+use crate::loose::settle_loose;
 use crate::meta::{add_meta, next_commit_seq, set_gate};
 use crate::open::{self, CATALOG_FILE, connect};
 use crate::read::rows;
@@ -124,6 +125,7 @@ impl Catalog {
         let txn = Transaction::new_unchecked(&merger, TransactionBehavior::Immediate)
             .at("the start of the merge")?;
         set_gate(&txn, true)?;
+        settle_loose(&txn, now_ns)?; // HISTORY-6
         let seq = next_commit_seq(&txn)?;
         let mut findings = Findings::default();
         let keeper = Keeper::begin(&txn, seq, now_ns)?;

@@ -1,0 +1,124 @@
+//! What two strict readers found wrong with the engine of time; each test failed before its mend.
+#![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
+
+mod common;
+
+use common::{assert_clean, make, open};
+use larder::{
+    CreateOptions, Database, Moment, NodeId, PruneCut, SqlValue, begin_detached, commit_long,
+};
+use std::path::Path;
+use std::process::Command;
+
+const R: NodeId = NodeId::ROOT;
+const HOUR_NS: i64 = 3_600_000_000_000;
+
+fn create(dir: &Path) -> Database {
+    let options = CreateOptions {
+        retention_ns: Some(HOUR_NS),
+        capacity_bytes: Some(64 << 20),
+        ..CreateOptions::default()
+    };
+    Database::create(&dir.join("t.larder"), &options).unwrap();
+    open(dir)
+}
+
+/// As another program does, which knows nothing of us.
+fn plain_sql(dir: &Path, sql: &str) {
+    let output = Command::new("sqlite3")
+        .args(["-bail", "-cmd", ".timeout 30000"])
+        .arg(dir.join("t.larder/catalog.db"))
+        .arg(sql)
+        .output()
+        .expect("the sqlite3 shell is needed; install it");
+    assert!(output.status.success(), "{sql}: {output:?}");
+}
+
+fn rows_of(db: &Database, moment: &Moment) -> Vec<Vec<SqlValue>> {
+    let past = db.as_of(moment).unwrap();
+    let found = db.rows_as_of(&past, "t", None).unwrap();
+    found.rows.into_iter().map(|row| row.values).collect()
+}
+
+/// Time that passes, for what has times to the millisecond.
+fn wait_ms(ms: u64) {
+    let until = std::time::Instant::now() + std::time::Duration::from_millis(ms);
+    while std::time::Instant::now() < until {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn commits_that_are_no_groups_swallow_no_plain_sql() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.larder");
+    let db = create(dir.path());
+    let node = make(&db, R, "f");
+    plain_sql(dir.path(), "CREATE TABLE t (n)");
+    plain_sql(dir.path(), "INSERT INTO t VALUES (0)");
+    db.track_table("t").unwrap();
+    db.sync().unwrap();
+    db.create_store("other", "files", None, None).unwrap();
+    let early = db.now_ns();
+    db.put(b"/g", b"1").unwrap();
+    db.sync().unwrap();
+    let mut ids = Vec::new();
+    type Make<'m> = &'m mut dyn FnMut(&mut Vec<u64>);
+    let makers: [(&str, Make<'_>); 5] = [
+        ("the begin of a long transaction", &mut |ids| {
+            ids.push(begin_detached(&path, "one").unwrap().0);
+        }),
+        ("a merge", &mut |ids| {
+            commit_long(&path, ids.pop().unwrap()).map(drop).unwrap();
+        }),
+        ("the end of a long transaction", &mut |_| {
+            db.begin_long("two").unwrap().abort().unwrap();
+        }),
+        ("the end of a store", &mut |_| {
+            db.destroy_store("other").unwrap();
+        }),
+        ("a prune", &mut |_| {
+            let cut = PruneCut::OlderThan(Moment::At(early));
+            db.prune(cut, None, false).unwrap();
+        }),
+    ];
+    for (n, (what, make)) in (1..).zip(makers) {
+        let mode = 0o600 + n as u32;
+        wait_ms(3);
+        let before_ns = db.now_ns();
+        wait_ms(3);
+        plain_sql(
+            dir.path(),
+            &format!(
+                "UPDATE t SET n = {n}; UPDATE main SET mode = {mode} WHERE ino = {}",
+                node.ino.0
+            ),
+        );
+        wait_ms(3);
+        let at_ns = db.now_ns();
+        wait_ms(3);
+        make(&mut ids);
+        wait_ms(3);
+        let rows = |n: i64| vec![vec![SqlValue::Integer(n)]];
+        assert_eq!(
+            rows_of(&db, &Moment::At(before_ns)),
+            rows(n - 1),
+            "HISTORY-6: {what}"
+        );
+        assert_eq!(
+            rows_of(&db, &Moment::At(at_ns)),
+            rows(n),
+            "TEMPORAL-1: {what}"
+        );
+        let now = db.as_of(&Moment::At(db.now_ns())).unwrap();
+        assert_eq!(now.attr(node).unwrap().mode, mode, "HISTORY-6: {what}");
+        db.create_snapshot("now").unwrap();
+        let snapshot = Moment::Snapshot("now".into());
+        assert_eq!(rows_of(&db, &snapshot), rows(n), "HISTORY-6: {what}");
+        let shown = db.as_of(&snapshot).unwrap();
+        assert_eq!(shown.attr(node).unwrap().mode, mode, "HISTORY-6: {what}");
+        drop((now, shown));
+        db.destroy_snapshot("now").unwrap();
+    }
+    assert_clean(&db);
+}
