@@ -221,6 +221,9 @@ impl Client {
             }
             Err(error) => return Err(named(error.to_string())),
         }
+        if locks == ClientLocks::None {
+            engine.prepare_client_write(bytes.len() as u64); // CLIENT-7
+        }
         let taken = self.take_with_turn(path, bytes, is_alone && locks == ClientLocks::None);
         if taken.is_err() && !had_turn {
             // Not enlisted for: nobody would tell of the end.

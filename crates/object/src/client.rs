@@ -15,12 +15,16 @@
 //!   lock to commit.
 //! * `CLIENT-4` What the client's snapshot can reach is pinned before it is taken, until its transaction ends
 //!   (`SESSION-2`).
+//! * `CLIENT-7` Who writes in a client's transaction can press no history when it finds no room: so that is done before, with
+//!   the turn in hand, while the transaction has read nothing: it would make its own snapshot old.
 
 use crate::engine::{Engine, EngineOptions, lock};
+use crate::history::{GROWN_BLOCKS_MIN, PRESS_DIVISOR};
 use crate::turn::{Turn, WAIT_MAX};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Catalog, CatalogOptions, ChangeSet, ClientHandle};
 use larder_space::format::CommitSeq;
+use larder_space::format::limits::{BLOCK_BYTES, HELD_BACK_DIVISOR};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,8 +56,35 @@ pub fn require_other_thread(database: &Path) -> Result<()> {
 
 /// A client's transaction first reclaims, when one part in this of the segments waits for it.
 const SHORT_DIVISOR: u64 = 8;
-/// History keeps out of one part in this of a database with a capacity, where clients write.
+/// History keeps out of one part in this of a database with a capacity, where clients write; but of half of what does
+/// not live where that is less.
 const PRESSED_DIVISOR: u64 = 4;
+
+/// Blocks, as one who writes in a client's transaction finds them.
+struct ClientSpace {
+    capacity: Option<u64>,
+    /// In segments.
+    total: u64,
+    /// Live and retired.
+    used: u64,
+    retired: u64,
+}
+
+impl ClientSpace {
+    /// Retired blocks that have to go before `wanted` are written, when so many were refused before.
+    fn missing(&self, wanted: u64, refused: u64) -> u64 {
+        let live = self.used.saturating_sub(self.retired);
+        let missing = match self.capacity {
+            Some(max) => {
+                let pool = (max / PRESSED_DIVISOR).min(max.saturating_sub(live) / 2);
+                pool.max(wanted + max / HELD_BACK_DIVISOR)
+                    .saturating_sub(max.saturating_sub(self.used))
+            }
+            None => self.retired.saturating_sub(live + GROWN_BLOCKS_MIN), // TIME-7
+        };
+        missing.max(refused).min(self.retired)
+    }
+}
 
 impl EngineOptions {
     /// How long the session waits for a turn.
@@ -151,11 +182,22 @@ impl Engine {
         }
         if is_taken
             && waits
-            && let Err(error) = self.private()?.host.reclaim_if_short()
+            && let Err(error) = self.private()?.host.make_client_room(0)
         {
             tracing::warn!("space is not given back: {error}");
         }
         Ok(is_taken)
+    }
+
+    /// Before the client's transaction takes its first lock, with the turn in hand: makes the room for a file of so many
+    /// bytes where history is in its way. 10 µs when it is not.
+    pub fn prepare_client_write(&self, len_bytes: u64) {
+        let made = self
+            .private()
+            .and_then(|private| private.host.make_client_room(len_bytes.div_ceil(BLOCK_BYTES)));
+        if let Err(error) = made {
+            tracing::warn!("space is not given back: {error}");
+        }
     }
 
     /// Takes the write lock in the client's transaction, and part in its end. Without one, this is one, with
@@ -240,25 +282,29 @@ impl Engine {
         done
     }
 
-    /// The same with the turn in a client's hand, when much waits.
-    fn reclaim_if_short(&self) -> Result<()> {
-        let ags = self.catalog.ags_changed_since(CommitSeq(0))?;
-        let retired: u64 = ags.iter().map(|row| row.retired_blocks).sum();
-        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        let total: u64 = segments.iter().map(|segment| segment.block_count()).sum();
-        drop(segments);
-        if retired * SHORT_DIVISOR <= total || self.workspace.is_some() {
+    /// The same with the turn in a client's hand, whose transaction has no lock yet: it is going to want so many blocks.
+    /// History that is in their way is given up (`CLIENT-7`), and what waits is reclaimed when it is much.
+    fn make_client_room(&self, wanted_blocks: u64) -> Result<()> {
+        if self.workspace.is_some() {
             return Ok(());
         }
-        // Who writes here cannot press history when it finds no room: a quarter is kept free of it (TIME-2).
-        if let Some(max) = self.capacity_blocks() {
-            let used: u64 = ags.iter().map(|row| row.used_blocks).sum();
-            let missing = (max / PRESSED_DIVISOR).saturating_sub(max.saturating_sub(used));
-            if missing > 0 {
-                self.press_history(missing)?;
-            }
+        let ags = self.catalog.ags_changed_since(CommitSeq(0))?;
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let space = ClientSpace {
+            capacity: self.capacity_blocks(),
+            total: segments.iter().map(|segment| segment.block_count()).sum(),
+            used: ags.iter().map(|row| row.used_blocks).sum(),
+            retired: ags.iter().map(|row| row.retired_blocks).sum(),
+        };
+        drop(segments);
+        let missing = space.missing(wanted_blocks, self.take_missed());
+        if missing > 0 {
+            self.press_history(missing.max(space.total / PRESS_DIVISOR))?;
         }
-        self.reclaim_with_turn()
+        match missing > 0 || space.retired * SHORT_DIVISOR > space.total {
+            true => self.reclaim_with_turn(),
+            false => Ok(()),
+        }
     }
 
     /// Nothing of it is in memory here: whoever allocates reads the free set anew.
@@ -298,5 +344,41 @@ impl Engine {
     /// Before the client's connection closes.
     pub fn forget_compiled(&self) {
         self.catalog.forget_compiled();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CLIENT-7: what a client needs goes, and no more of history.
+    #[test]
+    fn history_makes_way_for_clients() {
+        let missing = |capacity, (total, live, retired), wanted, refused| {
+            let space = ClientSpace {
+                capacity,
+                total,
+                used: live + retired,
+                retired,
+            };
+            space.missing(wanted, refused)
+        };
+        let capacity = Some(16_384);
+        // Little lives: a quarter stays free.
+        assert_eq!(missing(capacity, (16_384, 2_000, 10_000), 0, 0), 0);
+        assert_eq!(missing(capacity, (16_384, 2_000, 12_000), 0, 0), 1_712);
+        // Much lives: half of what is left, though little is retired.
+        assert_eq!(missing(capacity, (16_384, 14_400, 1_984), 0, 0), 992);
+        assert_eq!(missing(capacity, (16_384, 14_400, 900), 0, 0), 0);
+        // What is going to be written, beside what is held back.
+        assert_eq!(missing(capacity, (16_384, 2_000, 9_000), 8_000, 0), 3_128);
+        assert_eq!(missing(capacity, (16_384, 2_000, 9_000), 15_000, 0), 9_000);
+        // Who was refused is believed.
+        assert_eq!(missing(capacity, (16_384, 2_000, 9_000), 0, 5_000), 5_000);
+        // TIME-7
+        let grown = GROWN_BLOCKS_MIN;
+        assert_eq!(missing(None, (9, 100, grown + 100), 10_000, 0), 0);
+        assert_eq!(missing(None, (9, 100, grown + 130), 0, 0), 30);
+        assert_eq!(missing(None, (9, 100, 50), 0, 70), 50);
     }
 }

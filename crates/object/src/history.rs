@@ -37,11 +37,11 @@ const STEPS: i64 = 256;
 /// But no step is shorter, nanoseconds.
 const STEP_NS_MIN: i64 = 1_000_000_000;
 /// Under pressure at least one part in this of the segments is given up at a time.
-const PRESS_DIVISOR: u64 = 64;
+pub(crate) const PRESS_DIVISOR: u64 = 64;
 /// The pool is one part in this of the segments.
 const POOL_DIVISOR: u64 = 16;
 /// A database without a capacity grows for so much history, whatever lives: 256 MiB.
-const GROWN_BLOCKS_MIN: u64 = (256 << 20) / BLOCK_BYTES;
+pub(crate) const GROWN_BLOCKS_MIN: u64 = (256 << 20) / BLOCK_BYTES;
 
 const NO_RETENTION: &str =
     "the retention cannot be changed in a long transaction; do that outside of it";
@@ -392,6 +392,11 @@ impl Engine {
             let missed = &private.host.history.missed_blocks;
             missed.fetch_max(blocks, Ordering::SeqCst);
         }
+    }
+
+    /// What transactions were refused since this was asked last.
+    pub(crate) fn take_missed(&self) -> u64 {
+        self.history.missed_blocks.swap(0, Ordering::SeqCst)
     }
 
     /// A transaction commits; its engine has seen what it leaves free.
