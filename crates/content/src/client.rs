@@ -212,7 +212,7 @@ impl Client {
         let _inside = self.enter();
         let engine = self.engine();
         let had_turn = engine.has_client_turn();
-        match engine.take_client_turn(locks != ClientLocks::Write) {
+        match engine.take_client_turn(locks) {
             Ok(true) => {}
             Ok(false) => {
                 return Err(named(
@@ -415,7 +415,7 @@ impl ClientWatch for Client {
                 if locks == ClientLocks::None {
                     engine.unpin_client();
                 }
-                engine.take_client_turn(true).map(drop)
+                engine.take_client_turn(locks).map(drop)
             }
             false => Ok(()),
         };

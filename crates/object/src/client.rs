@@ -22,7 +22,7 @@ use crate::engine::{Engine, EngineOptions, lock};
 use crate::history::{GROWN_BLOCKS_MIN, PRESS_DIVISOR};
 use crate::turn::{Turn, WAIT_MAX};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Catalog, CatalogOptions, ChangeSet, ClientHandle};
+use larder_catalog::{Catalog, CatalogOptions, ChangeSet, ClientHandle, ClientLocks};
 use larder_space::format::CommitSeq;
 use larder_space::format::limits::{BLOCK_BYTES, HELD_BACK_DIVISOR};
 use std::path::{Path, PathBuf};
@@ -159,15 +159,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the turn for the client's transaction; `false` when somebody else has it and `waits` is not
-    /// set. Who has SQLite's write lock must not wait (`CLIENT-3`).
-    pub fn take_client_turn(&self, waits: bool) -> Result<bool> {
+    /// Takes the turn for the client's transaction, which has these `locks`; `false` when somebody else has it and it must
+    /// not wait: who has SQLite's write lock does not (`CLIENT-3`).
+    pub fn take_client_turn(&self, locks: ClientLocks) -> Result<bool> {
         self.check_running()?;
         self.private()?.host.check_running()?;
         if self.turn.is_held() {
             return Ok(true);
         }
-        let is_taken = match waits {
+        let is_taken = match locks != ClientLocks::Write {
             true => {
                 require_other_thread(&self.path)?;
                 let wait_max = self.catalog.client_busy_timeout()?.max(TURN_WAIT_MIN);
@@ -181,7 +181,7 @@ impl Engine {
             lock(&HOLDERS).push((self.path.clone(), thread, self.address()));
         }
         if is_taken
-            && waits
+            && locks == ClientLocks::None // CLIENT-7
             && let Err(error) = self.private()?.host.make_client_room(0)
         {
             tracing::warn!("space is not given back: {error}");
@@ -192,9 +192,11 @@ impl Engine {
     /// Before the client's transaction takes its first lock, with the turn in hand: makes the room for a file of so many
     /// bytes where history is in its way. 10 µs when it is not.
     pub fn prepare_client_write(&self, len_bytes: u64) {
-        let made = self
-            .private()
-            .and_then(|private| private.host.make_client_room(len_bytes.div_ceil(BLOCK_BYTES)));
+        let made = self.private().and_then(|private| {
+            private
+                .host
+                .make_client_room(len_bytes.div_ceil(BLOCK_BYTES))
+        });
         if let Err(error) = made {
             tracing::warn!("space is not given back: {error}");
         }
