@@ -40,10 +40,71 @@ pub(crate) struct Guards {
     runs_deletes: bool,
 }
 
-/// Whether SQL may delete rows without naming them.
+/// Whether SQL may delete rows without naming them: it says REPLACE, which is neither the function nor part of a text
+/// or a comment.
 pub(crate) fn may_replace(sql: &str) -> bool {
-    let word = b"REPLACE";
-    (sql.as_bytes().windows(word.len())).any(|part| part.eq_ignore_ascii_case(word))
+    let mut rest = sql.as_bytes();
+    while let Some(&first) = rest.first() {
+        let length = match first {
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'$' | 0x80.. => {
+                let is_part = |byte: &u8| {
+                    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..)
+                };
+                let length = rest.iter().take_while(|byte| is_part(byte)).count();
+                let (word, after) = rest.split_at(length);
+                if word.eq_ignore_ascii_case(b"REPLACE")
+                    && after_blanks(after).first() != Some(&b'(')
+                {
+                    return true;
+                }
+                length
+            }
+            b'0'..=b'9' => rest
+                .iter()
+                .take_while(|byte| byte.is_ascii_alphanumeric())
+                .count(),
+            b'\'' | b'"' | b'`' => through(rest, 1, &[first]),
+            b'[' => through(rest, 1, b"]"),
+            _ => blank(rest).max(1),
+        };
+        rest = &rest[length..];
+    }
+    false
+}
+
+/// Bytes through the next `end`, which is looked for behind `skip` of them.
+fn through(text: &[u8], skip: usize, end: &[u8]) -> usize {
+    let found = text[skip..].windows(end.len()).position(|part| part == end);
+    found.map_or(text.len(), |at| skip + at + end.len())
+}
+
+/// Bytes of the blank or the comment that `text` begins with.
+fn blank(text: &[u8]) -> usize {
+    match text {
+        [b'-', b'-', ..] => through(text, 2, b"\n"),
+        [b'/', b'*', ..] => through(text, 2, b"*/"),
+        [first, ..] => usize::from(first.is_ascii_whitespace()),
+        [] => 0,
+    }
+}
+
+fn after_blanks(mut text: &[u8]) -> &[u8] {
+    loop {
+        match blank(text) {
+            0 => return text,
+            length => text = &text[length..],
+        }
+    }
+}
+
+/// Whether a trigger of the schema `table` may.
+pub(crate) fn has_replacing_trigger(connection: &Connection, table: &str) -> Result<bool> {
+    let list = format!("SELECT sql FROM {table} WHERE type = 'trigger' AND sql LIKE '%replace%'");
+    let texts: Vec<String> = connection
+        .prepare_cached(&list)
+        .and_then(|mut list| list.query_map([], |row| row.get(0))?.collect())
+        .at("the triggers")?;
+    Ok(texts.iter().any(|sql| may_replace(sql)))
 }
 
 impl Guards {
@@ -129,26 +190,20 @@ impl Guards {
     /// `replaces`: it may be the statement that does.
     pub(crate) fn stand(&mut self, txn: &Connection, replaces: bool) -> Result<()> {
         if !self.is_client {
-            let runs_deletes = replaces || self.has_replacing_trigger(txn)?;
+            let runs_deletes = replaces || self.is_replacing(txn)?;
             self.run_deletes(txn, runs_deletes)?;
         }
         self.set_off(txn, false)
     }
 
-    fn has_replacing_trigger(&mut self, txn: &Connection) -> Result<bool> {
+    fn is_replacing(&mut self, txn: &Connection) -> Result<bool> {
         let version = schema_version(txn)?;
         if let Some((seen, found)) = self.triggers_replace
             && seen == version
         {
             return Ok(found);
         }
-        let found = txn
-            .query_row(
-                "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND sql LIKE '%replace%')",
-                [],
-                |row| row.get(0),
-            )
-            .at("the triggers")?;
+        let found = has_replacing_trigger(txn, "sqlite_schema")?;
         self.triggers_replace = Some((version, found));
         Ok(found)
     }
@@ -178,4 +233,38 @@ fn schema_version(txn: &Connection) -> Result<i64> {
     txn.prepare_cached("PRAGMA schema_version")
         .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
         .at("the schema version")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_replace;
+
+    #[test]
+    fn only_the_word_replaces() {
+        for sql in [
+            "REPLACE INTO t VALUES (1)",
+            "insert or Replace into t values ('replace')",
+            "WITH a AS (SELECT replace(x, 'a', 'b') FROM t) REPLACE/**/INTO t SELECT * FROM a",
+            "UPDATE OR REPLACE \"t\" SET a = 1",
+            "CREATE TRIGGER g AFTER INSERT ON t BEGIN SELECT 1; REPLACE INTO u VALUES (2); END",
+            "CREATE TABLE t (a UNIQUE ON CONFLICT REPLACE)",
+            "SELECT 'it''s'; REPLACE -- (\n INTO t VALUES (1)",
+            "SELECT [replace(]; UPDATE OR REPLACE t SET a = 1e3",
+        ] {
+            assert!(may_replace(sql), "{sql}");
+        }
+        for sql in [
+            "SELECT replace(a, 'x', 'y') FROM t",
+            "UPDATE t SET a = REPLACE /* here */\n (a, 'x', 'y')",
+            "INSERT INTO t VALUES ('please OR REPLACE it', \"or replace\", [or replace], `or replace`)",
+            "INSERT INTO t VALUES ('it''s; REPLACE INTO t')",
+            "SELECT 1 -- OR REPLACE t\n",
+            "SELECT 1 /* OR REPLACE t",
+            "UPDATE t SET replaced = 1, no_replace = 2, $replace = 3",
+            "'",
+            "",
+        ] {
+            assert!(!may_replace(sql), "{sql}");
+        }
+    }
 }

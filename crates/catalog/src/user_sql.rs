@@ -15,7 +15,7 @@ use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::files_table;
 use crate::functions::{self, FilesSlot, SqlFiles};
 use crate::guarded::Guarded;
-use crate::guards::may_replace;
+use crate::guards::{has_replacing_trigger, may_replace};
 use crate::open::{Purpose, STATEMENTS_MAX, open_within};
 use crate::past_views;
 use crate::sql::{SqlRow, SqlValue, explain, line_column, run};
@@ -349,8 +349,9 @@ impl Catalog {
         let mut writer = lock(&self.writer);
         let writer = &mut *writer;
         // A temporary trigger may replace as well, and only a shell has them.
-        let replaces =
-            replaces || (user.judge.is_shell && has_temporary_trigger(&writer.connection)?);
+        let replaces = replaces
+            || (user.judge.is_shell
+                && has_replacing_trigger(&writer.connection, "sqlite_temp_schema")?);
         writer.guards.stand(&writer.connection, replaces)
     }
 
@@ -455,15 +456,6 @@ impl Catalog {
         };
         Ok((changed_count, flow))
     }
-}
-
-fn has_temporary_trigger(connection: &Connection) -> Result<bool> {
-    connection
-        .prepare_cached(
-            "SELECT EXISTS (SELECT 1 FROM sqlite_temp_schema WHERE type = 'trigger' AND sql LIKE '%replace%')",
-        )
-        .and_then(|mut find| find.query_row([], |row| row.get(0)))
-        .at("the triggers")
 }
 
 /// The text of `sql` if it is one statement at most, which may stay compiled: what is found out while

@@ -1,0 +1,44 @@
+//! What a strict reader found wrong with the guards of SQL; each test failed before its mend.
+#![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
+
+mod common;
+
+use common::{assert_clean, create, pattern, put, sql};
+use larder::{Database, NodeId, SqlValue};
+
+fn integer(db: &Database, text: &str) -> i64 {
+    let mut session = db.sql(false).unwrap();
+    match &sql::run(&mut session, text).unwrap()[..] {
+        [SqlValue::Integer(value)] => *value,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A user's trigger that changes its own table runs once, whatever else says `replace`.
+#[test]
+fn who_says_replace_and_means_the_function_starts_no_recursion() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let mut session = db.sql(false).unwrap();
+    sql::run(
+        &mut session,
+        "CREATE TABLE notes (id INTEGER PRIMARY KEY, text, changed INTEGER NOT NULL DEFAULT 0);
+         CREATE TRIGGER counts AFTER UPDATE ON notes
+         BEGIN UPDATE notes SET changed = changed + 1 WHERE id = NEW.id; END;
+         INSERT INTO notes (text) VALUES ('please replace it')",
+    )
+    .unwrap();
+    let set = "UPDATE notes SET text = replace(text, 'it', 'that')";
+    sql::run(&mut session, set).unwrap();
+    assert_eq!(integer(&db, "SELECT changed FROM notes"), 1);
+    sql::run(&mut session, "UPDATE notes SET text = 'OR REPLACE'").unwrap();
+    assert_eq!(integer(&db, "SELECT changed FROM notes"), 2);
+    // Triggers of ours, which call the function.
+    db.track_table("notes").unwrap();
+    sql::run(&mut session, "UPDATE notes SET text = 'c'").unwrap();
+    db.transaction(|txn| txn.sql("UPDATE notes SET text = 'd'", &[]).map(drop))
+        .unwrap();
+    assert_eq!(integer(&db, "SELECT changed FROM notes"), 4);
+    drop(session);
+    assert_clean(&db);
+}
