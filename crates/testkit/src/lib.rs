@@ -45,4 +45,4 @@ pub use rng::Rng;
 pub use script::{Mix, Script};
 pub use sim::{Faults, SimDevice, SimStorage};
 pub use tree::{Entry, EntryKind, Model, Op, Tree, digest, explain_difference, fill};
-pub use vfs::RecordingVfs;
+pub use vfs::{RecordingVfs, VfsFaults};

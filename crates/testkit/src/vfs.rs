@@ -12,7 +12,8 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::size_of;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rusqlite::ffi::{
     self, SQLITE_OK, sqlite3_file, sqlite3_filename, sqlite3_int64, sqlite3_io_methods, sqlite3_vfs,
@@ -24,6 +25,16 @@ use crate::record::Recorder;
 /// A registered VFS; open databases with its name.
 pub struct RecordingVfs {
     name: String,
+    faults: Arc<VfsFaults>,
+}
+
+/// What fails from now on.
+#[derive(Debug, Default)]
+pub struct VfsFaults {
+    /// No file is opened (SQLITE_CANTOPEN, as of a process with too many).
+    pub refuses_open: AtomicBool,
+    /// Flushes of write-ahead logs (SQLITE_IOERR_FSYNC).
+    pub fails_log_sync: AtomicBool,
 }
 
 /// What our functions find behind `pAppData`.
@@ -31,6 +42,7 @@ struct App {
     /// The VFS that does the work.
     below: *mut sqlite3_vfs,
     recorder: Recorder,
+    faults: Arc<VfsFaults>,
 }
 
 /// The head of a file's memory; the file of the VFS below follows it.
@@ -38,6 +50,7 @@ struct App {
 struct RecordedFile {
     base: sqlite3_file,
     recorder: *const Recorder,
+    faults: *const VfsFaults,
     /// `null`: not recorded. Owned: freed at close.
     name: *mut FileName,
 }
@@ -60,9 +73,11 @@ impl RecordingVfs {
         assert!(!below.is_null(), "SQLite has no VFS named unix");
         // SAFETY: not null, and SQLite never changes or frees its built-in VFS.
         let unix = unsafe { &*below };
+        let faults = Arc::<VfsFaults>::default();
         let app = Box::new(App {
             below,
             recorder: recorder.clone(),
+            faults: Arc::clone(&faults),
         });
         let vfs = Box::new(sqlite3_vfs {
             iVersion: 2,
@@ -95,7 +110,12 @@ impl RecordingVfs {
             unsafe { ffi::sqlite3_vfs_register(Box::into_raw(vfs), 0) },
             SQLITE_OK
         );
-        RecordingVfs { name }
+        RecordingVfs { name, faults }
+    }
+
+    /// What fails, for all files opened with it.
+    pub fn faults(&self) -> &VfsFaults {
+        &self.faults
     }
 
     /// The name to open databases with.
@@ -138,7 +158,11 @@ unsafe extern "C" fn open(
     unsafe {
         (*head).base.pMethods = std::ptr::null();
         (*head).recorder = &raw const app.recorder;
+        (*head).faults = Arc::as_ptr(&app.faults);
         (*head).name = std::ptr::null_mut();
+    }
+    if app.faults.refuses_open.load(Ordering::SeqCst) {
+        return ffi::SQLITE_CANTOPEN;
     }
     let is_recorded = flags & RECORDED != 0 && !path.is_null();
     let mut existed: c_int = 1;
@@ -286,6 +310,12 @@ unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: SQLite passes an open file.
     unsafe {
         let covers = recorded(file).map_or(0, |(recorder, _)| recorder.position());
+        let is_log = recorded(file).is_some_and(|(_, name)| name.ends_with("-wal"));
+        // `open` set it to what is never freed.
+        let faults = &*(*file.cast::<RecordedFile>()).faults;
+        if is_log && faults.fails_log_sync.load(Ordering::SeqCst) {
+            return ffi::SQLITE_IOERR_FSYNC;
+        }
         let code = call_sync(file, flags);
         if let (SQLITE_OK, Some((recorder, name))) = (code, recorded(file)) {
             recorder.push(Event::Flush {
