@@ -8,6 +8,11 @@ use rusqlite::{Connection, OpenFlags, ffi};
 use std::sync::atomic::Ordering;
 
 impl Catalog {
+    /// Opens what [`Catalog::flush_log`] needs, so that afterwards nothing but the flush itself can fail. Once.
+    pub fn open_flusher(&self) -> Result<()> {
+        self.open_log(&mut lock(&self.flusher)).map(drop)
+    }
+
     /// Flushes the log: every commit that has returned is durable then, whoever made it. Beside commits. After an
     /// error nothing is written any more (`CATALOG-5`): what of them is durable, only reopening tells.
     pub fn flush_log(&self) -> Result<()> {
@@ -21,7 +26,7 @@ impl Catalog {
         })
     }
 
-    fn flush_by(&self, flusher: &mut Option<Connection>) -> Result<()> {
+    fn open_log(&self, flusher: &mut Option<Connection>) -> Result<*mut ffi::sqlite3_file> {
         if flusher.is_none() {
             let connection = connect(&self.path, &self.options, OpenFlags::empty(), BUSY_TIMEOUT)?;
             configure(&connection)?;
@@ -30,7 +35,11 @@ impl Catalog {
             *flusher = Some(connection);
         }
         let log = flusher.as_ref().and_then(log_vfs::find_log);
-        let log = log.ok_or_else(|| CatalogError::invalid("the catalog has no log"))?;
+        log.ok_or_else(|| CatalogError::invalid("the catalog has no log"))
+    }
+
+    fn flush_by(&self, flusher: &mut Option<Connection>) -> Result<()> {
+        let log = self.open_log(flusher)?;
         // SAFETY: the log is open as long as the connection is, which nobody else uses while it is locked; an
         // open file of any VFS can be synced.
         let code = unsafe {

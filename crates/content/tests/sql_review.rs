@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{assert_clean, create, pattern, put, sql};
-use larder::{Database, NodeId, SqlValue};
+use common::{assert_clean, create, sql};
+use larder::{Database, SqlValue};
 
 fn integer(db: &Database, text: &str) -> i64 {
     let mut session = db.sql(false).unwrap();

@@ -125,7 +125,15 @@ impl Engine {
         if !host.writers.has_waiters() || host.workspace.is_some() || host.options.is_extension {
             return Ok(false);
         }
-        let open = || Attachments::open(&host.path.join(larder_catalog::CATALOG_FILE)).ok();
+        // Nobody is left with a debt that cannot be paid for want of a file.
+        let open = || {
+            let ready = host.catalog.open_flusher();
+            if let Err(error) = &ready {
+                tracing::warn!("transactions do not share their flushes: {error}");
+            }
+            ready.ok()?;
+            Attachments::open(&host.path.join(larder_catalog::CATALOG_FILE)).ok()
+        };
         let attachments = host.flushes.attachments.get_or_init(open);
         if attachments.as_ref().is_none_or(Attachments::has_others) {
             return Ok(false);
