@@ -5,7 +5,8 @@
 //! who have come that far; meanwhile others change and commit. Nobody's `commit` returns before.
 //!
 //! # Words
-//! A commit *owes* a flush until one that began after it has ended.
+//! A commit *owes* a flush from before it begins, since others see it before it returns, until one that began after it
+//! has ended. It is *under way* until it returns.
 //!
 //! # Invariants
 //! * `FLUSH-1` A transaction's commit returns after a flush of the log that began when its COMMIT had ended; the
@@ -17,6 +18,7 @@
 //! * `FLUSH-3` What this process makes durable elsewhere because of a commit that owes its flush waits for it:
 //!   homes of patches (`PATCH-3`), and what `sync` promises of files. (Reclaim and checkpoints come after a flush
 //!   by themselves: a group commit flushes the log, and SQLite does before it copies it.)
+//! * `FLUSH-5` A flush covers no commit that is under way when it begins, and who waits for one waits until it has returned.
 //! * `FLUSH-4` When a flush has failed nobody knows what is durable: the session stops, and with it all of its
 //!   transactions.
 //!
@@ -43,6 +45,8 @@ pub(crate) struct SharedFlush {
 struct State {
     /// Commits that left out their flush.
     owed_count: u64,
+    /// The last of them is under way: who makes it has the turn (`PRIVATE-1`).
+    is_under_way: bool,
     /// So many of them, the first ones, are durable.
     durable_count: u64,
     is_flushing: bool,
@@ -61,12 +65,43 @@ impl Drop for Leading<'_> {
     }
 }
 
+/// A commit that is under way.
+pub(crate) struct Owing<'f> {
+    flush: &'f SharedFlush,
+    number: u64,
+}
+
+impl Owing<'_> {
+    /// It has returned, and `is_owed`: has left out its flush. Which of those that owe it is; `None`: it has written
+    /// nothing, and what it may have seen is durable.
+    pub fn end(self, is_owed: bool) -> Option<u64> {
+        let mut state = lock(&self.flush.state);
+        if !is_owed && state.durable_count + 1 == self.number {
+            state.durable_count = self.number;
+        }
+        (state.durable_count < self.number).then_some(self.number)
+    }
+}
+
+impl Drop for Owing<'_> {
+    /// One that has failed owes nothing, but somebody may wait for it already.
+    fn drop(&mut self) {
+        lock(&self.flush.state).is_under_way = false;
+        self.flush.ended.notify_all();
+    }
+}
+
 impl SharedFlush {
-    /// One more commit owes its flush; which.
-    pub fn owe(&self) -> u64 {
+    /// One more commit, which begins now, is going to owe its flush. The caller has the turn.
+    pub fn begin(&self) -> Owing<'_> {
         let mut state = lock(&self.state);
+        debug_assert!(!state.is_under_way, "FLUSH-5");
         state.owed_count += 1;
-        state.owed_count
+        state.is_under_way = true;
+        Owing {
+            flush: self,
+            number: state.owed_count,
+        }
     }
 
     /// The last commit that owes one now; `None`: none does.
@@ -86,7 +121,8 @@ impl SharedFlush {
             if state.durable_count >= number {
                 return Ok(());
             }
-            if !state.is_flushing {
+            let is_under_way = state.is_under_way && state.owed_count == number; // FLUSH-5
+            if !state.is_flushing && !is_under_way {
                 break;
             }
             state = self
@@ -95,7 +131,8 @@ impl SharedFlush {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         state.is_flushing = true;
-        let covered = state.owed_count; // FLUSH-1: these have ended.
+        // FLUSH-1: these have ended.
+        let covered = state.owed_count - u64::from(state.is_under_way);
         drop(state);
         let _leading = Leading { flush: self };
         let outcome = flush();
@@ -179,7 +216,7 @@ mod tests {
             Ok(())
         };
         assert_eq!(flush.newest_owed(), None);
-        let first = flush.owe();
+        let first = flush.begin().end(true).unwrap();
         let (began, has_begun) = channel();
         let (go_on, may_go_on) = channel::<()>();
         std::thread::scope(|scope| {
@@ -193,7 +230,7 @@ mod tests {
                 shared.settle(first, wait).unwrap();
             });
             has_begun.recv().unwrap();
-            let late: Vec<u64> = (0..3).map(|_| flush.owe()).collect();
+            let late: Vec<u64> = (0..3).map(|_| flush.begin().end(true).unwrap()).collect();
             assert_eq!(flush.newest_owed(), late.last().copied());
             let waiting: Vec<_> = late
                 .into_iter()
@@ -213,9 +250,59 @@ mod tests {
     #[test]
     fn syncs_and_the_end_of_reading_settle_what_is_owed() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("db");
+        let host = open(dir.path());
+        host.flushes.begin().end(true);
+        host.sync().unwrap();
+        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-3");
+        let root = host
+            .node(
+                larder_space::format::StoreId::MAIN,
+                larder_space::format::Ino::ROOT,
+            )
+            .unwrap();
+        host.flushes.begin().end(true);
+        host.sync_node(&root).unwrap();
+        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-3");
+        let private = Engine::open_private(&host, false).unwrap();
+        private.snapshot().unwrap();
+        host.flushes.begin().end(true);
+        let (outcome, ended) = private.commit_transaction();
+        outcome.unwrap();
+        ended.finish().unwrap();
+        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-1");
+        drop((root, private));
+        host.close().unwrap();
+    }
+
+    /// What lies in place is written over only when the commits that say so are durable.
+    #[test]
+    fn homes_wait_for_what_is_owed() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = open(dir.path());
+        let node = insert(&host);
+        host.write(&node, 0, &[1; 200_000]).unwrap();
+        host.sync().unwrap();
+        host.write(&node, 8192, &[2; 4096]).unwrap();
+        host.sync().unwrap();
+        let count = || host.patches.blocks.load(Ordering::SeqCst);
+        assert_eq!(count(), 1, "it is no patch: nothing is tested");
+        host.flushes.begin().end(true);
+        host.apply_now().unwrap();
+        assert_eq!(count(), 0);
+        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-3");
+        drop(node);
+        host.close().unwrap();
+    }
+
+    fn open(dir: &std::path::Path) -> std::sync::Arc<Engine> {
+        open_by(dir, None)
+    }
+
+    fn open_by(dir: &std::path::Path, catalog_vfs: Option<&str>) -> std::sync::Arc<Engine> {
+        let path = dir.join("db");
         let options = crate::EngineOptions {
             has_background: false,
+            catalog_vfs: catalog_vfs.map(str::to_owned),
             ..crate::EngineOptions::default()
         };
         let init = crate::InitOptions {
@@ -226,42 +313,143 @@ mod tests {
             root_gid: 0,
         };
         Engine::create(&path, &init, &options).unwrap();
-        let host = Engine::open(&path, "host", &options).unwrap();
-        host.flushes.owe();
-        host.sync().unwrap();
-        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-3");
-        let root = host
-            .node(
-                larder_space::format::StoreId::MAIN,
-                larder_space::format::Ino::ROOT,
-            )
-            .unwrap();
-        host.flushes.owe();
-        host.sync_node(&root).unwrap();
-        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-3");
-        let private = Engine::open_private(&host, false).unwrap();
-        private.snapshot().unwrap();
-        host.flushes.owe();
-        let (outcome, ended) = private.commit_transaction();
-        outcome.unwrap();
-        ended.finish().unwrap();
-        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-1");
-        drop((root, private));
+        Engine::open(&path, "host", &options).unwrap()
+    }
+
+    /// A new file, which nobody has named.
+    fn insert(engine: &Engine) -> std::sync::Arc<crate::node::Node> {
+        let main = larder_space::format::StoreId::MAIN;
+        let root = engine.node(main, larder_space::format::Ino::ROOT).unwrap();
+        let row = larder_catalog::InodeRow {
+            kind: larder_space::format::FileKind::File,
+            nlink: 1,
+            ..engine.row(&root).unwrap()
+        };
+        let change = engine.change().unwrap();
+        change.insert(main, row, None).unwrap()
+    }
+
+    /// A transaction commits while another one waits for its turn, after `prepare`.
+    fn commit_before_another(
+        host: &std::sync::Arc<Engine>,
+        prepare: impl FnOnce(),
+    ) -> crate::Result<()> {
+        let private = Engine::open_private(host, false).unwrap();
+        private.use_ticket(host.enter_writers()).unwrap();
+        private.take_turn().unwrap();
+        drop(insert(&private));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| drop(host.enter_writers()));
+            while !host.writers.has_waiters() {
+                std::thread::yield_now();
+            }
+            prepare();
+            let (outcome, ended) = private.commit_transaction();
+            let finished = outcome.and(ended.finish());
+            waiting.join().unwrap();
+            finished
+        })
+    }
+
+    fn owed_count(host: &Engine) -> u64 {
+        lock(&host.flushes.state).owed_count
+    }
+
+    #[test]
+    fn what_cannot_be_flushed_is_not_left_to_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let recorder = larder_testkit::Recorder::new();
+        let vfs = larder_testkit::RecordingVfs::register(&recorder);
+        let host = open_by(dir.path(), Some(vfs.name()));
+        let refuses = &vfs.faults().refuses_open;
+        commit_before_another(&host, || refuses.store(true, Ordering::SeqCst)).unwrap();
+        refuses.store(false, Ordering::SeqCst);
+        assert_eq!(owed_count(&host), 0);
+        assert!(host.is_running(), "FLUSH-4: only a flush that fails stops");
+        commit_before_another(&host, || {}).unwrap();
         host.close().unwrap();
+    }
+
+    #[test]
+    fn a_long_transaction_keeps_flushes_from_being_shared() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = open(dir.path());
+        commit_before_another(&host, || {}).unwrap();
+        assert_eq!(owed_count(&host), 1, "nobody shares: nothing is tested");
+        let owner = crate::begin_transaction(&dir.path().join("db"), "long", false).unwrap();
+        commit_before_another(&host, || {}).unwrap();
+        assert_eq!(owed_count(&host), 1, "FLUSH-2");
+        crate::abort_transaction(&dir.path().join("db"), owner.id()).unwrap();
+        commit_before_another(&host, || {}).unwrap();
+        assert_eq!(owed_count(&host), 2);
+        host.close().unwrap();
+    }
+
+    #[test]
+    fn a_flush_that_fails_stops_the_session() {
+        let dir = tempfile::tempdir().unwrap();
+        let recorder = larder_testkit::Recorder::new();
+        let vfs = larder_testkit::RecordingVfs::register(&recorder);
+        let host = open_by(dir.path(), Some(vfs.name()));
+        commit_before_another(&host, || {}).unwrap();
+        let beside = Engine::open_private(&host, false).unwrap();
+        beside.snapshot().unwrap();
+        let fails = &vfs.faults().fails_log_sync;
+        let told = commit_before_another(&host, || fails.store(true, Ordering::SeqCst));
+        fails.store(false, Ordering::SeqCst);
+        assert_eq!(told.unwrap_err().kind(), ErrorKind::Stopped, "FLUSH-4");
+        assert_eq!(owed_count(&host), 2);
+        assert_eq!(host.sync().unwrap_err().kind(), ErrorKind::Stopped);
+        let (outcome, ended) = beside.commit_transaction();
+        let told = outcome.and(ended.finish()).unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Stopped, "FLUSH-4");
     }
 
     /// FLUSH-4
     #[test]
     fn after_a_failure_nobody_is_told_that_anything_is_durable() {
         let flush = SharedFlush::default();
-        let number = flush.owe();
+        let number = flush.begin().end(true).unwrap();
         let failing = || Err(Error::new(ErrorKind::Io, "no"));
         let told = flush.settle(number, failing).unwrap_err();
         assert_eq!(told.kind(), ErrorKind::Stopped);
-        let later = flush.owe();
+        let later = flush.begin().end(true).unwrap();
         for number in [number, later] {
             let told = flush.settle(number, || Ok(())).unwrap_err();
             assert_eq!(told.kind(), ErrorKind::Stopped, "FLUSH-4");
         }
+    }
+
+    /// Others see a commit before it returns: they wait for it, and no flush that begins before is its.
+    #[test]
+    fn a_commit_that_is_under_way_is_waited_for() {
+        let flush = SharedFlush::default();
+        let first = flush.begin().end(true).unwrap();
+        let second = flush.begin();
+        flush.settle(first, || Ok(())).unwrap();
+        let number = flush.newest_owed().expect("FLUSH-5: it may be seen");
+        let has_returned = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (flush, has_returned) = (&flush, &has_returned);
+            let waiting = scope.spawn(move || {
+                flush.settle(number, || {
+                    assert!(has_returned.load(Ordering::SeqCst), "FLUSH-5");
+                    Ok(())
+                })
+            });
+            has_returned.store(true, Ordering::SeqCst);
+            assert_eq!(second.end(true), Some(number));
+            waiting.join().unwrap().unwrap();
+        });
+        assert_eq!(flush.newest_owed(), None);
+        // One that fails is waited for by nobody, and one that has written nothing owes nothing.
+        drop(flush.begin());
+        let failed = flush.newest_owed().unwrap();
+        flush.settle(failed, || Ok(())).unwrap();
+        assert_eq!(flush.begin().end(false), None);
+        assert_eq!(flush.newest_owed(), None);
+        // But it may have seen what is owed.
+        let third = flush.begin().end(true).unwrap();
+        assert_eq!(flush.begin().end(false), Some(third + 1), "FLUSH-1");
     }
 }

@@ -501,8 +501,10 @@ impl Engine {
         debug_assert!(lock(&self.group).is_empty(), "COMMIT-1");
         self.note_short_pool(); // TIME-5
         self.flush_written()?;
-        let is_owed = self.commit_sql(self.may_share_flush(private)?)?;
-        Ok(is_owed.then(|| private.host.flushes.owe()))
+        let may_share = self.may_share_flush(private)?;
+        let owing = may_share.then(|| private.host.flushes.begin()); // FLUSH-5
+        let is_owed = self.commit_sql(may_share)?;
+        Ok(owing.and_then(|owing| owing.end(is_owed)))
     }
 
     pub(crate) fn flush_written(&self) -> Result<()> {
