@@ -129,7 +129,7 @@ impl Judge {
             .and_then(|present| past_views::refusal(context, present));
         let refused = match refusal(action) {
             Some(why) if !self.is_shell => Some(why.to_owned()),
-            _ => refused,
+            _ => refused.or_else(|| refusal_in_shell(action).map(str::to_owned)),
         };
         match refused {
             Some(why) => {
@@ -266,6 +266,21 @@ fn refusal(action: &AuthAction<'_>) -> Option<&'static str> {
         | AuthAction::CreateTempView { .. } => {
             Some("nothing temporary can be created in a transaction; use WITH, or a table")
         }
+        _ => None,
+    }
+}
+
+/// Why a session refuses it, whose user may change settings.
+fn refusal_in_shell(action: &AuthAction<'_>) -> Option<&'static str> {
+    match action {
+        // CATALOG-3: without it no guard sees what REPLACE deletes; with it the engine's own changes would run triggers of
+        // users again and again.
+        AuthAction::Pragma {
+            pragma_name,
+            pragma_value: Some(_),
+        } if pragma_name.eq_ignore_ascii_case("recursive_triggers") => Some(
+            "larder switches recursive_triggers itself, on for statements that say REPLACE; leave out this PRAGMA",
+        ),
         _ => None,
     }
 }
