@@ -93,7 +93,9 @@ impl Database {
                 "a transaction cannot hold another one; use a savepoint",
             ));
         }
-        self.shared.engine.make_missed_room(None)?;
+        if let Err(error) = self.shared.engine.make_missed_room(options.takes_turn) {
+            tracing::warn!("no room is made for transactions: {error}"); // It may need none.
+        }
         // First a place, then the engine: the last one to have it has just given back one that knows the present.
         let ticket = (options.takes_turn).then(|| self.shared.engine.enter_writers());
         let engine = pool.take(&self.shared.engine)?;
@@ -154,6 +156,7 @@ impl Database {
                 ..TransactionOptions::default()
             };
             let transaction = self.begin_with(&options)?;
+            let since = self.shared.engine.rooms_made();
             let outcome = body(&transaction).and_then(|value| {
                 transaction.commit()?;
                 Ok(value)
@@ -165,7 +168,7 @@ impl Database {
                 Err(error)
                     if error.kind() == ErrorKind::NoSpace
                         && tries < TRIES_MAX
-                        && self.whole()?.make_missed_room(Some(tries - 1))? => {}
+                        && self.whole()?.make_room_again(tries - 1, since)? => {}
                 outcome => return outcome,
             }
         }

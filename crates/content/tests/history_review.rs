@@ -3,10 +3,12 @@
 
 mod common;
 
-use common::{assert_clean, make, open};
+use common::{assert_clean, make, open, pattern};
 use larder::{
-    CreateOptions, Database, Moment, NodeId, PruneCut, SqlValue, begin_detached, commit_long,
+    CreateOptions, Database, Moment, NodeId, OpenOptions, PruneCut, SqlValue, TransactionOptions,
+    begin_detached, commit_long,
 };
+use larder_object::EngineOptions;
 use std::path::Path;
 use std::process::Command;
 
@@ -119,6 +121,66 @@ fn commits_that_are_no_groups_swallow_no_plain_sql() {
         assert_eq!(shown.attr(node).unwrap().mode, mode, "HISTORY-6: {what}");
         drop((now, shown));
         db.destroy_snapshot("now").unwrap();
+    }
+    assert_clean(&db);
+}
+
+/// A database of 64 MiB that history has filled.
+fn full_of_history(dir: &Path) -> Database {
+    let db = create(dir);
+    for round in 0..40 {
+        db.put(b"/file", &pattern(4 << 20, round)).unwrap();
+        db.sync().unwrap();
+    }
+    db
+}
+
+#[test]
+fn room_that_another_one_made_is_tried() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = full_of_history(dir.path());
+    let bytes = pattern(50 << 20, 99);
+    let mut runs = 0;
+    db.transaction(|txn| {
+        runs += 1;
+        let done = txn.put(b"/large", &bytes);
+        if done.is_err() {
+            // Somebody else comes first, and makes all the room there is.
+            txn.abort();
+            db.begin_with(&TransactionOptions {
+                takes_turn: true,
+                ..TransactionOptions::default()
+            })?
+            .abort();
+        }
+        done.map(drop)
+    })
+    .unwrap();
+    assert_eq!(runs, 2, "TIME-5");
+    assert!(db.get(b"/large").unwrap() == bytes);
+    assert_clean(&db);
+}
+
+#[test]
+fn who_leaves_the_pool_short_fills_it() {
+    let dir = tempfile::tempdir().unwrap();
+    full_of_history(dir.path()).close().unwrap();
+    // Without a background: nobody else does.
+    let engine = EngineOptions {
+        has_background: false,
+        ..EngineOptions::default()
+    };
+    let options = OpenOptions {
+        engine,
+        ..OpenOptions::default()
+    };
+    let db = Database::open(&dir.path().join("t.larder"), options).unwrap();
+    for round in 0..20 {
+        let txn = db.begin().unwrap();
+        txn.put(b"/file", &pattern(1 << 20, 100 + round)).unwrap();
+        txn.commit().unwrap();
+        let space = db.space().unwrap();
+        assert!(space.free_bytes >= (64 << 20) / 16, "TIME-5: {space:?}");
     }
     assert_clean(&db);
 }

@@ -12,7 +12,8 @@
 //! * `TIME-3` Who has the turn knows the retention: it is changed with the turn, and read anew when the turn is taken
 //!   after a foreign commit.
 //! * `TIME-4` Where the retention is guaranteed, nothing in it is pressed.
-//! * `TIME-5` A transaction that was refused room, or has left less than the pool, lets the next one find it.
+//! * `TIME-5` A transaction that was refused room lets the next one find it; one that has left less than the pool
+//!   makes it good when it has ended. Who only reads does neither, but after a refusal.
 //!
 //! * `TIME-7` A database without a capacity does not grow for history that takes more than what lives and
 //!   [`GROWN_BLOCKS_MIN`]: the host has other uses for its space. (Guaranteed history, and what is held, it grows for.)
@@ -62,8 +63,13 @@ pub(crate) struct History {
     clock: Mutex<HistoryClock>,
     retention_ns: AtomicI64,
     is_guaranteed: AtomicBool,
-    /// Blocks that a transaction missed.
+    /// Blocks that a transaction was refused.
     missed_blocks: AtomicU64,
+    /// Blocks that a transaction has left the pool short of.
+    short_blocks: AtomicU64,
+    /// Before the turn.
+    making_room: Mutex<()>,
+    rooms_made: AtomicU64,
 }
 
 impl History {
@@ -74,6 +80,9 @@ impl History {
             retention_ns: AtomicI64::new(info.retention_ns),
             is_guaranteed: AtomicBool::new(info.is_guaranteed),
             missed_blocks: AtomicU64::new(0),
+            short_blocks: AtomicU64::new(0),
+            making_room: Mutex::default(),
+            rooms_made: AtomicU64::new(0),
         }
     }
 }
@@ -89,7 +98,7 @@ struct HistoryClock {
     pressed: CommitSeq,
     /// Pruned up to here.
     pruned: CommitSeq,
-    /// What is held keeps all there is: pressing ahead waits for the next look.
+    /// What is held, or read, keeps all there is: pressing ahead waits for the next look, or until something was pruned.
     is_spent: bool,
 }
 
@@ -220,7 +229,10 @@ impl Engine {
     /// and then there is a prune to be made.
     pub(crate) fn note_pruned(&self, kept: CommitSeq) {
         let mut clock = lock(&self.history.clock);
-        clock.pruned = clock.pruned.max(kept);
+        if kept > clock.pruned {
+            clock.pruned = kept;
+            clock.is_spent = false;
+        }
     }
 
     /// Lets as much of the oldest history go as gives `blocks` blocks (`TIME-2`); the next commits reclaim it. Says
@@ -241,7 +253,7 @@ impl Engine {
         let before = clock.given_up();
         clock.pressed = clock.pressed.max(found);
         let is_more = clock.given_up() > before;
-        clock.is_spent = !is_more && held.is_some();
+        clock.is_spent = !is_more;
         if is_more {
             tracing::debug!("space is short: history before commit {found} is given up");
         }
@@ -402,31 +414,60 @@ impl Engine {
     /// A transaction commits; its engine has seen what it leaves free.
     pub(crate) fn note_short_pool(&self) {
         let missing = self.find_short_pool();
-        if missing > 0 && self.keeps_history() {
-            self.note_refused(missing);
+        if let Some(private) = &self.private
+            && missing > 0
+            && self.keeps_history()
+        {
+            let short = &private.host.history.short_blocks;
+            short.fetch_max(missing, Ordering::SeqCst);
         }
     }
 
-    /// Makes the room that transactions missed; says whether there is more than before. Nothing was missed: nothing
-    /// happens. With a number of `doublings` it makes so much more, and waits for the turn; without, it does
-    /// nothing while another has the turn, who may be a transaction of the caller's.
-    pub fn make_missed_room(&self, doublings: Option<u32>) -> Result<bool> {
-        let missed = self.history.missed_blocks.swap(0, Ordering::SeqCst);
-        if missed == 0 || !self.keeps_history() || self.private.is_some() {
+    /// How often room was made for transactions.
+    pub fn rooms_made(&self) -> u64 {
+        self.history.rooms_made.load(Ordering::SeqCst)
+    }
+
+    /// Makes the room that transactions were refused, unless nothing helps; with `is_writer` also what they have left the
+    /// pool short of. Not while another has the turn, who may be a transaction of the caller's.
+    pub fn make_missed_room(&self, is_writer: bool) -> Result<()> {
+        let history = &self.history;
+        let is_missed = history.missed_blocks.load(Ordering::SeqCst) > 0
+            || is_writer && history.short_blocks.load(Ordering::SeqCst) > 0;
+        if !is_missed || !self.keeps_history() || self.private.is_some() {
+            return Ok(());
+        }
+        if lock(&history.clock).is_spent {
+            return Ok(());
+        }
+        let Ok(_one_at_a_time) = history.making_room.try_lock() else {
+            return Ok(());
+        };
+        self.check_running()?;
+        if !self.turn.try_begin(|| self.refresh_with_turn())? {
+            return Ok(());
+        }
+        let _edit = Edit { engine: self };
+        self.make_room(0).map(drop)
+    }
+
+    /// Makes the room that a transaction was refused which began when it had been made `since` times ([`Engine::rooms_made`]),
+    /// and so many `doublings` of it; waits for the turn. Whether it has a reason to try again: there is more room than
+    /// before, or somebody else has made some meanwhile.
+    pub fn make_room_again(&self, doublings: u32, since: u64) -> Result<bool> {
+        if !self.keeps_history() || self.private.is_some() {
             return Ok(false);
         }
-        let _edit = match doublings {
-            Some(_) => self.edit()?,
-            None => {
-                self.check_running()?;
-                if !self.turn.try_begin(|| self.refresh_with_turn())? {
-                    let missing = &self.history.missed_blocks;
-                    missing.fetch_max(missed, Ordering::SeqCst);
-                    return Ok(false);
-                }
-                Edit { engine: self }
-            }
-        };
+        let _one_at_a_time = lock(&self.history.making_room);
+        let _edit = self.edit()?;
+        let is_more = self.make_room(doublings)?;
+        Ok(is_more || self.rooms_made() != since)
+    }
+
+    /// With the turn.
+    fn make_room(&self, doublings: u32) -> Result<bool> {
+        let short = self.history.short_blocks.swap(0, Ordering::SeqCst);
+        let missed = self.take_missed().max(short);
         let (before, least) = {
             let space = &self.lock_room().space;
             (
@@ -434,7 +475,7 @@ impl Engine {
                 space.capacity_blocks() / PRESS_DIVISOR,
             )
         };
-        let goal = before + (missed.max(least) << doublings.unwrap_or(0).min(16));
+        let goal = before + (missed.max(least) << doublings.min(16));
         let mut available = before;
         while available < goal && self.press_history(goal - available)? {
             self.commit_now()?;
@@ -443,6 +484,9 @@ impl Engine {
                 break; // It is pinned; the rest would be given up in vain.
             }
             available = now;
+        }
+        if available > before {
+            self.history.rooms_made.fetch_add(1, Ordering::SeqCst);
         }
         Ok(available > before)
     }
@@ -523,5 +567,73 @@ impl Engine {
     pub fn release_snapshot(&self, name: &str, tag: &str) -> Result<()> {
         let _edit = self.edit()?;
         Ok(self.catalog.release_snapshot(name, tag)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_catalog::InodeRow;
+    use larder_space::format::{FileKind, Ino, StoreId};
+
+    /// What a read keeps is not pressed again with each commit; when it has ended, pressing ahead goes on.
+    #[test]
+    fn pressing_in_vain_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let options = crate::EngineOptions {
+            has_background: false,
+            ..crate::EngineOptions::default()
+        };
+        let init = crate::InitOptions {
+            capacity_bytes: Some(64 << 20),
+            retention_ns: 3_600_000_000_000,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+        };
+        Engine::create(&path, &init, &options).unwrap();
+        let host = Engine::open(&path, "host", &options).unwrap();
+        let root = host.node(StoreId::MAIN, Ino::ROOT).unwrap();
+        let row = InodeRow {
+            kind: FileKind::File,
+            nlink: 1,
+            ..host.row(&root).unwrap()
+        };
+        let node = host.change().unwrap().insert(StoreId::MAIN, row, None);
+        let node = node.unwrap();
+        let rewrite = |salt: u8| {
+            host.write(&node, 0, &vec![salt; 2 << 20]).unwrap();
+            host.sync().unwrap();
+        };
+        let is_spent = || lock(&host.history.clock).is_spent;
+        let free_bytes = || {
+            let space = &host.lock_room().space;
+            space.available_blocks(Purpose::Ordinary) * BLOCK_BYTES
+        };
+        (0..40).for_each(rewrite);
+        assert!(!is_spent());
+        let pin = host.begin_read();
+        // What was retired before is pressed out of its reach; then nothing more helps.
+        let full = (40..60).find(|salt| {
+            rewrite(*salt);
+            is_spent() || free_bytes() < 6 << 20
+        });
+        host.commit_now().unwrap();
+        assert!(full.is_some() && is_spent(), "{full:?}: {}", free_bytes());
+        drop(pin);
+        // Not before the next look would it be asked for again.
+        host.look_anew();
+        lock(&host.history.clock).is_spent = true;
+        rewrite(60);
+        rewrite(61);
+        assert!(!is_spent(), "something was pruned");
+        assert!(
+            free_bytes() >= (64 << 20) / 16 - (2 << 20),
+            "{}",
+            free_bytes()
+        );
+        drop((node, root));
+        host.close().unwrap();
     }
 }

@@ -82,6 +82,9 @@ impl Drop for Ended {
             // It is durable; the host learns of it at its next look.
             tracing::warn!("after a transaction: {error}");
         }
+        if let Err(error) = host.make_missed_room(true) {
+            tracing::warn!("no room is made ahead of transactions: {error}"); // TIME-5
+        }
         if let Err(error) = host.look_at_log(TRANSACTION_ROWS) {
             tracing::warn!("a checkpoint failed: {error}");
         }
