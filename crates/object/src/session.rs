@@ -260,6 +260,7 @@ impl Engine {
             }
             self.find_constraints()?;
             self.learn_retention()?; // TIME-3
+            self.learn_holds()?;
             let seq = self.catalog.commit_seq()?;
             // Our own commits are not foreign, so a newer number is another session's; the turn
             // was theirs, so nothing here is uncommitted (TURN-1).
