@@ -39,6 +39,8 @@ use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
 const TABLE: &str = "larder_history";
+/// The commit up to which somebody has given history up (`larder_meta`).
+pub(crate) const GIVEN_UP: &str = "history_given_up_seq";
 /// No row about homes has more blocks, so a look for one is short (`homes_over`).
 pub(crate) const HOME_BLOCKS_MAX: u64 = 1024;
 
@@ -380,16 +382,16 @@ impl Catalog {
         self.read(|reader| find_moment(reader, at_ns))
     }
 
-    /// Up to which commit history may go at `now_ns`: what the retention says, and the oldest snapshot. Without history
-    /// the first is beyond all commits. O(log commits).
+    /// Up to which commit history may go at `now_ns`: what the retention says, or somebody has given up, and the oldest
+    /// snapshot. Without history the first is beyond all commits. O(log commits).
     pub fn history_horizon(&self, now_ns: i64) -> Result<HistoryHorizon> {
         self.read(|reader| {
             let retention_ns = find_meta(reader, "retention_ns")?;
             let retained = match retention_ns {
                 ..=0 => CommitSeq(i64::MAX as u64),
                 _ => match find_moment(reader, now_ns.saturating_sub(retention_ns))? {
-                    Some((seq, _)) => seq,
-                    None => history_begins(reader)?.0,
+                    Some((seq, _)) => seq.max(given_up(reader)?),
+                    None => history_begins(reader)?.0.max(given_up(reader)?),
                 },
             };
             Ok(HistoryHorizon {
@@ -485,6 +487,17 @@ pub struct HistoryHorizon {
     pub retained: CommitSeq,
     /// The oldest snapshot or reader of the past: nothing after it goes.
     pub held: Option<CommitSeq>,
+}
+
+fn given_up(connection: &Connection) -> Result<CommitSeq> {
+    connection
+        .prepare_cached("SELECT value FROM larder_meta WHERE key = ?1")
+        .and_then(|mut find| {
+            find.query_row([GIVEN_UP], |row| unsigned(row, 0))
+                .optional()
+        })
+        .map(|found| CommitSeq(found.unwrap_or(0)))
+        .at("larder_meta")
 }
 
 /// The oldest commit that a snapshot or a reader of the past needs (`HISTORY-3`).

@@ -8,7 +8,7 @@
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::history::{first_kept, history_begins, search_moments};
+use crate::history::{GIVEN_UP, first_kept, history_begins, search_moments};
 use crate::meta::{find_meta, is_guaranteed, next_commit_seq};
 use crate::read::rows;
 use larder_format::{CommitSeq, SessionId, StoreId};
@@ -77,9 +77,27 @@ impl Catalog {
                 set("history_begins_seq", signed(seq.0))?;
                 set("history_begins_ns", now_ns)?;
             }
+            if is_on != (wanted.retention_ns > 0) || wanted.is_guaranteed {
+                txn.execute("DELETE FROM larder_meta WHERE key = ?1", [GIVEN_UP])
+                    .at(META)?;
+            }
             set("retention_ns", wanted.retention_ns)?;
             set("retention_guarantee", i64::from(wanted.is_guaranteed))?;
             Ok(seq)
+        })
+    }
+
+    /// Lets history go up to a commit, whatever the retention says, once nobody needs it ([`Catalog::history_horizon`]). It
+    /// lasts until the history ends, or is guaranteed. The caller has the turn.
+    pub fn give_up_history(&self, cut: CommitSeq) -> Result<()> {
+        self.write(|txn| {
+            txn.execute(
+                "INSERT INTO larder_meta (key, value) VALUES (?1, ?2) \
+                 ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
+                params![GIVEN_UP, signed(cut.0)],
+            )
+            .at(META)
+            .map(drop)
         })
     }
 

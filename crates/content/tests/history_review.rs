@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{assert_clean, make, open, pattern};
+use common::{assert_clean, make, name, open, pattern, put};
 use larder::{
     CreateOptions, Database, Moment, NodeId, OpenOptions, PruneCut, SqlValue, TransactionOptions,
     begin_detached, commit_long,
@@ -187,7 +187,7 @@ fn who_leaves_the_pool_short_fills_it() {
     assert_clean(&db);
 }
 
-/// A database whose clock goes when it is told, and whose sessions do nothing by themselves.
+/// A database whose clock goes when it is told.
 struct Place {
     dir: tempfile::TempDir,
     now_ns: Arc<AtomicI64>,
@@ -204,7 +204,7 @@ impl Place {
             retention_ns: Some(HOUR_NS),
             ..CreateOptions::default()
         };
-        Database::create_with(&place.path(), &init, &place.engine()).unwrap();
+        Database::create_with(&place.path(), &init, &place.engine(false)).unwrap();
         place
     }
 
@@ -212,18 +212,19 @@ impl Place {
         self.dir.path().join("t.larder")
     }
 
-    fn engine(&self) -> EngineOptions {
+    fn engine(&self, has_background: bool) -> EngineOptions {
         let clock = Arc::clone(&self.now_ns);
         EngineOptions {
-            has_background: false,
+            has_background,
             clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
             ..EngineOptions::default()
         }
     }
 
-    fn open(&self) -> Database {
+    /// Beside others a session needs a background, to give the turn on.
+    fn open(&self, has_background: bool) -> Database {
         let options = OpenOptions {
-            engine: self.engine(),
+            engine: self.engine(has_background),
             ..OpenOptions::default()
         };
         Database::open(&self.path(), options).unwrap()
@@ -244,19 +245,82 @@ impl Place {
 #[test]
 fn a_snapshot_that_another_session_destroys_holds_nothing_any_more() {
     let place = Place::new(Some(64 << 20));
-    let db = place.open();
+    let db = place.open(true);
     place.put(&db, b"/f", &pattern(1 << 20, 1));
     db.create_snapshot("kept").unwrap();
     place.put(&db, b"/f", &pattern(1 << 20, 2));
     place.pass(2 * HOUR_NS);
     place.put(&db, b"/g", b"a look at what is held");
     assert!(db.space().unwrap().retired_bytes >= 1 << 20);
-    let other = place.open();
+    let other = place.open(true);
     other.destroy_snapshot("kept").unwrap();
     other.close().unwrap();
     place.put(&db, b"/g", b"once");
     place.put(&db, b"/g", b"and again");
     let space = db.space().unwrap();
     assert!(space.retired_bytes < 1 << 20, "{space:?}");
+    assert_clean(&db);
+}
+
+#[test]
+fn a_prune_that_has_to_wait_is_made_by_whoever_commits_then() {
+    let place = Place::new(Some(64 << 20));
+    let reader = place.open(false); // Its pin stays where it is.
+    let db = place.open(true);
+    for salt in 0..4 {
+        place.put(&db, b"/f", &pattern(1 << 20, salt));
+    }
+    let pruned = db.prune(PruneCut::All, None, false).unwrap().report;
+    assert!(pruned.is_waiting, "nothing waits: nothing is tested");
+    db.close().unwrap();
+    reader.close().unwrap();
+    let db = place.open(true);
+    place.put(&db, b"/g", b"once");
+    place.put(&db, b"/g", b"and again");
+    let space = db.space().unwrap();
+    assert_eq!(space.retired_bytes, 0, "TIME-6: {space:?}");
+    let (begins, _) = db
+        .history()
+        .map(|of| (of.begins_seq, of.begins_ns))
+        .unwrap();
+    assert!(begins >= pruned.begins_seq, "TIME-6");
+    // What is superseded later is kept as ever, and a guarantee ends the wish.
+    place.put(&db, b"/f", &pattern(1 << 20, 9));
+    place.put(&db, b"/g", b"later");
+    assert!(db.space().unwrap().retired_bytes >= 1 << 20);
+    assert_clean(&db);
+}
+
+#[test]
+fn shrinking_looks_at_what_applying_copies() {
+    let place = Place::new(Some(256 << 20));
+    let db = place.open(false);
+    for at in 0..40 {
+        put(&db, R, &format!("f{at}"), &pattern(1 << 20, 10 + at));
+    }
+    let file = put(&db, R, "file", &pattern(1 << 20, 5));
+    db.sync().unwrap();
+    for at in 0..20 {
+        db.unlink(R, &name(&format!("f{at}"))).unwrap();
+    }
+    db.sync().unwrap();
+    place.pass(1_000_000_000);
+    db.create_snapshot("kept").unwrap();
+    place.pass(1_000_000_000);
+    let handle = db.open_file(file, true).unwrap();
+    for block in (0..256).step_by(4) {
+        handle
+            .write_at(block * 4096, &pattern(4096, block))
+            .unwrap();
+    }
+    handle.sync().unwrap();
+    drop(handle);
+    let begun = std::time::Instant::now();
+    let refused = db.shrink(Some(26 << 20), false, &mut |_, _| {});
+    let told = refused.unwrap_err().to_string();
+    assert!(told.contains("snapshot 'kept'"), "{told}");
+    assert!(begun.elapsed() < std::time::Duration::from_millis(1500));
+    db.destroy_snapshot("kept").unwrap();
+    db.shrink(Some(26 << 20), false, &mut |_, _| {}).unwrap();
     assert_clean(&db);
 }

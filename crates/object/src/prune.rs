@@ -5,7 +5,8 @@
 //!
 //! # Invariants
 //! * `TIME-6` A prune goes up to what was asked for, but not past the oldest snapshot that stays, nor past a reader of the
-//!   past; what stopped it is named.
+//!   past; what stopped it is named. What has to wait for a session that still reads it goes when that is over, with the
+//!   next commit that looks at the clock, of whichever session: the catalog remembers the cut.
 
 use crate::engine::Engine;
 use crate::{Error, ErrorKind, Result};
@@ -171,6 +172,7 @@ impl Engine {
         for row in &report.destroyed {
             self.catalog.destroy_snapshot(&row.name)?;
         }
+        self.catalog.give_up_history(cut)?; // TIME-6
         self.give_up_until(cut);
         drop(edit);
         report.is_waiting = !self.settle_history(cut)?;
