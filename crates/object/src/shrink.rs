@@ -79,6 +79,9 @@ impl Engine {
                  guarantee ('larder retention DB --best-effort')",
             ));
         }
+        // What applying copies for the past stays where it is placed: that is known before it is looked for.
+        self.apply_now()?;
+        self.settle()?;
         self.require_unheld(goal, to_bytes.is_some())?;
         let _shrinking = Shrinking::begin(self);
         loop {
@@ -182,8 +185,8 @@ impl Engine {
     fn cut(&self, cuts: &[Cut], progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
         let mut moved = 0;
         for round in 0..ROUNDS_MAX {
-            self.apply_now()?;
             let _closed = self.close_ends(cuts)?;
+            self.apply_now()?; // What it copies is not placed there.
             let (moved_now, lacks_room) = self.empty_ends(cuts, progress)?;
             moved += moved_now;
             self.settle()?;
