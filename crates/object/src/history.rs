@@ -9,8 +9,9 @@
 //!   past). The catalog looks at what is held again, in the commit that reclaims (`HISTORY-3`).
 //! * `TIME-2` Pressing gives up the oldest history first, never more than a pin or a hold allows, and at least
 //!   [`PRESS_DIVISOR`]th part of the segments at a time.
-//! * `TIME-3` Who has the turn knows the retention: it is changed with the turn, and read anew when the turn is taken
-//!   after a foreign commit.
+//! * `TIME-3` A session that has the turn knows the retention: it is changed with the turn, and read anew when the turn is
+//!   taken after a foreign commit. The transactions of a session decide by what the session knows, which may be older by
+//!   one look at foreign commits (20 ms; 1 s beside clients). What a commit keeps is decided by the catalog in any case.
 //! * `TIME-4` Where the retention is guaranteed, nothing in it is pressed.
 //! * `TIME-5` A transaction that was refused room lets the next one find it; one that has left less than the pool
 //!   makes it good when it has ended. Who only reads does neither, but after a refusal.
