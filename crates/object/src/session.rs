@@ -15,7 +15,7 @@ use crate::node::{Node, NodeState};
 use crate::pins::Pin;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{AttrMask, Catalog, InodeChange, InodeRow};
+use larder_catalog::{AttrMask, Catalog, CheckpointKind, InodeChange, InodeRow};
 use larder_space::format::{CommitSeq, Ino, SessionId, StoreId};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -29,6 +29,10 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(20);
 /// The same in the process of a program that has loaded the extension: it only moves its pin and reclaims, by commits.
 const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
+
+/// In the directory of a database: a flush of the log has failed. What the system has kept of the log in memory may be
+/// on no medium then, and what is appended to it would be lost with it (`FLUSH-4`).
+const UNSOUND_LOG: &str = "log.unsound";
 
 /// How long who found the door to the sessions closed waits.
 const DOOR_PAUSE: Duration = Duration::from_millis(2);
@@ -104,6 +108,7 @@ impl Session {
         for row in catalog.sessions()? {
             bury_if_dead(directory, catalog, row.session)?;
         }
+        copy_unsound_log(directory, catalog)?;
         let (id, pin) = catalog.begin_session(std::process::id(), label, now_ns)?;
         let file = open_lock(&directory.join(lock_file(id)))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
@@ -121,11 +126,49 @@ impl Session {
         Ok((session, pin))
     }
 
+    /// A flush of the log has failed: nothing is appended to it before all of it was copied.
+    pub fn mark_log_unsound(&self) {
+        let marked = self.directory.parent().map(|database| {
+            // It need not outlive a power failure: neither does what was not flushed.
+            std::fs::File::create(database.join(UNSOUND_LOG))
+        });
+        if let Some(Err(error)) = marked {
+            tracing::error!(
+                "the flush of the log failed, and {UNSOUND_LOG} cannot be created ({error}); before anything else is \
+                 written, copy the log by 'sqlite3 catalog.db \"PRAGMA wal_checkpoint(TRUNCATE)\"'"
+            );
+        }
+    }
+
     /// Ends the session.
     pub fn end(&self, catalog: &Catalog) -> Result<()> {
         catalog.end_session(self.id)?;
         remove_lock_file(&self.directory, self.id)
     }
+}
+
+/// Copies the log, as the system shows it, into the catalog's file, which is flushed, where a flush of the log has failed:
+/// before the commit that a session is born by.
+fn copy_unsound_log(directory: &Path, catalog: &Catalog) -> Result<()> {
+    let Some(mark) = directory
+        .parent()
+        .map(|database| database.join(UNSOUND_LOG))
+    else {
+        return Ok(());
+    };
+    if !mark.exists() {
+        return Ok(());
+    }
+    if !catalog.checkpoint(CheckpointKind::Truncate)?.is_complete {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            "a flush of the catalog's log has failed, and somebody reads it, so that it cannot be copied; end who has the \
+             database open, and try again",
+        ));
+    }
+    tracing::warn!("a flush of the catalog's log had failed; all of it was copied");
+    std::fs::remove_file(&mark)
+        .map_err(|error| crate::error::io_error(format!("cannot remove {}", mark.display()), error))
 }
 
 fn remove_lock_file(directory: &Path, session: SessionId) -> Result<()> {

@@ -20,7 +20,8 @@
 //!   by themselves: a group commit flushes the log, and SQLite does before it copies it.)
 //! * `FLUSH-5` A flush covers no commit that is under way when it begins, and who waits for one waits until it has returned.
 //! * `FLUSH-4` When a flush has failed nobody knows what is durable: the session stops, and with it all of its
-//!   transactions.
+//!   transactions. The log has been read by others, and Linux takes pages that could not be written for clean, so that a later
+//!   flush succeeds without them: the next session begins with a copy of all of the log into the catalog's file.
 //!
 //! # Who may see what a power cut takes away
 //! This process, as it may see any change of a file before its sync; and a program that opens the catalog, knows
@@ -195,7 +196,8 @@ impl Engine {
         self.flushes.settle(number, flush).inspect_err(|error| {
             // Another thread's commit must end before the turn is abandoned.
             let _no_commit = self.commit_lock.lock();
-            self.stop(error.to_string()); // FLUSH-4
+            self.session.mark_log_unsound(); // FLUSH-4
+            self.stop(error.to_string());
         })
     }
 }
@@ -403,6 +405,26 @@ mod tests {
         let (outcome, ended) = beside.commit_transaction();
         let told = outcome.and(ended.finish()).unwrap_err();
         assert_eq!(told.kind(), ErrorKind::Stopped, "FLUSH-4");
+        // The next session appends to the log when it was copied, and the copy flushed.
+        drop(beside);
+        let from = recorder.position();
+        let next = Engine::open(&dir.path().join("db"), "next", &host.options).unwrap();
+        next.close().unwrap();
+        let recording = recorder.finish();
+        let events = recording.events[from..].iter();
+        let mut has_copied = false;
+        let first = events.filter_map(|event| match event {
+            larder_testkit::Event::Flush { file, .. } if &**file == "catalog.db" => {
+                has_copied = true;
+                None
+            }
+            larder_testkit::Event::Write { file, .. } if file.ends_with("-wal") => Some(has_copied),
+            _ => None,
+        });
+        assert_eq!(first.take(1).collect::<Vec<_>>(), [true], "FLUSH-4");
+        let next = Engine::open(&dir.path().join("db"), "next", &host.options).unwrap();
+        assert!(!dir.path().join("db/log.unsound").exists());
+        next.close().unwrap();
     }
 
     /// FLUSH-4
