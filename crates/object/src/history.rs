@@ -592,3 +592,68 @@ impl Engine {
         Ok(self.catalog.release_snapshot(name, tag)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_catalog::InodeRow;
+    use larder_space::format::{FileKind, Ino, StoreId};
+
+    /// What a read keeps is not pressed again with each commit; when it has ended, pressing ahead goes on.
+    #[test]
+    fn pressing_in_vain_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let options = crate::EngineOptions {
+            has_background: false,
+            ..crate::EngineOptions::default()
+        };
+        let init = crate::InitOptions {
+            capacity_bytes: Some(64 << 20),
+            retention_ns: 3_600_000_000_000,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+        };
+        Engine::create(&path, &init, &options).unwrap();
+        let host = Engine::open(&path, "host", &options).unwrap();
+        let root = host.node(StoreId::MAIN, Ino::ROOT).unwrap();
+        let row = InodeRow {
+            kind: FileKind::File,
+            nlink: 1,
+            ..host.row(&root).unwrap()
+        };
+        let node = host.change().unwrap().insert(StoreId::MAIN, row, None);
+        let node = node.unwrap();
+        let rewrite = |salt: u8| {
+            host.write(&node, 0, &vec![salt; 2 << 20]).unwrap();
+            host.sync().unwrap();
+        };
+        let is_spent = || lock(&host.history.clock).is_spent;
+        let free_bytes = || {
+            let space = &host.lock_room().space;
+            space.available_blocks(Purpose::Ordinary) * BLOCK_BYTES
+        };
+        (0..40).for_each(rewrite);
+        assert!(!is_spent());
+        let pin = host.begin_read();
+        // What was retired before is pressed out of its reach; then nothing more helps.
+        let full = (40..90).find(|salt| {
+            rewrite(*salt);
+            free_bytes() < 3 << 20
+        });
+        (0..2).for_each(|_| host.commit_now().unwrap());
+        assert!(full.is_some() && is_spent(), "{full:?}: {}", free_bytes());
+        drop(pin);
+        rewrite(90);
+        rewrite(91);
+        assert!(!is_spent(), "something was pruned");
+        assert!(
+            free_bytes() >= (64 << 20) / 16 - (2 << 20),
+            "{}",
+            free_bytes()
+        );
+        drop((node, root));
+        host.close().unwrap();
+    }
+}
