@@ -154,7 +154,11 @@ mod tests {
         for directory in ["else where", "lib/larder", "bin"] {
             let file = root.join(directory).join(FILE);
             let named = (directory == "else where").then(|| file.clone());
-            assert!(find(named.clone(), &program).is_err(), "CLI-34");
+            let before = find(named.clone(), &program).ok();
+            // Beside the program comes before the library.
+            let in_library = root.join("lib/larder").join(FILE);
+            let expected = (directory == "bin").then_some(in_library);
+            assert_eq!(before, expected, "CLI-34");
             std::fs::write(&file, "").unwrap();
             assert_eq!(find(named, &program).unwrap(), file);
         }

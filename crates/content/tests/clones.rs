@@ -506,9 +506,23 @@ fn shared_content_stays_where_it_is() {
     remove(&db, b"/b");
     put(&db, R, "big", &pattern(60 * MIB, 3));
     db.sync().unwrap();
-    put(&db, R, "last", &pattern(MIB, 4));
+    let lasts: Vec<_> = (0..40)
+        .map(|n| put(&db, R, &format!("last{n}"), &pattern(MIB, n)))
+        .collect();
     db.sync().unwrap();
-    clone(&db, "/last", "/last2").unwrap();
+    let mut far = None;
+    db.layouts(&mut |node, extents| {
+        let is_far = extents.iter().all(|extent| extent.start_block > 6000);
+        if let Some(index) = lasts.iter().position(|last| *last == node && is_far) {
+            far = Some(index);
+        }
+    })
+    .unwrap();
+    let far = far.expect("100 MiB do not lie below 24");
+    for other in (0..lasts.len()).filter(|other| *other != far) {
+        remove(&db, format!("/last{other}").as_bytes());
+    }
+    clone(&db, &format!("/last{far}"), "/last2").unwrap();
     remove(&db, b"/big");
     db.sync().unwrap();
     let refused = db

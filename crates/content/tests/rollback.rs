@@ -511,7 +511,10 @@ fn what_is_open_in_another_session_follows() {
     wait_until("the other session sees that too", || {
         other.get(b"/new").is_ok_and(|found| found == b"new")
     });
-    assert_eq!(kind(other.resolve(b"/f", false)), ErrorKind::NotFound);
+    wait_until("and that the other file is gone again", || {
+        let found = other.resolve(b"/f", false);
+        found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    });
     other.close().unwrap();
     assert_clean(&db);
 }

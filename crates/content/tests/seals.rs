@@ -453,8 +453,7 @@ fn every_change_behind_a_seal_is_found_and_named() {
                  UPDATE album SET cover = x'00fe' WHERE path = '/a'",
             ),
             &[
-                "table 'album': row 1 differs",
-                "table 'album': row 1 differs",
+                "table 'album': row '/a' differs",
             ],
         ),
         (
@@ -481,7 +480,7 @@ fn every_change_behind_a_seal_is_found_and_named() {
                 "UPDATE larder_history SET value = replace(value, 'sea', 'see') WHERE what = 'row' AND value IS NOT NULL",
             ),
             &[
-                "table 'album': row 1 differs",
+                "table 'album': row '/a' differs",
                 "the history of tracked tables in commits ",
             ],
         ),
