@@ -452,9 +452,7 @@ fn every_change_behind_a_seal_is_found_and_named() {
                 "DROP TRIGGER larder_temporal_1_bu; DROP TRIGGER larder_temporal_1_au; \
                  UPDATE album SET cover = x'00fe' WHERE path = '/a'",
             ),
-            &[
-                "table 'album': row '/a' differs",
-            ],
+            &["table 'album': row '/a' differs"],
         ),
         (
             "a row that is gone",
