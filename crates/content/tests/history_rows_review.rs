@@ -107,10 +107,19 @@ fn a_number_that_was_given_anew_is_a_conflict() {
     other.run("DELETE FROM note WHERE id = 2");
     moment(&db, 3);
     assert_eq!(restore(None, false).unwrap(), (1, 0, 0));
-    other.run("UPDATE note SET text = 'edited'; REPLACE INTO note VALUES (1, 'replaced')");
-    moment(&db, 4);
-    assert_eq!(restore(None, false).unwrap(), (0, 2, 0));
-    assert_eq!(present(&db, "note"), was);
+    for (salt, sql) in [
+        "UPDATE note SET text = 'edited'; REPLACE INTO note VALUES (1, 'replaced')",
+        // In one millisecond.
+        "BEGIN; UPDATE note SET text = 'edited'; REPLACE INTO note VALUES (1, 'replaced'); COMMIT",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        other.run(sql);
+        moment(&db, 4 + salt as u64);
+        assert_eq!(restore(None, false).unwrap(), (0, 2, 0), "{sql}");
+        assert_eq!(present(&db, "note"), was);
+    }
     assert_clean(&db);
 }
 

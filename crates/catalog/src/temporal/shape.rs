@@ -262,6 +262,8 @@ impl Shape {
                 Key::Rowid(..) if value == "NULL" => {
                     " AND (larder_known.value IS NULL OR larder_known.kind = 'replaced')"
                 }
+                // That it was replaced is told beside what it was before a change in the same millisecond.
+                Key::Rowid(..) if kind != "NULL" => " AND larder_known.kind = 'replaced'",
                 _ => "",
             };
             let said = Said {
