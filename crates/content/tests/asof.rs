@@ -94,6 +94,13 @@ fn a_store_shows_another_one_at_a_moment() {
     check(&db, "written");
     assert_eq!(read(&db, "/d/f"), b"newest");
 
+    // Nor is it gone back there: that would be done to the store that it shows.
+    for is_dry in [true, false] {
+        let refused = db.rollback(&Moment::Snapshot("monday".into()), Some(b"/audit"), is_dry);
+        assert_eq!(kind(refused), ErrorKind::InvalidInput);
+    }
+    check(&db, "after a refused rollback");
+
     // Nothing can be changed there.
     let shown = db.resolve(b"/audit/d/f", true).unwrap();
     let parent = db.resolve(b"/audit/d", true).unwrap().node;

@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::moments::newest;
 use common::workspace::{assert_sound, begin, content};
 use common::{create, open, pattern};
 use larder::Database;
@@ -137,6 +138,10 @@ fn what_an_aborted_transaction_has_grown_goes_back_to_the_host() {
     let path = dir.path().join("t.larder");
     let db = create(dir.path(), None);
     put_some(&db, "first");
+    db.put(b"/kept", b"before").unwrap();
+    let then = newest(&db);
+    db.put(b"/kept", b"after").unwrap();
+    db.sync().unwrap();
     let before = (length(dir.path()), db.space().unwrap());
     for round in 0..2 {
         let txn = begin(&path);
@@ -161,6 +166,10 @@ fn what_an_aborted_transaction_has_grown_goes_back_to_the_host() {
                 .is_none()
         );
     }
+    // Unlike a shrink it gives up no history.
+    let past = db.as_of(&then).unwrap();
+    assert_eq!(past.get(b"/kept").unwrap(), b"before", "TIME-6");
+    drop(past);
     let after = db.space().unwrap();
     assert_eq!(after.segment_bytes, before.1.segment_bytes);
     assert!(after.live_bytes < before.1.live_bytes + 2 * MIB as u64);

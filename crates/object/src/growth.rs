@@ -295,11 +295,12 @@ impl Engine {
             used += ag.used_blocks;
             retired += ag.retired_blocks;
         }
+        // What is used is live or retired.
         let available = total
-            .saturating_sub(used + retired)
+            .saturating_sub(used)
             .saturating_sub(total / HELD_BACK_DIVISOR);
         // Where history fills the segments it gives way first (TIME-7): that takes the turn.
-        if available >= blocks + kept_ahead(total) || retired > used + GROWN_BLOCKS_MIN {
+        if available >= blocks + kept_ahead(total) || retired > used - retired + GROWN_BLOCKS_MIN {
             return Ok(None);
         }
         // Of what is gained a part is held back.

@@ -65,6 +65,8 @@ pub(crate) struct History {
     clock: Mutex<HistoryClock>,
     retention_ns: AtomicI64,
     is_guaranteed: AtomicBool,
+    /// The end of the segments has to go, and all history with it.
+    pub(crate) is_in_the_way: AtomicBool,
     /// Blocks that a transaction was refused.
     missed_blocks: AtomicU64,
     /// Blocks that a transaction has left the pool short of.
@@ -83,6 +85,7 @@ impl History {
             clock: Mutex::default(),
             retention_ns: AtomicI64::new(info.retention_ns),
             is_guaranteed: AtomicBool::new(info.is_guaranteed),
+            is_in_the_way: AtomicBool::new(false),
             missed_blocks: AtomicU64::new(0),
             short_blocks: AtomicU64::new(0),
             making_room: Mutex::default(),
@@ -226,8 +229,7 @@ impl Engine {
             clock.looked = Some((now_ns, now_ns.saturating_add(step)));
         }
         Ok(
-            match self.is_shrinking.load(Ordering::SeqCst) && !is_guaranteed {
-                // The end of the segments has to go.
+            match self.history.is_in_the_way.load(Ordering::SeqCst) && !is_guaranteed {
                 true => clock.held.unwrap_or(NEVER),
                 false => clock.given_up(),
             },

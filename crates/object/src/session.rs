@@ -105,10 +105,10 @@ impl Session {
         label: &str,
         now_ns: i64,
     ) -> Result<(Session, CommitSeq)> {
+        copy_unsound_log(directory, catalog)?;
         for row in catalog.sessions()? {
             bury_if_dead(directory, catalog, row.session)?;
         }
-        copy_unsound_log(directory, catalog)?;
         let (id, pin) = {
             let owner = (std::process::id(), crate::host::process_owner().0);
             catalog.begin_session(owner, label, now_ns)?

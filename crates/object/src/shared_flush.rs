@@ -192,11 +192,15 @@ impl Engine {
 
     /// The same up to one commit.
     pub(crate) fn settle_flush(&self, number: u64) -> Result<()> {
-        let flush = || self.catalog.flush_log().map_err(Error::from);
+        // FLUSH-4: before anybody else may append. Only who has flushed knows that it failed.
+        let flush = || {
+            let flushed = self.catalog.flush_log();
+            flushed.inspect_err(|_| self.session.mark_log_unsound())?;
+            Ok(())
+        };
         self.flushes.settle(number, flush).inspect_err(|error| {
             // Another thread's commit must end before the turn is abandoned.
             let _no_commit = self.commit_lock.lock();
-            self.session.mark_log_unsound(); // FLUSH-4
             self.stop(error.to_string());
         })
     }

@@ -86,6 +86,7 @@ impl Engine {
         self.require_unheld(goal, to_bytes.is_some())?;
         self.require_unshared(goal)?;
         let _shrinking = Shrinking::begin(self);
+        self.history.is_in_the_way.store(true, Ordering::SeqCst);
         loop {
             // Applying copies what history needs, and that is given up: before the free space is counted.
             self.apply_now()?;
@@ -102,7 +103,7 @@ impl Engine {
     }
 
     /// Gives what is free at the end of the last segment, if it is `segment`, back to the host: down to `block_count` at
-    /// most, and only what growth ahead would not take again. Nothing is moved. Cost: O(1), and a short time alone.
+    /// most, and only what growth ahead would not take again. Nothing is moved, and no history given up. Cost: O(1), and a short time alone.
     pub(crate) fn give_back_end(&self, segment: SegmentIndex, block_count: u64) -> Result<()> {
         let Some(cut) = self.plan_end(segment, block_count)? else {
             return Ok(());
@@ -423,6 +424,7 @@ impl Shrinking<'_> {
 impl Drop for Shrinking<'_> {
     fn drop(&mut self) {
         self.0.give_turn_back();
+        self.0.history.is_in_the_way.store(false, Ordering::SeqCst);
         self.0.is_shrinking.store(false, Ordering::SeqCst);
     }
 }

@@ -158,7 +158,17 @@ impl Database {
                         ),
                     ));
                 }
-                Some(self.table_of(node.store))
+                let table = self.table_of(node.store);
+                if table != node.store {
+                    return Err(Error::new(
+                        ErrorKind::InvalidInput,
+                        format!(
+                            "'{}' only shows another store, which a rollback would change; name the place of that one",
+                            String::from_utf8_lossy(path)
+                        ),
+                    ));
+                }
+                Some(table)
             }
         };
         let then: BTreeSet<StoreId> = (past.read_stores().iter())
