@@ -1,6 +1,6 @@
 //! Ending a mount: by its owner, by another process, and after the owner was killed.
 
-use crate::holders::find_holders;
+use crate::holders::{Holder, find_holders};
 use crate::mountinfo::{LARDER_TYPE, MountInfo, find_any_mount, find_mount, mounts_above, resolve};
 use larder::{Error, ErrorKind};
 use rustix::mount::UnmountFlags;
@@ -301,7 +301,7 @@ fn end_by_helper(mountpoint: &Path, detach: bool, busy: fn(&Path) -> Error) -> R
 /// Says who uses the mount.
 fn busy(mountpoint: &Path) -> Error {
     let holders = match find_mount(mountpoint) {
-        Ok(Some(mount)) => find_holders(&mount),
+        Ok(Some(mount)) => find_others(&mount),
         // It has gone meanwhile, or the table of mounts cannot be read: then nobody can be named.
         Ok(None) | Err(_) => Vec::new(),
     };
@@ -322,6 +322,19 @@ fn busy(mountpoint: &Path) -> Error {
         )
     };
     Error::new(ErrorKind::Busy, text)
+}
+
+/// Who uses the mount, but for this process and the `umount` that runs it as its helper: what they
+/// have open there they inherited from who asked, and they end by themselves.
+fn find_others(mount: &MountInfo) -> Vec<Holder> {
+    let caller = std::os::unix::process::parent_id();
+    find_holders(mount)
+        .into_iter()
+        .filter(|holder| {
+            holder.pid != std::process::id()
+                && (holder.pid, holder.name.as_str()) != (caller, "umount")
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ fn mount_and_umount_know_the_type() {
         [ "$(grep -c "$D/mnt fuse.larder" /proc/self/mounts)" = 1 ]
         exec 7< mnt/f
         code=0; umount mnt 2> said || code=$?
-        [ $code = 32 ]; grep -q "in use by bash" said
+        [ $code = 32 ]; grep -q "in use by bash ($$); end them" said
         umount -l mnt
         exec 7<&-
         code=0; mount -t fuse.larder "$D/none.larder" mnt 2> said || code=$?
