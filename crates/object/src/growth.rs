@@ -66,9 +66,9 @@ impl Gained {
     }
 }
 
-/// How many blocks growth ahead keeps available in segments of so many.
-pub(crate) fn kept_ahead(capacity_blocks: u64) -> u64 {
-    (capacity_blocks / 4).clamp(GROW_BLOCKS_MIN, GROW_BLOCKS_MAX) / 2
+/// How many blocks growth ahead keeps available where so many are not granted to long transactions.
+pub(crate) fn kept_ahead(own_blocks: u64) -> u64 {
+    (own_blocks / 4).clamp(GROW_BLOCKS_MIN, GROW_BLOCKS_MAX) / 2
 }
 
 impl Engine {
@@ -156,7 +156,7 @@ impl Engine {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         let total: u64 = segments.iter().map(|segment| segment.block_count()).sum();
-        let step = (total / 4)
+        let step = (total.saturating_sub(self.lock_room().space.granted_blocks()) / 4)
             .clamp(GROW_BLOCKS_MIN, GROW_BLOCKS_MAX)
             .max(wanted_blocks + wanted_blocks / 16);
         let room_left = match self.capacity_blocks() {
@@ -236,14 +236,15 @@ impl Engine {
         if is_busy || !self.turn.is_held() || self.workspace.is_some() {
             return;
         }
-        let (available, capacity) = {
-            let room = self.lock_room();
+        let (available, capacity, own) = {
+            let space = &self.lock_room().space;
             (
-                room.space.available_blocks(Purpose::Ordinary),
-                room.space.capacity_blocks(),
+                space.available_blocks(Purpose::Ordinary),
+                space.capacity_blocks(),
+                space.own_blocks(),
             )
         };
-        let wanted = kept_ahead(capacity);
+        let wanted = kept_ahead(own);
         let is_full = self.capacity_blocks().is_some_and(|max| capacity >= max);
         if available >= wanted || is_full || self.is_history_large() {
             return;
@@ -296,19 +297,18 @@ impl Engine {
             retired += ag.retired_blocks;
         }
         // What is used is live or retired.
+        let own = total.saturating_sub(self.catalog.granted_blocks(None)?);
         let available = total
             .saturating_sub(used)
-            .saturating_sub(total / HELD_BACK_DIVISOR);
+            .saturating_sub(own / HELD_BACK_DIVISOR);
         // Where history fills the segments it gives way first (TIME-7): that takes the turn.
-        if available >= blocks + kept_ahead(total) || retired > used - retired + GROWN_BLOCKS_MIN {
+        if available >= blocks + kept_ahead(own) || retired > used - retired + GROWN_BLOCKS_MIN {
             return Ok(None);
         }
-        // Of what is gained a part is held back.
-        let gain = blocks + blocks.div_ceil(HELD_BACK_DIVISOR - 1);
-        let Some(mut plan) = self.plan_growth(0, gain)? else {
+        let Some(mut plan) = self.plan_growth(0, blocks)? else {
             return Ok(None); // Whoever has the turn finds what there is.
         };
-        plan.step_blocks = plan.step_blocks.min(gain);
+        plan.step_blocks = plan.step_blocks.min(blocks);
         let Some(segment) = &plan.segment else {
             return Ok(None);
         };

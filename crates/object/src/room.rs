@@ -105,6 +105,7 @@ impl Engine {
         if self.workspace.is_some() {
             return self.summarize_grants(space);
         }
+        space.set_granted(self.catalog.granted_blocks(None)?);
         for row in self.catalog.ags_changed_since(seq)? {
             let summary = AgSummary {
                 used_blocks: row.used_blocks,

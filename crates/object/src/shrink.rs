@@ -125,11 +125,11 @@ impl Engine {
         let missing = {
             let space = &self.lock_room().space;
             let cut = old_count.saturating_sub(least);
-            let capacity = space.capacity_blocks().saturating_sub(cut);
+            let own = space.own_blocks().saturating_sub(cut);
             let left = space
                 .free_blocks()
                 .saturating_sub(cut + space.reserved_blocks());
-            (kept_ahead(capacity) + capacity / HELD_BACK_DIVISOR).saturating_sub(left)
+            (kept_ahead(own) + own / HELD_BACK_DIVISOR).saturating_sub(left)
         };
         let new_count = least + missing;
         Ok((last == segment && new_count < old_count).then_some(Cut {

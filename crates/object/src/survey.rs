@@ -30,8 +30,15 @@ impl Engine {
         let (live, retired) = self.catalog.extent_totals()?;
         let used_bytes = (live + retired) * BLOCK_BYTES;
         let free_bytes = capacity_bytes.saturating_sub(used_bytes);
-        let held_back = capacity_bytes / larder_space::format::limits::HELD_BACK_DIVISOR;
-        let promised = self.lock_room().space.reserved_blocks() * BLOCK_BYTES;
+        let (granted, promised) = {
+            let space = &self.lock_room().space;
+            (
+                space.granted_blocks(),
+                space.reserved_blocks() * BLOCK_BYTES,
+            )
+        };
+        let own_bytes = capacity_bytes.saturating_sub(granted * BLOCK_BYTES);
+        let held_back = own_bytes / larder_space::format::limits::HELD_BACK_DIVISOR;
         let mut inode_count = 0;
         for store in self.table_stores()? {
             inode_count += self.catalog.inode_count(store)?;

@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Conflict, GRANTS, InoRange, Merged, SegmentRow, TransactionRow};
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
 use larder_space::format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
-use larder_space::{AgSummary, Purpose, Space};
+use larder_space::{AgSummary, Purpose, Reservation, Space};
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -183,7 +183,7 @@ pub fn list_transactions(parent: &Path) -> Result<Vec<TransactionInfo>> {
                 begun_ns: row.begun_ns,
                 is_bound: row.is_bound,
                 is_open: matches!(try_seal(&parent, row.id)?, Sealing::Open),
-                granted_bytes: engine.catalog.granted_blocks(row.id)? * BLOCK_BYTES,
+                granted_bytes: engine.catalog.granted_blocks(Some(row.id))? * BLOCK_BYTES,
             })
         });
         infos.collect()
@@ -500,17 +500,23 @@ fn grant(
         let _alone = engine.alone()?;
         engine.commit_now()?;
         engine.require_transaction(id)?;
-        let available = engine.lock_room().space.available_blocks(Purpose::Ordinary);
-        let step = gained.map_or(step, |gained| gained.blocks().min(available).max(step));
-        let is_full = |error: &Error| error.kind() == ErrorKind::NoSpace;
-        let (mut promise, blocks) = match engine.reserve(step, Purpose::Ordinary) {
-            Ok(promise) => (promise, step),
-            Err(error) if is_full(&error) => match engine.reserve(least, Purpose::Ordinary) {
-                Ok(promise) => (promise, least),
-                Err(error) if is_full(&error) => return Ok(None),
-                Err(error) => return Err(error),
-            },
-            Err(error) => return Err(error),
+        let found = match gained {
+            // All of it, or a hole that is left would be the smallest that fits what others write.
+            Some(gained) if gained.blocks() >= least => {
+                promise_of(engine, gained.blocks(), Purpose::Privileged)?
+            }
+            _ => None,
+        };
+        let found = match found {
+            None => promise_of(engine, step, Purpose::Ordinary)?,
+            found => found,
+        };
+        let found = match found {
+            None => promise_of(engine, least, Purpose::Ordinary)?,
+            found => found,
+        };
+        let Some((mut promise, blocks)) = found else {
+            return Ok(None);
         };
         let extents = {
             let _no_commit = engine.commit_lock.lock();
@@ -521,4 +527,17 @@ fn grant(
         engine.commit_now()?;
         Ok(Some((extents, engine.catalog.segments()?)))
     })
+}
+
+/// A promise of so many blocks; `None` when there are fewer.
+fn promise_of(
+    engine: &Engine,
+    blocks: u64,
+    purpose: Purpose,
+) -> Result<Option<(Reservation, u64)>> {
+    match engine.reserve(blocks, purpose) {
+        Ok(promise) => Ok(Some((promise, blocks))),
+        Err(error) if error.kind() == ErrorKind::NoSpace => Ok(None),
+        Err(error) => Err(error),
+    }
 }

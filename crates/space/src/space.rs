@@ -50,6 +50,8 @@ pub struct Space {
     /// Free blocks that streams hold.
     streams: Streams,
     reserved_blocks: u64,
+    /// Of the allocated ones.
+    granted_blocks: u64,
 }
 
 impl Default for Space {
@@ -71,7 +73,13 @@ impl Space {
             ags: Ags::new(ag_blocks),
             streams: Streams::new(ag_blocks),
             reserved_blocks: 0,
+            granted_blocks: 0,
         }
+    }
+
+    /// Learns how many blocks long transactions have been granted: of them nothing is held back here.
+    pub fn set_granted(&mut self, blocks: u64) {
+        self.granted_blocks = blocks;
     }
 
     /// Adds free blocks at the end of a segment, up to `new_block_count`; a segment that is not
@@ -110,9 +118,20 @@ impl Space {
         self.ags.quarantined_blocks()
     }
 
+    /// Blocks that long transactions have been granted, as far as was learned.
+    pub fn granted_blocks(&self) -> u64 {
+        self.granted_blocks
+    }
+
+    /// Blocks of all segments but for those that long transactions have been granted: what one writes, and may take back,
+    /// says nothing about how much others will write.
+    pub fn own_blocks(&self) -> u64 {
+        self.capacity_blocks().saturating_sub(self.granted_blocks)
+    }
+
     /// Blocks that ordinary reservations leave alone (`SPACE-4`).
     pub fn held_back_blocks(&self) -> u64 {
-        self.capacity_blocks() / HELD_BACK_DIVISOR
+        self.own_blocks() / HELD_BACK_DIVISOR
     }
 
     /// Blocks that a reservation of this purpose could get now.

@@ -58,6 +58,16 @@ fn an_allocation_never_crosses_an_ag() {
 }
 
 #[test]
+fn nothing_is_held_back_of_what_a_long_transaction_was_granted() {
+    let mut space = small(640);
+    allocate(&mut space, 320, Placement::Known);
+    assert_eq!(space.available_blocks(Purpose::Ordinary), 300);
+    space.set_granted(320);
+    assert_eq!((space.own_blocks(), space.held_back_blocks()), (320, 10));
+    assert_eq!(space.available_blocks(Purpose::Ordinary), 310, "SPACE-4");
+}
+
+#[test]
 fn ordinary_work_stops_at_the_held_back_blocks_and_privileged_does_not() {
     let mut space = small(320);
     assert_eq!(space.held_back_blocks(), 10);
