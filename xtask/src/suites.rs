@@ -17,20 +17,91 @@ const POSIX_SUITES: [&str; 3] = [PJDFSTEST, "fsx", "durability"];
 /// The one that only root can run: it acts as several users.
 const PJDFSTEST: &str = "pjdfstest";
 
-/// Ignored in the test run, since they take minutes; `cargo xtask test --long` runs them.
-const LONG_TESTS: [&str; 3] = ["history", "stress", "time"];
+/// What the reason of an ignored test says that takes minutes.
+const LONG_COMMAND: &str = "cargo xtask test --long";
 
-/// Runs the long tests of the Content API; an error if anything failed.
+/// A test target with long tests.
+#[derive(Debug, PartialEq, Eq)]
+struct LongTarget {
+    package: String,
+    /// The name of the target.
+    name: String,
+    /// The functions that take long.
+    tests: Vec<String>,
+}
+
+/// Runs the tests that are ignored with [`LONG_COMMAND`] as the reason; an error if anything failed.
 pub fn run_long() -> Outcome {
     let mut sum = Tally::default();
-    for name in LONG_TESTS {
-        let command = ["test", "--release", "--package", "larder", "--test", name];
-        let ignored = ["--", "--ignored"];
-        sum.add(suite(name, || {
-            cargo_test(&[&command[..], &ignored].concat())
-        }));
+    for target in find_long_targets(&Workspace::load()?)? {
+        sum.add(suite(&target.name, || run_long_target(&target)));
     }
     end(sum)
+}
+
+fn run_long_target(target: &LongTarget) -> Tally {
+    let (package, name) = (target.package.as_str(), target.name.as_str());
+    let mut command = vec!["test", "--release", "--package", package, "--test", name];
+    // By name, since other ignored tests are measurements, or parts of tests.
+    command.extend(["--", "--ignored"]);
+    command.extend(target.tests.iter().map(String::as_str));
+    let mut tally = cargo_test(&command);
+    // A filter that meets nothing passes.
+    if tally.failed == 0 && (tally.passed as usize) < target.tests.len() {
+        let (passed, expected) = (tally.passed, target.tests.len());
+        println!("failed: only {passed} of {expected} long tests of {name} were run");
+        tally.failed += 1;
+    }
+    tally
+}
+
+/// All targets with long tests, by package and name.
+fn find_long_targets(workspace: &Workspace) -> Result<Vec<LongTarget>, String> {
+    let mut targets: Vec<LongTarget> = Vec::new();
+    for package in &workspace.packages {
+        let tests = format!("{}/tests/", workspace.relative(&package.directory));
+        for source in workspace.sources(package)? {
+            let Some(path) = source.path.strip_prefix(&tests) else {
+                continue;
+            };
+            let long = find_long_tests(&source.text);
+            if long.is_empty() {
+                continue;
+            }
+            // `time.rs`, `time/world.rs` and `mount/main.rs` alike.
+            let name = path.split('/').next().unwrap_or(path);
+            let name = name.strip_suffix(".rs").unwrap_or(name);
+            let is_same = |target: &&mut LongTarget| {
+                (target.package.as_str(), target.name.as_str()) == (package.name.as_str(), name)
+            };
+            match targets.iter_mut().find(is_same) {
+                Some(target) => target.tests.extend(long),
+                None => targets.push(LongTarget {
+                    package: package.name.clone(),
+                    name: name.to_owned(),
+                    tests: long,
+                }),
+            }
+        }
+    }
+    Ok(targets)
+}
+
+/// The functions in `text` that are ignored with [`LONG_COMMAND`] as the reason.
+fn find_long_tests(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_long = false;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("#[ignore") {
+            is_long = line.contains(LONG_COMMAND);
+        }
+        if let Some(rest) = line.strip_prefix("fn ").filter(|_| is_long) {
+            let name = rest.split(['(', '<']).next().unwrap_or(rest);
+            found.push(name.to_owned());
+            is_long = false;
+        }
+    }
+    found
 }
 
 /// Runs all suites; an error if anything failed.
@@ -169,6 +240,25 @@ mod tests {
         );
         assert_eq!(find_result("test result_is_ok ... ok"), None);
         assert_eq!(find_result("running 2 tests"), None);
+    }
+
+    #[test]
+    fn long_tests_are_those_that_say_so() {
+        let text = [
+            "#[test]\n#[ignore = \"takes minutes: ",
+            LONG_COMMAND,
+            "\"]\nfn long() {}\n#[test]\n#[ignore = \"a measurement\"]\nfn cost() {}\n#[test]\nfn short() {}\n",
+        ];
+        assert_eq!(find_long_tests(&text.concat()), ["long"]);
+    }
+
+    #[test]
+    fn every_test_that_names_the_long_run_is_in_it() {
+        let targets = find_long_targets(&Workspace::load().unwrap()).unwrap();
+        let names: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
+        for name in ["history", "rollback", "stress", "time"] {
+            assert!(names.contains(&name), "{name}: {names:?}");
+        }
     }
 
     #[test]
