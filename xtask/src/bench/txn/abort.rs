@@ -28,6 +28,10 @@ pub const WRITE: &str = "bench-write";
 
 /// How that program ends in a transaction: with this, nothing is committed.
 const FAILS_WITH: i32 = 77;
+/// What a transaction writes. With less the first operations beside it take as long as all of it, and a median of
+/// them says nothing: half a gigabyte left time for five.
+const QUICK_BYTES: u64 = 2_000_000_000;
+const FULL_BYTES: u64 = 5_000_000_000;
 const FILE_BYTES: usize = 10_000;
 /// Files that are only looked at and read.
 const OLD_COUNT: usize = 500;
@@ -76,7 +80,7 @@ const STATES: [State; 4] = [
 /// Measures.
 pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let rounds = setting.options.rounds.unwrap_or(3);
-    let bytes = setting.options.choose(500 << 20, 1 << 30, 5_000_000_000);
+    let bytes = setting.options.choose(QUICK_BYTES, QUICK_BYTES, FULL_BYTES);
     let mut report = Report::new(
         "txn",
         &format!(
