@@ -120,20 +120,28 @@ fn differing_runs(was: &[u8], is: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-fn read_exactly(file: &dyn FileHandle, at: u64, buffer: &mut Vec<u8>, len: usize) -> Result<()> {
-    buffer.resize(len, 0);
+/// Reads until the buffer is full or the file ends; returns how much.
+pub(crate) fn read_full(file: &dyn FileHandle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
     let mut done = 0;
-    while done < len {
-        match file.read_at(at + done as u64, &mut buffer[done..])? {
-            0 => {
-                let why =
-                    "a file has become shorter while it was read, though nobody may change it";
-                return Err(Error::new(ErrorKind::Corrupt, why));
-            }
+    while done < buffer.len() {
+        match file.read_at(offset + done as u64, &mut buffer[done..])? {
+            0 => break,
             read => done += read,
         }
     }
-    Ok(())
+    Ok(done)
+}
+
+/// Reads `len` bytes that are there.
+fn read_exactly(file: &dyn FileHandle, at: u64, buffer: &mut Vec<u8>, len: usize) -> Result<()> {
+    buffer.resize(len, 0);
+    match read_full(file, at, buffer)? == len {
+        true => Ok(()),
+        false => {
+            let why = "a file has become shorter while it was read, though nobody may change it";
+            Err(Error::new(ErrorKind::Corrupt, why))
+        }
+    }
 }
 
 fn copy_apart(

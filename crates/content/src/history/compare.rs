@@ -1,7 +1,7 @@
 //! Walking two trees side by side, by path, and finding where they differ (`CONTENT-11`).
 
+use crate::copy::read_full;
 use crate::database::Database;
-use crate::provider::FileHandle;
 use crate::types::{Attr, NodeId, SeekTarget};
 use larder_object::format::{CommitSeq, FileKind, Name};
 use larder_object::{ErrorKind, HistoryReader, Result};
@@ -269,16 +269,4 @@ pub(crate) fn list(database: &Database, node: Option<NodeId>) -> Result<Vec<(Nam
             return Ok(found);
         }
     }
-}
-
-/// Reads until the buffer is full or the file ends.
-fn read_full(file: &dyn FileHandle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-    let mut done = 0;
-    while done < buffer.len() {
-        match file.read_at(offset + done as u64, &mut buffer[done..])? {
-            0 => break,
-            read => done += read,
-        }
-    }
-    Ok(done)
 }

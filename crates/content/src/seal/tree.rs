@@ -1,7 +1,8 @@
 //! The digest of a store's tree: of each directory one, over the digests of what is in it.
 
+use crate::copy::read_full;
 use crate::files::FilesProvider;
-use crate::provider::{FileHandle, ProviderContext, StoreProvider};
+use crate::provider::{ProviderContext, StoreProvider};
 use crate::seal::digest::{Digest, Hasher, hint, name_hint};
 use crate::types::{Attr, DirEntry, SeekTarget};
 use larder_object::format::{FileKind, Ino, Name, StoreId};
@@ -296,16 +297,4 @@ fn add_pieces(hasher: &mut Hasher, offset: u64, bytes: &[u8]) {
             hasher.bytes(piece);
         }
     }
-}
-
-/// Reads until the buffer is full or the file ends.
-fn read_full(file: &dyn FileHandle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-    let mut done = 0;
-    while done < buffer.len() {
-        match file.read_at(offset + done as u64, &mut buffer[done..])? {
-            0 => break,
-            read => done += read,
-        }
-    }
-    Ok(done)
 }
