@@ -5,48 +5,22 @@
 
 mod common;
 
-use common::{OWNER, assert_clean, kind, pattern};
+use common::moments::{Clock, HOUR, SECOND};
+use common::{OWNER, assert_clean, crash, kind, pattern};
 use larder::{
-    AllocateMode, CreateOptions, Database, DefragOptions, ErrorKind, FileHandle, FileKind, Moment,
-    Name, NewNode, NodeId, OpenOptions, RenameMode, copy_range,
+    AllocateMode, Database, DefragOptions, ErrorKind, FileHandle, FileKind, Moment, Name, NewNode,
+    NodeId, RenameMode, copy_range,
 };
-use larder_object::EngineOptions;
 use larder_testkit::Rng;
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
-const BEGIN_NS: i64 = 1_800_000_000_000_000_000;
-const SECOND: i64 = 1_000_000_000;
+/// So that patches are applied now and then.
+const PATCH_BYTES_MAX: u64 = 256 << 10;
 const FILE_BYTES_MAX: u64 = 200 << 10;
 const ENTRIES_MAX: usize = 24;
 
 /// What is there: a directory, or content.
 type Model = BTreeMap<String, Option<Vec<u8>>>;
-
-#[derive(Clone)]
-struct Clock(Arc<AtomicI64>);
-
-impl Clock {
-    fn engine(&self) -> EngineOptions {
-        let clock = self.0.clone();
-        EngineOptions {
-            has_background: false,
-            patch_bytes_max: 256 << 10, // So that patches are applied now and then.
-            clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
-            ..EngineOptions::default()
-        }
-    }
-
-    fn open(&self, path: &Path) -> Database {
-        let options = OpenOptions {
-            engine: self.engine(),
-            ..OpenOptions::default()
-        };
-        Database::open(path, options).unwrap()
-    }
-}
 
 struct Run {
     seed: u64,
@@ -111,16 +85,12 @@ fn explain(expected: &Model, found: &Model) -> String {
 }
 
 impl Run {
-    fn new(seed: u64, capacity_bytes: u64) -> Run {
+    fn new(seed: u64, mib: u64) -> Run {
         let directory = tempfile::tempdir().unwrap();
-        let clock = Clock(Arc::new(AtomicI64::new(BEGIN_NS)));
-        let options = CreateOptions {
-            capacity_bytes: Some(capacity_bytes),
-            ..CreateOptions::default()
-        };
-        let path = directory.path().join("0.larder");
-        Database::create_with(&path, &options, &clock.engine()).unwrap();
-        let database = clock.open(&path);
+        let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+        let path = directory.path().join("0");
+        std::fs::create_dir(&path).unwrap();
+        let database = clock.create(&path, mib, HOUR);
         Run {
             seed,
             rng: Rng::new(seed),
@@ -139,7 +109,7 @@ impl Run {
     }
 
     fn path(&self) -> std::path::PathBuf {
-        self.directory.path().join(format!("{}.larder", self.life))
+        self.directory.path().join(self.life.to_string())
     }
 
     fn pick(&mut self, is_right: impl Fn(&Option<Vec<u8>>) -> bool) -> Option<String> {
@@ -359,7 +329,7 @@ impl Run {
             }
             97..98 => {
                 // What is older goes with the next commits.
-                self.clock.0.fetch_add(1800 * SECOND, Ordering::SeqCst);
+                self.clock.pass(HOUR / 2);
                 self.note_state();
                 self.count("prune");
             }
@@ -389,7 +359,8 @@ impl Run {
     /// Makes everything durable and remembers it as of now.
     fn note_state(&mut self) {
         self.database().sync().unwrap();
-        let now = self.clock.0.fetch_add(SECOND, Ordering::SeqCst);
+        let now = self.clock.now();
+        self.clock.pass(SECOND);
         self.states.push((now, self.model.clone()));
         self.count("sync");
     }
@@ -405,7 +376,7 @@ impl Run {
         let from = self.path();
         self.life += 1;
         let to = self.path();
-        copy_directory(&from, &to);
+        crash(&from, &to);
         drop(self.database.take());
         let database = self.clock.open(&to);
         let mut found = Model::new();
@@ -472,22 +443,8 @@ impl Run {
     }
 }
 
-fn copy_directory(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_directory(&entry.path(), &target),
-            // What is shared among the connections of a process dies with it.
-            false if entry.file_name().to_string_lossy().ends_with("-shm") => {}
-            false => drop(std::fs::copy(entry.path(), target).unwrap()),
-        }
-    }
-}
-
-fn run(seed: u64, steps: u32, capacity_bytes: u64) -> BTreeMap<&'static str, u32> {
-    let mut run = Run::new(seed, capacity_bytes);
+fn run(seed: u64, steps: u32, mib: u64) -> BTreeMap<&'static str, u32> {
+    let mut run = Run::new(seed, mib);
     for step in 0..steps {
         run.step();
         if step % 5 == 0 {
@@ -509,7 +466,7 @@ fn run(seed: u64, steps: u32, capacity_bytes: u64) -> BTreeMap<&'static str, u32
     for path in roots {
         run.remove(&path);
     }
-    run.clock.0.fetch_add(7200 * SECOND, Ordering::SeqCst);
+    run.clock.pass(2 * HOUR);
     let database = run.database();
     database.sync().unwrap();
     run.look(steps + 1);
@@ -531,7 +488,7 @@ fn clones_are_what_the_model_says() {
         .map(|seed| seed.parse().unwrap());
     let seeds: Vec<u64> = only.map_or_else(|| (1..=10).collect(), |seed| vec![seed]);
     for seed in &seeds {
-        for (what, count) in run(*seed, 300, 128 << 20) {
+        for (what, count) in run(*seed, 300, 128) {
             *counts.entry(what).or_default() += count;
         }
     }

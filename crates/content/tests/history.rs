@@ -5,7 +5,7 @@ mod common;
 mod support;
 
 use common::moments::{Clock, HOUR, create, now};
-use common::{assert_clean, content, kind, make, name, pattern, put};
+use common::{assert_clean, content, folder, kind, make, name, pattern, put};
 use larder::{
     Caller, CreateOptions, Database, DefragOptions, DiffEvent, ErrorKind, FileKind, LogCommit,
     LogEvent, Moment, NewNode, NodeId, RenameMode, RestoreAction, RestoreOptions, RestoreReport,
@@ -55,10 +55,7 @@ fn told(db: &Database, path: Option<&str>) -> Vec<String> {
 fn a_log_follows_a_file_through_its_renames() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), 256);
-    let dir_node = db
-        .create_node(R, &name("d"), NewNode::Directory, 0o755, common::OWNER)
-        .unwrap()
-        .node;
+    let dir_node = folder(&db, R, "d");
     db.sync().unwrap();
     let file = put(&db, R, "a", b"one");
     db.sync().unwrap();
@@ -203,12 +200,7 @@ fn a_transaction_is_one_commit_in_the_log() {
 fn differences_are_told_by_kind() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), 256);
-    let folder = |name_: &str| {
-        db.create_node(R, &name(name_), NewNode::Directory, 0o755, common::OWNER)
-            .unwrap()
-            .node
-    };
-    let (one, two) = (folder("one"), folder("two"));
+    let (one, two) = (folder(&db, R, "one"), folder(&db, R, "two"));
     let same = put(&db, one, "same", &pattern(300_000, 1));
     let changed = put(&db, one, "changed", &pattern(300_000, 2));
     put(&db, one, "gone", b"gone");
@@ -229,7 +221,7 @@ fn differences_are_told_by_kind() {
     db.rename(R, &name("two"), R, &name("zwei"), RenameMode::Replace)
         .unwrap();
     db.unlink(R, &name("file")).unwrap();
-    let file = folder("file");
+    let file = folder(&db, R, "file");
     put(&db, file, "inside", b"i");
     let change = SetAttr {
         mode: Some(0o4711),
@@ -300,10 +292,7 @@ fn differences_are_told_by_kind() {
     // Another database: all content is read, and nothing is renamed.
     let other_dir = tempfile::tempdir().unwrap();
     let other = create(other_dir.path(), 256);
-    let two = other
-        .create_node(R, &name("zwei"), NewNode::Directory, 0o755, common::OWNER)
-        .unwrap()
-        .node;
+    let two = folder(&other, R, "zwei");
     put(&other, two, "in two", b"x");
     empty((&past, b"/two"), (&other, b"/zwei"));
     let report = diff((&db, b"/zwei"), (&other, b"/zwei")).unwrap();
@@ -435,13 +424,13 @@ fn a_deleted_tree_comes_back_whole() {
         gid: 22,
         umask: 0,
     };
-    let folder = |parent: NodeId, text: &str, mode: u32| {
+    let folder_of = |parent: NodeId, text: &str, mode: u32| {
         db.create_node(parent, &name(text), NewNode::Directory, mode, owner)
             .unwrap()
             .node
     };
-    let a = folder(R, "a", 0o2755);
-    let b = folder(a, "b", 0o700);
+    let a = folder_of(R, "a", 0o2755);
+    let b = folder_of(a, "b", 0o700);
     let file = put(&db, b, "file", &pattern(3_000_000, 5));
     db.link(file, b, &name("link")).unwrap();
     db.set_xattr(file, b"user.x", b"y", XattrMode::Set).unwrap();
@@ -509,18 +498,7 @@ fn a_restore_leaves_what_it_was_not_asked_for() {
     use RestoreAction::{Content, Create, Remove, Replace};
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), 256);
-    let folder = |parent: NodeId, text: &str| {
-        db.create_node(
-            parent,
-            &name(text),
-            NewNode::Directory,
-            0o755,
-            common::OWNER,
-        )
-        .unwrap()
-        .node
-    };
-    let d = folder(R, "d");
+    let d = folder(&db, R, "d");
     let edited = put(&db, d, "edited", b"first");
     put(&db, d, "replaced", b"first");
     put(&db, d, "shape", b"a file then");
@@ -532,7 +510,7 @@ fn a_restore_leaves_what_it_was_not_asked_for() {
     db.link(other, d, &name("replaced")).unwrap();
     put(&db, d, "new", b"later");
     db.unlink(d, &name("shape")).unwrap();
-    let shape = folder(d, "shape");
+    let shape = folder(&db, d, "shape");
     put(&db, shape, "inside", b"later");
     db.sync().unwrap();
     let before = now(&db);

@@ -4,28 +4,15 @@
 mod common;
 
 use common::temporal::{create, moment, query};
-use common::{assert_clean, name, put};
+use common::{assert_clean, folder, name, put};
 use larder::{
-    Database, ErrorKind, FileKind, Moment, NewNode, NodeId, RenameMode, RestoreAction,
-    RestoreOptions, diff,
+    Database, ErrorKind, FileKind, Moment, NodeId, RenameMode, RestoreAction, RestoreOptions, diff,
 };
 use larder::{RestoreReport, SqlValue};
 use larder_testkit::Rng;
 use std::collections::BTreeMap;
 
 const R: NodeId = NodeId::ROOT;
-
-fn folder(db: &Database, parent: NodeId, text: &str) -> NodeId {
-    db.create_node(
-        parent,
-        &name(text),
-        NewNode::Directory,
-        0o755,
-        common::OWNER,
-    )
-    .unwrap()
-    .node
-}
 
 fn rename(db: &Database, from: (NodeId, &str), to: (NodeId, &str)) {
     let mode = RenameMode::Replace;

@@ -4,8 +4,8 @@
 mod common;
 
 use common::temporal::{as_of, client, create, moment, present, query, restore_rows, wait_ms};
-use common::{assert_clean, kind, name, open, put};
-use larder::{ErrorKind, Moment, NewNode, NodeId, RestoreOptions, RestoreRows, SqlValue};
+use common::{assert_clean, folder, kind, name, open, put};
+use larder::{ErrorKind, Moment, NodeId, RestoreOptions, RestoreRows, SqlValue};
 use larder_testkit::Rng;
 
 const R: NodeId = NodeId::ROOT;
@@ -304,10 +304,7 @@ fn a_directory_and_its_rows_come_back_at_once() {
         );
     db.track_table("note").unwrap();
     db.track_table("tag").unwrap();
-    let folder = db
-        .create_node(R, &name("d"), NewNode::Directory, 0o755, common::OWNER)
-        .unwrap()
-        .node;
+    let folder = folder(&db, R, "d");
     let file = put(&db, folder, "a", b"content");
     let stays = put(&db, R, "stays", b"x");
     db.sync().unwrap();

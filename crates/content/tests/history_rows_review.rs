@@ -4,8 +4,8 @@
 mod common;
 
 use common::temporal::{as_of, client, create, moment, present, query, restore_rows};
-use common::{assert_clean, kind, name, put};
-use larder::{Database, ErrorKind, Moment, NewNode, NodeId, RenameMode, RestoreOptions};
+use common::{assert_clean, folder, kind, name, put};
+use larder::{Database, ErrorKind, Moment, NodeId, RenameMode, RestoreOptions};
 use larder::{RestoreReport, RestoreRows, SqlValue};
 use larder_testkit::Rng;
 
@@ -426,10 +426,7 @@ fn rows_follow_a_file_that_another_took_the_place_of() {
     for table in tables {
         db.track_table(table).unwrap();
     }
-    let folder = db
-        .create_node(R, &name("d"), NewNode::Directory, 0o755, common::OWNER)
-        .unwrap()
-        .node;
+    let folder = folder(&db, R, "d");
     let file = put(&db, folder, "a", b"content");
     db.sync().unwrap();
     let insert = |ino| {

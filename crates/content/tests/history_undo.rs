@@ -4,7 +4,7 @@
 mod common;
 
 use common::moments::{create, now};
-use common::{assert_clean, kind, name, pattern, put};
+use common::{assert_clean, folder, kind, name, pattern, put};
 use larder::{
     DefragOptions, ErrorKind, Moment, NewNode, NodeId, RenameMode, SetAttr, XattrMode, diff,
 };
@@ -15,23 +15,12 @@ const R: NodeId = NodeId::ROOT;
 fn a_commit_is_taken_back_where_nothing_built_on_it() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), 64);
-    let folder = |parent: NodeId, text: &str| {
-        db.create_node(
-            parent,
-            &name(text),
-            NewNode::Directory,
-            0o755,
-            common::OWNER,
-        )
-        .unwrap()
-        .node
-    };
-    let d = folder(R, "d");
+    let d = folder(&db, R, "d");
     let kept = put(&db, d, "kept", b"kept");
     put(&db, d, "gone", &pattern(200_000, 3));
     let one = put(&db, R, "one", b"1");
     let two = put(&db, R, "two", b"2");
-    let deep = folder(d, "deep");
+    let deep = folder(&db, d, "deep");
     put(&db, deep, "file", b"deep");
     let before = now(&db);
     // One commit with everything in it.
@@ -105,8 +94,7 @@ fn an_undo_that_conflicts_does_nothing() {
     number();
     db.put(b"/file", b"second").unwrap();
     let written = number();
-    db.create_node(R, &name("d"), NewNode::Directory, 0o755, common::OWNER)
-        .unwrap();
+    folder(&db, R, "d");
     let made = number();
     db.unlink(R, &name("file")).unwrap();
     let removed = number();
@@ -142,15 +130,10 @@ fn an_undo_that_conflicts_does_nothing() {
 fn what_moved_into_a_new_directory_comes_out_of_it() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), 64);
-    let folder = |parent: NodeId, text: &str| {
-        let new = NewNode::Directory;
-        let made = db.create_node(parent, &name(text), new, 0o755, common::OWNER);
-        made.unwrap().node
-    };
-    let top = folder(R, "top");
+    let top = folder(&db, R, "top");
     let file = put(&db, top, "a", b"a");
-    let p = folder(top, "p");
-    let q = folder(p, "q");
+    let p = folder(&db, top, "p");
+    let q = folder(&db, p, "q");
     let before = now(&db);
     let past = db.as_of(&before).unwrap();
     let root = db.attr(R).unwrap();
@@ -172,12 +155,12 @@ fn what_moved_into_a_new_directory_comes_out_of_it() {
             .unwrap();
     };
     undone(&|| {
-        let new = folder(top, "new");
+        let new = folder(&db, top, "new");
         rename((top, "a"), (new, "a"));
     });
     undone(&|| {
-        let new = folder(top, "new");
-        let inner = folder(new, "inner");
+        let new = folder(&db, top, "new");
+        let inner = folder(&db, new, "inner");
         rename((top, "a"), (inner, "a"));
         rename((top, "p"), (inner, "p"));
     });

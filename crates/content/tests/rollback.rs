@@ -7,7 +7,7 @@ mod support;
 
 use common::moments::{Clock, HOUR, MILLISECOND, create, newest, now, open};
 use common::sql::{integer, run, text};
-use common::{OWNER, assert_clean, content, kind, name, pattern, put};
+use common::{OWNER, assert_clean, content, crash, folder, kind, name, pattern, put};
 use larder::{
     Database, ErrorKind, FileKind, Moment, NewNode, NodeId, RenameMode, SetAttr, SetTime, SqlValue,
     XattrMode,
@@ -78,12 +78,6 @@ fn assert_same(is: &BTreeMap<String, String>, was: &BTreeMap<String, String>, wh
     );
 }
 
-fn directory(db: &Database, parent: NodeId, text: &str) -> NodeId {
-    db.create_node(parent, &name(text), NewNode::Directory, 0o755, OWNER)
-        .unwrap()
-        .node
-}
-
 fn mode(bits: u32) -> SetAttr {
     SetAttr {
         mode: Some(bits),
@@ -97,8 +91,8 @@ fn a_rollback_makes_everything_what_it_was_and_can_be_taken_back() {
     let db = create(dir.path(), 64);
     db.create_store("side", "files", None, None).unwrap();
     let side = db.resolve(b"/side", true).unwrap().node;
-    let d = directory(&db, R, "d");
-    let deep = directory(&db, d, "deep");
+    let d = folder(&db, R, "d");
+    let deep = folder(&db, d, "deep");
     let edited = put(&db, d, "edited", &pattern(300_000, 1));
     let gone = put(&db, deep, "gone", &pattern(90_000, 2));
     db.link(gone, d, &name("second")).unwrap();
@@ -164,7 +158,7 @@ fn a_rollback_makes_everything_what_it_was_and_can_be_taken_back() {
     drop(file);
     db.set_attr(edited, &mode(0o600)).unwrap();
     db.remove_xattr(d, b"user.d").unwrap();
-    let new = directory(&db, R, "new");
+    let new = folder(&db, R, "new");
     let later = put(&db, new, "later", &pattern(70_000, 4));
     db.sync().unwrap();
     run(
@@ -548,8 +542,8 @@ fn a_tree_is_brought_back_whole_with_its_holes() {
 fn directories_and_stores_exchange_their_places() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path(), 64);
-    let (a, b) = (directory(&db, R, "a"), directory(&db, R, "b"));
-    let inside = directory(&db, a, "inside");
+    let (a, b) = (folder(&db, R, "a"), folder(&db, R, "b"));
+    let inside = folder(&db, a, "inside");
     put(&db, a, "f", b"of a");
     put(&db, b, "f", b"of b");
     for store in ["one", "two"] {
@@ -576,7 +570,7 @@ fn directories_and_stores_exchange_their_places() {
     assert_eq!(refuse(b"/a", b"/nobody"), ErrorKind::NotFound);
     assert_eq!(refuse(b"/b", b"/b/inside"), ErrorKind::InvalidInput);
     let in_one = db.resolve(b"/one", true).unwrap().node;
-    directory(&db, in_one, "d");
+    folder(&db, in_one, "d");
     assert_eq!(refuse(b"/b/inside", b"/one/d"), ErrorKind::CrossStore);
     db.create_store("deep", "files", Some("/one/deep"), None)
         .unwrap();
@@ -614,7 +608,7 @@ fn a_rollback_is_one_commit_that_a_crash_has_or_has_not() {
     assert_eq!(commits, 1, "ROLLBACK-2");
     // What a kill leaves just behind it.
     let left = support::scratch();
-    support::crash(dir.path(), left.path());
+    crash(dir.path(), left.path());
     let found = open(left.path());
     assert_same(&state(&found), &was, "after a crash");
     assert_clean(&found);

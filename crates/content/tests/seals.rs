@@ -3,84 +3,23 @@
 
 mod common;
 
-use common::{OWNER, content, kind, name, pattern, put};
+use common::moments::{Clock, HOUR, SECOND};
+use common::{OWNER, content, crash, folder, kind, name, pattern, put};
 use larder::format::{MapPage, block_checksum};
 use larder::{
-    CreateOptions, Database, DefragOptions, ErrorKind, Moment, NewNode, NodeId, OpenOptions,
-    PruneCut, PublicKey, RestoreOptions, SetAttr, SigningKey, VerifyOptions, VerifyReport,
-    XattrMode,
+    Database, DefragOptions, ErrorKind, Moment, NewNode, NodeId, PruneCut, PublicKey,
+    RestoreOptions, SetAttr, SigningKey, VerifyOptions, VerifyReport, XattrMode,
 };
-use larder_object::EngineOptions;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 const R: NodeId = NodeId::ROOT;
-const BEGIN_NS: i64 = 1_800_000_000_000_000_000;
-const SECOND: i64 = 1_000_000_000;
+/// So that patches are applied now and then.
+const PATCH_BYTES_MAX: u64 = 256 << 10;
 /// Where the blocks of a segment begin.
 const DATA_OFFSET_BYTES: u64 = 1 << 20;
-
-/// A clock that goes when it is told.
-#[derive(Clone)]
-struct Clock(Arc<AtomicI64>);
-
-impl Clock {
-    fn new() -> Clock {
-        Clock(Arc::new(AtomicI64::new(BEGIN_NS)))
-    }
-
-    fn pass(&self, ns: i64) {
-        self.0.fetch_add(ns, Ordering::SeqCst);
-    }
-
-    fn engine(&self) -> EngineOptions {
-        let clock = self.clone();
-        EngineOptions {
-            has_background: false,
-            patch_bytes_max: 256 << 10, // So that patches are applied now and then.
-            clock: Some(Arc::new(move || clock.0.load(Ordering::SeqCst))),
-            ..EngineOptions::default()
-        }
-    }
-
-    fn create(&self, dir: &Path) -> Database {
-        let options = CreateOptions {
-            capacity_bytes: Some(256 << 20),
-            retention_ns: Some(3600 * SECOND),
-            ..CreateOptions::default()
-        };
-        let path = dir.join("t.larder");
-        Database::create_with(&path, &options, &self.engine()).unwrap();
-        self.open(dir)
-    }
-
-    fn open(&self, dir: &Path) -> Database {
-        let options = OpenOptions {
-            engine: self.engine(),
-            ..OpenOptions::default()
-        };
-        Database::open(&dir.join("t.larder"), options).unwrap()
-    }
-}
-
-/// What is on disk now, as a kill would leave it, without its session.
-fn copy(from: &Path, to: &Path) {
-    let (from, to) = (from.join("t.larder"), to.join("t.larder"));
-    std::fs::create_dir_all(to.join("segments")).unwrap();
-    for file in ["catalog.db", "catalog.db-wal"] {
-        if from.join(file).exists() {
-            std::fs::copy(from.join(file), to.join(file)).unwrap();
-        }
-    }
-    for entry in std::fs::read_dir(from.join("segments")).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), to.join("segments").join(entry.file_name())).unwrap();
-    }
-}
 
 fn verify(db: &Database) -> VerifyReport {
     db.verify_seals(&VerifyOptions::default()).unwrap()
@@ -123,12 +62,6 @@ fn tamper(dir: &Path, text: &str) {
     );
 }
 
-fn directory(db: &Database, parent: NodeId, text: &str) -> NodeId {
-    db.create_node(parent, &name(text), NewNode::Directory, 0o755, OWNER)
-        .unwrap()
-        .node
-}
-
 fn sql(db: &Database, text: &str) {
     db.sql(false)
         .unwrap()
@@ -138,8 +71,8 @@ fn sql(db: &Database, text: &str) {
 
 /// Something of everything.
 fn furnish(db: &Database) {
-    let a = directory(db, R, "a");
-    let b = directory(db, a, "b");
+    let a = folder(db, R, "a");
+    let b = folder(db, a, "b");
     put(db, b, "big", &pattern(3 << 20, 1));
     put(db, b, "inline", b"a few bytes");
     let linked = put(db, a, "one name", &pattern(9000, 2));
@@ -152,7 +85,7 @@ fn furnish(db: &Database) {
     let file = db.open_file(sparse, true).unwrap();
     file.write_at(20 << 20, &pattern(100_000, 4)).unwrap();
     file.set_len(30 << 20).unwrap();
-    directory(db, a, "empty");
+    folder(db, a, "empty");
     db.create_store("other", "files", None, None).unwrap();
     db.put(b"/other/file", &pattern(5000, 5)).unwrap();
     db.sync().unwrap();
@@ -171,8 +104,8 @@ fn furnish(db: &Database) {
 #[test]
 fn a_seal_verifies_whatever_the_engine_does() {
     let dir = common::scratch();
-    let clock = Clock::new();
-    let mut db = clock.create(dir.path());
+    let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+    let mut db = clock.create(dir.path(), 256, HOUR);
     furnish(&db);
     clock.pass(SECOND);
     db.create_snapshot("first").unwrap();
@@ -233,7 +166,7 @@ fn a_seal_verifies_whatever_the_engine_does() {
     assert_sealed(&db, "moved");
     // A kill.
     let left = common::scratch();
-    copy(dir.path(), left.path());
+    crash(dir.path(), left.path());
     let found = clock.open(left.path());
     assert_sealed(&found, "after a crash");
     found.close().unwrap();
@@ -259,7 +192,7 @@ fn a_seal_verifies_whatever_the_engine_does() {
     assert_eq!(kind(db.resolve(b"/undone", false)), ErrorKind::NotFound);
     assert_sealed(&db, "restored and undone");
     // The retention passes: what snapshots hold stays, and what was before the first is pruned.
-    clock.pass(7200 * SECOND);
+    clock.pass(2 * HOUR);
     db.prune(PruneCut::All, None, false).unwrap();
     put(&db, R, "after", b"prune");
     db.sync().unwrap();
@@ -349,8 +282,8 @@ fn flip_content(dir: &Path, path: &str, block: usize, is_clever: bool) {
 #[test]
 fn every_change_behind_a_seal_is_found_and_named() {
     let dir = common::scratch();
-    let clock = Clock::new();
-    let db = clock.create(dir.path());
+    let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+    let db = clock.create(dir.path(), 256, HOUR);
     furnish(&db);
     // Some history between the two.
     db.create_snapshot("first").unwrap();
@@ -562,7 +495,7 @@ fn every_change_behind_a_seal_is_found_and_named() {
     };
     for (what, change, expected) in cases {
         let at = common::scratch();
-        copy(dir.path(), at.path());
+        crash(dir.path(), at.path());
         change(at.path());
         let db = clock.open(at.path());
         let report = db.verify_seals(&options).unwrap();
@@ -617,8 +550,8 @@ fn every_change_behind_a_seal_is_found_and_named() {
 #[test]
 fn what_is_let_go_is_told() {
     let dir = common::scratch();
-    let clock = Clock::new();
-    let db = clock.create(dir.path());
+    let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+    let db = clock.create(dir.path(), 256, HOUR);
     furnish(&db);
     db.create_snapshot("s").unwrap();
     db.seal_snapshot("s", None).unwrap();
@@ -645,8 +578,8 @@ fn what_is_let_go_is_told() {
 #[test]
 fn without_a_snapshot_or_history_there_is_nothing_to_seal() {
     let dir = common::scratch();
-    let clock = Clock::new();
-    let db = clock.create(dir.path());
+    let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+    let db = clock.create(dir.path(), 256, HOUR);
     assert_eq!(kind(db.seal_snapshot("none", None)), ErrorKind::NotFound);
     assert_eq!(
         kind(db.verify_seals(&VerifyOptions::default())),

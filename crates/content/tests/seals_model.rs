@@ -1,76 +1,17 @@
 //! Sealed snapshots of random trees: they verify through everything that the engine does.
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
+mod common;
 mod support;
 
-use larder::{CreateOptions, Database, DefragOptions, OpenOptions, PruneCut, VerifyOptions};
-use larder_object::EngineOptions;
+use common::crash;
+use common::moments::{Clock, HOUR, SECOND};
+use larder::{Database, DefragOptions, PruneCut, VerifyOptions};
 use larder_testkit::{Mix, Rng, Script};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use support::ContentTree;
 
-const BEGIN_NS: i64 = 1_800_000_000_000_000_000;
-const SECOND: i64 = 1_000_000_000;
-
-/// A clock that goes when it is told.
-#[derive(Clone)]
-struct Clock(Arc<AtomicI64>);
-
-impl Clock {
-    fn new() -> Clock {
-        Clock(Arc::new(AtomicI64::new(BEGIN_NS)))
-    }
-
-    fn pass(&self, ns: i64) {
-        self.0.fetch_add(ns, Ordering::SeqCst);
-    }
-
-    fn engine(&self) -> EngineOptions {
-        let clock = self.clone();
-        EngineOptions {
-            has_background: false,
-            patch_bytes_max: 256 << 10, // So that patches are applied now and then.
-            clock: Some(Arc::new(move || clock.0.load(Ordering::SeqCst))),
-            ..EngineOptions::default()
-        }
-    }
-
-    fn create(&self, dir: &Path) -> Database {
-        let options = CreateOptions {
-            capacity_bytes: Some(256 << 20),
-            retention_ns: Some(3600 * SECOND),
-            ..CreateOptions::default()
-        };
-        let path = dir.join("t.larder");
-        Database::create_with(&path, &options, &self.engine()).unwrap();
-        self.open(dir)
-    }
-
-    fn open(&self, dir: &Path) -> Database {
-        let options = OpenOptions {
-            engine: self.engine(),
-            ..OpenOptions::default()
-        };
-        Database::open(&dir.join("t.larder"), options).unwrap()
-    }
-}
-
-/// What is on disk now, as a kill would leave it, without its session.
-fn copy(from: &Path, to: &Path) {
-    let (from, to) = (from.join("t.larder"), to.join("t.larder"));
-    std::fs::create_dir_all(to.join("segments")).unwrap();
-    for file in ["catalog.db", "catalog.db-wal"] {
-        if from.join(file).exists() {
-            std::fs::copy(from.join(file), to.join(file)).unwrap();
-        }
-    }
-    for entry in std::fs::read_dir(from.join("segments")).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), to.join("segments").join(entry.file_name())).unwrap();
-    }
-}
+/// So that patches are applied now and then.
+const PATCH_BYTES_MAX: u64 = 256 << 10;
 
 fn assert_sealed(db: &Database, when: &str) {
     let report = db.verify_seals(&VerifyOptions::default()).unwrap();
@@ -90,9 +31,9 @@ const MIX: Mix = Mix {
 fn seals_of_random_trees_verify_after_random_operations() {
     for seed in 301..=303 {
         let dir = support::scratch();
-        let clock = Clock::new();
+        let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
         let script = Script::generate(seed, 300, MIX);
-        clock.create(dir.path()).close().unwrap();
+        clock.create(dir.path(), 256, HOUR).close().unwrap();
         let open = || support::open(&dir.path().join("t.larder"), clock.engine()).unwrap();
         let mut tree: ContentTree = open();
         let mut rng = Rng::new(seed ^ 0x5ea1);
@@ -123,14 +64,14 @@ fn seals_of_random_trees_verify_after_random_operations() {
             }
             if rng.chance(1) && sealed > 0 {
                 let left = support::scratch();
-                copy(dir.path(), left.path());
+                crash(dir.path(), left.path());
                 let found = clock.open(left.path());
                 assert_sealed(&found, &format!("seed {seed}, a crash after {index}"));
             }
         }
         assert!(sealed > 2, "seed {seed}");
         assert_sealed(tree.database(), &format!("seed {seed}, at the end"));
-        clock.pass(7200 * SECOND);
+        clock.pass(2 * HOUR);
         tree.database()
             .prune(PruneCut::Retention, None, false)
             .unwrap();
@@ -145,11 +86,11 @@ fn seals_of_random_trees_verify_after_random_operations() {
 
 /// What the rows of commits cost to be hashed: most of sealing a small tree with much history.
 #[test]
-#[ignore = "a measurement; run it alone, with --nocapture"]
+#[ignore = "a measurement: cargo test --release -p larder --test seals_model costs -- --ignored --nocapture"]
 fn what_a_row_of_the_history_costs() {
     let dir = support::scratch();
-    let clock = Clock::new();
-    let db = clock.create(dir.path());
+    let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);
+    let db = clock.create(dir.path(), 256, HOUR);
     let nodes: Vec<larder::NodeId> = (0..20)
         .map(|index| {
             let path = format!("/f{index}");

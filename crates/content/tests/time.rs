@@ -191,7 +191,7 @@ fn run_model(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
         }
         if rng.chance(1) {
             let left = support::scratch();
-            support::crash(dir.path(), left.path());
+            common::crash(dir.path(), left.path());
             let found = open(&clock, left.path());
             assert_eq!(
                 found.findings().unwrap(),

@@ -52,6 +52,21 @@ pub fn open(dir: &Path) -> Database {
     .unwrap()
 }
 
+/// What a kill at this moment leaves: the files as they are, without their session.
+pub fn crash(from: &Path, to: &Path) {
+    let (from, to) = (from.join("t.larder"), to.join("t.larder"));
+    std::fs::create_dir_all(to.join("segments")).unwrap();
+    for file in ["catalog.db", "catalog.db-wal"] {
+        if from.join(file).exists() {
+            std::fs::copy(from.join(file), to.join(file)).unwrap();
+        }
+    }
+    for entry in std::fs::read_dir(from.join("segments")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join("segments").join(entry.file_name())).unwrap();
+    }
+}
+
 /// A directory in memory, if there can be one.
 pub fn scratch() -> tempfile::TempDir {
     match Path::new("/dev/shm").is_dir() {
@@ -67,6 +82,12 @@ pub fn name(text: &str) -> Name {
 
 pub fn make(db: &Database, parent: NodeId, text: &str) -> NodeId {
     db.create_node(parent, &name(text), NewNode::File, 0o644, OWNER)
+        .unwrap()
+        .node
+}
+
+pub fn folder(db: &Database, parent: NodeId, text: &str) -> NodeId {
+    db.create_node(parent, &name(text), NewNode::Directory, 0o755, OWNER)
         .unwrap()
         .node
 }

@@ -15,23 +15,35 @@ pub const HOUR: i64 = 3600 * SECOND;
 
 /// A clock that goes when it is told.
 #[derive(Clone)]
-pub struct Clock(Arc<AtomicI64>);
+pub struct Clock {
+    now_ns: Arc<AtomicI64>,
+    /// See [`EngineOptions::patch_bytes_max`].
+    patch_bytes_max: u64,
+}
 
 impl Clock {
     pub fn new() -> Clock {
-        Clock(Arc::new(AtomicI64::new(BEGIN_NS)))
+        Clock::applying_patches_at(EngineOptions::default().patch_bytes_max)
+    }
+
+    /// Of sessions with room for so many bytes of patches: with little, patches are applied now and then.
+    pub fn applying_patches_at(patch_bytes_max: u64) -> Clock {
+        Clock {
+            now_ns: Arc::new(AtomicI64::new(BEGIN_NS)),
+            patch_bytes_max,
+        }
     }
 
     pub fn now(&self) -> i64 {
-        self.0.load(Ordering::SeqCst)
+        self.now_ns.load(Ordering::SeqCst)
     }
 
     pub fn set(&self, now_ns: i64) {
-        self.0.store(now_ns, Ordering::SeqCst);
+        self.now_ns.store(now_ns, Ordering::SeqCst);
     }
 
     pub fn pass(&self, ns: i64) {
-        self.0.fetch_add(ns, Ordering::SeqCst);
+        self.now_ns.fetch_add(ns, Ordering::SeqCst);
     }
 
     /// Of a session by this clock that commits when the test says so.
@@ -39,6 +51,7 @@ impl Clock {
         let clock = self.clone();
         EngineOptions {
             has_background: false,
+            patch_bytes_max: self.patch_bytes_max,
             clock: Some(Arc::new(move || clock.now())),
             ..EngineOptions::default()
         }

@@ -362,22 +362,6 @@ pub fn find_fault(
     Ok(None)
 }
 
-/// What a kill at this moment leaves: the files as they are, without their session.
-#[allow(dead_code)] // Not every test that has this module.
-pub fn crash(from: &Path, to: &Path) {
-    let (from, to) = (from.join("t.larder"), to.join("t.larder"));
-    std::fs::create_dir_all(to.join("segments")).unwrap();
-    for file in ["catalog.db", "catalog.db-wal"] {
-        if from.join(file).exists() {
-            std::fs::copy(from.join(file), to.join(file)).unwrap();
-        }
-    }
-    for entry in std::fs::read_dir(from.join("segments")).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), to.join("segments").join(entry.file_name())).unwrap();
-    }
-}
-
 /// A directory in memory where there is one: thousands of states are written to it.
 pub fn scratch() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");

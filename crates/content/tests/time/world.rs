@@ -235,7 +235,7 @@ pub fn run_world(seed: u64, op_count: usize, looks: usize) {
         }
         if crashes < 2 && rng.chance(2) {
             let left = support::scratch();
-            support::crash(dir.path(), left.path());
+            crate::common::crash(dir.path(), left.path());
             let found = open(&world.clock, left.path());
             assert_eq!(
                 found.findings().unwrap(),
