@@ -185,20 +185,22 @@ fn share(txn: &Connection, (extent, store, ino): &Held) -> Result<()> {
 }
 
 /// Lets objects hold these extents no more, cutting rows where an extent is a part of them. What has no other holder
-/// is retired at `seq`, and returned. Refuses what is not wholly live.
+/// is retired at `seq`, and returned. Refuses what is not wholly live, and who does not hold it: whoever is told to let
+/// go twice would give away what is the others' by now (`SHARE-1`).
 pub(crate) fn retire(txn: &Connection, seq: CommitSeq, retired: &[Held]) -> Result<Vec<Extent>> {
     let mut gone = Vec::with_capacity(retired.len());
     let mut retire_row = txn
         .prepare_cached(
             "UPDATE larder_extent SET retired_seq = ?4 WHERE segment = ?1 AND start_block = ?2 \
-             AND block_count = ?3 AND retired_seq IS NULL AND shared_count = 0",
+             AND block_count = ?3 AND retired_seq IS NULL AND shared_count = 0 AND store = ?5 AND ino = ?6",
         )
         .at(TABLE)?;
     for (extent, store, ino) in retired {
         // Most often it is one row, and then nothing else can lie under it.
         let (start, count) = (signed(extent.start_block), signed(extent.block_count));
+        let (segment, at) = (extent.segment.0, signed(seq.0));
         let is_whole_row = retire_row
-            .execute(params![extent.segment.0, start, count, signed(seq.0)])
+            .execute(params![segment, start, count, at, store.0, signed(ino.0)])
             .at(TABLE)?
             == 1;
         if is_whole_row {
@@ -212,6 +214,9 @@ pub(crate) fn retire(txn: &Connection, seq: CommitSeq, retired: &[Held]) -> Resu
                     "{extent} is to be retired, but {} is retired already (CATALOG-1)",
                     row.extent
                 )));
+            }
+            if row.shared_count == 0 && (row.store, row.ino) != (*store, *ino) {
+                return Err(not_held(&row, *store, *ino));
             }
             let row = cut_out(txn, &row, extent, Some(seq))?;
             covered_blocks += row.extent.block_count;
@@ -325,12 +330,16 @@ fn let_go(txn: &Connection, row: &ExtentRow, store: StoreId, ino: Ino) -> Result
         })
         .at(SHARED)?;
     if removed != 1 {
-        return Err(CatalogError::corrupt(format!(
-            "inode {ino} of store {store} lets go of {}, which it does not hold (SHARE-1)",
-            row.extent
-        )));
+        return Err(not_held(row, store, ino));
     }
     count_sharers(txn, &row.extent, -1)
+}
+
+fn not_held(row: &ExtentRow, store: StoreId, ino: Ino) -> CatalogError {
+    CatalogError::corrupt(format!(
+        "inode {ino} of store {store} lets go of {}, which it does not hold (SHARE-1)",
+        row.extent
+    ))
 }
 
 /// The owner of a row lets go: one of its sharers owns it.

@@ -248,3 +248,32 @@ fn what_cannot_be_is_refused() {
     // A store that goes takes only what nobody else holds: here all is of one store.
     assert!(catalog.has_shared().unwrap());
 }
+
+#[test]
+fn a_letting_go_that_is_told_twice_is_refused() {
+    let (_dir, catalog) = create();
+    let held = |ino| (extent(0, 8), MAIN, Ino(ino));
+    let shared = ChangeSet {
+        segments: vec![(SegmentIndex(0), AG_BLOCKS)],
+        allocated: vec![held(2)],
+        shared: vec![(held(3), 0)],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&shared).unwrap();
+    let let_go = |retired| ChangeSet {
+        retired,
+        ..ChangeSet::default()
+    };
+    let refused = |retired| {
+        let before = read(&catalog);
+        let error = catalog.commit(&let_go(retired)).unwrap_err().to_string();
+        assert!(error.contains("SHARE-1"), "{error}");
+        assert_eq!(read(&catalog), before);
+    };
+    refused(vec![held(2), held(2)]);
+    // Since then it is the sharer's alone: the whole row, and a part of it.
+    catalog.commit(&let_go(vec![held(2)])).unwrap();
+    refused(vec![held(2)]);
+    refused(vec![(extent(2, 3), MAIN, Ino(2))]);
+    catalog.commit(&let_go(vec![held(3)])).unwrap();
+}

@@ -237,21 +237,19 @@ fn space(model: &mut Model, dice: &mut Dice, changes: &mut ChangeSet) -> Vec<Ext
     for _ in 0..dice.below(4) {
         let segment = dice.below(2) as u32;
         let start = FIRST_BLOCK + dice.below(BLOCKS);
-        let is_live = |block: &u64| {
-            model
-                .blocks
-                .get(&(segment, *block))
-                .is_some_and(|held| held.1.is_none())
+        // Of one holder: who lets go must be who holds (SHARE-1).
+        let holder = |block: u64| match model.blocks.get(&(segment, block)) {
+            Some((ino, None)) => Some(*ino),
+            _ => None,
         };
+        let Some(ino) = holder(start) else { continue };
         let count = (start..start + 1 + dice.below(20))
-            .take_while(is_live)
+            .take_while(|&block| holder(block) == Some(ino))
             .count() as u64;
-        if count > 0 {
-            let extent = Extent::new(SegmentIndex(segment), start, count);
-            changes.retired.push((extent, MAIN, Ino(2)));
-            for block in start..start + count {
-                model.blocks.get_mut(&(segment, block)).unwrap().1 = Some(model.seq);
-            }
+        let extent = Extent::new(SegmentIndex(segment), start, count);
+        changes.retired.push((extent, MAIN, Ino(ino)));
+        for block in start..start + count {
+            model.blocks.get_mut(&(segment, block)).unwrap().1 = Some(model.seq);
         }
     }
     let mut freed = BTreeSet::new();

@@ -233,17 +233,15 @@ fn extents_are_joined_cut_retired_and_reclaimed() {
             .unwrap_err();
         assert!(refused.to_string().contains("CATALOG-1"), "{refused}");
     }
-    let retire = |list: &[Extent]| ChangeSet {
-        retired: list.iter().map(|one| (*one, MAIN, Ino(2))).collect(),
+    let retire = |list: &[(Extent, u64)]| ChangeSet {
+        retired: list
+            .iter()
+            .map(|&(extent, ino)| (extent, MAIN, Ino(ino)))
+            .collect(),
         ..ChangeSet::default()
     };
-    assert_eq!(
-        catalog
-            .commit(&retire(&[extent(5, 5), extent(28, 4)]))
-            .unwrap()
-            .seq,
-        CommitSeq(3)
-    );
+    let parts = [(extent(5, 5), 2), (extent(28, 2), 2), (extent(30, 2), 3)];
+    assert_eq!(catalog.commit(&retire(&parts)).unwrap().seq, CommitSeq(3));
     assert_eq!(
         rows(),
         vec![
@@ -255,8 +253,13 @@ fn extents_are_joined_cut_retired_and_reclaimed() {
             (32, 35, 3, None)
         ]
     );
-    for gone in [extent(5, 1), extent(4, 2), extent(34, 2), extent(90, 1)] {
-        let refused = catalog.commit(&retire(&[gone])).unwrap_err();
+    for (gone, ino) in [
+        (extent(5, 1), 2),
+        (extent(4, 2), 2),
+        (extent(34, 2), 3),
+        (extent(90, 1), 2),
+    ] {
+        let refused = catalog.commit(&retire(&[(gone, ino)])).unwrap_err();
         assert!(refused.to_string().contains("CATALOG-1"), "{refused}");
     }
     assert_eq!(catalog.retired_blocks().unwrap(), 9);
