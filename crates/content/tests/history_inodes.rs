@@ -80,6 +80,24 @@ fn restore(db: &Database, moment: &Moment, path: &str, is_exact: bool) -> Restor
 }
 
 #[test]
+fn names_of_users_that_look_like_those_between_two_places_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let top = folder(&db, R, "top");
+    let [one, two] = ["one", "two"].map(|text| put(&db, top, text, text.as_bytes()));
+    let [stays, comes] = [".larder-restore-0", ".larder-restore-1"];
+    let nodes = [stays, comes].map(|text| put(&db, R, text, b"mine"));
+    let then = moment(&db, 1);
+    exchange(&db, (top, "one"), (top, "two"));
+    rename(&db, (R, comes), (top, "away"));
+    db.sync().unwrap();
+    restore(&db, &then, "/", true);
+    let is = [(R, stays), (R, comes), (top, "one"), (top, "two")];
+    let is = is.map(|(parent, text)| db.lookup(parent, &name(text)).unwrap().node);
+    assert_eq!(is, [nodes[0], nodes[1], one, two], "CONTENT-12");
+}
+
+#[test]
 fn what_was_renamed_keeps_what_is_joined_to_it() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path());

@@ -21,7 +21,7 @@ use crate::types::{Attr, NodeId, RenameMode};
 use larder_object::format::{FileKind, Ino, Name};
 use larder_object::{Error, ErrorKind, Result};
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 /// How long a restore may keep others waiting: trees may be large, and half of one is of no use.
@@ -194,6 +194,14 @@ struct Removal {
     /// Where it lies; the root lies in nothing.
     place: Option<Lies>,
     kind: FileKind,
+}
+
+/// What is between two places.
+struct Parked {
+    /// The directories that this changes, as they were before: of the others some go.
+    changed: HashMap<NodeId, Attr>,
+    /// Of each work what it is called, in the root of its store.
+    names: Vec<Option<Name>>,
 }
 
 struct Plan<'d> {
@@ -484,12 +492,12 @@ impl<'d> Plan<'d> {
         }
         let mut made: HashMap<Vec<u8>, (NodeId, Attr)> = HashMap::new();
         let mut homes: HashMap<NodeId, NodeId> = HashMap::new();
-        for (index, work) in self.work.iter().enumerate() {
+        for (work, between) in self.work.iter().zip(&parked.names) {
             let node = match (work.kept, &work.from) {
                 (Some(node), None) => node,
                 _ => {
                     touched.extend(parent_of(&work.path).map(<[u8]>::to_vec));
-                    let node = self.put((index, work), &made, &homes)?;
+                    let node = self.put((work, between.as_ref()), &made, &homes)?;
                     if node != work.was.node {
                         self.anew.push((work.was.node, node));
                     }
@@ -509,11 +517,14 @@ impl<'d> Plan<'d> {
             self.carrier.set_attributes(was, node)?;
         }
         // What was done in a directory has moved its times.
-        for (node, was) in parked.iter().filter(|(node, _)| node.ino == Ino::ROOT) {
+        for (node, was) in &parked.changed {
+            if node.ino != Ino::ROOT {
+                continue;
+            }
             self.view.set_attr(*node, &times(was))?;
         }
         for (node, was) in self.directories.values() {
-            if parked.contains_key(node) {
+            if parked.changed.contains_key(node) {
                 self.view.set_attr(*node, &times(was))?;
             }
         }
@@ -530,28 +541,59 @@ impl<'d> Plan<'d> {
     }
 
     /// Takes away what comes elsewhere, to names that nobody has: two may have exchanged theirs, and what was in a
-    /// directory may hold it now. The directories that this changes, as they were before: of the others some go.
-    fn park(&self) -> Result<HashMap<NodeId, Attr>> {
+    /// directory may hold it now.
+    fn park(&self) -> Result<Parked> {
         let mut changed = HashMap::new();
-        for (index, work) in self.work.iter().enumerate() {
-            let Some(from) = &work.from else { continue };
+        let names = self.parking_names()?;
+        for (work, between) in self.work.iter().zip(&names) {
+            let (Some(from), Some(between)) = (&work.from, between) else {
+                continue;
+            };
             let root = root_of(from.parent);
             for node in [root, from.parent] {
                 if let Entry::Vacant(entry) = changed.entry(node) {
                     entry.insert(self.view.attr(node)?);
                 }
             }
-            let (between, mode) = (parking_name(index)?, RenameMode::NoReplace);
-            let (parent, name) = (from.parent, &from.name);
-            self.view.rename(parent, name, root, &between, mode)?;
+            let (parent, name, mode) = (from.parent, &from.name, RenameMode::NoReplace);
+            self.view.rename(parent, name, root, between, mode)?;
         }
-        Ok(changed)
+        Ok(Parked { changed, names })
+    }
+
+    /// For each work that comes from elsewhere a name that nothing has in the root of its store, and that nothing gets
+    /// there. Cost: a lookup for each, and for each of the user's that looks like these.
+    fn parking_names(&self) -> Result<Vec<Option<Name>>> {
+        let paths = self.work.iter().map(|work| &work.path);
+        let coming = paths.map(|path| joined(self.to, path));
+        let coming: HashSet<Vec<u8>> = coming
+            .chain(self.parents.iter().map(|(path, _)| path.clone()))
+            .filter_map(|path| path.rsplit(|&byte| byte == b'/').next().map(<[u8]>::to_vec))
+            .filter(|name| name.starts_with(PARKING.as_bytes()))
+            .collect();
+        let mut numbers = 0_u64..;
+        let mut find = |root: NodeId| -> Result<Name> {
+            loop {
+                let name = parking_name(numbers.next().unwrap_or_default())?;
+                let is_free = match self.view.lookup(root, &name) {
+                    Ok(_) => false,
+                    Err(error) if error.kind() == ErrorKind::NotFound => true,
+                    Err(error) => return Err(error),
+                };
+                if is_free && !coming.contains(name.as_bytes()) {
+                    return Ok(name);
+                }
+            }
+        };
+        let from = self.work.iter().map(|work| work.from.as_ref());
+        from.map(|from| from.map(|from| find(root_of(from.parent))).transpose())
+            .collect()
     }
 
     /// Makes what was there, or another name of it, or moves it.
     fn put(
         &self,
-        (index, work): (usize, &Work),
+        (work, between): (&Work, Option<&Name>),
         made: &HashMap<Vec<u8>, (NodeId, Attr)>,
         homes: &HashMap<NodeId, NodeId>,
     ) -> Result<NodeId> {
@@ -565,10 +607,9 @@ impl<'d> Plan<'d> {
         if work.replaces {
             self.view.unlink(parent, &name)?;
         }
-        if let (Some(node), Some(from)) = (work.kept, &work.from) {
-            let (between, mode) = (parking_name(index)?, RenameMode::NoReplace);
-            let root = root_of(from.parent);
-            self.view.rename(root, &between, parent, &name, mode)?;
+        if let (Some(node), Some(from), Some(between)) = (work.kept, &work.from, between) {
+            let (root, mode) = (root_of(from.parent), RenameMode::NoReplace);
+            self.view.rename(root, between, parent, &name, mode)?;
             return Ok(node);
         }
         let home = match self.homes.get(&work.was.node) {
@@ -589,9 +630,11 @@ fn root_of(node: NodeId) -> NodeId {
     }
 }
 
-/// What work number `index` brings has this name in the root of its store meanwhile.
-fn parking_name(index: usize) -> Result<Name> {
-    Name::new(format!(".larder-restore-{index}").as_bytes())
+/// What the names begin with that files have in the root of their store between two places.
+const PARKING: &str = ".larder-restore-";
+
+fn parking_name(number: u64) -> Result<Name> {
+    Name::new(format!("{PARKING}{number}").as_bytes())
         .map_err(|error| Error::new(ErrorKind::InvalidInput, error.to_string()))
 }
 
