@@ -182,7 +182,7 @@ impl Database {
         false
     }
 
-    fn note_stores(&self) {
+    pub(crate) fn note_stores(&self) {
         if let Some(turnstile) = &self.shared.turnstile {
             turnstile.note_stores();
         }

@@ -583,6 +583,28 @@ fn directories_and_stores_exchange_their_places() {
 }
 
 #[test]
+fn places_are_exchanged_as_they_are_once_it_has_the_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Clock::new();
+    let db = clock.create(dir.path(), 64, HOUR);
+    for store in ["one", "two"] {
+        db.create_store(store, "files", None, None).unwrap();
+    }
+    db.close().unwrap();
+    let [db, other] = [(); 2].map(|()| clock.open_with(dir.path(), true));
+    // The one session has not looked since.
+    other
+        .create_store("deep", "files", Some("/one/deep"), None)
+        .unwrap();
+    let refused = db.promote(b"/one", b"/two").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+    other.put(b"/one/deep/f", b"deep").unwrap();
+    other.sync().unwrap();
+    db.stores().unwrap();
+    assert_eq!(db.get(b"/one/deep/f").unwrap(), b"deep");
+}
+
+#[test]
 fn a_rollback_is_one_commit_that_a_crash_has_or_has_not() {
     let dir = support::scratch();
     let db = create(dir.path(), 64);

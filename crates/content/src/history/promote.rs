@@ -1,6 +1,7 @@
 //! Putting a copy in the place of what it was made of.
 
 use crate::database::Database;
+use crate::transaction::TransactionOptions;
 use crate::types::{NodeId, RenameMode};
 use larder_object::format::{FileKind, Ino, StoreId};
 use larder_object::{Error, ErrorKind, Result};
@@ -14,7 +15,19 @@ impl Database {
     /// [`ErrorKind::InvalidInput`] for a store and a directory, for `main`, which is always at `/`, for one that lies in
     /// the other, and for twice the same; [`ErrorKind::Busy`] when other stores are mounted in one of them.
     pub fn promote(&self, path: &[u8], other: &[u8]) -> Result<()> {
-        let engine = self.whole()?;
+        self.whole()?;
+        // With the turn: what is looked at is what is exchanged.
+        let transaction = self.begin_with(&TransactionOptions {
+            takes_turn: true,
+            ..TransactionOptions::default()
+        })?;
+        transaction.reload_stores()?;
+        transaction.exchange(path, other)?;
+        transaction.commit()
+    }
+
+    /// The same in a transaction that has the turn.
+    fn exchange(&self, path: &[u8], other: &[u8]) -> Result<()> {
         let one_node = self.directory_at(path)?;
         let other_node = self.directory_at(other)?;
         if one_node == other_node {
@@ -33,13 +46,13 @@ impl Database {
                 let (parent, name) = self.resolve_parent(path)?;
                 let (other_parent, other_name) = self.resolve_parent(other)?;
                 let mode = RenameMode::Exchange;
-                self.rename(parent, &name, other_parent, &other_name, mode)?;
-                self.sync()
+                self.rename(parent, &name, other_parent, &other_name, mode)
             }
             (true, true) => {
                 self.require_exchangeable((one_node.store, path), (other_node.store, other))?;
-                engine.exchange_mounts(one_node.store, other_node.store)?;
-                self.reload_stores()
+                self.enter(|engine| engine.exchange_mounts(one_node.store, other_node.store))?;
+                self.note_stores();
+                Ok(())
             }
             _ => Err(refused(
                 path,
