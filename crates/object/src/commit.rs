@@ -278,7 +278,14 @@ impl Engine {
         if !may_have_retired && !may_have_orphans {
             return Ok(None);
         }
+        let is_history = is_prune_due && !may_have_orphans && !has_moved;
+        if is_history && has_others && self.is_known_pinned() {
+            return Ok(None);
+        }
         let horizon = self.horizon()?;
+        if is_history && self.note_horizon(horizon) {
+            return Ok(None);
+        }
         let oldest_retired = self.lock_room().oldest_retired;
         if !may_have_orphans && oldest_retired.is_some_and(|seq| seq <= horizon.kept) {
             return Ok(Some(horizon)); // The catalog would say no more.

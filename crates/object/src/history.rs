@@ -34,6 +34,7 @@ use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Steps of the cut in one retention.
 const STEPS: i64 = 256;
@@ -45,6 +46,10 @@ pub(crate) const PRESS_DIVISOR: u64 = 64;
 const POOL_DIVISOR: u64 = 16;
 /// A database without a capacity grows for so much history, whatever lives: 256 MiB.
 pub(crate) const GROWN_BLOCKS_MIN: u64 = (256 << 20) / BLOCK_BYTES;
+
+/// How long commits do not look whether another session has stopped reading what is to go. Less than a prune waits
+/// between two of its own looks.
+const PIN_PAUSE: Duration = Duration::from_millis(20);
 
 const NO_RETENTION: &str =
     "the retention cannot be changed in a long transaction; do that outside of it";
@@ -108,6 +113,8 @@ struct HistoryClock {
     pruned: CommitSeq,
     /// What is held, or read, keeps all there is: pressing ahead waits for the next look, or until something was pruned.
     is_spent: bool,
+    /// Another session reads what is to go; before that time nobody asks again.
+    pinned_until: Option<Instant>,
 }
 
 impl HistoryClock {
@@ -164,7 +171,7 @@ impl Engine {
     /// What the clock knows may be old.
     pub(crate) fn look_anew(&self) {
         let mut clock = lock(&self.history.clock);
-        clock.looked = None;
+        (clock.looked, clock.pinned_until) = (None, None);
         clock.is_spent = false;
     }
 
@@ -251,6 +258,20 @@ impl Engine {
         }
     }
 
+    /// Whether another session was found, just now, to keep what is to go: to ask again costs a look at all of them.
+    pub(crate) fn is_known_pinned(&self) -> bool {
+        let until = lock(&self.history.clock).pinned_until;
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Up to where reclaim may go was found out. Says whether history up to there has gone before.
+    pub(crate) fn note_horizon(&self, horizon: Horizon) -> bool {
+        let mut clock = lock(&self.history.clock);
+        let is_pinned = horizon.kept < horizon.history && horizon.kept <= clock.pruned;
+        clock.pinned_until = is_pinned.then(|| Instant::now() + PIN_PAUSE);
+        is_pinned
+    }
+
     /// Lets as much of the oldest history go as gives `blocks` blocks (`TIME-2`); the next commits reclaim it. Says
     /// whether anything goes that was kept. O(rows that go).
     pub(crate) fn press_history(&self, blocks: u64) -> Result<bool> {
@@ -268,6 +289,7 @@ impl Engine {
         clock.held = held;
         let before = clock.given_up();
         clock.pressed = clock.pressed.max(found);
+        clock.pinned_until = None;
         let is_more = clock.given_up() > before;
         clock.is_spent = !is_more;
         if is_more {
@@ -409,7 +431,7 @@ impl Engine {
     pub(crate) fn give_up_until(&self, cut: CommitSeq) {
         let mut clock = lock(&self.history.clock);
         clock.pressed = clock.pressed.max(cut);
-        clock.looked = None;
+        (clock.looked, clock.pinned_until) = (None, None);
     }
 
     // ---- for transactions (TIME-5) ----------------------------------------------------------
@@ -600,6 +622,14 @@ mod tests {
     use super::*;
     use larder_catalog::InodeRow;
     use larder_space::format::{FileKind, Ino, StoreId};
+
+    impl Engine {
+        /// Until when nobody asks whether somebody reads what is to go, and what has gone.
+        pub(crate) fn prune_state(&self) -> (Option<Instant>, CommitSeq) {
+            let clock = lock(&self.history.clock);
+            (clock.pinned_until, clock.pruned)
+        }
+    }
 
     /// What a read keeps is not pressed again with each commit; when it has ended, pressing ahead goes on.
     #[test]

@@ -258,3 +258,76 @@ impl Engine {
         Ok(named.collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EngineOptions, InitOptions};
+    use larder_catalog::InodeRow;
+    use larder_space::format::{FileKind, Ino};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::time::Instant;
+
+    const HOUR_NS: i64 = 3_600_000_000_000;
+
+    /// What another session still reads goes when it has ended; until then not every commit asks.
+    #[test]
+    fn commits_ask_now_and_then_whether_a_reader_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let now_ns = Arc::new(AtomicI64::new(1_800_000_000_000_000_000));
+        let clock = Arc::clone(&now_ns);
+        let options = EngineOptions {
+            has_background: false,
+            clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
+            ..EngineOptions::default()
+        };
+        let init = InitOptions {
+            capacity_bytes: Some(64 << 20),
+            retention_ns: HOUR_NS,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+        };
+        Engine::create(&path, &init, &options).unwrap();
+        let writer = Engine::open(&path, "writer", &options).unwrap();
+        let root = writer.node(StoreId::MAIN, Ino::ROOT).unwrap();
+        let row = InodeRow {
+            kind: FileKind::File,
+            nlink: 1,
+            ..writer.row(&root).unwrap()
+        };
+        let node = writer.change().unwrap().insert(StoreId::MAIN, row, None);
+        let node = node.unwrap();
+        let rewrite = |salt: u8| {
+            writer.write(&node, 0, &vec![salt; 100_000]).unwrap();
+            writer.sync().unwrap();
+            writer.prune_state()
+        };
+        rewrite(1);
+        writer.give_turn_back();
+        let reader = Engine::open(&path, "reader", &options).unwrap();
+        reader.give_turn_back();
+        let pinned = rewrite(2).1;
+        now_ns.fetch_add(2 * HOUR_NS, Ordering::SeqCst);
+        let pinned = rewrite(3).1.max(pinned);
+        // The background commits never: who asks is one of these.
+        let (asked, pruned) = rewrite(4);
+        assert!(asked.is_some(), "the reader is in the way");
+        for salt in 5..=9 {
+            let found = rewrite(salt);
+            assert_eq!(found.1, pruned, "TIME-6");
+            assert!(found.0 == asked || asked < Some(Instant::now()));
+        }
+        writer.give_turn_back();
+        reader.close().unwrap();
+        while writer.is_known_pinned() {
+            std::thread::yield_now();
+        }
+        let (asked, pruned) = rewrite(0);
+        assert!(asked.is_none() && pruned > pinned, "TIME-6");
+        drop((node, root));
+        writer.close().unwrap();
+    }
+}
