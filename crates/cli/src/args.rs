@@ -518,7 +518,7 @@ pub(crate) struct DefragArgs {
 /// Return free space at the end of the segments to the host; online
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Moves what lies there first. The database grows again when it must.
+    after_help = "Moves what lies there first, but what clones share. The database grows again when it must.
 Example: larder shrink photos.larder --to 10G"
 )]
 pub(crate) struct ShrinkArgs {

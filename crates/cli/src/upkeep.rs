@@ -136,6 +136,7 @@ fn shrink_json(report: &ShrinkReport) -> Value {
         "segment_bytes_before": report.segment_bytes_before,
         "segment_bytes_after": report.segment_bytes_after,
         "moved_bytes": report.moved_bytes,
+        "shared_bytes": report.shared_bytes,
     })
 }
 
@@ -144,8 +145,15 @@ fn shrink_line(report: &ShrinkReport) -> String {
         true => ("would shrink", "would be moved"),
         false => ("shrunk", "moved"),
     };
+    let shared = match report.shared_bytes {
+        0 => String::new(),
+        bytes => format!(
+            "; {} at the end are not moved, since clones share them: remove those clones, or copy them ('larder cp -a')",
+            show_size(bytes)
+        ),
+    };
     format!(
-        "{verb} from {} to {}, {} {moved}",
+        "{verb} from {} to {}, {} {moved}{shared}",
         show_size(report.segment_bytes_before),
         show_size(report.segment_bytes_after),
         show_size(report.moved_bytes)

@@ -530,6 +530,12 @@ fn shared_content_stays_where_it_is() {
         .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
     assert!(refused.to_string().contains("clones share"), "{refused}");
+    // Without a size it is cut behind it.
+    let report = db.shrink(None, false, &mut |_, _| {}).unwrap();
+    let (before, after) = (report.segment_bytes_before, report.segment_bytes_after);
+    assert!((24 << 20..before).contains(&after), "{report:?}");
+    assert_eq!(report.shared_bytes, MIB as u64, "{report:?}");
+    assert!(db.get(b"/last2").unwrap() == pattern(MIB, far as u64));
     assert_clean(&db);
     remove(&db, b"/last2");
     db.sync().unwrap();

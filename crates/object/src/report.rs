@@ -232,4 +232,6 @@ pub struct ShrinkReport {
     pub segment_bytes_after: u64,
     /// Bytes of content that lay behind the new end and were moved.
     pub moved_bytes: u64,
+    /// Bytes that clones share and that are not moved: the segments could be shorter without them.
+    pub shared_bytes: u64,
 }

@@ -25,6 +25,7 @@ use crate::{Error, ErrorKind, Result};
 use larder_catalog::{ExtentRow, GRANTS};
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES, HELD_BACK_DIVISOR};
 use larder_space::format::{Extent, SegmentIndex};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -42,11 +43,15 @@ struct Cut {
     new_count: u64,
 }
 
+/// Before which block segments are not cut.
+type Floors = BTreeMap<SegmentIndex, u64>;
+
 impl Engine {
-    /// Makes the segments as short as `to_bytes` in all (default: as the content allows, with what is
-    /// held back), and returns the space to the host. Other sessions go on but for the last moment.
-    /// [`ErrorKind::InvalidInput`] when the content needs more; [`ErrorKind::Busy`] when others keep
-    /// writing or reading at the end, or a snapshot holds something there. Cost: copies what lies there.
+    /// Makes the segments as short as `to_bytes` in all (default: as the content allows, with what is held back, and with
+    /// what clones share, which is not moved), and returns the space to the host. Other sessions go on but for the last
+    /// moment. [`ErrorKind::InvalidInput`] when the content needs more; [`ErrorKind::Busy`] when others keep writing or
+    /// reading at the end, a snapshot holds something there, or, with `to_bytes`, clones share it. Cost: copies what lies
+    /// there.
     pub fn shrink_segments(
         &self,
         to_bytes: Option<u64>,
@@ -67,10 +72,20 @@ impl Engine {
             segment_bytes_before: self.total_blocks() * BLOCK_BYTES,
             ..ShrinkReport::default()
         };
-        if is_dry {
-            let after = goal.min(self.total_blocks());
-            report.segment_bytes_after = after * BLOCK_BYTES;
-            report.moved_bytes = self.live_bytes_behind(&self.plan_cuts(after))?;
+        let find_floors = |report: &mut ShrinkReport| -> Result<Floors> {
+            if to_bytes.is_some() {
+                return Ok(Floors::new());
+            }
+            let (floors, shared_blocks) = self.find_shared_behind(goal)?;
+            report.shared_bytes = shared_blocks * BLOCK_BYTES;
+            Ok(floors)
+        };
+        let floors = find_floors(&mut report)?;
+        let cuts = self.plan_cuts(goal, &floors);
+        if is_dry || cuts.is_empty() {
+            let cut: u64 = cuts.iter().map(|cut| cut.old_count - cut.new_count).sum();
+            report.segment_bytes_after = (self.total_blocks() - cut) * BLOCK_BYTES;
+            report.moved_bytes = self.live_bytes_behind(&cuts)?;
             return Ok(report);
         }
         if self.retention().is_guaranteed && self.history_bytes()? > 0 {
@@ -83,8 +98,13 @@ impl Engine {
         // What applying copies for the past stays where it is placed: that is known before it is looked for.
         self.apply_now()?;
         self.settle()?;
-        self.require_unheld(goal, to_bytes.is_some())?;
-        self.require_unshared(goal)?;
+        self.require_unheld(goal, to_bytes.is_some(), &floors)?;
+        if to_bytes.is_some() {
+            match self.find_shared_behind(goal)?.1 {
+                0 => {}
+                blocks => return Err(shared_at_the_end(blocks)),
+            }
+        }
         let _shrinking = Shrinking::begin(self);
         self.history.is_in_the_way.store(true, Ordering::SeqCst);
         loop {
@@ -92,7 +112,7 @@ impl Engine {
             self.apply_now()?;
             self.settle()?;
             let (used, spare) = self.used_and_spare()?;
-            let cuts = self.plan_cuts(goal.max(used + spare));
+            let cuts = self.plan_cuts(goal.max(used + spare), &find_floors(&mut report)?);
             if cuts.is_empty() {
                 break;
             }
@@ -149,7 +169,7 @@ impl Engine {
 
     /// Refuses, before history is given up for it, what a snapshot or a reader of the past is in the way of: what is
     /// retired after the commit that they hold stays where it is. (What lives is moved, and its past follows it.)
-    fn require_unheld(&self, goal: u64, is_wanted: bool) -> Result<()> {
+    fn require_unheld(&self, goal: u64, is_wanted: bool, floors: &Floors) -> Result<()> {
         let Some(held) = self.catalog.history_horizon(self.now_ns())?.held else {
             return Ok(());
         };
@@ -161,7 +181,8 @@ impl Engine {
         })?;
         let (_, spare) = self.used_and_spare()?;
         let mut is_in_the_way = is_wanted && goal < kept;
-        self.for_each_behind(&self.plan_cuts(goal.max(kept + spare)), &mut |row| {
+        let cuts = self.plan_cuts(goal.max(kept + spare), floors);
+        self.for_each_behind(&cuts, &mut |row| {
             is_in_the_way |= stays(row);
             Ok(())
         })?;
@@ -182,22 +203,24 @@ impl Engine {
         ))
     }
 
-    /// Refuses, before history is given up for it, what clones share at the end: it is not moved (`SHARE-5`).
-    fn require_unshared(&self, goal: u64) -> Result<()> {
+    /// What clones share behind the new ends, which is not moved (`SHARE-5`): where it ends, and how many blocks it has.
+    fn find_shared_behind(&self, goal: u64) -> Result<(Floors, u64)> {
+        let (mut floors, mut shared_blocks) = (Floors::new(), 0);
         if !self.catalog.has_shared()? {
-            return Ok(());
+            return Ok((floors, shared_blocks));
         }
         let (live, _) = self.catalog.extent_totals()?;
         let (_, spare) = self.used_and_spare()?;
-        let mut shared_blocks = 0;
-        self.for_each_behind(&self.plan_cuts(goal.max(live + spare)), &mut |row| {
-            shared_blocks += u64::from(row.shared_count > 0) * row.extent.block_count;
+        let cuts = self.plan_cuts(goal.max(live + spare), &floors);
+        self.for_each_behind(&cuts, &mut |row| {
+            if row.shared_count > 0 {
+                shared_blocks += row.extent.block_count;
+                let floor = floors.entry(row.extent.segment).or_default();
+                *floor = row.extent.end_block().max(*floor);
+            }
             Ok(())
         })?;
-        match shared_blocks {
-            0 => Ok(()),
-            _ => Err(shared_at_the_end(shared_blocks)),
-        }
+        Ok((floors, shared_blocks))
     }
 
     /// The length of all segments together that is asked for, blocks.
@@ -220,19 +243,23 @@ impl Engine {
         self.segment_blocks().values().sum()
     }
 
-    /// Which segments end where so that `goal` blocks are left, from the last one on.
-    fn plan_cuts(&self, goal: u64) -> Vec<Cut> {
+    /// Which segments end where so that `goal` blocks are left, from the last one on; or more, where a floor is in the way.
+    fn plan_cuts(&self, goal: u64, floors: &Floors) -> Vec<Cut> {
         let counts = self.segment_blocks();
         let mut surplus = counts.values().sum::<u64>().saturating_sub(goal);
         let mut cuts = Vec::new();
         for (segment, old_count) in counts.into_iter().rev() {
-            let cut = surplus.min(old_count);
+            let floor = floors.get(&segment).copied().unwrap_or_default();
+            let cut = surplus.min(old_count.saturating_sub(floor));
             if cut > 0 {
                 cuts.push(Cut {
                     segment,
                     old_count,
                     new_count: old_count - cut,
                 });
+            }
+            if floor > 0 {
+                break; // Segments before the last one are whole.
             }
             surplus -= cut;
         }
