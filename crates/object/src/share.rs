@@ -56,16 +56,35 @@ pub(crate) struct Shares {
 /// What is young. A clone of a tree makes as many as it has files, so nothing here looks at all of them.
 #[derive(Default)]
 struct Young {
-    /// By holder: of which group, and where.
-    by_holder: HashMap<(StoreId, Ino), Vec<(u64, Extent)>>,
+    by_holder: HashMap<(StoreId, Ino), Places>,
     /// All these places, and some that were among them: by start, where they end. None touch.
     covered: BTreeMap<(SegmentIndex, u64), u64>,
 }
 
+/// What one holder has taken over: by start, where it ends, and in which group. None overlap, since a file may have very
+/// many, each of which is looked for.
+type Places = BTreeMap<(SegmentIndex, u64), (u64, u64)>;
+
 impl Young {
+    /// No group is older than those before. O(log young).
     fn add(&mut self, generation: u64, (extent, store, ino): Held) {
         let of = self.by_holder.entry((store, ino)).or_default();
-        of.push((generation, extent));
+        // Where it had let go of a part, that is as young as this now.
+        while let Some((&(segment, at), &(until, group))) =
+            of.range(..(extent.segment, extent.end_block())).next_back()
+            && segment == extent.segment
+            && until > extent.start_block
+        {
+            of.remove(&(segment, at));
+            if at < extent.start_block {
+                of.insert((segment, at), (extent.start_block, group));
+            }
+            if until > extent.end_block() {
+                of.insert((segment, extent.end_block()), (until, group));
+            }
+        }
+        let place = (extent.segment, extent.start_block);
+        of.insert(place, (extent.end_block(), generation));
         let (mut start, mut end) = (extent.start_block, extent.end_block());
         while let Some((&(segment, at), &until)) =
             self.covered.range(..=(extent.segment, end)).next_back()
@@ -86,16 +105,20 @@ impl Young {
         })
     }
 
-    /// Whether this object has.
+    /// Whether this object has. O(log young).
     fn is_held(&self, extent: &Extent, holder: (StoreId, Ino)) -> bool {
+        let before_end = ..(extent.segment, extent.end_block());
         let of = self.by_holder.get(&holder);
-        of.is_some_and(|of| of.iter().any(|(_, held)| held.overlaps(extent)))
+        let last = of.and_then(|of| of.range(before_end).next_back());
+        last.is_some_and(|(&(segment, _), &(until, _))| {
+            segment == extent.segment && until > extent.start_block
+        })
     }
 
     /// What was shared up to this group is young no more.
     fn grow_up(&mut self, generation: u64) {
         self.by_holder.retain(|_, of| {
-            of.retain(|(at, _)| *at > generation);
+            of.retain(|_, (_, at)| *at > generation);
             !of.is_empty()
         });
         if self.by_holder.is_empty() {
@@ -428,6 +451,20 @@ fn broken_map(node: &Node) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Looked for one by one in a list of all they would take minutes.
+    #[test]
+    fn very_many_fragments_of_one_file_are_looked_for_in_no_time() {
+        let began = std::time::Instant::now();
+        let mut young = Young::default();
+        let holder = (StoreId(1), Ino(2));
+        for at in 0..150_000 {
+            let extent = Extent::new(SegmentIndex(0), 2 * at, 1);
+            assert!(!young.is_held(&extent, holder), "SHARE-1");
+            young.add(1, (extent, holder.0, holder.1));
+        }
+        assert!(began.elapsed().as_secs() < 20);
+    }
 
     /// Against a list of all.
     #[test]
