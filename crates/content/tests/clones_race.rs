@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{assert_clean, pattern};
+use common::{assert_clean, make, moments, pattern, put, temporal};
 use larder::{CreateOptions, Database, ErrorKind, OpenOptions, copy_range};
 use larder_object::EngineOptions;
 use larder_testkit::Rng;
@@ -140,4 +140,37 @@ fn clones_beside_writers() {
         let missing = database.clone_path(None, b"/none", b"/other").unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::NotFound);
     }
+}
+
+#[test]
+fn what_is_written_elsewhere_in_the_source_is_not_committed_for_a_copy() {
+    const MIB: u64 = 1 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let database = moments::create(directory.path(), 64);
+    let root = larder::NodeId::ROOT;
+    let bytes = pattern(4 * MIB as usize, 7);
+    let node = put(&database, root, "from", &bytes);
+    let from = database.open_file(node, true).unwrap();
+    let copy = |name: &str| {
+        let node = make(&database, root, name);
+        let to = database.open_file(node, true).unwrap();
+        assert_eq!(copy_range((&*from, 0), (&*to, 0), MIB).unwrap(), MIB);
+    };
+    copy("first");
+    database.sync().unwrap();
+    let last = "SELECT value FROM larder_meta WHERE key = 'commit_seq'";
+    let last = || temporal::client(directory.path()).ask(last);
+    let before = last();
+    for round in 0..4 {
+        from.write_at(3 * MIB + round * 4096, &[1; 4096]).unwrap();
+        copy(&format!("copy{round}"));
+    }
+    assert_eq!(last(), before);
+    database.sync().unwrap();
+    assert_eq!(database.stats().unwrap().shared_bytes, 5 * MIB);
+    for round in 0..4 {
+        let found = database.get(format!("/copy{round}").as_bytes());
+        assert!(found.unwrap() == bytes[..MIB as usize]);
+    }
+    assert_clean(&database);
 }

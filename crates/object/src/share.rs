@@ -201,27 +201,35 @@ impl Engine {
         self.apply_patches()
     }
 
-    /// Commits what is dirty of a source and writes in place what is patched of the range, as far as that can be;
-    /// `false` if nothing of it can be shared anyway.
+    /// Commits what is dirty of the range and writes in place what is patched of it, as far as that can be; `false` if
+    /// nothing of it can be shared anyway. What is dirty elsewhere stays so: beside a writer every copy would commit.
     fn settle_source(&self, from: &Arc<Node>, from_offset: u64, len_bytes: u64) -> Result<bool> {
+        let first = from_offset / BLOCK_BYTES;
+        let end = from_offset.saturating_add(len_bytes).div_ceil(BLOCK_BYTES);
         let is_dirty = {
             let mut state = self.lock_node(from)?;
             require_alive(&state)?;
             self.load_content(from, &mut state)?;
             let content = &state.content;
-            let is_dirty = !content.gather.is_empty() || content.frozen.is_some();
-            let is_new = content.inline.is_none() || is_dirty;
+            let is_new =
+                content.inline.is_none() || !content.gather.is_empty() || content.frozen.is_some();
             if content.pieces.is_some() || !is_new || from_offset >= state.row.size_bytes {
                 return Ok(false);
             }
-            is_dirty || content.is_provisional || state.is_committing
+            let frozen = content.frozen.as_ref();
+            let dirty = [
+                content.gather.next_present(first),
+                frozen.and_then(|frozen| frozen.next_present(first)),
+            ];
+            let is_dirty = dirty.into_iter().flatten().any(|block| block < end);
+            // While somebody writes, no commit places it for good.
+            let is_unsettled = content.is_provisional && state.writer_count == 0;
+            is_dirty || is_unsettled || state.is_committing
         };
         if is_dirty {
             self.place_unsettled()?;
             self.commit_now()?;
         }
-        let first = from_offset / BLOCK_BYTES;
-        let end = from_offset.saturating_add(len_bytes).div_ceil(BLOCK_BYTES);
         let is_patched = {
             let mut state = self.lock_node(from)?;
             self.load_content(from, &mut state)?;
