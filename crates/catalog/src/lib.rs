@@ -131,6 +131,7 @@ pub use showing::own_snapshot;
 pub use snapshots::SnapshotRow;
 pub use sql::{SqlRow, SqlValue, is_complete};
 pub use temporal::{ExactRows, PastRows, RowsChange, RowsStep, TemporalTable};
+pub use transaction::LogFlush;
 pub use tuning::Tuning;
 pub use user_sql::{SqlControl, SqlStatement};
 pub use versions::{HistoryReader, Touch, WholeCommit};

@@ -18,6 +18,8 @@
 //!   (`LOG-1`). The flush of the log's head is never left out: old frames under a head that is not on the medium
 //!   yet would bring back what a checkpoint has long overwritten.
 //!
+//! Whether a COMMIT has flushed the log, which one without changes does not, is told by [`take_flushed`].
+//!
 //! # Safety, for the whole file
 //! SQLite calls the functions below with pointers that it got from [`register`] (the VFS) or that [`open`]
 //! filled in (files). Both outlive their use: a registered VFS is never freed, and SQLite frees a file's
@@ -58,6 +60,8 @@ struct Kept {
     defers: bool,
     /// One was left out.
     is_owed: bool,
+    /// One was made.
+    is_flushed: bool,
 }
 
 /// The head of the log, bytes.
@@ -91,7 +95,21 @@ pub(crate) fn end_deferring(connection: &Connection) -> bool {
     set_defers(connection, false).is_some_and(|is_owed| is_owed)
 }
 
+/// Whether the connection has flushed its log since this was asked last; `false` too where that is not known. What was
+/// in the log before, of whichever connection, is durable then.
+pub(crate) fn take_flushed(connection: &Connection) -> bool {
+    with_kept(connection, |kept| std::mem::take(&mut kept.is_flushed)) == Some(true)
+}
+
 fn set_defers(connection: &Connection, defers: bool) -> Option<bool> {
+    with_kept(connection, |kept| {
+        kept.defers = defers;
+        std::mem::take(&mut kept.is_owed)
+    })
+}
+
+/// What the log of a connection has not written yet; `None`: it has no log of this VFS.
+fn with_kept<T>(connection: &Connection, work: impl FnOnce(&mut Kept) -> T) -> Option<T> {
     let file = find_log(connection)?;
     // SAFETY: `find_log` has an open file; with our methods it is one of ours, and the caller sees to it that
     // SQLite does not use it meanwhile.
@@ -99,9 +117,7 @@ fn set_defers(connection: &Connection, defers: bool) -> Option<bool> {
         if !std::ptr::eq((*file).pMethods, &raw const METHODS) {
             return None;
         }
-        let kept = kept(file);
-        kept.defers = defers;
-        Some(std::mem::take(&mut kept.is_owed))
+        Some(work(kept(file)))
     }
 }
 
@@ -366,6 +382,7 @@ unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
         }
         let code = flush(file, flags);
         kept(file).has_new_head &= code != SQLITE_OK;
+        kept(file).is_flushed |= code == SQLITE_OK;
         code
     }
 }
@@ -527,10 +544,15 @@ mod tests {
                 reader.query_row(empty, [], |_| Ok(())).unwrap();
             }
         }
-        // Reading leaves nothing out.
+        // Reading leaves nothing out, and flushes nothing.
+        take_flushed(&writer);
         assert!(defer_flush(&writer));
         assert_eq!(rows(&writer).len(), 20);
         assert!(!end_deferring(&writer), "LOG-4");
+        writer.execute_batch("BEGIN IMMEDIATE; COMMIT").unwrap();
+        assert!(!take_flushed(&writer));
+        writer.execute("DELETE FROM t WHERE id = 1", []).unwrap();
+        assert!(take_flushed(&writer) && !take_flushed(&writer));
     }
 
     /// Rolls back a transaction that is larger than the writer's cache, lets another connection commit, and

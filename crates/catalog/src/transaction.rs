@@ -92,6 +92,17 @@ fn savepoint_name(depth: usize) -> String {
     format!("larder_savepoint_{depth}")
 }
 
+/// What the end of a transaction did to the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFlush {
+    /// Flushed it: this commit, and every one before it, is durable.
+    Made,
+    /// Left that out: the caller owes a [`Catalog::flush_log`], of any catalog of this database, which begins afterwards.
+    Owed,
+    /// Wrote nothing, as far as is known: commits before it may owe their flush.
+    None,
+}
+
 impl Catalog {
     fn enter(&self, writer: &mut Writer, begin: &str, stage: Stage) -> Result<bool> {
         debug_assert_eq!(writer.stage, Stage::Idle, "CATALOG-9");
@@ -149,9 +160,8 @@ impl Catalog {
     /// Commits the transaction, durably. Any error rolls it back, but after
     /// [`CatalogError::CommitUnknown`] only reopening tells. Without changes: nothing is written.
     ///
-    /// With `defers` others may see it before it is durable: then `true` says that the caller owes a
-    /// [`Catalog::flush_log`], of any catalog of this database, which begins after this call.
-    pub fn commit_transaction(&self, defers: bool) -> Result<bool> {
+    /// With `defers` others may see it before it is durable ([`LogFlush::Owed`]).
+    pub fn commit_transaction(&self, defers: bool) -> Result<LogFlush> {
         let mut writer = lock(&self.writer);
         debug_assert!(writer.stage != Stage::Client, "CLIENT-1");
         require_open(&writer.connection)?;
@@ -164,12 +174,18 @@ impl Catalog {
             return Err(error);
         }
         let defers = defers && log_vfs::defer_flush(&writer.connection);
+        log_vfs::take_flushed(&writer.connection); // That was an earlier one.
         let committed = execute(&writer.connection, "COMMIT");
         let is_owed = defers && log_vfs::end_deferring(&writer.connection);
+        let is_flushed = log_vfs::take_flushed(&writer.connection);
         match committed {
             Ok(()) => {
                 writer.stage = Stage::Idle;
-                Ok(is_owed)
+                Ok(match (is_owed, is_flushed) {
+                    (true, _) => LogFlush::Owed,
+                    (false, true) => LogFlush::Made,
+                    (false, false) => LogFlush::None,
+                })
             }
             Err(error) => {
                 let error = self.sort_commit(error);

@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //! * `FLUSH-1` A transaction's commit returns after a flush of the log that began when its COMMIT had ended; the
-//!   commit of one that has only read, after that of all that it may have seen.
+//!   commit of one that has only read, or has taken the turn and written nothing, after that of all that it may have seen.
 //! * `FLUSH-2` A flush is left out only with the turn in hand and while nobody outside of this process looks: no
 //!   other session lives (`SESSION-4`: none is born either) and no long transaction, no other process has the
 //!   catalog open (`attached`), and the change feed is off. Who comes later as a session is born by a commit with
@@ -209,7 +209,8 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::mpsc::channel;
 
     /// FLUSH-1: whoever comes while a flush is under way waits for the next one, which is one for all of them.
@@ -270,12 +271,26 @@ mod tests {
         host.sync_node(&root).unwrap();
         assert_eq!(host.flushes.newest_owed(), None, "FLUSH-3");
         let private = Engine::open_private(&host, false).unwrap();
+        let commit = || {
+            let (outcome, ended) = private.commit_transaction();
+            outcome.unwrap();
+            ended.finish().unwrap();
+        };
         private.snapshot().unwrap();
         host.flushes.begin().end(true);
-        let (outcome, ended) = private.commit_transaction();
-        outcome.unwrap();
-        ended.finish().unwrap();
+        commit();
         assert_eq!(host.flushes.newest_owed(), None, "FLUSH-1");
+        // With the turn, and nothing written.
+        private.take_turn().unwrap();
+        host.flushes.begin().end(true);
+        commit();
+        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-1");
+        // Its own flush, which it makes in any case, is that of all before it.
+        private.take_turn().unwrap();
+        drop(insert(&private));
+        host.flushes.begin().end(true);
+        commit();
+        assert!(host.flushes.newest_owed().is_some(), "one flush, not two");
         drop((root, private));
         host.close().unwrap();
     }
@@ -305,12 +320,16 @@ mod tests {
     }
 
     fn open_by(dir: &std::path::Path, catalog_vfs: Option<&str>) -> std::sync::Arc<Engine> {
-        let path = dir.join("db");
         let options = crate::EngineOptions {
             has_background: false,
             catalog_vfs: catalog_vfs.map(str::to_owned),
             ..crate::EngineOptions::default()
         };
+        open_with(dir, options)
+    }
+
+    fn open_with(dir: &std::path::Path, options: crate::EngineOptions) -> std::sync::Arc<Engine> {
+        let path = dir.join("db");
         let init = crate::InitOptions {
             capacity_bytes: None,
             retention_ns: 0,
@@ -429,6 +448,107 @@ mod tests {
         let next = Engine::open(&dir.path().join("db"), "next", &host.options).unwrap();
         assert!(!dir.path().join("db/log.unsound").exists());
         next.close().unwrap();
+    }
+
+    /// A transaction commits without its flush, which is held up. The next one takes the turn, sees it and has nothing to
+    /// write; when it has returned it says what it has seen. With `waits` as it is; without, as one that does not care.
+    fn record_one_that_looks(waits: bool) -> larder_testkit::Recording {
+        let dir = tempfile::tempdir().unwrap();
+        let recorder = larder_testkit::Recorder::new();
+        let vfs = larder_testkit::RecordingVfs::register(&recorder);
+        let options = crate::EngineOptions {
+            has_background: false,
+            storage: Some(Arc::new(larder_testkit::SimStorage::recording(&recorder))),
+            catalog_vfs: Some(vfs.name().to_owned()),
+            ..crate::EngineOptions::default()
+        };
+        let host = open_with(dir.path(), options);
+        host.sync().unwrap();
+        host.give_turn_back();
+        recorder.sync_names();
+        let [first, second] = [(); 2].map(|()| Engine::open_private(&host, false).unwrap());
+        let [has_committed, has_told] = [(); 2].map(|()| AtomicBool::new(false));
+        first.use_ticket(host.enter_writers()).unwrap();
+        first.take_turn().unwrap();
+        let ino = insert(&first).ino;
+        std::thread::scope(|scope| {
+            let looking = scope.spawn(|| {
+                second.use_ticket(host.enter_writers()).unwrap();
+                second.take_turn().unwrap();
+                let main = larder_space::format::StoreId::MAIN;
+                assert!(second.catalog.inode(main, ino).unwrap().is_some());
+                let (outcome, ended) = second.commit_transaction();
+                outcome.unwrap();
+                has_committed.store(true, Ordering::SeqCst);
+                match waits {
+                    true => ended.finish().unwrap(),
+                    false => drop(ended),
+                }
+                recorder.ack(ino.0);
+                has_told.store(true, Ordering::SeqCst);
+            });
+            while !host.writers.has_waiters() {
+                std::thread::yield_now();
+            }
+            vfs.faults().holds_log_sync.store(true, Ordering::SeqCst);
+            let (outcome, ended) = first.commit_transaction();
+            outcome.unwrap();
+            let owed = host.flushes.newest_owed();
+            assert!(owed.is_some(), "it shares nothing: nothing is tested");
+            let paying = scope.spawn(|| ended.finish().unwrap());
+            while !has_committed.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            // Who does not wait has time enough to say so.
+            let mut left = 2000;
+            while !has_told.load(Ordering::SeqCst) && (left > 0 || !waits) {
+                std::thread::yield_now();
+                left -= 1;
+            }
+            vfs.faults().holds_log_sync.store(false, Ordering::SeqCst);
+            paying.join().unwrap();
+            looking.join().unwrap();
+        });
+        let recording = recorder.finish();
+        drop((first, second));
+        host.close().unwrap();
+        recording
+    }
+
+    /// Whether a power cut, when that was said, takes away what was seen.
+    fn is_seen_and_lost(recording: &larder_testkit::Recording) -> bool {
+        let is_ack = |event: &larder_testkit::Event| matches!(event, larder_testkit::Event::Ack(_));
+        let said = recording.events.iter().rposition(is_ack).unwrap();
+        let until_then = larder_testkit::Recording {
+            events: recording.events[..=said].to_vec(),
+        };
+        let states: Vec<_> = until_then.states(said + 1, 1, 20).collect();
+        assert!(!states.is_empty());
+        states.iter().any(|state| {
+            let dir = tempfile::tempdir().unwrap();
+            state.disk.write_catalog(dir.path()).unwrap();
+            let options = crate::EngineOptions {
+                has_background: false,
+                storage: Some(Arc::new(larder_testkit::SimStorage::load(
+                    &state.disk,
+                    None,
+                ))),
+                ..crate::EngineOptions::default()
+            };
+            let engine = Engine::open(dir.path(), "after", &options).unwrap();
+            let seen = larder_space::format::Ino(state.acked.unwrap());
+            let main = larder_space::format::StoreId::MAIN;
+            let is_lost = engine.catalog.inode(main, seen).unwrap().is_none();
+            engine.close().unwrap();
+            is_lost
+        })
+    }
+
+    #[test]
+    fn a_power_cut_takes_nothing_away_that_one_without_changes_has_seen() {
+        assert!(!is_seen_and_lost(&record_one_that_looks(true)), "FLUSH-1");
+        // The negative control.
+        assert!(is_seen_and_lost(&record_one_that_looks(false)), "FLUSH-1");
     }
 
     /// FLUSH-4

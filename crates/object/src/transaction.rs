@@ -47,7 +47,7 @@ use crate::pins::Place;
 use crate::room::Room;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::Catalog;
+use larder_catalog::{Catalog, LogFlush};
 use larder_space::format::{Ino, SegmentIndex, StoreId};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -507,8 +507,13 @@ impl Engine {
         self.flush_written()?;
         let may_share = self.may_share_flush(private)?;
         let owing = may_share.then(|| private.host.flushes.begin()); // FLUSH-5
-        let is_owed = self.commit_sql(may_share)?;
-        Ok(owing.and_then(|owing| owing.end(is_owed)))
+        let flush = self.commit_sql(may_share)?;
+        Ok(match owing {
+            Some(owing) => owing.end(flush == LogFlush::Owed),
+            // Nothing of its own; and what it may have seen is not durable because of it (`FLUSH-1`).
+            None if flush == LogFlush::None => private.host.flushes.newest_owed(),
+            None => None,
+        })
     }
 
     pub(crate) fn flush_written(&self) -> Result<()> {

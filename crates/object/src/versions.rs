@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::{Error, Result};
-use larder_catalog::{HistoryReader, PastRows, TemporalTable};
+use larder_catalog::{HistoryReader, LogFlush, PastRows, TemporalTable};
 use std::sync::atomic::Ordering;
 
 impl Engine {
@@ -64,9 +64,9 @@ impl Engine {
         }
     }
 
-    /// Commits the transaction in the catalog; `true`: it owes its flush, which it may (`may_share`). What SQL did in it
-    /// is a commit though there was no step.
-    pub(crate) fn commit_sql(&self, may_share: bool) -> Result<bool> {
+    /// Commits the transaction in the catalog; it may owe its flush (`may_share`). What SQL did in it is a commit though
+    /// there was no step.
+    pub(crate) fn commit_sql(&self, may_share: bool) -> Result<LogFlush> {
         if self.keeps_history() {
             self.catalog.settle_sql(self.now_ns())?;
         }

@@ -14,6 +14,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::size_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rusqlite::ffi::{
     self, SQLITE_OK, sqlite3_file, sqlite3_filename, sqlite3_int64, sqlite3_io_methods, sqlite3_vfs,
@@ -35,7 +36,12 @@ pub struct VfsFaults {
     pub refuses_open: AtomicBool,
     /// Flushes of write-ahead logs (SQLITE_IOERR_FSYNC).
     pub fails_log_sync: AtomicBool,
+    /// Flushes of write-ahead logs wait before they begin, until it is cleared, 60 s at most.
+    pub holds_log_sync: AtomicBool,
 }
+
+/// How long a flush is held.
+const HOLD_MAX: Duration = Duration::from_secs(60);
 
 /// What our functions find behind `pAppData`.
 struct App {
@@ -309,10 +315,14 @@ unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: sqlite3_int64) -> c
 unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: SQLite passes an open file.
     unsafe {
-        let covers = recorded(file).map_or(0, |(recorder, _)| recorder.position());
         let is_log = recorded(file).is_some_and(|(_, name)| name.ends_with("-wal"));
         // `open` set it to what is never freed.
         let faults = &*(*file.cast::<RecordedFile>()).faults;
+        let began = Instant::now();
+        while is_log && faults.holds_log_sync.load(Ordering::SeqCst) && began.elapsed() < HOLD_MAX {
+            std::thread::yield_now();
+        }
+        let covers = recorded(file).map_or(0, |(recorder, _)| recorder.position());
         if is_log && faults.fails_log_sync.load(Ordering::SeqCst) {
             return ffi::SQLITE_IOERR_FSYNC;
         }
