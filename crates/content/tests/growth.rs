@@ -1,4 +1,4 @@
-//! Segments grow while others go on (`ROOM-3`), and an aborted long transaction gives back what it has made them grow.
+//! Segments grow while others go on (`ROOM-3`), and a long transaction that is aborted, or killed, gives back what it has made them grow.
 //!
 //! A lock on the file of a segment, which is what a growth holds, makes every other growth wait as long as a test likes.
 
@@ -187,6 +187,32 @@ fn what_an_aborted_transaction_has_grown_goes_back_to_the_host() {
     let after = db.space().unwrap();
     assert_eq!(after.segment_bytes, before.1.segment_bytes);
     assert!(after.live_bytes < before.1.live_bytes + 2 * MIB as u64);
+}
+
+#[test]
+fn what_a_killed_transaction_has_grown_goes_back_when_it_is_swept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.larder");
+    let db = create(dir.path(), None);
+    put_some(&db, "first");
+    db.close().unwrap();
+    let before = length(dir.path());
+    let txn = begin(&path);
+    let view = txn.database().unwrap();
+    view.put(b"/part", &content(150 * MIB, 1)).unwrap();
+    view.sync().unwrap();
+    assert!(length(dir.path()) > before + 50 * MIB as u64);
+    // What a kill leaves: nobody finds its locks any more.
+    let killed = txn.directory();
+    for lock in ["owner.lock", "seal.lock"] {
+        std::fs::remove_file(killed.join(lock)).unwrap();
+    }
+    let db = open(dir.path());
+    assert!(!killed.exists(), "WORKSPACE-7");
+    assert_eq!(length(dir.path()), before, "WORKSPACE-7");
+    drop(txn);
+    put_some(&db, "second");
+    assert_sound(&db);
 }
 
 /// What others have written at the end stays, and so does what was free before.

@@ -12,6 +12,7 @@ use larder_catalog::{Conflict, GRANTS, InoRange, Merged, SegmentRow, Transaction
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
 use larder_space::format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
 use larder_space::{AgSummary, Purpose, Reservation, Space};
+use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -451,11 +452,21 @@ impl Engine {
             let _edit = Edit { engine: self };
             self.sweep_with_turn(&ids)
         };
+        // While the turn is in hand: nobody is waited for.
+        let cut = match &swept {
+            Ok(Some((segment, blocks))) => self.give_back_end(*segment, *blocks),
+            _ => Ok(()),
+        };
+        if let Err(error) = cut {
+            tracing::warn!("segments stay as long as killed transactions have made them: {error}");
+        }
         self.give_turn_back();
-        swept
+        swept.map(drop)
     }
 
-    fn sweep_with_turn(&self, ids: &[u64]) -> Result<()> {
+    /// How long the last segment was before those that are gone now, as far as that is known.
+    fn sweep_with_turn(&self, ids: &[u64]) -> Result<Option<(SegmentIndex, u64)>> {
+        let mut lengths = Vec::new();
         self.commit_now()?;
         let open = self.catalog.transactions()?;
         for row in &open {
@@ -467,6 +478,7 @@ impl Engine {
             };
             let seq = self.catalog.end_transaction(row.id, self.now_ns())?;
             self.adopt_commit(seq)?;
+            lengths.extend(find_length(&self.path, row.id));
             remove_directory(&self.path, row.id, seal)?;
         }
         for id in ids
@@ -477,7 +489,8 @@ impl Engine {
                 remove_directory(&self.path, *id, seal)?;
             }
         }
-        Ok(())
+        let longest = |length: &(SegmentIndex, u64)| (length.0, Reverse(length.1));
+        Ok(lengths.into_iter().max_by_key(longest))
     }
 }
 
