@@ -17,15 +17,21 @@ const POSIX_SUITES: [&str; 3] = [PJDFSTEST, "fsx", "durability"];
 /// The one that only root can run: it acts as several users.
 const PJDFSTEST: &str = "pjdfstest";
 
-/// Ignored in the test run, since they take minutes; `cargo xtask test --long` runs them.
-const LONG_TESTS: [&str; 3] = ["history", "stress", "time"];
+/// Ignored in the test run, since they take minutes; `cargo xtask test --long` runs them. By package and test, and those of
+/// its tests whose names begin so: others that are ignored are servers.
+const LONG_TESTS: [(&str, &str, &str); 4] = [
+    ("larder", "history", ""),
+    ("larder", "stress", ""),
+    ("larder", "time", ""),
+    ("larder-fuse", "mount", "times::"),
+];
 
-/// Runs the long tests of the Content API; an error if anything failed.
+/// Runs the long tests; an error if anything failed.
 pub fn run_long() -> Outcome {
     let mut sum = Tally::default();
-    for name in LONG_TESTS {
-        let command = ["test", "--release", "--package", "larder", "--test", name];
-        let ignored = ["--", "--ignored"];
+    for (package, name, of_it) in LONG_TESTS {
+        let command = ["test", "--release", "--package", package, "--test", name];
+        let ignored = ["--", of_it, "--ignored"];
         sum.add(suite(name, || {
             cargo_test(&[&command[..], &ignored].concat())
         }));
