@@ -189,7 +189,6 @@ impl Mounted {
             match self.rng.below(100) {
                 0..25 => self.world.note_moment(),
                 25..40 => self.world.deed(),
-                40..42 => self.world.clone_store(),
                 _ => {}
             }
         }
@@ -241,10 +240,15 @@ impl Mounted {
             0..10 => self.world.defrag(),
             10..20 => {
                 self.end();
+                // A mount shows the stores that there were when it was made, where they were then.
                 if self.rng.chance(50) {
                     self.world.promote_stores();
                     self.world.note_moment();
                 }
+                if self.rng.chance(50) {
+                    self.world.clone_store();
+                }
+                self.begin_trail();
                 if self.rng.chance(30) {
                     self.world.check(&self.world.database);
                 }
@@ -298,7 +302,7 @@ impl Mounted {
             let place = self.place(below, &branch.root);
             let Some(sight) = was.sight(branch) else {
                 assert!(
-                    !place.exists() || fs::read_dir(&place).unwrap().count() == 0,
+                    !place.exists(),
                     "seed {}: {}",
                     self.world.seed,
                     place.display()
