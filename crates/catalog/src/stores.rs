@@ -4,7 +4,7 @@ use crate::codec::{signed, unsigned};
 use crate::commit::insert_inode;
 use crate::error::{At, CatalogError, Result};
 use crate::loose::settle_loose;
-use crate::meta::{add_meta, find_meta};
+use crate::meta::{add_meta, find_meta, next_commit_seq};
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
@@ -36,7 +36,8 @@ impl Catalog {
 
     /// Creates a store with an empty root directory; with `table_store`, one that shows the tables
     /// of that store instead (root attributes are then not used). The name follows
-    /// [`check_store_name`](crate::check_store_name) and is unique without regard to case.
+    /// [`check_store_name`](crate::check_store_name) and is unique without regard to case. One that has tables of its own
+    /// is made by a commit, or a step of the transaction: as of the commits before it is not there.
     #[allow(clippy::too_many_arguments)] // They are the columns of two rows.
     pub fn create_store(
         &self,
@@ -51,7 +52,12 @@ impl Catalog {
     ) -> Result<StoreRow> {
         schema::check_store_name(name)?;
         let root = root_inode(now_ns, root_mode, uid, gid);
-        self.write(|txn| {
+        let is_step = self.user.is_some() || self.is_clients();
+        let is_commit = table_store.is_none();
+        let made = self.write(|txn| {
+            if is_commit && !is_step {
+                settle_loose(txn, now_ns)?; // HISTORY-6
+            }
             for (column, value) in [("name", name), ("mount", mount)] {
                 let sql = format!("SELECT 1 FROM larder_store WHERE {column} = ?1");
                 if txn
@@ -67,8 +73,17 @@ impl Catalog {
             let store = insert_store(txn, name, provider, mount, table_store, &root)?;
             showing::begin(txn, name, provider)?;
             feed::watch_stores(txn)?;
+            if is_commit && !is_step {
+                let seq = CommitSeq(find_meta(txn, "commit_seq")? as u64);
+                let keeper = history::Keeper::begin(txn, seq, now_ns)?;
+                keeper.by(self.author(None)).end(txn)?;
+            }
             Ok(store)
-        })
+        })?;
+        if is_commit && is_step {
+            *crate::lock(&self.moment_ns) = Some(now_ns);
+        }
+        Ok(made)
     }
 
     /// Changes provider or mount of a store; what is `None` stays.
@@ -217,8 +232,11 @@ pub(crate) fn insert_store(
     )
     .at("larder_store")?;
     if table_store.is_none() {
-        // No commit of its own: it is there since the newest one.
-        let since = CommitSeq(find_meta(txn, "commit_seq")? as u64);
+        let since = match store {
+            // It is there from the beginning.
+            StoreId::MAIN => CommitSeq(0),
+            _ => next_commit_seq(txn)?,
+        };
         schema::create_store_tables(txn, store, name)?;
         txn.prepare(&StoreSql::new(store, name).inode_insert)
             .and_then(|mut insert| insert_inode(&mut insert, root, since))

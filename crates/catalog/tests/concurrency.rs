@@ -100,7 +100,8 @@ fn threads_and_processes_share_a_catalog_without_errors() {
             });
         }
     });
-    assert_eq!(catalog.commit_seq().unwrap(), CommitSeq(116));
+    // And the store.
+    assert_eq!(catalog.commit_seq().unwrap(), CommitSeq(117));
     assert_eq!(
         catalog.dirents(MAIN, Ino::ROOT, None, 100).unwrap().len(),
         58

@@ -104,6 +104,12 @@ struct Node {
     entries: Vec<Entry>,
 }
 
+/// Whether what is in a directory can ever be something else: what is past stays as it is, but what leads there (slot 0)
+/// does not.
+fn may_change(directory: NodeNumber) -> bool {
+    slot_of_number(directory).is_none_or(|slot| slot == 0)
+}
+
 impl Known {
     /// A ticket for a request that begins now.
     pub(crate) fn ticket(&self) -> Ticket {
@@ -134,7 +140,9 @@ impl Known {
     pub(crate) fn add_looked_up(&self, parent: NodeNumber, name: &Name, node: NodeNumber) {
         let mut state = self.lock();
         state.nodes.entry(node).or_default().lookup_count += 1;
-        if let Some(entry) = state.put(parent, name, node) {
+        if let Some(entry) = state.put(parent, name, node)
+            && may_change(parent)
+        {
             state.note_late(LateReply::Entry(entry));
         }
     }
@@ -143,7 +151,9 @@ impl Known {
     pub(crate) fn add_nameless(&self, node: NodeNumber) {
         let mut state = self.lock();
         state.nodes.entry(node).or_default().lookup_count += 1;
-        state.note_late(LateReply::Node(node));
+        if slot_of_number(node).is_none() {
+            state.note_late(LateReply::Node(node));
+        }
     }
 
     /// The reply that is about to go out has the attributes of `node` after they were set.
@@ -153,13 +163,18 @@ impl Known {
 
     /// The reply that is about to go out lists `directory`.
     pub(crate) fn note_listed(&self, directory: NodeNumber) {
-        self.lock().listed.insert(directory);
+        if may_change(directory) {
+            self.lock().listed.insert(directory);
+        }
     }
 
     /// The reply that is about to go out says that there is no such name. `false`: there are too many, so
     /// it must not be cached; then [`Known::advance_absent`] is due.
     #[must_use]
     pub(crate) fn add_absent(&self, ticket: &Ticket, parent: NodeNumber, name: &Name) -> bool {
+        if !may_change(parent) {
+            return true; // Nobody will make it.
+        }
         let mut state = self.lock();
         let absent = &mut state.absent[ticket.epoch];
         let has_room = absent.len() < ABSENT_COUNT_MAX / 2;
@@ -249,12 +264,10 @@ impl Known {
         let (mut state, absent) = self.drain();
         // The root is known from the start, without a lookup.
         let mut nodes: Vec<NodeNumber> = vec![NodeNumber::ROOT];
-        // What is past stays as it is; but what leads there does not (slot 0).
-        let slot = |node: NodeNumber| slot_of_number(node);
-        let others = |node: &&NodeNumber| **node != NodeNumber::ROOT && slot(**node).is_none();
+        let others =
+            |node: &&NodeNumber| **node != NodeNumber::ROOT && slot_of_number(**node).is_none();
         nodes.extend(state.nodes.keys().filter(others));
-        let may_change = |entry: &&Entry| slot(entry.0).is_none_or(|slot| slot == 0);
-        let entries = state.entries.keys().filter(may_change);
+        let entries = state.entries.keys().filter(|entry| may_change(entry.0));
         let mut entries: Vec<Entry> = entries.cloned().collect();
         // Those of younger tickets stay known, since their replies may not be out yet.
         entries.extend(absent);
@@ -518,7 +531,22 @@ mod tests {
         known.add(number(0), &name("snapshot"), number(3));
         known.add(number(3), &name("a"), number(4));
         known.add(ROOT, &name("b"), NodeNumber(7));
+        // Nor what is absent there, listed, or looked up again.
+        let ticket = known.ticket();
+        assert!(known.add_absent(&ticket, number(3), &name("absent")));
+        known.give_back(ticket);
+        known.add_looked_up(number(3), &name("a"), number(4));
+        known.add_nameless(number(4));
+        known.note_listed(number(3));
+        known.note_listed(number(0));
+        known.add_looked_up(number(0), &name("snapshot"), number(3));
         let snapshot = known.advance();
+        assert_eq!(snapshot.listed, [number(0)], "FUSE-1");
+        let late = Late {
+            nodes: vec![],
+            entries: vec![Arc::new((number(0), name("snapshot")))],
+        };
+        assert_eq!(snapshot.late, late, "FUSE-1");
         let mut nodes = snapshot.nodes;
         nodes.sort_unstable();
         assert_eq!(nodes, [ROOT, NodeNumber(7)], "FUSE-1");

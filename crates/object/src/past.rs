@@ -83,6 +83,10 @@ impl Engine {
         if !matches!(moment, Moment::Snapshot(_)) {
             self.sync_own()?;
         }
+        // A time means the commit that it means when it is opened.
+        if matches!(moment, Moment::At(_)) {
+            self.sync_loose_changes()?;
+        }
         Ok(self.catalog.resolve_moment(moment, self.now_ns())?)
     }
 

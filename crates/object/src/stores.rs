@@ -28,7 +28,8 @@ impl Engine {
     ) -> Result<StoreRow> {
         self.require_parent(NO_STORES)?;
         let _edit = self.edit()?;
-        Ok(self.catalog.create_store(
+        let _one_at_a_time = self.commit_lock.lock();
+        let made = self.catalog.create_store(
             name,
             provider,
             mount,
@@ -37,7 +38,11 @@ impl Engine {
             root_mode,
             uid,
             gid,
-        )?)
+        )?;
+        // It may have been a commit.
+        let seq = self.catalog.commit_seq()?;
+        self.known_seq.fetch_max(seq.0, Ordering::SeqCst);
+        Ok(made)
     }
 
     /// Changes a store's provider or mount.

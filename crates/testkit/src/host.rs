@@ -1,5 +1,6 @@
 //! Operations and walks on a directory of the host: a mount, or any filesystem to compare with.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -154,10 +155,7 @@ impl HostTree {
                 content: Tree::hash_content(&bytes),
             }
         };
-        let mut xattrs = std::collections::BTreeMap::new();
-        for name in list_xattrs(&at)? {
-            xattrs.insert(name.clone(), read_xattr(&at, &name)?);
-        }
+        let xattrs = read_xattrs(&at)?;
         Ok(Entry {
             path: path.to_owned(),
             mode: metadata.mode() & 0o7777,
@@ -174,6 +172,14 @@ impl HostTree {
     fn at(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
+}
+
+/// The extended attributes of what `path` names, of users' namespace.
+pub fn read_xattrs(path: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
+    let names = list_xattrs(path)?.into_iter();
+    names
+        .map(|name| read_xattr(path, &name).map(|value| (name, value)))
+        .collect()
 }
 
 fn list_xattrs(path: &Path) -> io::Result<Vec<String>> {

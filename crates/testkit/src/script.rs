@@ -40,12 +40,7 @@ pub struct Script {
 impl Script {
     /// The script of this seed.
     pub fn generate(seed: u64, op_count: usize, mix: Mix) -> Script {
-        let mut generator = Generator {
-            rng: Rng::new(seed),
-            model: Model::new(),
-            mix,
-            next: Vec::new(),
-        };
+        let mut generator = Generator::new(seed, mix);
         let mut script = Script {
             seed,
             ops: Vec::new(),
@@ -123,7 +118,9 @@ fn paths_of(op: &Op) -> Vec<&str> {
     }
 }
 
-struct Generator {
+/// Operations one by one, for trees that other things happen to in between.
+#[derive(Debug)]
+pub struct Generator {
     rng: Rng,
     model: Model,
     mix: Mix,
@@ -132,8 +129,39 @@ struct Generator {
 }
 
 impl Generator {
-    /// A valid operation. Tries kinds at random until one fits the tree.
-    fn next_op(&mut self) -> Op {
+    /// The operations of this seed, on an empty tree.
+    pub fn new(seed: u64, mix: Mix) -> Generator {
+        Generator {
+            rng: Rng::new(seed),
+            model: Model::new(),
+            mix,
+            next: Vec::new(),
+        }
+    }
+
+    /// The tree that the next operation is for.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// An operation was done.
+    pub fn note_made(&mut self, op: &Op) {
+        self.model.apply(op);
+    }
+
+    /// Something else has happened to the tree, which is `model` now.
+    pub fn go_on_from(&mut self, model: Model) {
+        self.model = model;
+        self.next.clear();
+    }
+
+    /// From here on so many fragment operations ([`Mix::fragment_percent`]).
+    pub fn set_fragment_percent(&mut self, percent: u64) {
+        self.mix.fragment_percent = percent;
+    }
+
+    /// A valid operation; [`Generator::note_made`] tells that it was done. Tries kinds at random until one fits the tree.
+    pub fn next_op(&mut self) -> Op {
         loop {
             if let Some(op) = self.try_op() {
                 return op;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use crate::rng::Rng;
 
@@ -202,7 +203,8 @@ enum NodeKind {
     Directory,
     Symlink(String),
     File {
-        bytes: Vec<u8>,
+        /// Shared with the clones of the model, until they change it.
+        bytes: Arc<Vec<u8>>,
         content: u64,
         nlink: u32,
     },
@@ -224,12 +226,43 @@ impl Model {
         }
     }
 
+    /// What `tree` says, with the bytes that `read` gives for the path of a file; inodes are those of `tree`.
+    pub fn of(tree: &Tree, mut read: impl FnMut(&str) -> Vec<u8>) -> Model {
+        let mut model = Model::new();
+        for entry in &tree.entries {
+            model.names.insert(entry.path.clone(), entry.inode);
+            model.next_inode = model.next_inode.max(entry.inode + 1);
+            model.nodes.entry(entry.inode).or_insert_with(|| Node {
+                mode: entry.mode,
+                kind: match &entry.kind {
+                    EntryKind::Directory => NodeKind::Directory,
+                    EntryKind::Symlink(target) => NodeKind::Symlink(target.clone()),
+                    EntryKind::File { nlink, content, .. } => NodeKind::File {
+                        bytes: Arc::new(read(&entry.path)),
+                        content: *content,
+                        nlink: *nlink,
+                    },
+                },
+                xattrs: entry.xattrs.clone(),
+            });
+        }
+        model
+    }
+
+    /// The bytes of the file at `path`; panics if there is none.
+    pub fn content(&self, path: &str) -> Arc<Vec<u8>> {
+        match &self.nodes[&self.names[path]].kind {
+            NodeKind::File { bytes, .. } => Arc::clone(bytes),
+            NodeKind::Directory | NodeKind::Symlink(_) => panic!("{path} is not a file"),
+        }
+    }
+
     /// Does `op`; panics if it is not valid here.
     pub fn apply(&mut self, op: &Op) {
         match op {
             Op::Create { path, mode } => {
                 let kind = NodeKind::File {
-                    bytes: Vec::new(),
+                    bytes: Arc::default(),
                     content: Tree::hash_content(&[]),
                     nlink: 1,
                 };
@@ -244,7 +277,7 @@ impl Model {
                 let bytes = fill(*seed, *len);
                 let kind = NodeKind::File {
                     content: Tree::hash_content(&bytes),
-                    bytes,
+                    bytes: Arc::new(bytes),
                     nlink: 1,
                 };
                 self.add(path, *mode, kind);
@@ -437,6 +470,7 @@ impl Model {
     fn change(&mut self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
         match &mut self.node_mut(path).kind {
             NodeKind::File { bytes, content, .. } => {
+                let bytes = Arc::make_mut(bytes);
                 change(bytes);
                 *content = Tree::hash_content(bytes);
             }

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use larder::{
-    AllocateMode, Caller, Database, DefragOptions, ErrorKind, FileHandle, FileKind, Name, NewNode,
-    NodeId, OpenOptions, RenameMode, Result, SetAttr, XattrMode,
+    AllocateMode, Caller, Database, DefragOptions, EngineOptions, ErrorKind, FileHandle, FileKind,
+    Name, NewNode, NodeId, OpenOptions, RenameMode, Result, SetAttr, XattrMode,
 };
-use larder_object::EngineOptions;
 use larder_testkit::{
     Disk, Entry, EntryKind, Op, Script, SimStorage, Tree, explain_difference, fill,
 };

@@ -104,6 +104,36 @@ pub const SERVED_DIRECTORY: &str = "LARDER_TEST_SERVED_DIRECTORY";
 /// And serves with so many threads.
 pub const SERVED_THREADS: &str = "LARDER_TEST_SERVED_THREADS";
 
+/// Another process that has mounted the database in `directory`, and serves it with so many threads; 0: the default. Who
+/// starts it detaches the mount and ends it.
+pub fn serve(directory: &Path, threads: usize) -> Child {
+    let mut server = Command::new(std::env::current_exe().expect("a test"))
+        .args([
+            "--exact",
+            "life::serve_until_killed",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(SERVED_DIRECTORY, directory)
+        .env(SERVED_THREADS, threads.to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a server");
+    let began = Instant::now();
+    while !is_served(directory) {
+        let ended = server.try_wait().expect("a child");
+        assert!(ended.is_none() && began.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    server
+}
+
+/// Whether somebody answers there: what a killed server has left is mounted, and does not.
+fn is_served(directory: &Path) -> bool {
+    let place = mountpoint(directory);
+    larder_fuse::is_mounted(&place).expect("a table of mounts") && std::fs::read_dir(place).is_ok()
+}
+
 /// A new database that another process has mounted. A server that is in the process of those who map its files
 /// can wait for itself: a page fault may hold what the server needs to get memory.
 pub struct Elsewhere {
@@ -120,26 +150,8 @@ impl Elsewhere {
             ..CreateOptions::default()
         };
         Database::create(&database_path(directory.path()), &options).expect("a new database");
-        let server = Command::new(std::env::current_exe().expect("a test"))
-            .args([
-                "--exact",
-                "life::serve_until_killed",
-                "--ignored",
-                "--nocapture",
-            ])
-            .env(SERVED_DIRECTORY, directory.path())
-            .env(SERVED_THREADS, threads.to_string())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("a server");
-        let mut elsewhere = Elsewhere { server, directory };
-        let began = Instant::now();
-        while !larder_fuse::is_mounted(&elsewhere.root()).expect("a table of mounts") {
-            let ended = elsewhere.server.try_wait().expect("a child");
-            assert!(ended.is_none() && began.elapsed() < Duration::from_secs(20));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        elsewhere
+        let server = serve(directory.path(), threads);
+        Elsewhere { server, directory }
     }
 
     /// Where it is mounted.

@@ -11,4 +11,11 @@ mod pages;
 mod past;
 mod posix;
 mod rollback;
+#[allow(clippy::unwrap_used, dead_code)] // What the tests of the Content API have in common.
+#[path = "../../../content/tests/support/mod.rs"]
+mod support;
+mod times;
 mod together;
+#[allow(clippy::unwrap_used)] // Shared with the tests of the Content API.
+#[path = "../../../content/tests/time/world/mod.rs"]
+mod world;
