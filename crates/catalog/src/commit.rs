@@ -6,6 +6,7 @@ use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
 use crate::feed;
+use crate::foreign;
 use crate::history::{self, Keeper};
 use crate::holders;
 use crate::meta::{add_meta, next_commit_seq};
@@ -75,8 +76,19 @@ impl Catalog {
             let patch_blocks_change = patches::apply(txn, &keeper, changes, owner)?;
             history::add_homes(txn, seq, &changes.homes)?;
             history::add_moves(txn, &keeper, &changes.moves)?;
-            if !is_step {
-                keeper.end(txn)?;
+            match is_step {
+                true => foreign::note_gap(txn, seq)?,
+                false => {
+                    debug_assert_eq!(
+                        match keeper.keeps() {
+                            true => foreign::find_untold(txn, &stores, changes, seq)?,
+                            false => None,
+                        },
+                        None,
+                        "FOREIGN-2"
+                    );
+                    keeper.end(txn)?;
+                }
             }
             Ok(CommitOutcome {
                 seq,

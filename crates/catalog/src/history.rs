@@ -188,6 +188,11 @@ impl Keeper {
         Keeper { author, ..self }
     }
 
+    /// Whether history is kept.
+    pub(crate) fn keeps(&self) -> bool {
+        self.is_on
+    }
+
     /// Runs a statement that keeps rows.
     pub(crate) fn keep(&self, txn: &Connection, text: &str, keys: &[&dyn ToSql]) -> Result<()> {
         if !self.is_on {

@@ -72,6 +72,7 @@ mod extents;
 mod feed;
 mod files_table;
 mod flush;
+mod foreign;
 mod functions;
 mod grants;
 mod guarded;
@@ -113,6 +114,7 @@ pub use client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWa
 pub use codec::dirent_order;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use feed::{FeedBounds, FeedChange, FeedEvent};
+pub use foreign::{ForeignLook, Mark};
 pub use functions::{FileRow, FileRows, SqlFile, SqlFiles, SqlMoment, VALUE_BYTES_MAX};
 pub use grants::Grants;
 pub use history::{HistoryHorizon, SupersededMap};

@@ -1,8 +1,8 @@
-//! Following what changes: [`Database::changes`].
+//! Following what changes: [`Database::changes`], and what others change.
 
 use crate::database::Database;
 use crate::types::NodeId;
-use larder_object::{FeedBounds, FeedChange, Result};
+use larder_object::{FeedBounds, FeedChange, ForeignObserver, Result};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,20 @@ use std::time::{Duration, Instant};
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 impl Database {
+    /// Calls `observer` after another session or an SQL client has changed the database, within
+    /// 100 ms of its commit. The engine's own caches are fresh by then.
+    pub fn on_foreign_change(&self, observer: Box<dyn Fn() + Send + Sync>) {
+        self.on_foreign_changes(Box::new(move |_| observer()));
+    }
+
+    /// The same, with what may have been changed.
+    pub fn on_foreign_changes(&self, observer: ForeignObserver) {
+        // A transaction sees none.
+        if let Ok(engine) = self.whole() {
+            engine.on_foreign_change(observer);
+        }
+    }
+
     /// Switches the change feed on or off, for the whole database; returns the position before the first change
     /// that it will tell. While it is on, each commit writes what it did; the last million changes and the last
     /// 24 hours are kept, whichever is less.

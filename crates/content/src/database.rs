@@ -163,15 +163,6 @@ impl Database {
         self.shared.engine.sync()
     }
 
-    /// Calls `observer` after another session or an SQL client has changed the database, within
-    /// 100 ms of its commit. The engine's own caches are fresh by then.
-    pub fn on_foreign_change(&self, observer: Box<dyn Fn() + Send + Sync>) {
-        // A transaction sees none.
-        if let Ok(engine) = self.whole() {
-            engine.on_foreign_change(observer);
-        }
-    }
-
     // ---- paths ----------------------------------------------------------------------------
 
     /// The node that an absolute path names; a final symbolic link is followed if `follow`.

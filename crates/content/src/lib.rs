@@ -72,11 +72,11 @@ pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, l
 pub use larder_object::utc;
 pub use larder_object::{
     AlignedBuf, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject, DefragOptions,
-    DefragReport, EngineOptions, Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport,
-    Gauges, HistoryReport, MapCell, Moment, PruneCut, PruneReport, Result, Retention, Savepoint,
-    SealRow, SegmentMap, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue,
-    StatsReport, StoreHistory, TemporalTable, TransactionInfo, TransactionOutcome, Tuning, act_for,
-    gather_bytes_default,
+    DefragReport, EngineOptions, Error, ErrorKind, FeedBounds, FeedChange, FeedEvent,
+    ForeignChange, ForeignObserver, FragReport, Gauges, HistoryReport, MapCell, Moment, PruneCut,
+    PruneReport, Result, Retention, Savepoint, SealRow, SegmentMap, ShrinkReport, SizeClass,
+    SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory, TemporalTable,
+    TransactionInfo, TransactionOutcome, Tuning, act_for, gather_bytes_default,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use past::parse_moment;

@@ -64,6 +64,9 @@ pub(crate) enum Directory {
 }
 
 impl Directory {
+    /// All of them.
+    pub(crate) const ALL: [Directory; 3] = [Directory::Top, Directory::At, Directory::Snapshots];
+
     /// Its node.
     pub(crate) fn node(self) -> NodeId {
         past_node(0, Ino(self as u64))
@@ -71,8 +74,8 @@ impl Directory {
 
     /// The directory that a node is.
     fn of(node: NodeId) -> Option<Directory> {
-        let all = [Directory::Top, Directory::At, Directory::Snapshots];
-        all.into_iter().find(|directory| directory.node() == node)
+        let mut all = Directory::ALL.into_iter();
+        all.find(|directory| directory.node() == node)
     }
 }
 

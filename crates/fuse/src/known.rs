@@ -18,8 +18,15 @@
 //! Not covered are *late* replies, which give something that the kernel has already another hour: a LOOKUP of
 //! an entry that it asks about again, a SETATTR, and a node without a name. They are remembered for
 //! [`LATE_AGE_MAX`], and told again a few times for as long.
+//!
+//! # A change of some nodes
+//! Where it is known what was changed ([`Known::advance_some`]), the names in these nodes expire, present and absent ones,
+//! and their attributes and pages are dropped; the rest stays, in the kernel and here. A reply on its way that brings
+//! such a node for the first time is covered by the lock of the directory that it is named in, whether that was changed
+//! or not: so one barrier is told in each of these too.
 
-use crate::convert::slot_of_number;
+use crate::convert::{node_number, slot_of_number};
+use crate::history::Directory;
 use larder::Name;
 use larder_fuse_protocol::NodeNumber;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -84,6 +91,8 @@ enum LateReply {
 struct State {
     nodes: HashMap<NodeNumber, Node>,
     entries: HashMap<Entry, NodeNumber>,
+    /// The same entries, by their directory.
+    children: HashMap<NodeNumber, HashSet<Entry>>,
     /// By the epoch of the ticket that they were looked up with.
     absent: [HashSet<Entry>; 2],
     /// The epoch that new tickets get: 0 or 1.
@@ -198,6 +207,7 @@ impl Known {
         state.listed.remove(&node);
         for entry in gone.entries {
             state.entries.remove(&entry);
+            state.leave(&entry);
         }
     }
 
@@ -286,6 +296,72 @@ impl Known {
         }
     }
 
+    /// The same of what may be stale when just these nodes have changed: their attributes, pages, and the names in them; and
+    /// names that lead to the past, which no node says anything of. What is told of the others is known as before.
+    /// For the same thread. Cost: O(changed, and the names in them, and absent names).
+    pub(crate) fn advance_some(&self, changed: &HashSet<NodeNumber>) -> Snapshot {
+        let (mut state, absent) = self.drain();
+        let state = &mut *state;
+        let is_known =
+            |node: &&NodeNumber| **node == NodeNumber::ROOT || state.nodes.contains_key(*node);
+        let nodes: Vec<NodeNumber> = changed.iter().filter(is_known).copied().collect();
+        let leads_to_past = |node: NodeNumber| slot_of_number(node) == Some(0);
+        let past = Directory::ALL.map(|directory| node_number(directory.node()));
+        let past = past.into_iter().flatten();
+        let directories = nodes.iter().copied().chain(past);
+        let mut entries: Vec<Entry> = directories
+            .filter_map(|directory| state.children.get(&directory))
+            .flatten()
+            .cloned()
+            .collect();
+        let may_change = |entry: &Entry| changed.contains(&entry.0) || leads_to_past(entry.0);
+        let (told, kept): (Vec<Entry>, Vec<Entry>) = absent.into_iter().partition(may_change);
+        entries.extend(told);
+        let epoch = state.epoch;
+        let younger = &mut state.absent[epoch];
+        entries.extend(younger.iter().filter(|entry| may_change(entry)).cloned());
+        younger.extend(kept);
+        // What brings a changed node for the first time is waited for in the directory that names it.
+        let names = nodes.iter().filter_map(|node| state.nodes.get(node));
+        let mut listed: HashSet<NodeNumber> = names
+            .flat_map(|node| &node.entries)
+            .map(|entry| entry.0)
+            .collect();
+        listed.extend(nodes.iter().filter(|node| state.listed.remove(*node)));
+        let late = state.late().map(|late| Late {
+            nodes: (late.nodes.into_iter())
+                .filter(|node| changed.contains(node))
+                .collect(),
+            entries: (late.entries.into_iter())
+                .filter(|entry| {
+                    let named = state.entries.get(entry);
+                    may_change(entry) || named.is_none_or(|node| changed.contains(node))
+                })
+                .collect(),
+        });
+        Snapshot {
+            late: late.unwrap_or_else(|| Late {
+                nodes: nodes.clone(),
+                entries: entries.clone(),
+            }),
+            nodes,
+            entries,
+            listed: listed.into_iter().collect(),
+        }
+    }
+
+    /// Whether the kernel knows names that lead to the past.
+    pub(crate) fn leads_to_past(&self) -> bool {
+        let state = self.lock();
+        let numbers = Directory::ALL.map(|directory| node_number(directory.node()));
+        let is_any = |entries: &HashSet<Entry>| {
+            let mut slots = entries.iter().map(|entry| slot_of_number(entry.0));
+            slots.any(|slot| slot == Some(0))
+        };
+        let mut numbers = numbers.iter().flatten();
+        numbers.any(|number| state.children.contains_key(number)) || state.absent.iter().any(is_any)
+    }
+
     /// The same, for absent names only. For the same thread.
     pub(crate) fn advance_absent(&self) -> Snapshot {
         let (_state, absent) = self.drain();
@@ -329,9 +405,21 @@ impl State {
         self.take(parent, name);
         if let Some(found) = self.nodes.get_mut(&node) {
             found.entries.push(entry.clone());
+            let siblings = self.children.entry(parent).or_default();
+            siblings.insert(entry.clone());
             self.entries.insert(entry, node);
         }
         None
+    }
+
+    /// The entry is in its directory no more.
+    fn leave(&mut self, entry: &Entry) {
+        if let Some(siblings) = self.children.get_mut(&entry.0) {
+            siblings.remove(entry);
+            if siblings.is_empty() {
+                self.children.remove(&entry.0);
+            }
+        }
     }
 
     fn note_late(&mut self, reply: LateReply) {
@@ -369,6 +457,7 @@ impl State {
 
     fn take(&mut self, parent: NodeNumber, name: &Name) -> Option<NodeNumber> {
         let (entry, node) = self.entries.remove_entry(&(parent, name.clone()))?;
+        self.leave(&entry);
         if let Some(found) = self.nodes.get_mut(&node) {
             found.entries.retain(|other| !Arc::ptr_eq(other, &entry));
         }
@@ -377,231 +466,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::convert::{node_number, past_node};
-    use larder::Ino;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
-
-    const ROOT: NodeNumber = NodeNumber::ROOT;
-
-    fn name(text: &str) -> Name {
-        Name::new(text.as_bytes()).expect("a name")
-    }
-
-    fn look(known: &Known) -> (Vec<u64>, Vec<(u64, String)>) {
-        let Snapshot { nodes, entries, .. } = known.advance();
-        let mut nodes: Vec<u64> = nodes.iter().map(|node| node.0).collect();
-        let mut entries: Vec<(u64, String)> = entries
-            .iter()
-            .map(|entry| (entry.0.0, entry.1.to_string()))
-            .collect();
-        nodes.sort_unstable();
-        entries.sort_unstable();
-        (nodes, entries)
-    }
-
-    #[test]
-    fn paths_follow_renames_and_end_with_what_is_forgotten() {
-        let known = Known::default();
-        let (dir, file) = (NodeNumber(2), NodeNumber(3));
-        known.add(ROOT, &name("d"), dir);
-        known.add(dir, &name("f"), file);
-        let path = |node| {
-            known
-                .path(node)
-                .map(|path| String::from_utf8(path).unwrap())
-        };
-        assert_eq!(path(ROOT).as_deref(), Some(""));
-        assert_eq!(path(file).as_deref(), Some("/d/f"));
-        known.rename((ROOT, &name("d")), (ROOT, &name("e")));
-        assert_eq!(path(file).as_deref(), Some("/e/f"));
-        known.remove(dir, &name("f"));
-        assert_eq!(path(file), None);
-        // A circle cannot last, but it must not hang anybody.
-        known.add(dir, &name("f"), file);
-        known.rename((ROOT, &name("e")), (file, &name("e")));
-        assert_eq!(path(file), None);
-    }
-
-    #[test]
-    fn the_root_is_known_and_the_rest_until_forgotten() {
-        let known = Known::default();
-        assert_eq!(look(&known), (vec![1], vec![]), "FUSE-1");
-        known.add(ROOT, &name("a"), NodeNumber(7));
-        known.add(ROOT, &name("b"), NodeNumber(7));
-        let both = vec![(1, "a".to_owned()), (1, "b".to_owned())];
-        assert_eq!(look(&known), (vec![1, 7], both.clone()), "FUSE-1");
-        known.forget(NodeNumber(7), 1);
-        assert_eq!(
-            look(&known),
-            (vec![1, 7], both),
-            "FUSE-1: one lookup is left"
-        );
-        known.forget(NodeNumber(7), 1);
-        assert_eq!(look(&known), (vec![1], vec![]));
-        known.forget(NodeNumber(7), 1);
-        assert_eq!(look(&known), (vec![1], vec![]));
-    }
-
-    #[test]
-    fn entries_follow_renames() {
-        let known = Known::default();
-        known.add(ROOT, &name("a"), NodeNumber(7));
-        known.add(ROOT, &name("b"), NodeNumber(8));
-        known.rename((ROOT, &name("a")), (NodeNumber(9), &name("c")));
-        assert_eq!(look(&known).1, [(1, "b".into()), (9, "c".into())], "FUSE-1");
-        known.rename((NodeNumber(9), &name("c")), (ROOT, &name("b")));
-        assert_eq!(look(&known), (vec![1, 7, 8], vec![(1, "b".into())]));
-        known.forget(NodeNumber(8), 1);
-        assert_eq!(look(&known), (vec![1, 7], vec![(1, "b".into())]), "FUSE-1");
-        known.forget(NodeNumber(7), 1);
-        assert_eq!(look(&known), (vec![1], vec![]));
-    }
-
-    #[test]
-    fn entries_follow_exchanges_and_removals() {
-        let known = Known::default();
-        known.add(ROOT, &name("a"), NodeNumber(7));
-        known.exchange((ROOT, &name("a")), (ROOT, &name("unknown")));
-        assert_eq!(look(&known).1, [(1, "unknown".into())], "FUSE-1");
-        known.add(ROOT, &name("b"), NodeNumber(8));
-        known.exchange((ROOT, &name("unknown")), (ROOT, &name("b")));
-        known.forget(NodeNumber(8), 1);
-        assert_eq!(look(&known), (vec![1, 7], vec![(1, "b".into())]), "FUSE-1");
-        known.remove(ROOT, &name("b"));
-        assert_eq!(look(&known), (vec![1, 7], vec![]));
-    }
-
-    #[test]
-    fn absent_names_are_known_until_they_are_made_or_told() {
-        let known = Known::default();
-        let older = known.ticket();
-        assert!(known.add_absent(&older, ROOT, &name("a")));
-        assert!(known.add_absent(&older, ROOT, &name("b")));
-        known.give_back(older);
-        known.add(ROOT, &name("b"), NodeNumber(7));
-        let names = || look(&known).1;
-        assert_eq!(names(), [(1, "a".into()), (1, "b".into())], "FUSE-1");
-        assert_eq!(names(), [(1, "b".into())]);
-    }
-
-    #[test]
-    fn late_replies_are_told_again_and_listings_once() {
-        let known = Known::default();
-        known.add_looked_up(ROOT, &name("a"), NodeNumber(7));
-        known.add(ROOT, &name("a"), NodeNumber(7));
-        known.note_listed(ROOT);
-        let first = known.advance();
-        assert_eq!(first.late, Late::default(), "the kernel had nothing yet");
-        assert_eq!(first.listed, [ROOT], "FUSE-1");
-        known.add_looked_up(ROOT, &name("a"), NodeNumber(7));
-        known.note_set(NodeNumber(8));
-        known.add_nameless(NodeNumber(9));
-        known.note_listed(NodeNumber(7));
-        known.forget(NodeNumber(7), 3);
-        let second = known.advance();
-        let late = Late {
-            nodes: vec![NodeNumber(8), NodeNumber(9)],
-            entries: vec![Arc::new((ROOT, name("a")))],
-        };
-        assert_eq!(second.late, late, "FUSE-1");
-        assert_eq!(second.listed, [], "it is forgotten");
-        for _ in 0..LATE_COUNT_MAX {
-            known.note_set(NodeNumber(8));
-        }
-        known.add(ROOT, &name("b"), NodeNumber(10));
-        let all = known.advance();
-        assert_eq!(
-            (&all.late.nodes, &all.late.entries),
-            (&all.nodes, &all.entries),
-            "FUSE-1"
-        );
-        // As if time had passed.
-        known.lock().forget_late(Instant::now() + 2 * LATE_AGE_MAX);
-        known.lock().late_lost = None;
-        assert_eq!(known.advance().late, Late::default());
-    }
-
-    #[test]
-    fn changes_are_not_told_to_the_past_but_to_what_leads_there() {
-        let known = Known::default();
-        let number = |slot| node_number(past_node(slot, Ino(7))).unwrap();
-        known.add(number(0), &name("snapshot"), number(3));
-        known.add(number(3), &name("a"), number(4));
-        known.add(ROOT, &name("b"), NodeNumber(7));
-        // Nor what is absent there, listed, or looked up again.
-        let ticket = known.ticket();
-        assert!(known.add_absent(&ticket, number(3), &name("absent")));
-        known.give_back(ticket);
-        known.add_looked_up(number(3), &name("a"), number(4));
-        known.add_nameless(number(4));
-        known.note_listed(number(3));
-        known.note_listed(number(0));
-        known.add_looked_up(number(0), &name("snapshot"), number(3));
-        let snapshot = known.advance();
-        assert_eq!(snapshot.listed, [number(0)], "FUSE-1");
-        let late = Late {
-            nodes: vec![],
-            entries: vec![Arc::new((number(0), name("snapshot")))],
-        };
-        assert_eq!(snapshot.late, late, "FUSE-1");
-        let mut nodes = snapshot.nodes;
-        nodes.sort_unstable();
-        assert_eq!(nodes, [ROOT, NodeNumber(7)], "FUSE-1");
-        let mut entries: Vec<NodeNumber> = snapshot.entries.iter().map(|entry| entry.0).collect();
-        entries.sort_unstable();
-        assert_eq!(entries, [ROOT, number(0)], "FUSE-1");
-        assert_eq!(known.slots(), HashSet::from([3, 4]));
-    }
-
-    #[test]
-    fn absent_names_are_bounded() {
-        let known = Known::default();
-        let ticket = known.ticket();
-        let add = |index: usize| known.add_absent(&ticket, ROOT, &name(&index.to_string()));
-        assert!((0..ABSENT_COUNT_MAX / 2).all(add));
-        assert!(!add(ABSENT_COUNT_MAX));
-        known.give_back(ticket);
-        let gone = known.advance_absent();
-        let counts = (gone.nodes.len(), gone.entries.len());
-        assert_eq!(counts, (0, ABSENT_COUNT_MAX / 2), "FUSE-1");
-        let ticket = known.ticket();
-        assert!(known.add_absent(&ticket, ROOT, &name("again")));
-        known.give_back(ticket);
-    }
-
-    #[test]
-    fn an_advance_waits_for_older_tickets_only() {
-        let known = Known::default();
-        let older = known.ticket();
-        let replied = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let advance = scope.spawn(|| {
-                let snapshot = known.advance();
-                assert!(replied.load(Ordering::SeqCst), "FUSE-1");
-                snapshot
-            });
-            while known.lock().epoch == older.epoch {
-                std::thread::yield_now();
-            }
-            let newer = known.ticket();
-            std::thread::sleep(Duration::from_millis(20));
-            assert!(!advance.is_finished(), "FUSE-1");
-            known.add(ROOT, &name("a"), NodeNumber(7));
-            assert!(known.add_absent(&newer, ROOT, &name("b")));
-            replied.store(true, Ordering::SeqCst);
-            known.give_back(older);
-            let snapshot = advance.join().expect("no panic");
-            assert_eq!(snapshot.nodes, [ROOT, NodeNumber(7)], "FUSE-1");
-            known.give_back(newer);
-            assert_eq!(
-                look(&known).1,
-                [(1, "a".into()), (1, "b".into())],
-                "FUSE-1: the reply of the newer ticket was not out"
-            );
-            assert_eq!(look(&known).1, [(1, "a".into())]);
-        });
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@
 //!
 //! # Invariants
 //! * `FUSE-1` Every node and entry that the kernel may have cached is known, and after a foreign
-//!   change all of them are invalidated. No reply that was computed before the change reaches the
+//!   change all of them are invalidated that it may have made stale. No reply that was computed before the change reaches the
 //!   kernel after its invalidation: the invalidation waits for the tickets that are older.
 //! * `FUSE-2` Notifications are written by one thread of their own, which then holds no lock that
 //!   a handler takes: the kernel may keep a notification waiting for a handler's reply. Only pages and

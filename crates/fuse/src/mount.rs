@@ -269,9 +269,9 @@ impl Server {
 /// The observer outlives the mount, so it holds on to nothing of it.
 fn tell_of_changes(database: &Database, changes: &Arc<Changes>) {
     let changes: Weak<Changes> = Arc::downgrade(changes);
-    database.on_foreign_change(Box::new(move || {
+    database.on_foreign_changes(Box::new(move |change| {
         if let Some(changes) = changes.upgrade() {
-            changes.everything();
+            changes.foreign(change);
         }
     }));
 }

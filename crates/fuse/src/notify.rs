@@ -6,8 +6,11 @@
 //!
 //! The order counts, and some are told again: see `known.rs`, *Between a reply and its use*.
 
+use crate::convert::node_number;
 use crate::known::{Known, LATE_AGE_MAX, Late, Snapshot};
+use larder::{ForeignChange, NodeId};
 use larder_fuse_protocol::{Errno, NodeNumber, Notifier};
+use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +25,10 @@ const AGAIN: [Duration; 4] = [
     LATE_AGE_MAX,
 ];
 
+/// Nodes that are told of one by one, at most; of more, everything is. And changes whose late replies are told of again.
+const SOME_MAX: usize = 1 << 15;
+const AGAIN_COUNT_MAX: usize = 1 << 10;
+
 /// A name that no entry has: a notification of it waits for the directory's lock, and does nothing.
 const NOBODY: &[u8] = b".";
 
@@ -35,11 +42,11 @@ pub(crate) struct Changes {
 #[derive(Default)]
 struct Pending {
     everything: bool,
+    /// Nobody knows what, but no more than these nodes.
+    some: Option<HashSet<NodeNumber>>,
     absent: bool,
     nodes: Vec<NodeNumber>,
     is_over: bool,
-    /// Something is to be told again.
-    is_due: bool,
 }
 
 impl Changes {
@@ -47,6 +54,25 @@ impl Changes {
     pub(crate) fn everything(&self) {
         self.lock().everything = true;
         self.woken.notify_one();
+    }
+
+    /// Others have changed something.
+    pub(crate) fn foreign(&self, change: &ForeignChange) {
+        match change {
+            ForeignChange::Everything => self.everything(),
+            ForeignChange::Inodes(inodes) => {
+                let mut pending = self.lock();
+                let some = pending.some.get_or_insert_default();
+                // What has no number the kernel cannot know.
+                some.extend(
+                    inodes
+                        .iter()
+                        .filter_map(|&(store, ino)| node_number(NodeId { store, ino }).ok()),
+                );
+                pending.everything |= some.len() > SOME_MAX;
+                self.woken.notify_one();
+            }
+        }
     }
 
     /// The absent names are to be forgotten.
@@ -70,8 +96,8 @@ impl Changes {
     /// Sends notifications by `notifier` as changes come, until [`Changes::stop`]. Changes that come
     /// while it is busy are told together. Cost: about 2 µs per known node and entry.
     pub(crate) fn serve(&self, known: &Known, notifier: &Notifier) {
-        let mut again = Again::default();
-        while let Some(pending) = self.next(again.due()) {
+        let mut agains: Vec<Again> = Vec::new();
+        while let Some(pending) = self.next(agains.iter().filter_map(Again::due).min()) {
             let told = if pending.everything {
                 // No lock is held from here on (`FUSE-2`).
                 let all = known.advance();
@@ -81,17 +107,36 @@ impl Changes {
                     all.entries.len()
                 );
                 let told = tell(&all, notifier);
-                again = Again::new(all.late, Instant::now());
+                agains = vec![Again::new(all.late, Instant::now())];
                 told
-            } else if pending.is_due {
-                again.done_count += 1;
-                tell_again(&again.late, notifier)
             } else {
-                tell_nodes(&pending.nodes, notifier).and_then(|()| match pending.absent {
+                let nodes = tell_nodes(&pending.nodes, notifier);
+                let absent = match pending.absent {
                     true => tell(&known.advance_absent(), notifier),
                     false => Ok(()),
-                })
+                };
+                let some = match &pending.some {
+                    Some(changed) if !changed.is_empty() || known.leads_to_past() => {
+                        let some = known.advance_some(changed);
+                        let told = tell(&some, notifier);
+                        agains.push(Again::new(some.late, Instant::now()));
+                        told
+                    }
+                    _ => Ok(()),
+                };
+                nodes.and(absent).and(some)
             };
+            let now = Instant::now();
+            let due = agains.iter_mut().filter(|again| again.is_due(now));
+            let again = due.map(|again| {
+                again.done_count += 1;
+                tell_again(&again.late, notifier)
+            });
+            let told = again.fold(told, Result::and);
+            agains.retain(|again| again.due().is_some());
+            if agains.len() > AGAIN_COUNT_MAX {
+                self.everything();
+            }
             if let Err(error) = told {
                 tracing::error!(
                     "the kernel refused a notification, its caches may be stale: {error}"
@@ -100,22 +145,20 @@ impl Changes {
         }
     }
 
-    /// What has come; or nothing but that it is `due`; `None`: all is over.
+    /// What has come; or nothing, when that is `due`; `None`: all is over.
     fn next(&self, due: Option<Instant>) -> Option<Pending> {
         let mut pending = self.lock();
         loop {
             if pending.is_over {
                 return None;
             }
-            if pending.everything || pending.absent || !pending.nodes.is_empty() {
+            let is_any = pending.everything || pending.absent || pending.some.is_some();
+            if is_any || !pending.nodes.is_empty() {
                 return Some(std::mem::take(&mut pending));
             }
             let left = due.map(|due| due.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return Some(Pending {
-                    is_due: true,
-                    ..Pending::default()
-                });
+                return Some(Pending::default());
             }
             // Without anything due it may as well wake once an hour.
             let left = left.unwrap_or(Duration::from_secs(3600));
@@ -130,8 +173,8 @@ impl Changes {
     }
 }
 
-/// What is to be told again. The newest change is enough: it has told everything itself, and its late replies are
-/// those of all changes before that may not be in use yet.
+/// What is to be told again after a change. Where everything is told, its late replies are those of all changes before that
+/// may not be in use yet: it replaces theirs.
 #[derive(Default)]
 struct Again {
     late: Late,
@@ -155,6 +198,10 @@ impl Again {
 
     fn due(&self) -> Option<Instant> {
         self.dues.get(self.done_count).copied()
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.due().is_some_and(|due| due <= now)
     }
 }
 

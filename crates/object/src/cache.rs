@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! * `CACHE-1` What a node knows of a name is the truth as this session sees it: a change of an entry
-//!   sets it in the same step, and a foreign commit drops it. Names are read and set with the
+//!   sets it in the same step, and a foreign commit that changes the directory drops it. Names are read and set with the
 //!   namespace lock held.
 //! * `CACHE-2` Idle nodes are forgotten, the least recently used first, when nodes keep more than
 //!   [`CACHE_BYTES_MAX`]; the background looks at that after each tick, and an engine that serves transactions
@@ -116,6 +116,18 @@ impl NodeCache {
             }
             is_kept
         });
+    }
+
+    /// The same for some of them. O(some).
+    pub fn retain_of(&self, some: &[Key], mut keep: impl FnMut(&Arc<Node>) -> bool) {
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        for key in some {
+            if nodes.get(key).is_some_and(|node| !keep(node))
+                && let Some(node) = nodes.remove(key)
+            {
+                self.forget_bytes(&node);
+            }
+        }
     }
 
     fn forget_bytes(&self, node: &Node) {

@@ -3,6 +3,7 @@
 use crate::cache::NodeCache;
 use crate::commit_lock::CommitLock;
 use crate::defrag::Compactor;
+use crate::foreign::Foreign;
 use crate::group::Group;
 use crate::growth::Growth;
 use crate::history::History;
@@ -175,7 +176,8 @@ pub struct Engine {
     /// The background shall copy the log.
     pub(crate) is_checkpoint_wanted: AtomicBool,
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
-    pub(crate) observers: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
+    /// What others commit.
+    pub(crate) foreign: Foreign,
     /// Why the engine stopped, once it has.
     stopped: OnceLock<String>,
     pub(crate) is_closed: AtomicBool,
@@ -343,7 +345,7 @@ impl Engine {
             unlogged_rows: AtomicU64::new(0),
             is_checkpoint_wanted: AtomicBool::new(false),
             next_inos: Mutex::default(),
-            observers: Mutex::default(),
+            foreign: Foreign::default(),
             stopped: OnceLock::new(),
             is_closed: AtomicBool::new(false),
             background: Mutex::default(),

@@ -8,7 +8,7 @@
 //! # Invariants
 //! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
 //! `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `CHECKPOINT-n`, `LEADER-n`, `ROOM-n`,
-//! `PRIVATE-n`, `SHARE-n`.
+//! `PRIVATE-n`, `SHARE-n`, `FOREIGN-3`, `FOREIGN-4`.
 //!
 //! # The road
 //! ```text
@@ -43,6 +43,7 @@ mod engine;
 mod entries;
 mod error;
 mod feed;
+mod foreign;
 mod fragments;
 mod gather;
 mod group;
@@ -94,6 +95,7 @@ pub use defrag::CompactStep;
 pub use edit::CAPABILITY_XATTR;
 pub use engine::{Clock, Engine, EngineOptions, InitOptions};
 pub use error::{Error, ErrorKind, Result};
+pub use foreign::{ForeignChange, ForeignObserver};
 pub use host::process_owner;
 pub use larder_catalog::utc;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};

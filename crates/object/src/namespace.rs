@@ -71,6 +71,7 @@ impl Engine {
         if let Some(node) = self.cache.find(store, ino) {
             return Ok(node);
         }
+        let epoch = self.foreign.epoch();
         let row = self.catalog.inode(store, ino)?.ok_or_else(|| {
             Error::new(
                 ErrorKind::NotFound,
@@ -78,7 +79,7 @@ impl Engine {
             )
         })?;
         // Another reader may have been faster; its node is the one that counts.
-        Ok(self.cache.insert(Arc::new(Node::new(store, row, false))))
+        Ok(self.remember(Arc::new(Node::new(store, row, false)), epoch))
     }
 
     /// The caller holds the namespace lock (`CACHE-1`).

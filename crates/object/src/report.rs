@@ -123,6 +123,12 @@ pub struct Gauges {
     pub cached_inode_count: u64,
     /// What they keep of the catalog, bytes.
     pub cached_inode_bytes: u64,
+    /// Changes by others of which was known what they were.
+    pub foreign_exact_count: u64,
+    /// Those of which it was not, so that all in memory was dropped.
+    pub foreign_whole_count: u64,
+    /// Inodes in memory that were dropped because of both.
+    pub foreign_dropped_count: u64,
     /// Small overwrites in the catalog that wait for being written in place, bytes.
     pub patch_bytes: u64,
     /// Promised to writes, bytes.

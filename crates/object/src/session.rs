@@ -1,4 +1,4 @@
-//! Sessions: being alive, noticing what others commit, and what must not be reclaimed yet.
+//! Sessions: being alive, and what must not be reclaimed yet.
 //!
 //! # Invariants
 //! * `SESSION-1` A session lives as long as its process holds the `flock` on `sessions/ID.lock`;
@@ -268,12 +268,7 @@ impl Engine {
         Ok(())
     }
 
-    // ---- foreign commits --------------------------------------------------------------------
-
-    /// Registers an observer of foreign changes.
-    pub fn on_foreign_change(&self, observer: Box<dyn Fn() + Send + Sync>) {
-        lock(&self.observers).push(observer);
-    }
+    // ---- what the catalog says now ----------------------------------------------------------
 
     /// Runs when the turn was just taken: caches and free space must know what others committed.
     pub(crate) fn refresh_with_turn(&self) -> Result<()> {
@@ -291,54 +286,6 @@ impl Engine {
         }
         drop(room);
         self.sync_space()
-    }
-
-    /// Drops what another session's commit, or an SQL client's, has made stale. When it fails it
-    /// has not happened: the next call does it all again.
-    pub(crate) fn notice_foreign(&self) -> Result<()> {
-        {
-            let _no_commit = self.commit_lock.lock();
-            if self.catalog.foreign_change()? {
-                self.has_foreign_change.store(true, Ordering::SeqCst);
-            }
-            if !self.has_foreign_change.load(Ordering::SeqCst) {
-                return Ok(());
-            }
-            self.find_constraints()?;
-            self.learn_retention()?; // TIME-3
-            self.learn_holds()?;
-            let seq = self.catalog.commit_seq()?;
-            // Our own commits are not foreign, so a newer number is another session's; the turn
-            // was theirs, so nothing here is uncommitted (TURN-1).
-            let has_new_content = seq > self.known_seq();
-            if has_new_content {
-                self.open_segments()?;
-                self.refresh_patches(seq)?;
-                self.find_pieces()?;
-            }
-            let held = {
-                let _gate = self.close_gate();
-                let _names = self.write_names();
-                if has_new_content {
-                    lock(&self.next_inos).clear();
-                }
-                self.invalidate(has_new_content)
-            };
-            self.hold_orphans(&held)?;
-            if has_new_content {
-                // Only now: the pin follows this number (SESSION-3).
-                self.known_seq.store(seq.0, Ordering::SeqCst);
-                if self.lock_room().is_loaded() {
-                    // It may have left something to reclaim that only waited for this pin.
-                    self.may_have_orphans.store(true, Ordering::SeqCst);
-                }
-            }
-            self.has_foreign_change.store(false, Ordering::SeqCst);
-        }
-        for observer in lock(&self.observers).iter() {
-            observer();
-        }
-        Ok(())
     }
 
     /// Learns which stores have constraints of the user's.
@@ -359,48 +306,6 @@ impl Engine {
             .unwrap_or_else(PoisonError::into_inner) = found;
         // A change in between is found by the next look.
         self.schema_version.store(version, Ordering::SeqCst);
-        Ok(())
-    }
-
-    /// Marks or forgets what is cached; returns what is open here.
-    pub(crate) fn invalidate(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
-        let mut held: HashSet<(StoreId, Ino)> = HashSet::new();
-        self.cache.retain(|node| {
-            let mut state = node.lock();
-            self.cache.forget_names(node);
-            if Arc::strong_count(node) == 1 && state.is_idle() {
-                return false;
-            }
-            state.is_stale = true;
-            if has_new_content && !state.in_group {
-                if state.open_count > 0 {
-                    held.insert((node.store, node.ino));
-                }
-                state.entries.clear();
-                self.drop_kept(&mut state.content);
-                state.content.forget();
-                self.cache.count_map(node, &state);
-            }
-            if !state.in_group {
-                state.parent = None;
-                state.target = None;
-                state.xattrs = None;
-            }
-            true
-        });
-        held
-    }
-
-    /// Registers as a holder of what another session unlinked while it was open here (`SESSION-3`).
-    fn hold_orphans(&self, held: &HashSet<(StoreId, Ino)>) -> Result<()> {
-        if held.is_empty() {
-            return Ok(());
-        }
-        for (store, ino, _) in self.catalog.orphans()? {
-            if held.contains(&(store, ino)) {
-                self.catalog.add_holder(store, ino, self.session.id)?;
-            }
-        }
         Ok(())
     }
 
@@ -432,7 +337,10 @@ impl Engine {
                 merge(state, row);
             }
             None if state.is_fresh => {}
-            None => state.is_deleted = true,
+            None => {
+                state.is_deleted = true;
+                self.foreign.note_gone((node.store, node.ino)); // FOREIGN-3
+            }
         }
         state.is_stale = false;
         Ok(())

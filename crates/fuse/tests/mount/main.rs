@@ -3,6 +3,7 @@
 mod alike;
 mod arena;
 mod common;
+mod exact;
 mod ids;
 mod life;
 mod locks;

@@ -5,7 +5,7 @@ use crate::common::{Elsewhere, database_path};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -344,7 +344,17 @@ fn an_append_is_seen_where_it_went() {
         let mapping = Mapping::new(&file, ProtFlags::READ);
         assert_eq!(mapping.word(0), 0);
         File::open(mount.root()).unwrap().sync_all().unwrap();
-        let node = other.resolve(b"/f", true).unwrap().node;
+        // The other session may know the file of the last round for a moment.
+        let ino = larder::Ino(file.metadata().unwrap().ino());
+        let found = || other.resolve(b"/f", true).ok().map(|attr| attr.node);
+        let began = Instant::now();
+        let node = loop {
+            match found().filter(|node| node.ino == ino) {
+                Some(node) => break node,
+                None => assert!(began.elapsed() < Duration::from_secs(5), "{round}"),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
         let shared = other.open_file(node, true).unwrap();
         shared.set_len(8).unwrap();
         other.sync().unwrap();

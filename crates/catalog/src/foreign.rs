@@ -1,0 +1,389 @@
+//! Which inodes others have changed since a session looked last, where the history says that exactly.
+//!
+//! # Words
+//! A *look* reads the history backwards, in one state of the catalog, to where the look before it ended; a *mark* is what
+//! it leaves for the next one. *What sessions remember* of an inode: its row, target, content, map, pieces, patches and
+//! extended attributes, of a directory its entries, and where it is itself. The user's columns are always read.
+//!
+//! # Invariants
+//! * `FOREIGN-1` A look names every inode of whose remembered rows a transaction that was committed between two looks
+//!   has changed one; or it says that it does not know. It may name more: those that the session changed itself.
+//! * `FOREIGN-2` A commit that adds to an inode which was there before supersedes a row of that inode, while history is
+//!   kept. So what is only created shows in the history too: a name in the row of its directory, a page, a patch or an
+//!   attribute in that of its file. *Guard*: debug builds look after each commit.
+//!
+//! # Why the history is enough
+//! * What is changed or deleted was copied there first (`HISTORY-1`), under the store and the inode, with the number of the
+//!   commit, at the end (`HISTORY-2`). What plain SQL changes has the number of the next commit. So a look goes back
+//!   to the number that the catalog had at the look before, and not to what the session has committed itself since then.
+//! * Patches may go without a trace when their place holds the same content, so objects that have some are counted.
+//! * A directory's place changes when the name goes that it had: the inode in that row counts as changed.
+//! * Inode rows of numbers that come back (`ROLLBACK-1`) supersede nothing: who remembers that an inode is gone asks again.
+//!
+//! # When it does not know
+//! * Without history, and where some of it has gone that is younger than the mark: every number in `larder_meta`
+//!   that says up to where history has gone counts (its key has `history` in it, and no `_ns`).
+//! * When the schema or a store is another one, or a provider is the user's.
+//! * Where triggers of the user's run in the engine's commits, or foreign keys may delete rows of files in them: what these
+//!   do is not kept. Triggers of one connection only are not seen by others: who commits with them leaves a *gap*.
+//! * When guards are missing, and when it would be more than the caller's bound.
+//!
+//! # Concurrency
+//! A look is one read transaction on a connection for reading. 30 µs, and the rows that it reads.
+
+use crate::changes::ChangeSet;
+use crate::codec::{signed, unsigned};
+use crate::error::{At, Result};
+use crate::meta::find_meta;
+use crate::read::rows;
+use crate::statements::StoreSql;
+use crate::{Catalog, schema};
+use larder_format::{CommitSeq, Ino, StoreId};
+use rusqlite::{Connection, params};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+const TABLE: &str = "larder_history";
+/// The newest commit that may have changed what the history does not say (`larder_meta`).
+const GAP: &str = "history_gap_seq";
+/// Providers whose stores show tables of the catalog, and nothing else.
+const PROVIDERS: [&str; 2] = ["files", "readonly"];
+const PROVIDER_AS_OF: &str = "asof=";
+/// Objects with patches that are remembered; of more, nothing is known.
+const PATCHED_MAX: usize = 4096;
+
+/// Where a look ended, and what it found there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    seq: CommitSeq,
+    schema_version: i64,
+    /// All that is changed can be found in the history, by the schema.
+    is_told: bool,
+    stores: Vec<Store>,
+    /// `None`: they are too many.
+    patched: Option<Arc<Patched>>,
+}
+
+/// The store that owns the table, and the inode.
+type Key = (u32, i64);
+
+/// How many rows of patches objects have, and the newest one.
+type Patched = BTreeMap<Key, (i64, i64)>;
+
+/// A row of `larder_store`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Store {
+    id: u32,
+    name: String,
+    provider: String,
+    mount: String,
+    table_store: u32,
+}
+
+/// What a look has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignLook {
+    /// The newest commit.
+    pub seq: CommitSeq,
+    /// What was changed since the mark, as every store that shows it; `None`: anything.
+    pub changed: Option<Vec<(StoreId, Ino)>>,
+    /// For the next look; `None`: there can be none.
+    pub mark: Option<Mark>,
+}
+
+impl Catalog {
+    /// What was changed since the look that left `before` (`FOREIGN-1`). At most `rows_max` rows of the history are read; of
+    /// more, nothing is known.
+    pub fn look_at_changes(&self, before: Option<&Mark>, rows_max: usize) -> Result<ForeignLook> {
+        if self.user.is_some() || self.client.is_some() || self.as_of.is_some() {
+            return Ok(ForeignLook {
+                seq: self.commit_seq()?,
+                changed: None,
+                mark: None,
+            });
+        }
+        self.read(|connection| {
+            let state = connection.unchecked_transaction().at(TABLE)?;
+            look(&state, before, rows_max)
+        })
+    }
+}
+
+fn look(state: &Connection, before: Option<&Mark>, rows_max: usize) -> Result<ForeignLook> {
+    let seq = CommitSeq(find_meta(state, "commit_seq")? as u64);
+    let schema_version = state
+        .prepare_cached("PRAGMA schema_version")
+        .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
+        .at("the schema version")?;
+    let stores = read_stores(state)?;
+    let same_schema =
+        before.filter(|mark| mark.schema_version == schema_version && mark.stores == stores);
+    let is_told = match same_schema {
+        Some(mark) => mark.is_told,
+        None => is_told(state, &stores)?,
+    };
+    let patched = match same_schema {
+        // Patches come and go by commits.
+        Some(mark) if mark.seq == seq => mark.patched.clone(),
+        _ => read_patched(state)?,
+    };
+    let mark = Mark {
+        seq,
+        schema_version,
+        is_told,
+        stores,
+        patched,
+    };
+    let is_known = is_told && gone_up_to(state)? <= before.map_or(0, |mark| mark.seq.0);
+    let changed = match same_schema {
+        Some(before) if is_known && find_meta(state, "retention_ns")? > 0 => {
+            find_changed(state, before, &mark, rows_max)?
+        }
+        _ => None,
+    };
+    Ok(ForeignLook {
+        seq,
+        changed: changed.map(|keys| mark.show(&keys)),
+        mark: Some(mark),
+    })
+}
+
+impl Mark {
+    /// The inodes, as every store that shows them.
+    fn show(&self, keys: &BTreeSet<Key>) -> Vec<(StoreId, Ino)> {
+        let shown = |&(owner, ino): &Key| {
+            let stores = self.stores.iter();
+            stores
+                .filter(move |store| store.table_store == owner)
+                .map(move |store| (StoreId(store.id), Ino(ino as u64)))
+        };
+        keys.iter().flat_map(shown).collect()
+    }
+}
+
+fn read_stores(state: &Connection) -> Result<Vec<Store>> {
+    rows(
+        state,
+        "SELECT id, name, provider, mount, table_store FROM larder_store ORDER BY id",
+        [],
+        |row| {
+            Ok(Store {
+                id: row.get(0)?,
+                name: row.get(1)?,
+                provider: row.get(2)?,
+                mount: row.get(3)?,
+                table_store: row.get(4)?,
+            })
+        },
+    )
+    .at("larder_store")
+}
+
+fn read_patched(state: &Connection) -> Result<Option<Arc<Patched>>> {
+    let mut list = state
+        .prepare_cached(
+            "SELECT store, ino, count(*), max(id) FROM larder_patch GROUP BY store, ino LIMIT ?1",
+        )
+        .at("larder_patch")?;
+    let found = list
+        .query_map([PATCHED_MAX as i64 + 1], |row| {
+            Ok(((row.get(0)?, row.get(1)?), (row.get(2)?, row.get(3)?)))
+        })
+        .and_then(|rows| rows.collect::<rusqlite::Result<Patched>>())
+        .at("larder_patch")?;
+    Ok((found.len() <= PATCHED_MAX).then(|| Arc::new(found)))
+}
+
+/// The newest commit of whose changes the history may lack some.
+fn gone_up_to(state: &Connection) -> Result<u64> {
+    state
+        .prepare_cached(
+            "SELECT coalesce(max(value), 0) FROM larder_meta \
+             WHERE instr(key, 'history') > 0 AND instr(key, '_ns') = 0",
+        )
+        .and_then(|mut find| find.query_row([], |row| unsigned(row, 0)))
+        .at("larder_meta")
+}
+
+/// Whether all that is changed can be found in the history, as far as the schema and the stores have a say.
+fn is_told(state: &Connection, stores: &[Store]) -> Result<bool> {
+    let are_ours = stores.iter().all(|store| {
+        PROVIDERS.contains(&store.provider.as_str()) || store.provider.starts_with(PROVIDER_AS_OF)
+    });
+    if !are_ours {
+        return Ok(false);
+    }
+    // With the gate open a guard does nothing; triggers of watched and of temporal tables change nothing of ours.
+    let has_others: bool = state
+        .query_row(
+            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' \
+             AND tbl_name <> 'larder_gate' \
+             AND instr(sql, 'WHEN (SELECT open FROM larder_gate) IS NOT 1') = 0 \
+             AND name NOT LIKE 'larder\\_watch\\_%' ESCAPE '\\' \
+             AND name NOT LIKE 'larder\\_temporal\\_%' ESCAPE '\\')",
+            [],
+            |row| row.get(0),
+        )
+        .at("the triggers")?;
+    if has_others {
+        return Ok(false);
+    }
+    let owners = stores.iter().filter(|store| store.id == store.table_store);
+    let names: Vec<String> = owners.map(|store| store.name.clone()).collect();
+    for name in &names {
+        let cascades: bool = state
+            .prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM pragma_foreign_key_list(?1) WHERE on_delete = 'CASCADE')",
+            )
+            .and_then(|mut ask| ask.query_row([name], |row| row.get(0)))
+            .at(name)?;
+        if cascades {
+            return Ok(false);
+        }
+    }
+    let mut find = state
+        .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = ?1 AND name = ?2")
+        .at("the triggers")?;
+    for (kind, name) in schema::expected_objects(&names)? {
+        if kind == "trigger" && !find.exists([kind, name]).at("the triggers")? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// What was changed between the two marks; `None`: it is not known.
+fn find_changed(
+    state: &Connection,
+    before: &Mark,
+    now: &Mark,
+    rows_max: usize,
+) -> Result<Option<BTreeSet<Key>>> {
+    let (Some(old), Some(new)) = (&before.patched, &now.patched) else {
+        return Ok(None);
+    };
+    let Some(mut found) = read_history(state, before.seq, rows_max)? else {
+        return Ok(None);
+    };
+    let differing = |one: &Patched, other: &Patched| {
+        let differs =
+            |(key, rows): (&Key, &(i64, i64))| (other.get(key) != Some(rows)).then_some(*key);
+        one.iter().filter_map(differs).collect::<Vec<Key>>()
+    };
+    found.extend(differing(old, new));
+    found.extend(differing(new, old));
+    Ok(Some(found))
+}
+
+/// What rows of the history say that were kept after commit `since`, by the one after it and later ones; `None`: they are
+/// too many, or not in order.
+fn read_history(
+    state: &Connection,
+    since: CommitSeq,
+    rows_max: usize,
+) -> Result<Option<BTreeSet<Key>>> {
+    let mut list = state
+        .prepare_cached(
+            "SELECT until_seq, store, ino, iif(what = 'name', value, NULL) FROM larder_history \
+             ORDER BY id DESC LIMIT ?1",
+        )
+        .at(TABLE)?;
+    let mut rows = list.query([signed(rows_max as u64) + 1]).at(TABLE)?;
+    let mut found = BTreeSet::new();
+    let (mut row_count, mut newer) = (0, u64::MAX);
+    while let Some(row) = rows.next().at(TABLE)? {
+        let until = unsigned(row, 0).at(TABLE)?;
+        if until <= since.0 {
+            break;
+        }
+        row_count += 1;
+        if row_count > rows_max || until > newer {
+            return Ok(None);
+        }
+        newer = until;
+        let Some(store) = row.get::<_, Option<u32>>(1).at(TABLE)? else {
+            continue; // A moment, or a row of a table of the user's.
+        };
+        found.insert((store, row.get(2).at(TABLE)?));
+        if let Some(named) = row.get::<_, Option<i64>>(3).at(TABLE)? {
+            found.insert((store, named));
+        }
+    }
+    Ok(Some(found))
+}
+
+/// Commit `seq` is made where triggers may run that nobody else sees.
+pub(crate) fn note_gap(txn: &Connection, seq: CommitSeq) -> Result<()> {
+    let runs_others = txn
+        .prepare_cached("SELECT 1 FROM sqlite_temp_schema WHERE type = 'trigger' LIMIT 1")
+        .and_then(|mut find| find.exists([]))
+        .at("the temporary triggers")?;
+    if !runs_others {
+        return Ok(());
+    }
+    txn.prepare_cached(
+        "INSERT INTO larder_meta (key, value) VALUES (?1, ?2) \
+         ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
+    )
+    .and_then(|mut set| set.execute(params![GAP, signed(seq.0)]))
+    .at("larder_meta")
+    .map(drop)
+}
+
+/// An inode to which commit `seq` added something that the history does not tell of (`FOREIGN-2`). For debug builds.
+pub(crate) fn find_untold(
+    txn: &Connection,
+    stores: &HashMap<StoreId, Arc<StoreSql>>,
+    changes: &ChangeSet,
+    seq: CommitSeq,
+) -> Result<Option<(StoreId, Ino)>> {
+    let mut added: BTreeSet<(StoreId, Ino)> = BTreeSet::new();
+    added.extend(
+        changes
+            .dirents
+            .iter()
+            .map(|(store, ino, ..)| (*store, *ino)),
+    );
+    added.extend(
+        changes
+            .contents
+            .iter()
+            .map(|(store, ino, _)| (*store, *ino)),
+    );
+    added.extend(
+        changes
+            .map_pages
+            .iter()
+            .map(|(store, ino, ..)| (*store, *ino)),
+    );
+    added.extend(
+        changes
+            .piece_pages
+            .iter()
+            .map(|(store, ino, ..)| (*store, *ino)),
+    );
+    added.extend(changes.patches.iter().map(|(store, ino, _)| (*store, *ino)));
+    added.extend(changes.xattrs.iter().map(|(store, ino, ..)| (*store, *ino)));
+    for (store, ino) in added {
+        let sql = &stores[&store];
+        let text = format!(
+            "SELECT NOT EXISTS (SELECT 1 FROM main.\"{}\" WHERE ino = ?1) \
+             OR EXISTS (SELECT 1 FROM main.\"{}\" WHERE ino = ?1 AND since_seq = ?2) \
+             OR EXISTS (SELECT 1 FROM larder_history WHERE store = ?3 AND ino = ?1 AND until_seq = ?2)",
+            sql.table, sql.table
+        );
+        let is_told: bool = txn
+            .prepare_cached(&text)
+            .and_then(|mut ask| {
+                ask.query_row(
+                    params![signed(ino.0), signed(seq.0), sql.table_store.0],
+                    |row| row.get(0),
+                )
+            })
+            .at(TABLE)?;
+        if !is_told {
+            return Ok(Some((store, ino)));
+        }
+    }
+    Ok(None)
+}
