@@ -82,6 +82,8 @@ pub struct ChangeSet {
     /// by newer ones: they go. The number: if they have just so many blocks, the places of these blocks have held
     /// nothing else since the commits of the rows, and the history needs no copy of them.
     pub patches_applied: Vec<(StoreId, Ino, CommitSeq, Option<u64>)>,
+    /// Among `inodes` are some that were deleted once: who remembers that they are gone has to be told (`FOREIGN-1`).
+    pub has_revived: bool,
     /// Blocks that will be written over, and the blocks that have their content until this commit (`HISTORY-4`);
     /// the copies are in `allocated` and `retired`.
     pub homes: Vec<(Extent, Extent)>,

@@ -76,19 +76,19 @@ impl Catalog {
             let patch_blocks_change = patches::apply(txn, &keeper, changes, owner)?;
             history::add_homes(txn, seq, &changes.homes)?;
             history::add_moves(txn, &keeper, &changes.moves)?;
-            match is_step {
-                true => foreign::note_gap(txn, seq)?,
-                false => {
-                    debug_assert_eq!(
-                        match keeper.keeps() {
-                            true => foreign::find_untold(txn, &stores, changes, seq)?,
-                            false => None,
-                        },
-                        None,
-                        "FOREIGN-2"
-                    );
-                    keeper.end(txn)?;
-                }
+            debug_assert_eq!(
+                match keeper.keeps() && !changes.has_revived {
+                    true => foreign::find_untold(txn, &stores, changes, seq)?,
+                    false => None,
+                },
+                None,
+                "FOREIGN-2"
+            );
+            if changes.has_revived || is_step && foreign::has_hidden_triggers(txn)? {
+                foreign::note_gap(txn, seq)?;
+            }
+            if !is_step {
+                keeper.end(txn)?;
             }
             Ok(CommitOutcome {
                 seq,

@@ -18,7 +18,6 @@
 //!   to the number that the catalog had at the look before, and not to what the session has committed itself since then.
 //! * Patches may go without a trace when their place holds the same content, so objects that have some are counted.
 //! * A directory's place changes when the name goes that it had: the inode in that row counts as changed.
-//! * Inode rows of numbers that come back (`ROLLBACK-1`) supersede nothing: who remembers that an inode is gone asks again.
 //!
 //! # When it does not know
 //! * Without history, and where some of it has gone that is younger than the mark: every number in `larder_meta`
@@ -26,6 +25,7 @@
 //! * When the schema or a store is another one, or a provider is the user's.
 //! * Where triggers of the user's run in the engine's commits, or foreign keys may delete rows of files in them: what these
 //!   do is not kept. Triggers of one connection only are not seen by others: who commits with them leaves a *gap*.
+//! * When inode numbers have come back (`ROLLBACK-1`): such rows supersede nothing, so that commit leaves a gap too.
 //! * When guards are missing, and when it would be more than the caller's bound.
 //!
 //! # Concurrency
@@ -312,15 +312,15 @@ fn read_history(
     Ok(Some(found))
 }
 
-/// Commit `seq` is made where triggers may run that nobody else sees.
-pub(crate) fn note_gap(txn: &Connection, seq: CommitSeq) -> Result<()> {
-    let runs_others = txn
-        .prepare_cached("SELECT 1 FROM sqlite_temp_schema WHERE type = 'trigger' LIMIT 1")
+/// Whether triggers may run in commits of this connection that nobody else sees.
+pub(crate) fn has_hidden_triggers(txn: &Connection) -> Result<bool> {
+    txn.prepare_cached("SELECT 1 FROM sqlite_temp_schema WHERE type = 'trigger' LIMIT 1")
         .and_then(|mut find| find.exists([]))
-        .at("the temporary triggers")?;
-    if !runs_others {
-        return Ok(());
-    }
+        .at("the temporary triggers")
+}
+
+/// Commit `seq` may change what the history does not tell.
+pub(crate) fn note_gap(txn: &Connection, seq: CommitSeq) -> Result<()> {
     txn.prepare_cached(
         "INSERT INTO larder_meta (key, value) VALUES (?1, ?2) \
          ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",

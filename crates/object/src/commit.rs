@@ -486,6 +486,7 @@ impl Engine {
                 .unwrap_or_default(),
             now_ns: self.now_ns(),
             user: group.user,
+            has_revived: group.has_revived,
             ..ChangeSet::default()
         };
         self.flush_contents(&mut nodes, &mut set, is_awaited, is_alone)?;

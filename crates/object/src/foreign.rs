@@ -46,8 +46,6 @@ pub(crate) struct Foreign {
     mark: Mutex<Option<Mark>>,
     /// Counts drops.
     epoch: AtomicU64,
-    /// Inodes that the catalog had no more when somebody asked: it may have them again.
-    gone: Mutex<HashSet<(StoreId, Ino)>>,
     /// Looks that knew, that did not, and inodes in memory that were dropped or marked.
     pub exact_count: AtomicU64,
     pub whole_count: AtomicU64,
@@ -55,11 +53,6 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
-    /// The catalog has no row of that inode.
-    pub fn note_gone(&self, inode: (StoreId, Ino)) {
-        lock(&self.gone).insert(inode);
-    }
-
     /// Before something is read from the catalog that will be remembered.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
@@ -105,8 +98,7 @@ impl Engine {
                 }
                 match look.changed {
                     None => (self.invalidate(has_new_content), ForeignChange::Everything),
-                    Some(mut changed) => {
-                        changed.extend(lock(&self.foreign.gone).drain());
+                    Some(changed) => {
                         let held = self.invalidate_some(&changed, has_new_content);
                         (held, ForeignChange::Inodes(changed))
                     }
@@ -143,7 +135,6 @@ impl Engine {
     pub(crate) fn invalidate(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
         let mut held = HashSet::new();
         self.foreign.epoch.fetch_add(1, Ordering::SeqCst);
-        lock(&self.foreign.gone).clear();
         (self.cache).retain(|node| self.stays_stale(node, has_new_content, &mut held));
         held
     }

@@ -26,6 +26,8 @@ pub(crate) struct Group {
     /// Places that content was moved away from; they are retired as well.
     pub moved_away: Vec<Extent>,
     pub segments: Vec<(SegmentIndex, u64)>,
+    /// An inode number came back (`ROLLBACK-1`).
+    pub has_revived: bool,
     pub orphans_added: Vec<(StoreId, Ino)>,
     pub orphans_removed: Vec<(StoreId, Ino)>,
     pub holders_added: Vec<(StoreId, Ino, SessionId)>,

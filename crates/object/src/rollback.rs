@@ -56,6 +56,7 @@ impl Change<'_> {
         engine.try_row(store, &InodeChange::Insert(row.clone()))?;
         // What is left in memory of the one that was deleted.
         engine.cache.remove(store, row.ino);
+        lock(&engine.group).has_revived = true;
         let node = Arc::new(Node::new(store, row, true));
         let mut state = node.lock();
         state.target = target.map(<[u8]>::to_vec);

@@ -337,10 +337,7 @@ impl Engine {
                 merge(state, row);
             }
             None if state.is_fresh => {}
-            None => {
-                state.is_deleted = true;
-                self.foreign.note_gone((node.store, node.ino)); // FOREIGN-3
-            }
+            None => state.is_deleted = true,
         }
         state.is_stale = false;
         Ok(())
