@@ -3,11 +3,13 @@
 
 use crate::common::{TestMount, database_path, noise};
 use larder::{
-    Caller, Database, FileKind, NewNode, NodeId, OpenOptions, RenameMode, SetAttr, XattrMode,
+    Caller, Database, FileKind, Moment, Name, NewNode, NodeId, OpenOptions, RenameMode, SetAttr,
+    XattrMode,
 };
 use larder_testkit::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -238,6 +240,53 @@ fn the_kernel_has_nothing_that_is_stale() {
             assert!(!late, "FUSE-1: step {index}, {what}: {:?}", differing());
             std::thread::sleep(Duration::from_millis(3));
         }
+    }
+}
+
+/// Who is in a directory that is removed asks for names there; then the directory comes back, under its number, and no row
+/// of the history names it.
+#[test]
+fn what_was_absent_in_a_directory_that_comes_back_is_there_again() {
+    let mount = TestMount::new();
+    fs::create_dir(mount.path("d")).unwrap();
+    fs::write(mount.path("d/x"), b"x").unwrap();
+    let held = fs::File::open(mount.path("d")).unwrap();
+    held.sync_all().unwrap();
+    let below = |name: &str| {
+        Path::new("/proc/self/fd")
+            .join(held.as_raw_fd().to_string())
+            .join(name)
+    };
+    let library =
+        Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
+    let until = |what: &str, is_so: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < Duration::from_secs(5), "FUSE-1: {what}");
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    };
+    for round in 0..3 {
+        let now = Moment::At(library.now_ns());
+        let then = Moment::Seq(library.resolve_moment(&now).unwrap().0);
+        let directory = library.resolve(b"/d", false).unwrap().node;
+        library
+            .unlink(directory, &Name::new(b"x").unwrap())
+            .unwrap();
+        library
+            .remove_dir(NodeId::ROOT, &Name::new(b"d").unwrap())
+            .unwrap();
+        library.sync().unwrap();
+        until("the directory is gone", &|| !mount.path("d").exists());
+        until("so is what was in it", &|| !below("x").exists());
+        assert!(!below("x").exists() && !below("y").exists());
+        library.rollback(&then, None, false).unwrap();
+        until(&format!("{round}: by the directory"), &|| {
+            below("x").exists()
+        });
+        until(&format!("{round}: by its path"), &|| {
+            mount.path("d/x").exists()
+        });
     }
 }
 
