@@ -75,7 +75,7 @@ pub use larder_object::{
     DefragReport, Error, ErrorKind, FeedBounds, FeedChange, FeedEvent, FragReport, Gauges,
     HistoryReport, MapCell, Moment, PruneCut, PruneReport, Result, Retention, Savepoint, SealRow,
     SegmentMap, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport,
-    StoreHistory, TemporalTable, TransactionInfo, TransactionOutcome, Tuning, act_for,
+    StoreHistory, StoreRetention, TemporalTable, TransactionInfo, TransactionOutcome, Tuning, act_for,
     gather_bytes_default,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};

@@ -3,7 +3,7 @@
 use crate::database::{Database, MountedStore};
 use crate::types::{Attr, DirEntry, NodeId};
 use larder_object::format::{FileKind, Ino, Name};
-use larder_object::{ErrorKind, Result};
+use larder_object::{Error, ErrorKind, Result};
 
 impl Database {
     /// At most `limit` entries after `after` (`None`: from the start). Fewer than `limit` only at
@@ -47,10 +47,27 @@ impl Database {
                 Ok(attr) => entries.push((entry, attr)),
                 // Its store was made after the moment that this shows.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    let attr = self.unreached(&entry, error)?;
+                    entries.push((entry, attr));
+                }
             }
         }
         Ok(entries)
+    }
+
+    /// A store whose history does not reach the moment that this shows is listed nevertheless, as it is now; only who looks into
+    /// it is refused. Any other error stays one.
+    fn unreached(&self, entry: &DirEntry, error: Error) -> Result<Attr> {
+        let (NodeId { store, ino }, present) = (entry.node, self.shared.engine.present());
+        let table = self.table_of(store);
+        match present {
+            Some(present) if self.shared.engine.require_reach(table).is_err() => {
+                let row = present.row(&*present.node(table, ino)?)?;
+                Ok(Attr::of(store, row))
+            }
+            _ => Err(error),
+        }
     }
 
     /// Whether `after` names a store that is mounted in directory `node`, which come last; and those that

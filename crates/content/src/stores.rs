@@ -188,7 +188,7 @@ impl Database {
         }
     }
 
-    fn find_store(&self, name: &str) -> Result<StoreId> {
+    pub(crate) fn find_store(&self, name: &str) -> Result<StoreId> {
         self.read_stores()
             .iter()
             .find(|s| s.row.name == name)
