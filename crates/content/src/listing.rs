@@ -59,14 +59,10 @@ impl Database {
     /// A store whose history does not reach the moment that this shows is listed nevertheless, as it is now; only who looks into
     /// it is refused. Any other error stays one.
     fn unreached(&self, entry: &DirEntry, error: Error) -> Result<Attr> {
-        let (NodeId { store, ino }, present) = (entry.node, self.shared.engine.present());
-        let table = self.table_of(store);
-        match present {
-            Some(present) if self.shared.engine.require_reach(table).is_err() => {
-                let row = present.row(&*present.node(table, ino)?)?;
-                Ok(Attr::of(store, row))
-            }
-            _ => Err(error),
+        let store = entry.node.store;
+        match self.shared.engine.unreached_root(self.table_of(store))? {
+            Some(row) => Ok(Attr::of(store, row)),
+            None => Err(error),
         }
     }
 

@@ -28,6 +28,12 @@ fn two_stores(clock: &Clock, dir: &Path, mib: u64) -> Database {
     database
 }
 
+fn commit_thrice(clock: &Clock, database: &Database, bytes: &[u8]) {
+    for _ in 0..3 {
+        clock.put(database, b"/tiny", bytes);
+    }
+}
+
 fn as_of(database: &Database, at_ns: i64) -> larder::Result<Database> {
     database.as_of(&Moment::At(at_ns))
 }
@@ -177,6 +183,7 @@ fn a_full_database_presses_all_stores_but_those_that_are_guaranteed() {
     }
     let past = as_of(&database, others[5]).unwrap();
     assert!(past.get(b"/b/file").is_err(), "it was pressed");
+    drop(past);
     let past = as_of(&database, others[58]).unwrap();
     assert!(past.get(b"/b/file").unwrap() == pattern(3 * MIB, 158));
     drop(past);
@@ -287,22 +294,23 @@ fn what_a_snapshot_does_not_show_it_does_not_keep() {
     clock.put(&database, b"/b/file", &pattern(MIB, 2));
     clock.put(&database, b"/b/file", &pattern(MIB, 3));
     clock.pass(2 * MINUTE);
-    (0..3).for_each(|_| drop(clock.put(&database, b"/tiny", b"x")));
+    commit_thrice(&clock, &database, b"x");
     // A reader of what only the database still has.
     let reader = as_of(&database, old).unwrap();
     assert!(reader.get(b"/b/file").is_err());
     database.create_snapshot("now").unwrap();
     let now = clock.now();
+    clock.pass(SECOND);
     clock.put(&database, b"/b/file", &pattern(MIB, 4));
     clock.pass(2 * MINUTE);
-    (0..3).for_each(|_| drop(clock.put(&database, b"/tiny", b"y")));
+    commit_thrice(&clock, &database, b"y");
     let shown = database.as_of(&Moment::Snapshot("now".into())).unwrap();
     assert!(shown.get(b"/b/file").unwrap() == pattern(MIB, 3));
     drop(shown);
     assert_eq!(database.space().unwrap().retired_bytes, MIB as u64);
     database.destroy_snapshot("now").unwrap();
     clock.pass(2 * SECOND);
-    (0..3).for_each(|_| drop(clock.put(&database, b"/tiny", b"z")));
+    commit_thrice(&clock, &database, b"z");
     assert_eq!(database.space().unwrap().retired_bytes, 0, "HISTORY-7");
     assert!(reader.get(b"/a").unwrap() == pattern(MIB, 1), "PAST-2");
     drop(reader);
@@ -337,13 +345,13 @@ fn seals_of_stores_that_were_pruned_apart_verify() {
     seal("first");
     verify();
     clock.pass(5 * MINUTE);
-    (0..3).for_each(|_| drop(clock.put(&database, b"/tiny", b"x")));
+    commit_thrice(&clock, &database, b"x");
     let report = verify();
     assert!(report.seals[0].pruned.is_some(), "{report:?}");
     seal("second");
     verify();
     clock.pass(5 * MINUTE);
-    (0..3).for_each(|_| drop(clock.put(&database, b"/tiny", b"y")));
+    commit_thrice(&clock, &database, b"y");
     verify();
     assert_clean(&database);
 }

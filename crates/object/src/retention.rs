@@ -7,9 +7,9 @@
 
 use crate::engine::{Engine, lock};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Retention, Retentions};
+use larder_catalog::{InodeRow, Retention, Retentions};
 use larder_space::format::limits::BLOCK_BYTES;
-use larder_space::format::{CommitSeq, MapPage, StoreId};
+use larder_space::format::{CommitSeq, Ino, MapPage, StoreId};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -34,6 +34,21 @@ impl Engine {
     /// begins ([`ErrorKind::InvalidInput`]).
     pub fn require_reach(&self, store: StoreId) -> Result<()> {
         Ok(self.catalog.require_reach(store)?)
+    }
+
+    /// The root of a store that cannot be read as of the moment that this engine shows, as it is now; `None`: the store can.
+    pub fn unreached_root(&self, store: StoreId) -> Result<Option<InodeRow>> {
+        let Some(host) = self.present() else {
+            return Ok(None);
+        };
+        match self.require_reach(store) {
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                let root = host.node(store, Ino::ROOT)?;
+                Ok(Some(host.row(&root)?))
+            }
+            Err(error) => Err(error),
+            Ok(()) => Ok(None),
+        }
     }
 
     /// How long history is kept, as the catalog has it now.
