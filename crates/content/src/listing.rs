@@ -3,7 +3,7 @@
 use crate::database::{Database, MountedStore};
 use crate::types::{Attr, DirEntry, NodeId};
 use larder_object::format::{FileKind, Ino, Name};
-use larder_object::{Error, ErrorKind, Result};
+use larder_object::{ErrorKind, Result};
 
 impl Database {
     /// At most `limit` entries after `after` (`None`: from the start). Fewer than `limit` only at
@@ -43,26 +43,28 @@ impl Database {
         };
         let left = limit - entries.len().min(limit);
         for entry in mounts.into_iter().take(left) {
-            match self.attr(entry.node) {
+            match self.listed_attr(&entry) {
                 Ok(attr) => entries.push((entry, attr)),
                 // Its store was made after the moment that this shows.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => {
-                    let attr = self.unreached(&entry, error)?;
-                    entries.push((entry, attr));
-                }
+                Err(error) => return Err(error),
             }
         }
         Ok(entries)
     }
 
-    /// A store whose history does not reach the moment that this shows is listed nevertheless, as it is now; only who looks into
-    /// it is refused. Any other error stays one.
-    fn unreached(&self, entry: &DirEntry, error: Error) -> Result<Attr> {
-        let store = entry.node.store;
-        match self.shared.engine.unreached_root(self.table_of(store))? {
-            Some(row) => Ok(Attr::of(store, row)),
-            None => Err(error),
+    /// The attributes of an entry, as a listing shows them. A store whose history does not reach the moment that this
+    /// shows is listed nevertheless, as it is now; only who looks into it is refused.
+    pub fn listed_attr(&self, entry: &DirEntry) -> Result<Attr> {
+        let NodeId { store, ino } = entry.node;
+        match self.attr(entry.node) {
+            Err(error) if ino == Ino::ROOT && error.kind() == ErrorKind::InvalidInput => {
+                match self.shared.engine.unreached_root(self.table_of(store))? {
+                    Some(row) => Ok(Attr::of(store, row)),
+                    None => Err(error),
+                }
+            }
+            found => found,
         }
     }
 

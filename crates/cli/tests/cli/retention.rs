@@ -46,7 +46,11 @@ fn a_retention_is_shown_and_set() {
     place.fails(1, &["prune", "a.larder"], "keeps no history");
     place.fails(1, &["snapshot", "create", "a.larder", "x"], "no history");
     place.fails(2, &["retention", "a.larder", "soon"], "soon");
-    place.fails(1, &["retention", "a.larder:/raw", "1h"], "/raw");
+    place.fails(
+        1,
+        &["retention", "a.larder:/raw", "1h"],
+        "'raw' does not exist",
+    );
     place.fails(1, &["retention", "none.larder"], "none.larder");
     place.fails(
         2,
@@ -207,7 +211,7 @@ fn a_prune_tells_exactly_what_goes() {
         "keep nothing",
     );
     place.fails(2, &["prune", "a.larder", "--keep-last", "few"], "few");
-    place.fails(2, &["prune", "a.larder:/raw"], "names a store");
+    place.fails(1, &["prune", "a.larder:/raw"], "'raw' does not exist");
     place.assert_clean("a.larder");
     place.assert_closed("a.larder");
 }
