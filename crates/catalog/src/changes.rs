@@ -1,5 +1,6 @@
 //! A change set: everything one group commit changes, as plain data.
 
+use crate::cuts::Cuts;
 use crate::rows::{ContentRow, InodeRow, PatchRow};
 use larder_format::{CommitSeq, Extent, Ino, Name, SegmentIndex, SessionId, StoreId};
 
@@ -99,9 +100,9 @@ pub struct ChangeSet {
     /// Extents, or parts of extents, that an object holds no more. Where it was the last one they become rows with
     /// `retired_seq` = this commit.
     pub retired: Vec<Held>,
-    /// Rows retired or superseded at or before this commit are deleted: their space is free again once
-    /// this change set is durable. The state of this commit and later ones can be read as before.
-    pub reclaim_horizon: Option<CommitSeq>,
+    /// Rows retired or superseded at or before these commits are deleted: their space is free again once
+    /// this change set is durable. The states of these commits and later ones can be read as before.
+    pub reclaim_horizon: Option<Cuts>,
     /// Old places of moved content, with the commit that retired them: free again as well, whatever the horizon
     /// (`HISTORY-5`). Who names them knows that nobody alive reads there. What is reclaimed already is left out.
     pub moved_away: Vec<(Extent, CommitSeq)>,
@@ -134,8 +135,8 @@ pub struct CommitOutcome {
     pub retired: Vec<Extent>,
     /// The extents that [`ChangeSet::reclaim_horizon`] and [`ChangeSet::moved_away`] set free.
     pub reclaimed: Vec<Extent>,
-    /// That horizon, or an older one: what was held when the commit was made.
-    pub reclaim_horizon: Option<CommitSeq>,
+    /// Those cuts, or older ones: what was held when the commit was made.
+    pub reclaim_horizon: Option<Cuts>,
     /// By how much the number of blocks in all patch rows changed.
     pub patch_blocks_change: i64,
 }

@@ -105,6 +105,15 @@ const SYSTEM: &[&str] = &[
     "SELECT 'larder_snapshot: ' || name || ' is of commit ' || seq || ', whose state is gone (HISTORY-3)'
        FROM larder_snapshot WHERE seq < (SELECT value FROM larder_meta WHERE key = 'history_begins_seq')
          OR seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+    "SELECT DISTINCT 'larder_history: store ' || h.store || ' has rows of commits up to ' || h.until_seq
+         || ', and its history begins at ' || m.value || ' (HISTORY-7)'
+       FROM larder_meta AS m JOIN larder_history AS h ON h.store = CAST(substr(m.key, 20) AS INTEGER)
+       WHERE m.key GLOB 'history_begins_seq:[0-9]*' AND h.until_seq <= m.value",
+    "SELECT 'larder_extent: segment ' || e.segment || ' block ' || e.start_block || ' was retired by commit '
+         || e.retired_seq || ', and the history of store ' || e.store || ' begins at ' || m.value || ' (HISTORY-7)'
+       FROM larder_meta AS m JOIN larder_extent AS e ON e.store = CAST(substr(m.key, 20) AS INTEGER)
+       WHERE m.key GLOB 'history_begins_seq:[0-9]*' AND e.retired_seq <= m.value AND NOT EXISTS (
+         SELECT 1 FROM larder_meta WHERE key = 'shares_across:' || e.store)",
     "SELECT 'larder_hold: snapshot ' || h.snapshot || ' is held and does not exist'
        FROM larder_hold AS h LEFT JOIN larder_snapshot AS s ON s.name = h.snapshot WHERE s.name IS NULL",
     "SELECT 'larder_seal: link ' || s.number || ' does not follow the link before (SEAL-1)'

@@ -1,6 +1,7 @@
 //! The commit of a change set.
 
 use crate::Catalog;
+use crate::apart;
 use crate::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
 use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result};
@@ -48,16 +49,12 @@ impl Catalog {
             extents::allocate(txn, &allocated)?;
             let retired = holders::apply(txn, seq, &changes.shared, &retired)?;
             let dropped = holders::drop_live(txn, seq, &dropped)?;
-            let reclaim_horizon = match changes.reclaim_horizon {
-                Some(wished) => Some(history::held(txn)?.map_or(wished, |held| held.min(wished))),
-                None => None,
-            };
-            let mut reclaimed = match reclaim_horizon {
-                Some(horizon) => {
-                    history::prune(txn, horizon)?;
-                    extents::reclaim(txn, horizon)?
+            let (reclaim_horizon, mut reclaimed) = match &changes.reclaim_horizon {
+                Some(wished) => {
+                    let (kept, gone) = apart::reclaim(txn, wished)?;
+                    (Some(kept), gone)
                 }
-                None => Vec::new(),
+                None => (None, Vec::new()),
             };
             reclaimed.extend(extents::reclaim_moved(txn, &changes.moved_away)?);
             let mut ags = AgChanges::default();

@@ -11,7 +11,8 @@
 //!   [`Catalog::commit`], the merge of a workspace, and the triggers of plain SQL; model tests of the layers above.
 //! * `HISTORY-2` The rows of `larder_history` are in the order of `until_seq`, so what the horizon passes is a
 //!   prefix. *Guard*: commit numbers only grow; `check` compares neighbours.
-//! * `HISTORY-3` The state of every whole commit from `history_begins_seq` on can be read. *Guard*: pruning, reclaim and
+//! * `HISTORY-3` The state of every whole commit from `history_begins_seq` on can be read, of stores whose own history does not
+//!   begin later (`HISTORY-7`). *Guard*: pruning, reclaim and
 //!   raising the number are one transaction; extents are reclaimed with the same horizon; who reads a state pins
 //!   it in a transaction that looks at the number ([`Catalog::pin_past`]), and reclaim looks at the pins in its own;
 //!   what was read counts only if the pin outlived it.
@@ -23,6 +24,7 @@
 //!   nobody but those who read it now. *Guard*: the rows are written by M itself; the old place is reclaimed
 //!   only behind the pins of all sessions.
 //!
+//! Stores may keep history for different times: their invariants are those of `apart`.
 //! Patches of blocks whose place holds the same content once they are applied need no copy (`ChangeSet::patches_applied`),
 //! unless they hide older ones that are in the history: a state that has those needs these as well.
 //! A transaction of several steps has one moment, its end: nobody reads a step. What plain SQL changes by itself has none
@@ -31,17 +33,19 @@
 //! # Cost
 //! One row per superseded row, and one per commit. A new file supersedes nothing but the times of its directory.
 
-use crate::Catalog;
 use crate::authors::Author;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::meta::find_meta;
+use crate::meta::{find_meta, of_store};
+use crate::{Catalog, utc};
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
 const TABLE: &str = "larder_history";
 /// The commit up to which somebody has given history up (`larder_meta`).
 pub(crate) const GIVEN_UP: &str = "history_given_up_seq";
+/// Where the history begins; of a store, where that is later (`HISTORY-7`).
+pub(crate) const BEGINS: &str = "history_begins_seq";
 /// No row about homes has more blocks, so a look for one is short (`homes_over`).
 pub(crate) const HOME_BLOCKS_MAX: u64 = 1024;
 
@@ -362,7 +366,7 @@ pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<()> {
         .prepare_cached("UPDATE larder_meta SET value = ?2 WHERE key = ?1 AND value < ?2")
         .at("larder_meta")?;
     let numbers = [
-        ("history_begins_seq", Some(signed(horizon.0))),
+        (BEGINS, Some(signed(horizon.0))),
         ("history_begins_ns", begins),
     ];
     for (key, value) in numbers {
@@ -410,55 +414,9 @@ impl Catalog {
         self.read(|reader| find_moment(reader, at_ns))
     }
 
-    /// Up to which commit history may go at `now_ns`: what the retention says, or somebody has given up, and the oldest
-    /// snapshot. Without history the first is beyond all commits. O(log commits).
-    pub fn history_horizon(&self, now_ns: i64) -> Result<HistoryHorizon> {
-        self.read(|reader| {
-            let retention_ns = find_meta(reader, "retention_ns")?;
-            let retained = match retention_ns {
-                ..=0 => CommitSeq(i64::MAX as u64),
-                _ => match find_moment(reader, now_ns.saturating_sub(retention_ns))? {
-                    Some((seq, _)) => seq.max(given_up(reader)?),
-                    None => history_begins(reader)?.0.max(given_up(reader)?),
-                },
-            };
-            Ok(HistoryHorizon {
-                retained,
-                held: held(reader)?,
-            })
-        })
-    }
-
     /// The oldest commit that a snapshot or a reader of the past needs. 3 µs.
     pub fn oldest_held(&self) -> Result<Option<CommitSeq>> {
         self.read(held)
-    }
-
-    /// The first whole commit up to which at least `blocks` blocks were retired that are not reclaimed; the
-    /// newest one if all are not enough; `None` if nothing is retired. O(rows retired up to there).
-    pub fn find_retired(&self, blocks: u64) -> Result<Option<CommitSeq>> {
-        self.read(|reader| {
-            let mut list = reader
-                .prepare_cached(
-                    "SELECT retired_seq, block_count FROM larder_extent \
-                     WHERE retired_seq IS NOT NULL ORDER BY retired_seq",
-                )
-                .at("larder_extent")?;
-            let mut rows = list.query([]).at("larder_extent")?;
-            let (mut found, mut last) = (0, None);
-            while let Some(row) = rows.next().at("larder_extent")? {
-                let seq = unsigned(row, 0).at("larder_extent")?;
-                if found >= blocks && last != Some(seq) {
-                    break;
-                }
-                found += unsigned(row, 1).at("larder_extent")?;
-                last = Some(seq);
-            }
-            drop(rows);
-            let Some(last) = last else { return Ok(None) };
-            let (_, whole) = search_moments(reader, |seq, _| seq.0 < last)?;
-            Ok(Some(whole.map_or(CommitSeq(last), |(seq, _)| seq)))
-        })
     }
 
     /// At most `limit` superseded pages of extent maps behind the row `after` (0: from the start), with the number of
@@ -508,23 +466,15 @@ pub struct SupersededMap {
     pub until: CommitSeq,
 }
 
-/// Up to which commit history may go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HistoryHorizon {
-    /// What the retention says. Under space pressure more may go.
-    pub retained: CommitSeq,
-    /// The oldest snapshot or reader of the past: nothing after it goes.
-    pub held: Option<CommitSeq>,
-}
-
-fn given_up(connection: &Connection) -> Result<CommitSeq> {
+/// Up to which commit somebody has given history up: of all stores, or of one.
+pub(crate) fn given_up(connection: &Connection, store: Option<StoreId>) -> Result<CommitSeq> {
+    let own = store.map(|store| of_store(GIVEN_UP, Some(store)));
     connection
-        .prepare_cached("SELECT value FROM larder_meta WHERE key = ?1")
+        .prepare_cached("SELECT max(value) FROM larder_meta WHERE key IN (?1, ?2)")
         .and_then(|mut find| {
-            find.query_row([GIVEN_UP], |row| unsigned(row, 0))
-                .optional()
+            find.query_row(params![GIVEN_UP, own], |row| row.get::<_, Option<i64>>(0))
         })
-        .map(|found| CommitSeq(found.unwrap_or(0)))
+        .map(|found| CommitSeq(found.unwrap_or(0) as u64))
         .at("larder_meta")
 }
 
@@ -542,11 +492,52 @@ pub(crate) fn held(connection: &Connection) -> Result<Option<CommitSeq>> {
 
 /// The oldest commit whose state can be read, and its time.
 pub(crate) fn history_begins(connection: &Connection) -> Result<(CommitSeq, i64)> {
-    let seq = find_meta(connection, "history_begins_seq")?;
+    let seq = find_meta(connection, BEGINS)?;
     Ok((
         CommitSeq(seq as u64),
         find_meta(connection, "history_begins_ns")?,
     ))
+}
+
+/// The commit at which the history of a store begins: of the state after it, and of all later ones.
+pub(crate) fn begins_of(connection: &Connection, store: StoreId) -> Result<CommitSeq> {
+    let all = find_meta(connection, BEGINS)?;
+    let own: Option<i64> = connection
+        .prepare_cached("SELECT value FROM larder_meta WHERE key = ?1")
+        .and_then(|mut find| {
+            find.query_row([of_store(BEGINS, Some(store))], |row| row.get(0))
+                .optional()
+        })
+        .at("larder_meta")?;
+    Ok(CommitSeq(own.map_or(all, |own| own.max(all)) as u64))
+}
+
+/// The first whole commit of a store's history, and its time. O(log commits).
+pub(crate) fn reach_of(connection: &Connection, store: StoreId) -> Result<(CommitSeq, i64)> {
+    let begins = begins_of(connection, store)?;
+    let of_all = history_begins(connection)?;
+    if begins <= of_all.0 {
+        return Ok(of_all);
+    }
+    let (before, first) = search_moments(connection, |seq, _| seq < begins)?;
+    Ok(first.unwrap_or((begins, before.map_or(of_all.1, |(_, at_ns)| at_ns))))
+}
+
+/// Refuses to read a store as of a commit that its history does not reach any more (`HISTORY-7`).
+pub(crate) fn require_reach(
+    connection: &Connection,
+    store: StoreId,
+    name: &str,
+    seq: CommitSeq,
+) -> Result<()> {
+    if seq >= begins_of(connection, store)? {
+        return Ok(());
+    }
+    let (begins, at_ns) = reach_of(connection, store)?;
+    Err(CatalogError::invalid(format!(
+        "history of store '{name}' begins at {} (commit {begins}); ask for that or later",
+        utc::show(at_ns)
+    )))
 }
 
 pub(crate) fn find_moment(connection: &Connection, at_ns: i64) -> Result<Option<(CommitSeq, i64)>> {

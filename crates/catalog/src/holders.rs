@@ -20,13 +20,15 @@ use crate::changes::Held;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::{AgChanges, TABLE, extent, resize, rows_under};
-use crate::meta::{add_meta, next_commit_seq};
+use crate::meta::{add_meta, next_commit_seq, of_store, of_stores};
 use crate::read::{row_limit, rows};
 use crate::rows::ExtentRow;
 use larder_format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
 const SHARED: &str = "larder_shared";
+/// Stores that have shared content with another (`HISTORY-8`).
+const SHARES: &str = "shares_across";
 
 /// Which rows are of inodes without a name, for [`let_go_where`].
 pub(crate) const ORPHANS: &str = "(store, ino) IN (SELECT store, ino FROM larder_orphan)";
@@ -59,6 +61,12 @@ impl Catalog {
     pub fn is_shared(&self, extent: &Extent) -> Result<bool> {
         let rows = self.read(|reader| rows_under(reader, extent))?;
         Ok(rows.iter().any(|row| row.shared_count > 0))
+    }
+
+    /// The stores of those who own blocks of `extent`, live or retired. O(rows under it).
+    pub fn stores_under(&self, extent: &Extent) -> Result<Vec<StoreId>> {
+        let rows = self.read(|reader| rows_under(reader, extent))?;
+        Ok(rows.into_iter().map(|row| row.store).collect())
     }
 
     /// Whether an object holds a block of `extent`. O(rows under it).
@@ -175,6 +183,9 @@ fn share(txn: &Connection, (extent, store, ino): &Held) -> Result<()> {
             )));
         }
         count_sharers(txn, &row.extent, 1)?;
+        if row.store != *store {
+            mark_sharing(txn, &[row.store, *store])?; // HISTORY-8
+        }
     }
     if covered_blocks != extent.block_count {
         return Err(CatalogError::corrupt(format!(
@@ -461,4 +472,37 @@ fn insert_part(txn: &Connection, row: &ExtentRow, part: &ExtentRow) -> Result<()
         .at(SHARED)?;
     }
     Ok(())
+}
+
+/// Two stores share content from here on, for good (`HISTORY-8`).
+pub(crate) fn mark_sharing(txn: &Connection, stores: &[StoreId]) -> Result<()> {
+    for store in stores {
+        txn.prepare_cached(
+            "INSERT INTO larder_meta (key, value) VALUES (?1, 1) ON CONFLICT DO NOTHING",
+        )
+        .and_then(|mut mark| mark.execute([of_store(SHARES, Some(*store))]))
+        .at("larder_meta")?;
+    }
+    Ok(())
+}
+
+/// Stores whose content goes together (`HISTORY-8`).
+pub(crate) fn sharing(connection: &Connection) -> Result<Vec<StoreId>> {
+    let named = of_stores(connection, SHARES)?;
+    Ok(named.into_iter().filter_map(|(store, _)| store).collect())
+}
+
+/// Stores that share content with others now. O(sharers).
+pub(crate) fn find_sharing(connection: &Connection) -> Result<Vec<StoreId>> {
+    let found: Option<String> = connection
+        .prepare_cached(
+            "SELECT group_concat(DISTINCT e.store) || ',' || group_concat(DISTINCT s.store) FROM larder_shared AS s \
+             JOIN larder_extent AS e ON e.segment = s.segment AND e.start_block = s.start_block WHERE e.store <> s.store",
+        )
+        .and_then(|mut find| find.query_row([], |row| row.get(0)).optional())
+        .map(Option::flatten)
+        .at("larder_shared")?;
+    let numbers = found.unwrap_or_default();
+    let numbers = numbers.split(',').filter_map(|number| number.parse().ok());
+    Ok(numbers.map(StoreId).collect())
 }

@@ -57,6 +57,7 @@
 //! A commit: about 10 µs per new file, plus one sync. A lookup: 2–4 µs. See `examples/commit_cost.rs`.
 
 mod alone;
+mod apart;
 mod as_of;
 mod authors;
 mod cascades;
@@ -67,6 +68,7 @@ mod codec;
 mod columns;
 mod commit;
 mod constraints;
+mod cuts;
 mod error;
 mod extents;
 mod feed;
@@ -79,6 +81,7 @@ mod guarded;
 mod guards;
 mod history;
 mod holders;
+mod horizon;
 mod log_vfs;
 mod loose;
 mod meta;
@@ -108,27 +111,30 @@ pub mod utc;
 mod versions;
 mod workspace;
 
+pub use apart::HistoryUse;
 pub use authors::CommitAuthor;
 pub use changes::{AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, XattrChange};
 pub use client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use codec::dirent_order;
+pub use cuts::Cuts;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use feed::{FeedBounds, FeedChange, FeedEvent};
 pub use foreign::{ForeignLook, Mark};
 pub use functions::{FileRow, FileRows, SqlFile, SqlFiles, SqlMoment, VALUE_BYTES_MAX};
 pub use grants::Grants;
-pub use history::{HistoryHorizon, SupersededMap};
+pub use history::SupersededMap;
 pub use holders::SharedRow;
+pub use horizon::{HistoryHorizon, StoreHorizon};
 pub use larder_format as format;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
 pub use past::{Moment, PastPin};
-pub use retention::{HistoryUse, Retention};
+pub use retention::{Retention, Retentions};
 pub use rows::{
     AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, PatchRow,
     SegmentRow, SessionRow, StoreRow,
 };
 pub use schema::{SCHEMA_VERSION, check_store_name};
-pub use seals::{KeptRow, SealRow, SealedKind, SealedPart};
+pub use seals::{Beginnings, KeptRow, SealRow, SealedKind, SealedPart};
 pub use showing::own_snapshot;
 pub use snapshots::SnapshotRow;
 pub use sql::{SqlRow, SqlValue, is_complete};
@@ -390,6 +396,10 @@ impl Catalog {
                 .at("larder_store")?
                 .ok_or_else(|| CatalogError::not_found(format!("store {store}")))
         })?;
+        if let Some(seq) = self.as_of {
+            // It stays so: what reaches this commit is held by the pin (HISTORY-7).
+            self.read(|reader| history::require_reach(reader, StoreId(owner), &name, seq))?;
+        }
         let sql = Arc::new(match self.as_of {
             None => StoreSql::new(StoreId(owner), &name),
             Some(seq) => StoreSql::as_of(StoreId(owner), &name, seq),

@@ -2,7 +2,7 @@
 
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use larder_format::CommitSeq;
+use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// Opens or closes the gate; `CATALOG-3` wants every transaction that opens it to close it.
@@ -47,4 +47,38 @@ pub(crate) fn find_meta(connection: &Connection, key: &str) -> Result<i64> {
         .prepare_cached("SELECT value FROM larder_meta WHERE key = ?1")
         .and_then(|mut find| find.query_row([key], |row| row.get(0)))
         .at("larder_meta")
+}
+
+/// The key of what `key` says of one store; `None`: of what destroyed stores have left.
+pub(crate) fn of_store(key: &str, store: Option<StoreId>) -> String {
+    match store {
+        Some(store) => format!("{key}:{store}"),
+        None => format!("{key}:gone"),
+    }
+}
+
+/// What `key` says of single stores.
+pub(crate) fn of_stores(connection: &Connection, key: &str) -> Result<Vec<(Option<StoreId>, i64)>> {
+    let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get(1)?));
+    let found: Vec<(String, i64)> = connection
+        .prepare_cached("SELECT key, value FROM larder_meta WHERE key > ?1 AND key < ?2")
+        .and_then(|mut list| {
+            let range = [format!("{key}:"), format!("{key};")];
+            list.query_map(range, row)?.collect()
+        })
+        .at("larder_meta")?;
+    let mut stores = Vec::with_capacity(found.len());
+    for (full, value) in found {
+        let name = &full[key.len() + 1..];
+        match (name, name.parse()) {
+            ("gone", _) => stores.push((None, value)),
+            (_, Ok(number)) => stores.push((Some(StoreId(number)), value)),
+            (_, Err(_)) => {
+                return Err(CatalogError::corrupt(format!(
+                    "larder_meta: '{full}' names no store"
+                )));
+            }
+        }
+    }
+    Ok(stores)
 }

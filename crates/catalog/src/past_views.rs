@@ -7,6 +7,7 @@
 
 use crate::as_of::ATTRIBUTES;
 use crate::error::{At, Result};
+use crate::history::begins_of;
 use crate::read::rows;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::Connection;
@@ -58,7 +59,7 @@ pub(crate) fn refusal(context: &AuthContext<'_>, present: &HashSet<String>) -> O
     match !is_present || ALLOWED.contains(&&*name) || name.starts_with("pragma_") {
         true => None,
         false => Some(format!(
-            "'{table_name}' cannot be read as of a moment, only the tables of stores can; ask for it in the present"
+            "'{table_name}' cannot be read as of a moment, only the tables of stores can whose history reaches it; ask for it in the present"
         )),
     }
 }
@@ -74,6 +75,9 @@ pub(crate) fn create(connection: &Connection, seq: CommitSeq) -> Result<()> {
     )
     .at("larder_store")?;
     for (store, name, path_view) in stores {
+        if seq < begins_of(connection, store)? {
+            continue; // HISTORY-7: its names are refused.
+        }
         for view in views(store, &name, seq) {
             connection.execute_batch(&view).at(&name)?;
         }

@@ -3,13 +3,19 @@
 //! The retention is a fact of the database (`larder_meta`). Every commit looks at it ([`crate::Catalog::commit`]), so
 //! what a commit supersedes is kept as the newest setting says; sessions learn of it when they next have the turn.
 //!
+//! A store may have one of its own; the others follow that of the database, the *default*. `retention_ns` is the longest of
+//! them all: while it is not 0 commits keep history, and what belongs to no store (moments, rows of users' tables)
+//! stays so long. `retention_default_ns` is the default where that is another, `retention_ns:STORE` and
+//! `retention_guarantee:STORE` are those of single stores.
+//!
 //! Where it was 0 there is a gap in history: turning it on begins anew, with a commit of its own.
 
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::history::{GIVEN_UP, first_kept, history_begins, search_moments};
-use crate::meta::{find_meta, is_guaranteed, next_commit_seq};
+use crate::history::{BEGINS, GIVEN_UP, history_begins, search_moments};
+use crate::holders::{find_sharing, mark_sharing};
+use crate::meta::{find_meta, is_guaranteed, next_commit_seq, of_store, of_stores};
 use crate::read::rows;
 use larder_format::{CommitSeq, SessionId, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -23,124 +29,114 @@ pub struct Retention {
     pub is_guaranteed: bool,
 }
 
-/// What the history of one store takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct HistoryUse {
-    /// The store that owns it.
-    pub store: StoreId,
-    /// Content that only history needs, blocks.
-    pub block_count: u64,
-    /// Rows in the catalog.
-    pub row_count: u64,
-    /// Bytes of small content, maps and patches in these rows.
-    pub row_bytes: u64,
+const META: &str = "larder_meta";
+/// Of one store.
+pub(crate) const OWN: &str = "retention_ns";
+/// Of one store, where it is guaranteed.
+pub(crate) const GUARANTEES: &str = "retention_guarantee";
+/// Of stores that have none of their own, where that is not the longest.
+const DEFAULT: &str = "retention_default_ns";
+
+/// How long each store keeps its history.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Retentions {
+    /// Of the stores that have none of their own.
+    pub default: Retention,
+    /// Of single stores, by number.
+    pub stores: Vec<(StoreId, Retention)>,
 }
 
-const META: &str = "larder_meta";
+impl Retentions {
+    /// Of one store.
+    pub fn of(&self, store: StoreId) -> Retention {
+        self.own(store).unwrap_or(self.default)
+    }
+
+    /// What a store has of its own.
+    pub fn own(&self, store: StoreId) -> Option<Retention> {
+        let found = self.stores.iter().find(|(one, _)| *one == store);
+        found.map(|(_, retention)| *retention)
+    }
+
+    /// The longest, nanoseconds; 0: no history is kept.
+    pub fn longest_ns(&self) -> i64 {
+        self.all().map(|one| one.retention_ns).max().unwrap_or(0)
+    }
+
+    /// The shortest, nanoseconds.
+    pub fn shortest_ns(&self) -> i64 {
+        self.all().map(|one| one.retention_ns).min().unwrap_or(0)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Retention> {
+        let own = self.stores.iter().map(|(_, retention)| retention);
+        own.chain([&self.default])
+    }
+}
+
+/// How long each store keeps its history now.
+pub(crate) fn retentions(connection: &Connection) -> Result<Retentions> {
+    let default_ns = connection
+        .prepare_cached("SELECT value FROM larder_meta WHERE key = ?1")
+        .and_then(|mut find| find.query_row([DEFAULT], |row| row.get(0)).optional())
+        .at(META)?;
+    let guaranteed = of_stores(connection, GUARANTEES)?;
+    let own = of_stores(connection, OWN)?.into_iter();
+    let mut stores: Vec<(StoreId, Retention)> = own
+        .filter_map(|(store, retention_ns)| {
+            let is_guaranteed = guaranteed.contains(&(store, 1));
+            let retention = Retention {
+                retention_ns,
+                is_guaranteed,
+            };
+            store.map(|store| (store, retention))
+        })
+        .collect();
+    stores.sort_unstable_by_key(|(store, _)| *store);
+    Ok(Retentions {
+        default: Retention {
+            retention_ns: default_ns.map_or_else(|| find_meta(connection, OWN), Ok)?,
+            is_guaranteed: is_guaranteed(connection)?,
+        },
+        stores,
+    })
+}
 
 impl Catalog {
-    /// How long history is kept now.
-    pub fn retention(&self) -> Result<Retention> {
-        self.read(|reader| {
-            Ok(Retention {
-                retention_ns: find_meta(reader, "retention_ns")?,
-                is_guaranteed: is_guaranteed(reader)?,
-            })
-        })
+    /// How long each store keeps its history now.
+    pub fn retentions(&self) -> Result<Retentions> {
+        self.read(retentions)
     }
 
-    /// Sets how long history is kept; returns the newest commit, a new one if history begins with it. The caller has
-    /// the turn. Turning it off deletes the history, and is refused ([`CatalogError::Invalid`]) while a snapshot or a
-    /// reader of the past needs it.
-    pub fn set_retention(&self, wanted: Retention, now_ns: i64) -> Result<CommitSeq> {
+    /// Sets how long history is kept: of the stores that have no retention of their own, or of one store (`None`: it follows
+    /// the others again). Returns the newest commit, a new one if history begins with it. `sharing`: stores that are known
+    /// to have shared content with others. The caller has the turn. Turning all of it off deletes the history, and is
+    /// refused ([`CatalogError::Invalid`]) while a snapshot or a reader of the past needs it.
+    pub fn set_retention(
+        &self,
+        store: Option<StoreId>,
+        wanted: Option<Retention>,
+        sharing: &[StoreId],
+        now_ns: i64,
+    ) -> Result<CommitSeq> {
         self.write(|txn| {
-            let is_on = find_meta(txn, "retention_ns")? > 0;
-            if is_on && wanted.retention_ns == 0 {
-                refuse_if_needed(txn)?;
-            }
-            let set = |key: &str, value: i64| {
-                txn.execute(
-                    "INSERT INTO larder_meta (key, value) VALUES (?1, ?2) \
-                     ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                    params![key, value],
-                )
-                .at(META)
-                .map(drop)
-            };
-            let mut seq = CommitSeq(find_meta(txn, "commit_seq")? as u64);
-            if is_on != (wanted.retention_ns > 0) {
-                // What plain SQL changed before counts to this commit, and was not kept.
-                seq = next_commit_seq(txn)?;
-                for text in ["DELETE FROM larder_history", "DELETE FROM larder_home"] {
-                    txn.execute(text, []).at("larder_history")?;
+            let mut settings = retentions(txn)?;
+            match store {
+                None => settings.default = wanted.unwrap_or_default(),
+                Some(store) => {
+                    require_table(txn, store)?;
+                    settings.stores.retain(|(one, _)| *one != store);
+                    settings.stores.extend(wanted.map(|wanted| (store, wanted)));
                 }
-                set("history_begins_seq", signed(seq.0))?;
-                set("history_begins_ns", now_ns)?;
             }
-            if is_on != (wanted.retention_ns > 0) || wanted.is_guaranteed {
-                txn.execute("DELETE FROM larder_meta WHERE key = ?1", [GIVEN_UP])
-                    .at(META)?;
+            let is_guaranteed = wanted.is_some_and(|wanted| wanted.is_guaranteed);
+            let seq = write_settings(txn, &settings, is_guaranteed, now_ns)?;
+            if !settings.stores.is_empty() {
+                // HISTORY-8: what an older version has shared it did not name.
+                mark_sharing(txn, sharing)?;
+                mark_sharing(txn, &find_sharing(txn)?)?;
             }
-            set("retention_ns", wanted.retention_ns)?;
-            set("retention_guarantee", i64::from(wanted.is_guaranteed))?;
             Ok(seq)
-        })
-    }
-
-    /// Lets history go up to a commit, whatever the retention says, once nobody needs it ([`Catalog::history_horizon`]). It
-    /// lasts until the history ends, or is guaranteed. The caller has the turn.
-    pub fn give_up_history(&self, cut: CommitSeq) -> Result<()> {
-        self.write(|txn| {
-            txn.execute(
-                "INSERT INTO larder_meta (key, value) VALUES (?1, ?2) \
-                 ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
-                params![GIVEN_UP, signed(cut.0)],
-            )
-            .at(META)
-            .map(drop)
-        })
-    }
-
-    /// What the history takes that a prune up to `horizon` frees, by store. O(rows that it would delete).
-    pub fn history_use(&self, horizon: CommitSeq) -> Result<Vec<HistoryUse>> {
-        self.read(|reader| {
-            let mut uses: Vec<HistoryUse> = rows(
-                reader,
-                "SELECT store, sum(block_count) FROM larder_extent \
-                 WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 GROUP BY store ORDER BY store",
-                [signed(horizon.0)],
-                |row| {
-                    Ok(HistoryUse {
-                        store: StoreId(row.get(0)?),
-                        block_count: unsigned(row, 1)?,
-                        ..HistoryUse::default()
-                    })
-                },
-            )
-            .at("larder_extent")?;
-            let counts: Vec<(u32, u64, u64)> = rows(
-                reader,
-                "SELECT store, count(*), sum(iif(typeof(value) = 'blob', length(value), 0)) FROM larder_history \
-                 WHERE id < ?1 AND store IS NOT NULL GROUP BY store ORDER BY store",
-                [first_kept(reader, horizon)?],
-                |row| Ok((row.get(0)?, unsigned(row, 1)?, unsigned(row, 2)?)),
-            )
-            .at("larder_history")?;
-            for (store, row_count, row_bytes) in counts {
-                let store = StoreId(store);
-                let found = uses.iter_mut().find(|one| one.store == store);
-                match found {
-                    Some(one) => (one.row_count, one.row_bytes) = (row_count, row_bytes),
-                    None => uses.push(HistoryUse {
-                        store,
-                        block_count: 0,
-                        row_count,
-                        row_bytes,
-                    }),
-                }
-            }
-            uses.sort_unstable_by_key(|one| one.store);
-            Ok(uses)
         })
     }
 
@@ -166,6 +162,105 @@ fn past_readers(connection: &Connection) -> Result<Vec<(SessionId, CommitSeq)>> 
         |row| Ok((SessionId(unsigned(row, 0)?), CommitSeq(unsigned(row, 1)?))),
     )
     .at("larder_past")
+}
+
+/// A store is destroyed: its retention ends. Where nothing else has kept history, that ends too.
+pub(crate) fn forget_store(txn: &Connection, store: StoreId, now_ns: i64) -> Result<()> {
+    let mut settings = retentions(txn)?;
+    if settings.own(store).is_none() {
+        return Ok(());
+    }
+    settings.stores.retain(|(one, _)| *one != store);
+    write_settings(txn, &settings, false, now_ns).map(drop)
+}
+
+/// Writes the settings; returns the newest commit, a new one if history begins or ends with it. `is_guarantee`: somebody
+/// guarantees history with it, so that what was given up before and is still there stays.
+fn write_settings(
+    txn: &Connection,
+    settings: &Retentions,
+    is_guarantee: bool,
+    now_ns: i64,
+) -> Result<CommitSeq> {
+    let is_on = find_meta(txn, OWN)? > 0;
+    let longest_ns = settings.longest_ns();
+    if is_on && longest_ns == 0 {
+        refuse_if_needed(txn)?;
+    }
+    let is_switched = is_on != (longest_ns > 0);
+    let set = |key: &str, value: i64| {
+        txn.execute(
+            "INSERT INTO larder_meta (key, value) VALUES (?1, ?2) \
+             ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            params![key, value],
+        )
+        .at(META)
+        .map(drop)
+    };
+    let unset = |key: &str| {
+        txn.execute("DELETE FROM larder_meta WHERE key = ?1", [key])
+            .at(META)
+            .map(drop)
+    };
+    let mut seq = CommitSeq(find_meta(txn, "commit_seq")? as u64);
+    if is_switched {
+        // What plain SQL changed before counts to this commit, and was not kept.
+        seq = next_commit_seq(txn)?;
+        for text in ["DELETE FROM larder_history", "DELETE FROM larder_home"] {
+            txn.execute(text, []).at("larder_history")?;
+        }
+        delete_of_stores(txn, BEGINS)?;
+        set(BEGINS, signed(seq.0))?;
+        set("history_begins_ns", now_ns)?;
+    }
+    if is_switched || is_guarantee {
+        unset(GIVEN_UP)?;
+        delete_of_stores(txn, GIVEN_UP)?;
+    }
+    set(OWN, longest_ns)?;
+    set(GUARANTEES, i64::from(settings.default.is_guaranteed))?;
+    delete_of_stores(txn, OWN)?;
+    delete_of_stores(txn, GUARANTEES)?;
+    for (store, retention) in &settings.stores {
+        set(&of_store(OWN, Some(*store)), retention.retention_ns)?;
+        if retention.is_guaranteed {
+            set(&of_store(GUARANTEES, Some(*store)), 1)?;
+        }
+    }
+    match settings.default.retention_ns == longest_ns {
+        true => unset(DEFAULT)?,
+        false => set(DEFAULT, settings.default.retention_ns)?,
+    }
+    Ok(seq)
+}
+
+/// Deletes what `key` says of single stores.
+fn delete_of_stores(txn: &Connection, key: &str) -> Result<()> {
+    txn.execute(
+        "DELETE FROM larder_meta WHERE key > ?1 AND key < ?2",
+        [format!("{key}:"), format!("{key};")],
+    )
+    .at(META)
+    .map(drop)
+}
+
+/// A retention is of the store that has the table.
+fn require_table(txn: &Connection, store: StoreId) -> Result<()> {
+    let found: Option<(String, String)> = txn
+        .query_row(
+            "SELECT s.name, o.name FROM larder_store AS s JOIN larder_store AS o ON o.id = s.table_store \
+             WHERE s.id = ?1 AND s.table_store <> s.id",
+            [store.0],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()
+        .at("larder_store")?;
+    match found {
+        None => Ok(()),
+        Some((name, owner)) => Err(CatalogError::invalid(format!(
+            "store '{name}' only shows store '{owner}', whose history it has; set the retention of that one"
+        ))),
+    }
 }
 
 fn refuse_if_needed(txn: &Connection) -> Result<()> {

@@ -11,11 +11,12 @@
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::history::history_begins;
+use crate::history::{BEGINS, history_begins};
+use crate::meta::of_stores;
 use crate::read::rows;
 use crate::temporal::PastRows;
 use crate::versions::first_row_after;
-use larder_format::CommitSeq;
+use larder_format::{CommitSeq, StoreId};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -110,6 +111,24 @@ pub struct KeptRow<'a> {
     pub bytes: &'a [u8],
 }
 
+/// Where what the history has of commits begins.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Beginnings {
+    /// Of all stores, and of moments and tables.
+    pub all: CommitSeq,
+    /// Of stores whose history begins later.
+    pub stores: Vec<(StoreId, CommitSeq)>,
+}
+
+impl Beginnings {
+    /// Of an owner of rows ([`KeptRow::owner`]).
+    pub fn of(&self, owner: i64) -> CommitSeq {
+        let own = self.stores.iter();
+        let mut own = own.filter(|(store, _)| i64::from(store.0) == owner);
+        own.next().map_or(self.all, |(_, at)| self.all.max(*at))
+    }
+}
+
 impl Catalog {
     /// All links, oldest first.
     pub fn seals(&self) -> Result<Vec<SealRow>> {
@@ -191,14 +210,14 @@ impl Catalog {
         })
     }
 
-    /// Visits what the history has of the commits after `after`, up to `upto`, in its order; both are whole commits, or
+    /// Visits what the history has of the commits after `after`, up to `upto`, in its order, and says where it begins; both are whole commits, or
     /// `after` is before all. What cannot be read any more is not there: [`Catalog::history_begins`]. Cost: about 1 µs a row.
     pub fn for_each_kept(
         &self,
         after: CommitSeq,
         upto: CommitSeq,
         visit: &mut dyn FnMut(KeptRow<'_>),
-    ) -> Result<CommitSeq> {
+    ) -> Result<Beginnings> {
         self.read(|reader| {
             let state = reader.unchecked_transaction().at(PARTS)?;
             let begins = history_begins(&state)?.0;
@@ -231,7 +250,12 @@ impl Catalog {
                     bytes: &bytes,
                 });
             }
-            Ok(begins)
+            let begun = of_stores(&state, BEGINS)?.into_iter();
+            let later = begun.filter_map(|(store, at)| Some((store?, CommitSeq(at as u64))));
+            Ok(Beginnings {
+                all: begins,
+                stores: later.collect(),
+            })
         })
     }
 

@@ -1,7 +1,9 @@
 //! Stores that show a snapshot (provider `asof=SNAPSHOT`): they hold it from their beginning to their end.
 
 use crate::error::{At, CatalogError, Result};
+use crate::history::require_reach;
 use crate::seals;
+use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, OptionalExtension};
 
 /// What the provider of a store begins with that shows a snapshot; its name follows.
@@ -28,13 +30,26 @@ pub(crate) fn begin(txn: &Connection, store: &str, provider: &str) -> Result<()>
     let Some(snapshot) = provider.strip_prefix(AS_OF) else {
         return Ok(());
     };
-    let is_there = txn
-        .prepare("SELECT 1 FROM larder_snapshot WHERE name = ?1")
-        .and_then(|mut find| find.exists([snapshot]))
+    let seq: Option<i64> = txn
+        .query_row(
+            "SELECT seq FROM larder_snapshot WHERE name = ?1",
+            [snapshot],
+            |row| row.get(0),
+        )
+        .optional()
         .at("larder_snapshot")?;
-    if !is_there {
+    let Some(seq) = seq else {
         return Err(CatalogError::not_found(format!("snapshot '{snapshot}'")));
-    }
+    };
+    let shown: (u32, String) = txn
+        .query_row(
+            "SELECT owner.id, owner.name FROM larder_store AS store \
+             JOIN larder_store AS owner ON owner.id = store.table_store WHERE store.name = ?1",
+            [store],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .at("larder_store")?;
+    require_reach(txn, StoreId(shown.0), &shown.1, CommitSeq(seq as u64))?;
     txn.execute(
         "INSERT INTO larder_hold (snapshot, tag) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
         [snapshot, &own_snapshot(store)],

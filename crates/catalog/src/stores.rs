@@ -8,7 +8,7 @@ use crate::meta::{add_meta, find_meta, next_commit_seq};
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
-use crate::{Catalog, feed, history, holders, patches, schema, showing};
+use crate::{Catalog, apart, feed, history, holders, patches, retention, schema, showing};
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::PoisonError;
@@ -160,6 +160,8 @@ impl Catalog {
                     .at(table)?;
             }
             patches::delete_store(txn, store)?;
+            apart::forget_store(txn, store)?;
+            retention::forget_store(txn, store, now_ns)?;
             history::forget_store(txn, store)?;
             txn.execute("DELETE FROM larder_store WHERE id = ?1", [store.0])
                 .at("larder_store")?;

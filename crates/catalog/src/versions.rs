@@ -13,8 +13,8 @@ use crate::Catalog;
 use crate::authors::{self, CommitAuthor};
 use crate::codec::{self, TextOrBlob, signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::history::{history_begins, no_history, search_moments};
-use crate::meta::find_meta;
+use crate::history::{BEGINS, history_begins, no_history, search_moments};
+use crate::meta::{find_meta, of_stores};
 use crate::read::{inode_row, row_limit, rows};
 use crate::rows::InodeRow;
 use larder_format::{CommitSeq, Ino, Name, StoreId};
@@ -51,6 +51,8 @@ pub struct Touch {
 pub struct HistoryReader<'c> {
     connection: &'c Connection,
     stores: Vec<Texts>,
+    /// Where the histories of stores begin that begin later than that of the database (`HISTORY-7`).
+    begins: Vec<(StoreId, CommitSeq)>,
 }
 
 /// The statements about one store's tables.
@@ -153,7 +155,10 @@ impl Catalog {
             )
             .at("larder_store")?;
             let stores = stores.iter();
+            let begun = of_stores(&state, BEGINS)?.into_iter();
+            let begins = begun.filter_map(|(store, at)| Some((store?, CommitSeq(at as u64))));
             let reader = HistoryReader {
+                begins: begins.collect(),
                 connection: &state,
                 stores: stores
                     .map(|(id, name)| Texts::new(StoreId(*id), name))
@@ -168,6 +173,28 @@ impl HistoryReader<'_> {
     /// The oldest commit whose state can be read, and its time.
     pub fn begins(&self) -> Result<(CommitSeq, i64)> {
         history_begins(self.connection)
+    }
+
+    /// The oldest commit of a store whose state can be read.
+    pub fn begins_of(&self, store: StoreId) -> Result<CommitSeq> {
+        let all = self.begins()?.0;
+        let own = self.begins.iter().find(|(one, _)| *one == store);
+        Ok(own.map_or(all, |(_, own)| all.max(*own)))
+    }
+
+    /// Stores whose history does not reach a commit, by name, and where it begins.
+    pub fn stores_behind(&self, seq: CommitSeq) -> Result<Vec<(String, CommitSeq)>> {
+        let behind = self.begins.iter().filter(|(_, begins)| *begins > seq);
+        let mut named = Vec::new();
+        for (store, begins) in behind {
+            let name: Option<String> = self
+                .connection
+                .prepare_cached("SELECT name FROM larder_store WHERE id = ?1")
+                .and_then(|mut find| find.query_row([store.0], |row| row.get(0)).optional())
+                .at("larder_store")?;
+            named.extend(name.map(|name| (name, *begins)));
+        }
+        Ok(named)
     }
 
     /// At most `limit` whole commits before `before` (`None`: the newest), newest first.
@@ -206,7 +233,8 @@ impl HistoryReader<'_> {
         Ok((before, whole))
     }
 
-    /// What touched inodes after the state of `after` and up to that of `upto`, sorted. Cost: one pass over the names
+    /// What touched inodes after the state of `after` and up to that of `upto`, sorted; of stores whose history begins later what
+    /// came after that. Cost: one pass over the names
     /// of all stores, and over the history from there on.
     pub fn touches(&self, after: CommitSeq, upto: CommitSeq) -> Result<Vec<Touch>> {
         let bounds = [signed(after.0), signed(upto.0)];
@@ -252,12 +280,16 @@ impl HistoryReader<'_> {
                 }
             }
         }
-        Ok(found.into_iter().collect())
+        let is_whole = |touch: &Touch| {
+            let own = self.begins.iter().find(|(one, _)| *one == touch.store);
+            own.is_none_or(|(_, begins)| touch.step > *begins) // HISTORY-7
+        };
+        Ok(found.into_iter().filter(is_whole).collect())
     }
 
     /// The steps that touched one inode, of those that the history knows, newest first. O(touches).
     pub fn touches_of(&self, store: StoreId, ino: Ino) -> Result<Vec<CommitSeq>> {
-        let begins = self.begins()?.0;
+        let begins = self.begins_of(store)?;
         let steps = rows(
             self.connection,
             &self.texts(store)?.touches,

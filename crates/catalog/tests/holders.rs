@@ -6,7 +6,7 @@ mod common;
 use common::{MAIN, create};
 use larder_catalog::format::limits::AG_BLOCKS;
 use larder_catalog::format::{CommitSeq, Extent, Ino, SegmentIndex};
-use larder_catalog::{Catalog, ChangeSet, SharedRow};
+use larder_catalog::{Catalog, ChangeSet, Cuts, SharedRow};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The blocks of the model lie on both sides of the border of a group.
@@ -162,7 +162,7 @@ fn run(seed: u64) {
         }
         if rng.below(4) == 0 {
             let horizon = rng.below(seq);
-            set.reclaim_horizon = Some(CommitSeq(horizon));
+            set.reclaim_horizon = Some(Cuts::even(CommitSeq(horizon)));
             model
                 .blocks
                 .retain(|_, block| !matches!(block, Block::Retired(at) if *at <= horizon));

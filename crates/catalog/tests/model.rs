@@ -9,8 +9,8 @@ use common::{MAIN, create, inode, open};
 use larder_catalog::format::limits::AG_BLOCKS;
 use larder_catalog::format::{CommitSeq, Extent, FileKind, Ino, Name, SegmentIndex};
 use larder_catalog::{
-    AttrMask, Catalog, CatalogError, ChangeSet, CommitOutcome, ContentRow, InodeChange, InodeRow,
-    dirent_order,
+    AttrMask, Catalog, CatalogError, ChangeSet, CommitOutcome, ContentRow, Cuts, InodeChange,
+    InodeRow, dirent_order,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRng;
@@ -204,7 +204,7 @@ fn step(model: &mut Model, dice: &mut Dice) -> (ChangeSet, CommitOutcome) {
         seq: CommitSeq(model.seq),
         retired: Vec::new(),
         reclaimed,
-        reclaim_horizon: changes.reclaim_horizon,
+        reclaim_horizon: changes.reclaim_horizon.clone(),
         patch_blocks_change: 0,
     };
     (changes, outcome)
@@ -255,7 +255,7 @@ fn space(model: &mut Model, dice: &mut Dice, changes: &mut ChangeSet) -> Vec<Ext
     let mut freed = BTreeSet::new();
     if dice.one_in(3) {
         let horizon = dice.below(model.seq + 1);
-        changes.reclaim_horizon = Some(CommitSeq(horizon));
+        changes.reclaim_horizon = Some(Cuts::even(CommitSeq(horizon)));
         model.blocks.retain(|&place, held| {
             let is_kept = held.1.is_none_or(|seq| seq > horizon);
             if !is_kept {

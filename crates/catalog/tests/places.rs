@@ -4,7 +4,7 @@
 
 mod common;
 
-use larder_catalog::ChangeSet;
+use larder_catalog::{ChangeSet, Cuts};
 use larder_format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
 use std::collections::BTreeMap;
 
@@ -216,7 +216,7 @@ fn what_was_reclaimed_and_used_again_stays() {
     });
     // Another session reclaims it, and its content is used and retired again.
     held(ChangeSet {
-        reclaim_horizon: Some(retired.seq),
+        reclaim_horizon: Some(Cuts::even(retired.seq)),
         ..ChangeSet::default()
     });
     held(ChangeSet {

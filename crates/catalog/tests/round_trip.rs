@@ -7,8 +7,8 @@ mod common;
 use common::{MAIN, create, init, inode, name, new_file, open};
 use larder_catalog::format::{CommitSeq, Extent, FileKind, Ino, SegmentIndex, StoreId};
 use larder_catalog::{
-    AgRow, AttrMask, CatalogError, ChangeSet, ContentRow, InodeChange, InodeRow, SCHEMA_VERSION,
-    dirent_order,
+    AgRow, AttrMask, CatalogError, ChangeSet, ContentRow, Cuts, InodeChange, InodeRow,
+    SCHEMA_VERSION, dirent_order,
 };
 
 fn extent(start: u64, count: u64) -> Extent {
@@ -267,7 +267,7 @@ fn extents_are_joined_cut_retired_and_reclaimed() {
         catalog.has_retired(CommitSeq(3)).unwrap() && !catalog.has_retired(CommitSeq(2)).unwrap()
     );
     let reclaim = |horizon| ChangeSet {
-        reclaim_horizon: Some(CommitSeq(horizon)),
+        reclaim_horizon: Some(Cuts::even(CommitSeq(horizon))),
         ..ChangeSet::default()
     };
     assert_eq!(catalog.commit(&reclaim(2)).unwrap().reclaimed, vec![]);
@@ -328,7 +328,7 @@ fn groups_are_stamped_and_never_crossed() {
     );
     catalog
         .commit(&ChangeSet {
-            reclaim_horizon: Some(CommitSeq(2)),
+            reclaim_horizon: Some(Cuts::even(CommitSeq(2))),
             ..ChangeSet::default()
         })
         .unwrap();

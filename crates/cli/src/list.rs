@@ -101,7 +101,7 @@ fn read_lines(
         let name = entry.name.as_bytes().to_vec();
         let path = join(&address.path, &name);
         let show = || address.with_path(path.clone()).to_string();
-        let attr = match database.attr(entry.node) {
+        let attr = match database.listed_attr(&entry) {
             Ok(attr) => attr,
             // Removed since it was listed.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

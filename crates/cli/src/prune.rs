@@ -3,7 +3,7 @@
 use crate::databases::with_database;
 use crate::error::{At, Failure, Result};
 use crate::output::Output;
-use crate::retention::{database_of, stores_json, stores_lines, sum_of};
+use crate::retention::{own_json, own_line, place_of, stores_json, stores_lines, sum_of};
 use crate::units::{show_size, show_time};
 use clap::Args;
 use larder::{KeepPolicy, PruneCut, Pruned, SnapshotRow, parse_moment};
@@ -15,12 +15,15 @@ use std::ffi::OsString;
 #[command(after_help = "\
 Without options all of the past goes, but what snapshots keep. With --keep-... the snapshots that no rule keeps are
 destroyed, unless they are held, and then what neither the retention nor a snapshot keeps goes. COUNT may be
-'unlimited'. MOMENT: 2026-11-20T10:00:00Z, -30d, seq:1234, or the name of a snapshot.
+'unlimited'. With DB:/path, or --store, the past of that store alone goes. MOMENT: 2026-11-20T10:00:00Z, -30d, seq:1234, or the name of a snapshot.
 
 Example: larder prune photos.larder --keep-hourly 24 --keep-daily 30 --dry-run")]
 pub(crate) struct PruneArgs {
-    /// Database to prune
+    /// Database to prune, or DB:/path of a store
     pub(crate) place: OsString,
+    /// Only the past of this store
+    #[arg(long, value_name = "NAME")]
+    store: Option<String>,
     /// Only what is older than this moment, which stays readable
     #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
     older_than: Option<String>,
@@ -90,16 +93,36 @@ impl PruneArgs {
 /// `larder prune`.
 pub(crate) fn prune(args: &PruneArgs, out: &mut Output) -> Result<()> {
     let policy = args.policy()?;
-    let db = database_of(&args.place)?;
+    let (db, path) = place_of(&args.place)?;
+    if (path.is_some() || args.store.is_some()) && policy.is_some() {
+        return Err(Failure::Usage(
+            "snapshots are of all stores, so --keep-... is for the database; name no store with it"
+                .into(),
+        ));
+    }
+    if path.is_some() && args.store.is_some() {
+        return Err(Failure::Usage(
+            "both the place and --store name a store; give one of them".into(),
+        ));
+    }
     let pruned = with_database(&db, "prune", |database| {
         let cut = match &args.older_than {
             Some(text) => PruneCut::OlderThan(parse_moment(text, database.now_ns())?),
             None if policy.is_some() => PruneCut::Retention,
             None => PruneCut::All,
         };
-        database
-            .prune(cut, policy.as_ref(), args.dry_run)
-            .at(|| format!("cannot prune '{}'", db.display()))
+        let store = match (&args.store, &path) {
+            (None, Some(path)) => Some(database.store_at(path)?),
+            (named, _) => named.clone(),
+        };
+        match store {
+            None => database.prune(cut, policy.as_ref(), args.dry_run),
+            Some(store) => (database.prune_store(&store, cut, args.dry_run)).map(|report| Pruned {
+                report,
+                held: Vec::new(),
+            }),
+        }
+        .at(|| format!("cannot prune '{}'", args.place.display()))
     })?;
     tell(&pruned, out)?;
     let report = &pruned.report;
@@ -129,6 +152,7 @@ fn tell(pruned: &Pruned, out: &mut Output) -> Result<()> {
             "stores": stores_json(&report.freed),
             "begins_seq": report.begins_seq.0,
             "begins_ns": report.begins_ns,
+            "retentions": own_json(&report.stores),
             "blocked_by": report.blocked_by,
             "is_waiting": report.is_waiting,
         }));
@@ -162,6 +186,9 @@ fn tell(pruned: &Pruned, out: &mut Output) -> Result<()> {
         show_time(report.begins_ns),
         report.begins_seq
     ))?;
+    for one in &report.stores {
+        out.line(&own_line(one))?;
+    }
     if let Some(what) = &report.blocked_by {
         out.line(&format!("more would go, but {what}"))?;
     }

@@ -1,14 +1,14 @@
 //! `larder retention`: how long the past stays, and what it takes.
 
+use crate::address::Address;
 use crate::databases::with_database;
 use crate::error::{At, Failure, Result};
 use crate::output::{Align, Output, Table};
 use crate::units::{parse_time, show_size, show_time};
 use clap::Args;
-use larder::{HistoryReport, Retention, StoreHistory};
+use larder::{Database, Error, ErrorKind, HistoryReport, Retention, StoreHistory, StoreRetention};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Show how long the past stays and what it takes, or set how long
@@ -17,13 +17,19 @@ use std::path::{Path, PathBuf};
 TIME 0 turns the past off and forgets it. With --guarantee nothing of it is given up when space is short: writes are
 refused instead. Sessions that have the database open follow at once.
 
-Example: larder retention photos.larder 30d")]
+A store may keep its past for a time of its own: give its place, DB:/path, or --store. All others follow the database.
+'default' has a store follow it again. A store with TIME 0 keeps only what snapshots show.
+
+Example: larder retention photos.larder:/raw 7d")]
 pub(crate) struct RetentionArgs {
-    /// Database to look at
+    /// Database to look at, or DB:/path of a store
     pub(crate) place: OsString,
     /// How long what is replaced and deleted shall stay readable [default: show it]
-    #[arg(value_name = "TIME", value_parser = parse_retention)]
-    time: Option<i64>,
+    #[arg(value_name = "TIME", value_parser = parse_wanted)]
+    time: Option<Wanted>,
+    /// The store that it is about
+    #[arg(long, value_name = "NAME")]
+    store: Option<String>,
     /// Refuse writes rather than give up any of it
     #[arg(long, conflicts_with = "best_effort")]
     guarantee: bool,
@@ -40,43 +46,158 @@ pub(crate) fn parse_retention(text: &str) -> std::result::Result<i64, String> {
     }
 }
 
-/// `larder retention`.
-pub(crate) fn retention(args: &RetentionArgs, out: &mut Output) -> Result<()> {
-    let db = database_of(&args.place)?;
-    let report = with_database(&db, "retention", |database| {
-        let now = database.retention()?;
-        let wanted = Retention {
-            retention_ns: args.time.unwrap_or(now.retention_ns),
-            is_guaranteed: args.guarantee || (now.is_guaranteed && !args.best_effort),
-        };
-        if wanted != now {
-            database
-                .set_retention(wanted)
-                .at(|| format!("cannot change the retention of '{}'", db.display()))?;
-        }
-        Ok(database.history()?)
-    })?;
-    match out.is_json() {
-        true => out.document(&history_json(&report)),
-        false => history_lines(&report, out),
+/// What a retention shall be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// That of the database.
+    Default,
+    /// Nanoseconds.
+    For(i64),
+}
+
+fn parse_wanted(text: &str) -> std::result::Result<Wanted, String> {
+    match text {
+        "default" => Ok(Wanted::Default),
+        _ => parse_retention(text).map(Wanted::For),
     }
 }
 
-/// The database that `PLACE` names.
-pub(crate) fn database_of(place: &OsStr) -> Result<PathBuf> {
-    let is_store = place.as_bytes().windows(2).any(|pair| pair == b":/");
-    match is_store && !Path::new(place).exists() {
-        true => Err(Failure::Usage(format!(
-            "'{}' names a store, and history is kept for the database as a whole; give the database, like photos.larder",
-            place.display()
-        ))),
-        false => Ok(PathBuf::from(place)),
+/// `larder retention`.
+pub(crate) fn retention(args: &RetentionArgs, out: &mut Output) -> Result<()> {
+    let (db, path) = place_of(&args.place)?;
+    if path.is_some() && args.store.is_some() {
+        return Err(Failure::Usage(
+            "both the place and --store name a store; give one of them".into(),
+        ));
     }
+    let report = with_database(&db, "retention", |database| {
+        let store = match (&args.store, &path) {
+            (None, Some(path)) => Some(database.store_at(path)?),
+            (named, _) => named.clone(),
+        };
+        match &store {
+            Some(store) => set_of_store(args, database, store),
+            None => set_of_all(args, database),
+        }
+        .at(|| format!("cannot change the retention of '{}'", args.place.display()))?;
+        let mut report = database.history()?;
+        if let Some(store) = &store {
+            report.own.retain(|one| one.name == *store);
+            report.stores.retain(|one| one.name == *store);
+        }
+        Ok((store, report))
+    })?;
+    match (report, out.is_json()) {
+        ((_, report), true) => out.document(&history_json(&report)),
+        ((None, report), false) => history_lines(&report, out),
+        ((Some(store), report), false) => store_lines(&store, &report, out),
+    }
+}
+
+/// Sets that of the stores that have none of their own, if anything is asked for.
+fn set_of_all(args: &RetentionArgs, database: &Database) -> larder::Result<()> {
+    let now = database.retention()?;
+    let retention_ns = match args.time {
+        None => now.retention_ns,
+        Some(Wanted::For(ns)) => ns,
+        Some(Wanted::Default) => {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "'default' is for a store, which follows the database then; give its place, DB:/path",
+            ));
+        }
+    };
+    let wanted = Retention {
+        retention_ns,
+        is_guaranteed: args.guarantee || (now.is_guaranteed && !args.best_effort),
+    };
+    match wanted == now {
+        true => Ok(()),
+        false => database.set_retention(wanted),
+    }
+}
+
+/// Sets that of one store, if anything is asked for.
+fn set_of_store(args: &RetentionArgs, database: &Database, store: &str) -> larder::Result<()> {
+    let now = database.store_retention(store)?;
+    let is_asked = args.time.is_some() || args.guarantee || args.best_effort;
+    let base = now.map_or_else(|| database.retention(), Ok)?;
+    let wanted = match args.time {
+        Some(Wanted::Default) if args.guarantee || args.best_effort => {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "a store that follows the database has no guarantee of its own; leave the option out",
+            ));
+        }
+        Some(Wanted::Default) => None,
+        Some(Wanted::For(_)) | None if is_asked => Some(Retention {
+            retention_ns: match args.time {
+                Some(Wanted::For(ns)) => ns,
+                _ => base.retention_ns,
+            },
+            is_guaranteed: args.guarantee || (base.is_guaranteed && !args.best_effort),
+        }),
+        _ => now,
+    };
+    match wanted == now {
+        true => Ok(()),
+        false => database.set_store_retention(store, wanted),
+    }
+}
+
+/// The database that `PLACE` names, and the path of a store in it.
+pub(crate) fn place_of(place: &OsStr) -> Result<(PathBuf, Option<Vec<u8>>)> {
+    if Path::new(place).exists() {
+        return Ok((PathBuf::from(place), None));
+    }
+    Ok(match Address::parse(place)? {
+        Address::In(address) => (address.database, Some(address.path)),
+        Address::Local(path) => (path, None),
+    })
+}
+
+/// How long one store keeps its past, for people.
+fn store_lines(store: &str, report: &HistoryReport, out: &mut Output) -> Result<()> {
+    match report.own.first() {
+        Some(one) => out.line(&own_line(one))?,
+        None => out.line(&format!(
+            "store {store} follows the database, which keeps history for {}; it begins {} (commit {})",
+            show_duration(report.retention.retention_ns),
+            show_time(report.begins_ns),
+            report.begins_seq
+        ))?,
+    }
+    stores_lines(&report.stores, out)
+}
+
+/// How long a store keeps its past that does not go with the database.
+pub(crate) fn own_line(one: &StoreRetention) -> String {
+    let how = match one.own {
+        Some(own) if own.retention_ns == 0 => "keeps what snapshots show".to_owned(),
+        Some(own) => {
+            let how = match own.is_guaranteed {
+                true => "guaranteed",
+                false => "while there is space",
+            };
+            format!(
+                "keeps history for {}, {how}",
+                show_duration(own.retention_ns)
+            )
+        }
+        None => "follows the database".to_owned(),
+    };
+    format!(
+        "store {} {how}; it begins {} (commit {})",
+        one.name,
+        show_time(one.begins_ns),
+        one.begins_seq
+    )
 }
 
 /// What history there is, for people.
 pub(crate) fn history_lines(report: &HistoryReport, out: &mut Output) -> Result<()> {
-    if report.retention.retention_ns == 0 {
+    let is_kept = |one: &StoreRetention| one.own.is_some_and(|own| own.retention_ns > 0);
+    if report.retention.retention_ns == 0 && !report.own.iter().any(is_kept) {
         return out.line("no history is kept; 'larder retention DB 1h' begins one");
     }
     let how = match report.retention.is_guaranteed {
@@ -89,6 +210,9 @@ pub(crate) fn history_lines(report: &HistoryReport, out: &mut Output) -> Result<
         show_time(report.begins_ns),
         report.begins_seq
     ))?;
+    for one in &report.own {
+        out.line(&own_line(one))?;
+    }
     stores_lines(&report.stores, out)?;
     let (bytes, rows) = sum_of(&report.stores);
     out.line(&format!(
@@ -129,6 +253,7 @@ pub(crate) fn history_json(report: &HistoryReport) -> Value {
         "history_bytes": bytes,
         "history_rows": rows,
         "stores": stores_json(&report.stores),
+        "retentions": own_json(&report.own),
         "blocked_by": report.blocked_by,
     })
 }
@@ -159,6 +284,21 @@ pub(crate) fn stores_json(stores: &[StoreHistory]) -> Value {
         })
     };
     Value::Array(stores.iter().map(one).collect())
+}
+
+/// Stores that do not go with the database.
+pub(crate) fn own_json(own: &[StoreRetention]) -> Value {
+    let one = |one: &StoreRetention| {
+        json!({
+            "store": one.store.0,
+            "name": one.name,
+            "retention_ns": one.own.map(|own| own.retention_ns),
+            "is_guaranteed": one.own.map(|own| own.is_guaranteed),
+            "begins_seq": one.begins_seq.0,
+            "begins_ns": one.begins_ns,
+        })
+    };
+    Value::Array(own.iter().map(one).collect())
 }
 
 fn named(one: &StoreHistory) -> String {
@@ -208,12 +348,14 @@ mod tests {
     }
 
     #[test]
-    fn a_store_has_no_retention_of_its_own() {
-        assert!(database_of(OsStr::new("a.larder:/raw")).is_err());
-        assert!(database_of(OsStr::new("/x/a.larder:/raw")).is_err());
+    fn a_place_is_a_database_or_a_store_in_it() {
+        let place = |text: &str| place_of(OsStr::new(text)).unwrap();
         assert_eq!(
-            database_of(OsStr::new("/x/a.larder")).unwrap(),
-            PathBuf::from("/x/a.larder")
+            place("/x/a.larder:/raw"),
+            (PathBuf::from("/x/a.larder"), Some(b"/raw".to_vec()))
         );
+        assert_eq!(place("/x/a.larder"), (PathBuf::from("/x/a.larder"), None));
+        assert_eq!(parse_wanted("default"), Ok(Wanted::Default));
+        assert_eq!(parse_wanted("2s"), Ok(Wanted::For(2_000_000_000)));
     }
 }

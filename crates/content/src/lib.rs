@@ -75,8 +75,8 @@ pub use larder_object::{
     DefragReport, EngineOptions, Error, ErrorKind, FeedBounds, FeedChange, FeedEvent,
     ForeignChange, ForeignObserver, FragReport, Gauges, HistoryReport, MapCell, Moment, PruneCut,
     PruneReport, Result, Retention, Savepoint, SealRow, SegmentMap, ShrinkReport, SizeClass,
-    SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory, TemporalTable,
-    TransactionInfo, TransactionOutcome, Tuning, act_for, gather_bytes_default,
+    SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory, StoreRetention,
+    TemporalTable, TransactionInfo, TransactionOutcome, Tuning, act_for, gather_bytes_default,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use past::parse_moment;

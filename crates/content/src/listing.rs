@@ -43,7 +43,7 @@ impl Database {
         };
         let left = limit - entries.len().min(limit);
         for entry in mounts.into_iter().take(left) {
-            match self.attr(entry.node) {
+            match self.listed_attr(&entry) {
                 Ok(attr) => entries.push((entry, attr)),
                 // Its store was made after the moment that this shows.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -51,6 +51,21 @@ impl Database {
             }
         }
         Ok(entries)
+    }
+
+    /// The attributes of an entry, as a listing shows them. A store whose history does not reach the moment that this
+    /// shows is listed nevertheless, as it is now; only who looks into it is refused.
+    pub fn listed_attr(&self, entry: &DirEntry) -> Result<Attr> {
+        let NodeId { store, ino } = entry.node;
+        match self.attr(entry.node) {
+            Err(error) if ino == Ino::ROOT && error.kind() == ErrorKind::InvalidInput => {
+                match self.shared.engine.unreached_root(self.table_of(store))? {
+                    Some(row) => Ok(Attr::of(store, row)),
+                    None => Err(error),
+                }
+            }
+            found => found,
+        }
     }
 
     /// Whether `after` names a store that is mounted in directory `node`, which come last; and those that

@@ -7,9 +7,11 @@
 //! years are those of UTC, of the time when the snapshot was made.
 
 use crate::database::Database;
+use larder_object::format::Ino;
 use larder_object::utc;
 use larder_object::{
-    HistoryReport, PruneCut, PruneOptions, PruneReport, Result, Retention, SnapshotRow,
+    Error, ErrorKind, HistoryReport, PruneCut, PruneOptions, PruneReport, Result, Retention,
+    SnapshotRow,
 };
 
 /// Which snapshots stay: so many of each kind. [`KeepPolicy::ALL`]: without a limit.
@@ -107,15 +109,49 @@ pub struct Pruned {
 }
 
 impl Database {
-    /// How long the past stays.
+    /// How long the past stays, of stores without a retention of their own.
     pub fn retention(&self) -> Result<Retention> {
-        self.whole()?.find_retention()
+        Ok(self.whole()?.find_retentions()?.default)
     }
 
-    /// Sets how long the past stays, for all sessions at once; what is older goes with the next commits. Off
-    /// (0) forgets the past, and is refused while a snapshot or a reader of the past needs it.
+    /// Sets how long the past stays, for all sessions at once, of stores without a retention of their own; what is older goes
+    /// with the next commits. Off (0) forgets the past, unless a store keeps its own, and is refused while a snapshot or a
+    /// reader of the past needs it.
     pub fn set_retention(&self, retention: Retention) -> Result<()> {
         self.whole()?.set_retention(retention)
+    }
+
+    /// How long the past of one store stays, by its name, where it has a retention of its own; `None`: it follows the database.
+    pub fn store_retention(&self, store: &str) -> Result<Option<Retention>> {
+        let store = self.find_store(store)?;
+        Ok(self.whole()?.find_retentions()?.own(store))
+    }
+
+    /// Sets how long the past of one store stays, for all sessions at once; `None`: as long as that of the database. Its
+    /// history begins at its own horizon: a look at an older moment is refused with that time. What other stores keep is not
+    /// touched. 0: only what snapshots show. What belongs to no store, rows of tracked tables and the times of commits, stays
+    /// as long as the longest retention. Errors: [`ErrorKind::NotFound`]: no such store; [`ErrorKind::InvalidInput`] for one that
+    /// shows another store, and where no history is kept afterwards while a snapshot needs it.
+    pub fn set_store_retention(&self, store: &str, retention: Option<Retention>) -> Result<()> {
+        let store = self.find_store(store)?;
+        self.whole()?.set_store_retention(store, retention)
+    }
+
+    /// The name of the store that is mounted at a path. [`ErrorKind::InvalidInput`]: none is.
+    pub fn store_at(&self, path: &[u8]) -> Result<String> {
+        let node = self.resolve(path, false)?.node;
+        let stores = self.read_stores();
+        let found = stores.iter().find(|one| one.row.store == node.store);
+        match found.filter(|_| node.ino == Ino::ROOT) {
+            Some(one) => Ok(one.row.name.clone()),
+            None => Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "'{}' is not where a store is mounted; 'larder store list' names them",
+                    String::from_utf8_lossy(path)
+                ),
+            )),
+        }
     }
 
     /// What the past takes, by store: just what [`Database::prune`] of all of it would free. Cost: reads the rows
@@ -149,8 +185,21 @@ impl Database {
             cut,
             destroys,
             is_dry,
+            ..PruneOptions::default()
         })?;
         Ok(Pruned { report, held })
+    }
+
+    /// Lets the past of one store go, by its name, up to `cut`, but for what snapshots and readers of the past show of it.
+    /// What other stores keep is not touched. A dry run (`is_dry`) says what would go.
+    pub fn prune_store(&self, store: &str, cut: PruneCut, is_dry: bool) -> Result<PruneReport> {
+        let store = self.find_store(store)?;
+        self.whole()?.prune(&PruneOptions {
+            cut,
+            store: Some(store),
+            destroys: Vec::new(),
+            is_dry,
+        })
     }
 }
 

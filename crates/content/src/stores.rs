@@ -188,7 +188,7 @@ impl Database {
         }
     }
 
-    fn find_store(&self, name: &str) -> Result<StoreId> {
+    pub(crate) fn find_store(&self, name: &str) -> Result<StoreId> {
         self.read_stores()
             .iter()
             .find(|s| s.row.name == name)
@@ -280,6 +280,8 @@ impl Database {
                 let asked = store.provider.as_ref().filter(|_| !is_of_snapshot);
                 match asked.map(|one| one.attr(Ino::ROOT)) {
                     Some(Err(error)) if error.kind() == ErrorKind::NotFound => {}
+                    // It is there, and says so to whoever looks into it.
+                    Some(Err(_)) if !self.is_reached(&store) => found.push(store),
                     Some(Err(error)) => return Err(error),
                     Some(Ok(_)) | None => found.push(store),
                 }
@@ -293,6 +295,12 @@ impl Database {
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner) = mounted;
         Ok(())
+    }
+
+    /// Whether the history of a store reaches the moment that this shows.
+    fn is_reached(&self, store: &MountedStore) -> bool {
+        let table = store.row.table_store;
+        self.shared.engine.require_reach(table).is_ok()
     }
 
     pub(crate) fn shared_provider(&self, store: StoreId) -> Result<Arc<dyn StoreProvider>> {

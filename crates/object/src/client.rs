@@ -314,12 +314,12 @@ impl Engine {
         self.notice_foreign()?;
         lock(&self.group).has_others = true; // SESSION-4: others may have been born before this turn.
         let horizon = self.horizon()?;
-        let is_worth_it = self.catalog.has_retired(horizon.kept)?
-            || (self.is_prune_due()? && self.catalog.has_past(horizon.kept)?);
-        let mut kept = horizon.kept;
+        let is_worth_it = self.catalog.has_retired_by(&horizon.kept)?
+            || (self.is_prune_due()? && self.catalog.has_past_by(&horizon.kept)?);
+        let mut kept = horizon.kept.clone();
         if is_worth_it {
             let set = ChangeSet {
-                reclaim_horizon: Some(horizon.kept),
+                reclaim_horizon: Some(horizon.kept.clone()),
                 now_ns: self.now_ns(),
                 ..ChangeSet::default()
             };
@@ -328,13 +328,13 @@ impl Engine {
                 return Ok(());
             };
             kept = outcome.reclaim_horizon.unwrap_or(kept);
-            if kept < horizon.kept {
+            if horizon.kept.passes(&kept) {
                 self.look_anew(); // Or the next one would wish for the same.
             }
             // It is taken in like one of another session.
             self.has_foreign_change.store(true, Ordering::SeqCst);
         }
-        self.note_pruned(kept);
+        self.note_pruned(&kept);
         self.notice_foreign()
     }
 

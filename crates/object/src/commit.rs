@@ -287,17 +287,17 @@ impl Engine {
             return Ok(None);
         }
         let oldest_retired = self.lock_room().oldest_retired;
-        if !may_have_orphans && oldest_retired.is_some_and(|seq| seq <= horizon.kept) {
+        if !may_have_orphans && oldest_retired.is_some_and(|seq| seq <= horizon.kept.base()) {
             return Ok(Some(horizon)); // The catalog would say no more.
         }
         self.may_have_orphans
             .store(!self.catalog.orphans()?.is_empty(), Ordering::SeqCst);
         let is_worth_it = !self.lost_orphans(horizon.pinned)?.is_empty()
-            || self.catalog.has_retired(horizon.kept)?
-            || (is_prune_due && self.catalog.has_past(horizon.kept)?)
+            || self.catalog.has_retired_by(&horizon.kept)?
+            || (is_prune_due && self.catalog.has_past_by(&horizon.kept)?)
             || !self.moved_away_until(horizon.pinned).is_empty();
         if !is_worth_it {
-            self.note_pruned(horizon.kept);
+            self.note_pruned(&horizon.kept);
         }
         Ok(is_worth_it.then_some(horizon))
     }
@@ -463,7 +463,9 @@ impl Engine {
         is_awaited: bool,
     ) -> Result<()> {
         assert!(
-            horizon.is_none_or(|horizon| horizon.kept <= self.known_seq()),
+            horizon
+                .as_ref()
+                .is_none_or(|horizon| horizon.kept.highest() <= self.known_seq()),
             "COMMIT-3"
         );
         let is_alone = !group.has_others;
@@ -478,10 +480,11 @@ impl Engine {
             orphans_removed: group.orphans_removed,
             holders_added: group.holders_added,
             holders_removed: group.holders_removed,
-            reclaim_horizon: horizon.map(|horizon| horizon.kept),
+            reclaim_horizon: horizon.as_ref().map(|horizon| horizon.kept.clone()),
             homes: group.homes,
             moves: group.moves.into_pairs(),
             moved_away: horizon
+                .as_ref()
                 .map(|horizon| self.moved_away_until(horizon.pinned))
                 .unwrap_or_default(),
             now_ns: self.now_ns(),
@@ -493,7 +496,9 @@ impl Engine {
         for frozen in &mut nodes {
             self.collect(frozen, &mut set)?;
         }
-        if let Some(horizon) = horizon.filter(|_| self.may_have_orphans.load(Ordering::SeqCst)) {
+        if let Some(horizon) = &horizon
+            && self.may_have_orphans.load(Ordering::SeqCst)
+        {
             self.collect_lost_orphans(horizon.pinned, &mut set)?;
         }
         if self.workspace.is_some() {
@@ -502,9 +507,9 @@ impl Engine {
         // COMMIT-2: the extents above were flushed by flush_contents, or are patched by this commit.
         let outcome = self.commit_catalog(&set)?;
         self.publish(generation, &nodes, &set, &outcome, group.moved_away);
-        if let (Some(wished), Some(kept)) = (horizon, outcome.reclaim_horizon) {
+        if let (Some(wished), Some(kept)) = (&horizon, &outcome.reclaim_horizon) {
             self.note_pruned(kept);
-            if kept < wished.kept {
+            if wished.kept.passes(kept) {
                 self.look_anew(); // Or the next commit would wish for the same.
             }
         }

@@ -396,7 +396,8 @@ impl Engine {
                     let seq = *retired_by.get_or_insert_with(|| self.known_seq());
                     // One more for what that one retired.
                     self.commit_now()?;
-                    let is_over = !self.catalog.has_retired(seq.min(self.horizon()?.history))?
+                    let history = self.horizon()?.history.limit(seq);
+                    let is_over = !self.catalog.has_retired_by(&history)?
                         && self.moved_away_until(seq).is_empty();
                     if is_over {
                         break;

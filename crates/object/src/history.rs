@@ -23,12 +23,16 @@
 //! Best fit keeps objects whole while the free space is many times an object. History would fill all of it, and
 //! then every object would be placed in what was just given up. So it keeps out of a [`POOL_DIVISOR`]th part.
 //!
+//! # Stores with retentions of their own
+//! Each store has a cut (`larder_catalog::Cuts`); pressing moves the cuts of all on to one commit, but those that are guaranteed
+//! (`TIME-8`, in `retention`).
+//!
 //! The cut moves in steps of a part of the retention, so that not every commit reclaims.
 
 use crate::acting::Acting;
 use crate::engine::{Edit, Engine, lock};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{DatabaseInfo, Moment, Retention, SnapshotRow};
+use larder_catalog::{Cuts, DatabaseInfo, HistoryHorizon, Moment, Retentions, SnapshotRow};
 use larder_space::Purpose;
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent};
@@ -36,6 +40,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// Beyond all commits.
+const NEVER: CommitSeq = CommitSeq(i64::MAX as u64);
 /// Steps of the cut in one retention.
 const STEPS: i64 = 256;
 /// But no step is shorter, nanoseconds.
@@ -51,25 +57,26 @@ pub(crate) const GROWN_BLOCKS_MIN: u64 = (256 << 20) / BLOCK_BYTES;
 /// between two of its own looks.
 const PIN_PAUSE: Duration = Duration::from_millis(20);
 
-const NO_RETENTION: &str =
-    "the retention cannot be changed in a long transaction; do that outside of it";
-
 /// Up to which commit what was superseded and retired may go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Horizon {
     /// Nobody who is alive can reach it.
     pub pinned: CommitSeq,
     /// Nor does history need it: beyond all commits where there is none.
-    pub history: CommitSeq,
+    pub history: Cuts,
     /// Both.
-    pub kept: CommitSeq,
+    pub kept: Cuts,
 }
 
 /// What an engine knows of its history.
 pub(crate) struct History {
     clock: Mutex<HistoryClock>,
-    retention_ns: AtomicI64,
-    is_guaranteed: AtomicBool,
+    /// The longest, nanoseconds.
+    pub(crate) retention_ns: AtomicI64,
+    /// Of the stores without a retention of their own.
+    pub(crate) is_guaranteed: AtomicBool,
+    /// All of them, once they were looked at.
+    pub(crate) retentions: Mutex<Option<Retentions>>,
     /// The end of the segments has to go, and all history with it.
     pub(crate) is_in_the_way: AtomicBool,
     /// Blocks that a transaction was refused.
@@ -90,6 +97,7 @@ impl History {
             clock: Mutex::default(),
             retention_ns: AtomicI64::new(info.retention_ns),
             is_guaranteed: AtomicBool::new(info.is_guaranteed),
+            retentions: Mutex::default(),
             is_in_the_way: AtomicBool::new(false),
             missed_blocks: AtomicU64::new(0),
             short_blocks: AtomicU64::new(0),
@@ -101,16 +109,16 @@ impl History {
 }
 
 /// The cut, remembered.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct HistoryClock {
     /// Looked at, and when again, nanoseconds since 1970.
     looked: Option<(i64, i64)>,
-    cut: CommitSeq,
-    held: Option<CommitSeq>,
+    /// What the retentions say, and what is held.
+    found: HistoryHorizon,
     /// Given up under pressure.
     pressed: CommitSeq,
     /// Pruned up to here.
-    pruned: CommitSeq,
+    pruned: Cuts,
     /// What is held, or read, keeps all there is: pressing ahead waits for the next look, or until something was pruned.
     is_spent: bool,
     /// Another session reads what is to go; before that time nobody asks again.
@@ -119,53 +127,21 @@ struct HistoryClock {
 
 impl HistoryClock {
     /// Up to where history is given up.
-    fn given_up(&self) -> CommitSeq {
-        let all = self.cut.max(self.pressed);
-        self.held.map_or(all, |held| held.min(all))
+    fn given_up(&self) -> Cuts {
+        self.found.cuts(self.pressed)
     }
 }
 
 impl Engine {
-    /// Whether the database keeps history.
+    /// Whether the database keeps history, of any store.
     pub fn keeps_history(&self) -> bool {
         self.retention().retention_ns > 0 && self.workspace.is_none()
     }
 
-    /// How long history is kept, as this engine knows it (`TIME-3`).
-    pub fn retention(&self) -> Retention {
-        let known = match &self.private {
-            Some(private) => &private.host.history,
-            None => &self.history,
-        };
-        Retention {
-            retention_ns: known.retention_ns.load(Ordering::SeqCst),
-            is_guaranteed: known.is_guaranteed.load(Ordering::SeqCst),
-        }
-    }
-
-    /// How long history is kept, as the catalog has it now.
-    pub fn find_retention(&self) -> Result<Retention> {
-        Ok(self.catalog.retention()?)
-    }
-
-    /// Another session may have changed it.
-    pub(crate) fn learn_retention(&self) -> Result<()> {
-        if self.workspace.is_some() {
-            return Ok(());
-        }
-        let found = self.catalog.retention()?;
-        if found != self.retention() {
-            self.history
-                .retention_ns
-                .store(found.retention_ns, Ordering::SeqCst);
-            self.history
-                .is_guaranteed
-                .store(found.is_guaranteed, Ordering::SeqCst);
-            // Of what was pressed and is still there, nothing goes that is guaranteed now.
-            lock(&self.history.clock).pressed = CommitSeq(0);
-            self.look_anew();
-        }
-        Ok(())
+    /// Of what was pressed and is still there, nothing goes that is guaranteed now.
+    pub(crate) fn forget_pressed(&self) {
+        lock(&self.history.clock).pressed = CommitSeq(0);
+        self.look_anew();
     }
 
     /// What the clock knows may be old.
@@ -177,30 +153,11 @@ impl Engine {
 
     /// Another session may have ended what keeps history here. (What begins to is looked for by who reclaims.)
     pub(crate) fn learn_holds(&self) -> Result<()> {
-        let known = lock(&self.history.clock).held;
+        let known = lock(&self.history.clock).found.held;
         if known.is_some() && self.catalog.oldest_held()? != known {
             self.look_anew();
         }
         Ok(())
-    }
-
-    /// Sets how long history is kept, for all sessions; what is over by then goes with the next commits. Off (0) deletes
-    /// the history, and is refused while a snapshot or a reader of the past needs it ([`ErrorKind::InvalidInput`]).
-    pub fn set_retention(&self, wanted: Retention) -> Result<()> {
-        self.require_parent(NO_RETENTION)?;
-        if wanted.retention_ns < 0 {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "a retention is a length of time, or 0",
-            ));
-        }
-        let _alone = self.alone()?;
-        self.commit_now()?;
-        let _no_commit = self.commit_lock.lock();
-        let seq = self.catalog.set_retention(wanted, self.now_ns())?;
-        self.learn_retention()?;
-        self.known_seq.store(seq.0, Ordering::SeqCst);
-        self.reload_space()
     }
 
     /// Up to where reclaim may go now (`TIME-1`).
@@ -209,20 +166,15 @@ impl Engine {
         let history = self.history_cut()?;
         Ok(Horizon {
             pinned,
+            kept: history.limit(pinned),
             history,
-            kept: pinned.min(history),
         })
     }
 
-    fn history_cut(&self) -> Result<CommitSeq> {
-        const NEVER: CommitSeq = CommitSeq(u64::MAX);
+    fn history_cut(&self) -> Result<Cuts> {
         if !self.keeps_history() {
-            return Ok(NEVER);
+            return Ok(Cuts::even(NEVER));
         }
-        let Retention {
-            retention_ns,
-            is_guaranteed,
-        } = self.retention();
         let now_ns = self.now_ns();
         let mut clock = lock(&self.history.clock);
         let is_fresh = clock
@@ -230,30 +182,32 @@ impl Engine {
             .is_some_and(|(at, next)| (at..next).contains(&now_ns));
         if !is_fresh {
             let found = self.catalog.history_horizon(now_ns)?;
-            (clock.cut, clock.held) = (found.retained, found.held);
             clock.is_spent = false;
-            let step = (retention_ns / STEPS).max(STEP_NS_MIN);
+            let step = (found.shortest_ns / STEPS).max(STEP_NS_MIN);
+            clock.found = found;
             clock.looked = Some((now_ns, now_ns.saturating_add(step)));
         }
-        Ok(
-            match self.history.is_in_the_way.load(Ordering::SeqCst) && !is_guaranteed {
-                true => clock.held.unwrap_or(NEVER),
-                false => clock.given_up(),
-            },
-        )
+        Ok(match self.history.is_in_the_way.load(Ordering::SeqCst) {
+            true => clock.found.cuts(NEVER), // But what is guaranteed.
+            false => clock.given_up(),
+        })
     }
 
     /// Whether the cut has moved since history was pruned.
     pub(crate) fn is_prune_due(&self) -> Result<bool> {
-        Ok(self.keeps_history() && self.history_cut()? > lock(&self.history.clock).pruned)
+        if !self.keeps_history() {
+            return Ok(false);
+        }
+        let cuts = self.history_cut()?;
+        Ok(cuts.passes(&lock(&self.history.clock).pruned))
     }
 
     /// History was pruned up to there. Not what was wished: who began to hold something in between lets go of it later,
     /// and then there is a prune to be made.
-    pub(crate) fn note_pruned(&self, kept: CommitSeq) {
+    pub(crate) fn note_pruned(&self, kept: &Cuts) {
         let mut clock = lock(&self.history.clock);
-        if kept > clock.pruned {
-            clock.pruned = kept;
+        if kept.passes(&clock.pruned) {
+            clock.pruned = clock.pruned.raise(kept);
             clock.is_spent = false;
         }
     }
@@ -276,21 +230,24 @@ impl Engine {
     /// whether anything goes that was kept. O(rows that go).
     pub(crate) fn press_history(&self, blocks: u64) -> Result<bool> {
         let may_press = self.keeps_history() && self.private.is_none();
-        if !may_press || self.retention().is_guaranteed {
+        if !may_press {
+            return Ok(false);
+        }
+        // What is held may have changed since the clock looked.
+        let horizon = self.catalog.history_horizon(self.now_ns())?;
+        if horizon.is_all_guaranteed() {
             return Ok(false); // TIME-4
         }
         let least = self.lock_room().space.capacity_blocks() / PRESS_DIVISOR;
-        let Some(found) = self.catalog.find_retired(blocks.max(least))? else {
+        let Some(found) = self.catalog.find_retired(blocks.max(least), &horizon)? else {
             return Ok(false);
         };
-        // What is held may have changed since the clock looked.
-        let held = self.catalog.history_horizon(self.now_ns())?.held;
         let mut clock = lock(&self.history.clock);
-        clock.held = held;
+        clock.found = horizon;
         let before = clock.given_up();
         clock.pressed = clock.pressed.max(found);
         clock.pinned_until = None;
-        let is_more = clock.given_up() > before;
+        let is_more = clock.given_up().passes(&before);
         clock.is_spent = !is_more;
         if is_more {
             tracing::debug!("space is short: history before commit {found} is given up");
@@ -374,10 +331,9 @@ impl Engine {
         if !self.keeps_history() {
             return Ok(self.lock_room().space.quarantined_blocks() > 0);
         }
-        let newest = CommitSeq(i64::MAX as u64);
-        let cut = self.history_cut()?.min(newest);
+        let cuts = self.history_cut()?;
         let has_moved = !self.lock_room().moved_away.is_empty();
-        Ok(has_moved || self.catalog.has_retired(cut)?)
+        Ok(has_moved || self.catalog.has_retired_by(&cuts)?)
     }
 
     /// Blocks that a commit or two set free: what was moved away from, and without history all that was retired.
@@ -403,28 +359,7 @@ impl Engine {
     pub(crate) fn is_history_spare(&self) -> bool {
         self.keeps_history()
             && !self.retention().is_guaranteed
-            && lock(&self.history.clock).held.is_none()
-    }
-
-    /// Why there is no room, and what helps.
-    pub(crate) fn why_full(&self) -> Result<String> {
-        let retention = self.retention();
-        let is_kept = self.keeps_history() && self.lock_room().space.quarantined_blocks() > 0;
-        if is_kept && retention.is_guaranteed {
-            let seconds = retention.retention_ns / 1_000_000_000;
-            return Ok(format!(
-                "the database is full, and the history of the last {seconds} s is guaranteed; give some up ('larder \
-                 prune'), end the guarantee ('larder retention DB {seconds}s --best-effort'), or raise the capacity"
-            ));
-        }
-        if is_kept && self.catalog.history_horizon(self.now_ns())?.held.is_some() {
-            return Ok(
-                "the database is full, and snapshots or readers of the past hold its history; destroy some \
-                 ('larder snapshot list'), delete something, or raise the capacity"
-                    .into(),
-            );
-        }
-        Ok("the database is full; delete something or raise the capacity".into())
+            && lock(&self.history.clock).found.is_spare()
     }
 
     /// Lets history go up to a commit, on somebody's word.
@@ -527,15 +462,6 @@ impl Engine {
             self.history.rooms_made.fetch_add(1, Ordering::SeqCst);
         }
         Ok(available > before)
-    }
-
-    /// How much of `retired_bytes` history gives up when somebody needs it: nothing where something is held.
-    pub(crate) fn spare_history_bytes(&self, retired_bytes: u64) -> Result<u64> {
-        let may_go = self.keeps_history() && !self.retention().is_guaranteed;
-        if !may_go || self.catalog.history_horizon(self.now_ns())?.held.is_some() {
-            return Ok(0);
-        }
-        Ok(retired_bytes)
     }
 
     // ---- snapshots --------------------------------------------------------------------------

@@ -68,6 +68,7 @@ mod prune;
 mod put;
 mod read_path;
 mod report;
+mod retention;
 mod rollback;
 mod room;
 mod seals;
@@ -99,9 +100,10 @@ pub use foreign::{ForeignChange, ForeignObserver};
 pub use host::process_owner;
 pub use larder_catalog::utc;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
+pub use larder_catalog::{Beginnings, Retention, Retentions};
 pub use larder_catalog::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use larder_catalog::{CommitAuthor, HistoryReader, Touch, WholeCommit};
-pub use larder_catalog::{Conflict, Moment, Retention, SCHEMA_VERSION, SnapshotRow, Tuning};
+pub use larder_catalog::{Conflict, Moment, SCHEMA_VERSION, SnapshotRow, Tuning};
 pub use larder_catalog::{ExactRows, PastRows, RowsChange, RowsStep, TemporalTable};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_catalog::{
@@ -114,7 +116,7 @@ pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};
 pub use node::Node;
-pub use prune::{HistoryReport, PruneCut, PruneOptions, PruneReport, StoreHistory};
+pub use prune::{HistoryReport, PruneCut, PruneOptions, PruneReport, StoreHistory, StoreRetention};
 pub use put::NewContent;
 pub use report::{
     CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, Gauges, MapCell,

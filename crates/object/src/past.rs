@@ -93,7 +93,7 @@ impl Engine {
     /// What has been read of the past by other ways than this engine's counts if this is no error: its moment is still
     /// kept (`HISTORY-3`). 5 µs.
     pub fn require_shown(&self) -> Result<()> {
-        Ok(self.catalog.retention().map(drop)?)
+        Ok(self.catalog.retentions().map(drop)?)
     }
 
     /// The commit that is shown, and its time, nanoseconds since 1970; `None` in an engine of the present.
@@ -214,7 +214,7 @@ impl Engine {
     }
 
     /// All the places where the content of `blocks` after commit `seq` is by now.
-    fn places_of(&self, blocks: &Extent, seq: CommitSeq) -> Result<Vec<Extent>> {
+    pub(crate) fn places_of(&self, blocks: &Extent, seq: CommitSeq) -> Result<Vec<Extent>> {
         let mut places = Vec::new();
         let mut at = 0;
         for (part, place) in self.catalog.places_at(blocks, seq)? {

@@ -10,7 +10,7 @@
 
 use crate::engine::Engine;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{HistoryUse, Moment, Retention, SnapshotRow};
+use larder_catalog::{Cuts, HistoryUse, Moment, Retention, SnapshotRow};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, StoreId};
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub enum PruneCut {
 pub struct PruneOptions {
     /// Up to where.
     pub cut: PruneCut,
+    /// Of this store only, by its number; what others keep is not touched.
+    pub store: Option<StoreId>,
     /// Snapshots to destroy before. None of them is held.
     pub destroys: Vec<String>,
     /// Only find out what would go.
@@ -57,6 +59,21 @@ pub struct StoreHistory {
     pub row_bytes: u64,
 }
 
+/// How long one store keeps its history.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreRetention {
+    /// The store.
+    pub store: StoreId,
+    /// Its name.
+    pub name: String,
+    /// Its own retention; `None`: it follows the database.
+    pub own: Option<Retention>,
+    /// The oldest commit whose state of this store can be read.
+    pub begins_seq: CommitSeq,
+    /// And its time, nanoseconds since 1970.
+    pub begins_ns: i64,
+}
+
 /// What a prune did, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PruneReport {
@@ -70,6 +87,8 @@ pub struct PruneReport {
     pub begins_seq: CommitSeq,
     /// And its time, nanoseconds since 1970.
     pub begins_ns: i64,
+    /// Stores that begin later, or keep their history for a time of their own.
+    pub stores: Vec<StoreRetention>,
     /// What keeps history that was to go; `None`: all of it went.
     pub blocked_by: Option<String>,
     /// Another session still uses what went; it is free when that is over.
@@ -79,8 +98,10 @@ pub struct PruneReport {
 /// What there is of history.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HistoryReport {
-    /// How long it is kept.
+    /// How long it is kept, of stores without a retention of their own.
     pub retention: Retention,
+    /// The others, and those that begin later than the database.
+    pub own: Vec<StoreRetention>,
     /// The oldest commit whose state can be read.
     pub begins_seq: CommitSeq,
     /// And its time, nanoseconds since 1970.
@@ -95,16 +116,17 @@ impl Engine {
     /// What history takes, by store: just what [`Engine::prune`] of all of it would free, without destroying
     /// snapshots. Cost: reads the rows of the history.
     pub fn history_report(&self) -> Result<HistoryReport> {
-        let retention = self.catalog.retention()?;
+        let retention = self.catalog.retentions()?.default;
         let (begins_seq, begins_ns) = self.catalog.history_begins()?;
         let newest = self.catalog.commit_seq()?;
         let snapshots = self.catalog.snapshots()?;
-        let (cut, blocked_by) = self.limit(newest, &snapshots)?;
+        let (cut, blocked_by) = self.limit(&Cuts::even(newest), &snapshots)?;
         Ok(HistoryReport {
             retention,
+            own: self.store_retentions(&Cuts::default(), (begins_seq, begins_ns))?,
             begins_seq,
             begins_ns,
-            stores: self.name_stores(self.catalog.history_use(cut)?)?,
+            stores: self.name_stores(self.catalog.history_use(&cut)?)?,
             blocked_by,
         })
     }
@@ -115,8 +137,8 @@ impl Engine {
             return Ok(0);
         }
         let newest = self.catalog.commit_seq()?;
-        let (cut, _) = self.limit(newest, &self.catalog.snapshots()?)?;
-        Ok(self.catalog.retired_blocks_until(cut)? * BLOCK_BYTES)
+        let (cut, _) = self.limit(&Cuts::even(newest), &self.catalog.snapshots()?)?;
+        Ok(self.catalog.retired_blocks_by(&cut)? * BLOCK_BYTES)
     }
 
     /// Lets history go (`TIME-6`). Errors: [`ErrorKind::InvalidInput`] without history, for a snapshot that is held, and
@@ -150,12 +172,12 @@ impl Engine {
             }
             destroyed.push(left.remove(at));
         }
-        let wanted = self.find_cut(&options.cut)?;
-        let (cut, blocked_by) = self.limit(wanted, &left)?;
-        let freed = self.name_stores(self.catalog.history_use(cut)?)?;
+        let wanted = self.find_cut(&options.cut, options.store)?;
+        let (cut, blocked_by) = self.limit(&wanted, &left)?;
+        let freed = self.name_stores(self.catalog.history_use(&cut)?)?;
         let (begins_seq, begins_ns) = self
             .catalog
-            .moment_of(cut)?
+            .moment_of(cut.base())?
             .max(self.catalog.history_begins()?);
         let mut report = PruneReport {
             is_dry: options.is_dry,
@@ -163,6 +185,7 @@ impl Engine {
             freed,
             begins_seq,
             begins_ns,
+            stores: self.store_retentions(&cut, (begins_seq, begins_ns))?,
             blocked_by,
             is_waiting: false,
         };
@@ -172,19 +195,25 @@ impl Engine {
         for row in &report.destroyed {
             self.catalog.destroy_snapshot(&row.name)?;
         }
-        self.catalog.give_up_history(cut)?; // TIME-6
-        self.give_up_until(cut);
+        self.catalog.give_up_history(&cut)?; // TIME-6
+        self.give_up_until(cut.base());
         drop(edit);
-        report.is_waiting = !self.settle_history(cut)?;
+        report.is_waiting = !self.settle_history(&cut)?;
         Ok(report)
     }
 
-    /// The commit up to which was asked for.
-    fn find_cut(&self, cut: &PruneCut) -> Result<CommitSeq> {
+    /// The commits up to which was asked for.
+    fn find_cut(&self, cut: &PruneCut, store: Option<StoreId>) -> Result<Cuts> {
         let now_ns = self.now_ns();
-        Ok(match cut {
+        let seq = match cut {
             PruneCut::All => self.known_seq(),
-            PruneCut::Retention => self.catalog.history_horizon(now_ns)?.retained,
+            PruneCut::Retention => {
+                let retained = self.catalog.history_horizon(now_ns)?.retained();
+                return Ok(match store {
+                    None => retained,
+                    Some(store) => Cuts::of_one(store, retained.of(store)),
+                });
+            }
             // Before all that can be read: nothing is so old.
             PruneCut::OlderThan(Moment::At(at_ns)) if *at_ns <= now_ns => {
                 match self.catalog.find_moment(*at_ns)? {
@@ -193,16 +222,26 @@ impl Engine {
                 }
             }
             PruneCut::OlderThan(moment) => self.catalog.resolve_moment(moment, now_ns)?.0,
+        };
+        Ok(match store {
+            None => Cuts::even(seq),
+            Some(store) => Cuts::of_one(store, seq),
         })
     }
 
-    /// Up to where history can go that is wanted up to a commit, while these snapshots stay; and what is in the way.
-    fn limit(
-        &self,
-        wanted: CommitSeq,
-        snapshots: &[SnapshotRow],
-    ) -> Result<(CommitSeq, Option<String>)> {
-        let snapshot = snapshots.first().filter(|row| row.seq < wanted).map(|row| {
+    /// Up to where history can go that is wanted up to some commits, while these snapshots stay; and what is in the way.
+    fn limit(&self, wanted: &Cuts, snapshots: &[SnapshotRow]) -> Result<(Cuts, Option<String>)> {
+        let readers = self.catalog.past_readers()?;
+        let holds: Vec<CommitSeq> = (snapshots.iter().map(|row| row.seq))
+            .chain(readers.iter().map(|(_, seq)| *seq))
+            .collect();
+        let cuts = self.catalog.limit_cuts(wanted, &holds)?;
+        if !wanted.passes(&cuts) {
+            return Ok((cuts, None));
+        }
+        // A hold that no store is shown by any more which it would keep from going is not in the way.
+        let stands = |seq: CommitSeq| seq < wanted.highest() && seq >= cuts.lowest_below(wanted);
+        let snapshot = snapshots.iter().find(|row| stands(row.seq)).map(|row| {
             let held = match row.holds.is_empty() {
                 true => String::new(),
                 false => format!(", held by {},", row.holds.join(", ")),
@@ -213,28 +252,49 @@ impl Engine {
             );
             (row.seq, what)
         });
-        let readers = self.catalog.past_readers()?;
-        let reader = readers
-            .first()
-            .filter(|(_, seq)| *seq < wanted)
-            .map(|(session, seq)| {
-                let what = format!("session {session} reads the past as of commit {seq}");
-                (*seq, what)
-            });
+        let reader = readers.iter().find(|(_, seq)| stands(*seq));
+        let reader = reader.map(|(session, seq)| {
+            let what = format!("session {session} reads the past as of commit {seq}");
+            (*seq, what)
+        });
         let first = snapshot.into_iter().chain(reader).min();
-        Ok(match first {
-            Some((seq, what)) => (seq, Some(what)),
-            None => (wanted, None),
-        })
+        Ok((cuts, first.map(|(_, what)| what)))
+    }
+
+    /// Stores with a retention of their own, and those that begin later than `begins` when the history has gone by `cuts`.
+    fn store_retentions(
+        &self,
+        cuts: &Cuts,
+        begins: (CommitSeq, i64),
+    ) -> Result<Vec<StoreRetention>> {
+        let retentions = self.catalog.retentions()?;
+        let stores = self.catalog.stores()?;
+        let mut found = Vec::new();
+        for (store, seq, at_ns) in self.catalog.store_beginnings()? {
+            let goes_to = self.catalog.moment_of(cuts.of(store))?;
+            let (begins_seq, begins_ns) = goes_to.max((seq, at_ns)).max(begins);
+            let own = retentions.own(store);
+            if own.is_some() || begins_seq > begins.0 {
+                let row = stores.iter().find(|row| row.store == store);
+                found.push(StoreRetention {
+                    store,
+                    name: row.map_or_else(String::new, |row| row.name.clone()),
+                    own,
+                    begins_seq,
+                    begins_ns,
+                });
+            }
+        }
+        Ok(found)
     }
 
     /// Commits until what was retired and superseded up to `cut` is gone; `false` when somebody else keeps it.
-    fn settle_history(&self, cut: CommitSeq) -> Result<bool> {
+    fn settle_history(&self, cut: &Cuts) -> Result<bool> {
         for _ in 0..PIN_WAITS_MAX {
             {
                 let _edit = self.edit()?;
                 self.commit_now()?;
-                if !self.catalog.has_retired(cut)? && !self.catalog.has_past(cut)? {
+                if !self.catalog.has_retired_by(cut)? && !self.catalog.has_past_by(cut)? {
                     return Ok(true);
                 }
             }

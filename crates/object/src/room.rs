@@ -17,7 +17,7 @@
 use crate::engine::{Engine, lock};
 use crate::workspace::SEGMENT_BLOCKS;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{ChangeSet, CommitOutcome};
+use larder_catalog::{ChangeSet, CommitOutcome, Cuts};
 use larder_space::format::{CommitSeq, Extent, SegmentIndex};
 use larder_space::{AgSummary, Placement, Purpose, Reservation, Space, SpaceError, Target};
 use std::sync::atomic::Ordering;
@@ -230,7 +230,7 @@ impl Engine {
             room.space.settle();
         }
         room.synced = Some(outcome.seq);
-        let horizon = set.reclaim_horizon;
+        let horizon = set.reclaim_horizon.as_ref().map(Cuts::base);
         room.oldest_retired = room.oldest_retired.filter(|&seq| horizon < Some(seq));
         if !set.retired.is_empty() {
             room.oldest_retired.get_or_insert(outcome.seq);

@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{KeptRow, SealRow, SealedKind, SealedPart};
+use larder_catalog::{Beginnings, KeptRow, SealRow, SealedKind, SealedPart};
 use larder_space::format::CommitSeq;
 
 impl Engine {
@@ -39,14 +39,13 @@ impl Engine {
         Ok(self.catalog.sealed_directory(seal, store, number)?)
     }
 
-    /// Visits what the history has of the commits after `after`, up to `upto`; returns the first commit that it has all
-    /// of the state of.
+    /// Visits what the history has of the commits after `after`, up to `upto`; returns where it begins.
     pub fn for_each_kept(
         &self,
         after: CommitSeq,
         upto: CommitSeq,
         visit: &mut dyn FnMut(KeptRow<'_>),
-    ) -> Result<CommitSeq> {
+    ) -> Result<Beginnings> {
         Ok(self.catalog.for_each_kept(after, upto, visit)?)
     }
 

@@ -76,6 +76,7 @@ impl Engine {
             }
             node.store != store
         });
+        self.learn_retention()?;
         self.known_seq.store(seq.0, Ordering::SeqCst);
         self.refresh_patches(seq)?;
         self.reload_space()

@@ -46,12 +46,103 @@ fn a_retention_is_shown_and_set() {
     place.fails(1, &["prune", "a.larder"], "keeps no history");
     place.fails(1, &["snapshot", "create", "a.larder", "x"], "no history");
     place.fails(2, &["retention", "a.larder", "soon"], "soon");
-    place.fails(2, &["retention", "a.larder:/raw", "1h"], "names a store");
+    place.fails(
+        1,
+        &["retention", "a.larder:/raw", "1h"],
+        "'raw' does not exist",
+    );
     place.fails(1, &["retention", "none.larder"], "none.larder");
     place.fails(
         2,
         &["retention", "a.larder", "--guarantee", "--best-effort"],
         "--best-effort",
+    );
+    place.assert_clean("a.larder");
+    place.assert_closed("a.larder");
+}
+
+#[test]
+fn a_store_keeps_its_past_for_a_time_of_its_own() {
+    let place = Place::with_database();
+    place.ok(&["store", "create", "a.larder", "raw"]);
+    let set = place.ok(&["retention", "a.larder:/raw", "7d"]);
+    assert!(
+        set.starts_with("store raw keeps history for 1w, while there is space; it begins 20"),
+        "{set}"
+    );
+    let shown = place.ok(&["retention", "a.larder"]);
+    assert!(shown.starts_with("history is kept for 1h,"), "{shown}");
+    assert!(
+        shown.contains("\nstore raw keeps history for 1w,"),
+        "{shown}"
+    );
+    let set = place.json(&[
+        "retention",
+        "a.larder",
+        "--store",
+        "raw",
+        "1us",
+        "--guarantee",
+    ]);
+    assert_eq!(set["retention_ns"], 3_600_000_000_000_i64);
+    assert_eq!(set["retentions"][0]["name"], "raw");
+    assert_eq!(set["retentions"][0]["retention_ns"], 1000);
+    assert_eq!(set["retentions"][0]["is_guaranteed"], true);
+    for size in [100_000, 200_000, 300_000] {
+        place.write("file", size);
+        place.ok(&["put", "file", "a.larder:/kept"]);
+        place.ok(&["put", "file", "a.larder:/raw/gone"]);
+    }
+    place.ok(&["retention", "a.larder:/raw", "0", "--best-effort"]);
+    let dry = place.json(&["prune", "a.larder", "--store", "raw", "--dry-run"]);
+    let wet = place.json(&["prune", "a.larder:/raw"]);
+    assert_eq!(dry["stores"], wet["stores"]);
+    let history = place.json(&["retention", "a.larder"]);
+    let begins = &history["retentions"][0]["begins_seq"];
+    assert!(
+        begins.as_i64() > history["begins_seq"].as_i64(),
+        "{history}"
+    );
+    let names = history["stores"].as_array().unwrap().iter();
+    let names: Vec<&str> = names.map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["main"]);
+    let past = format!("a.larder@seq:{}", history["begins_seq"]);
+    let listed = place.ok(&["ls", &format!("{past}:/")]);
+    assert!(listed.contains("raw"), "{listed}");
+    place.fails(
+        1,
+        &["ls", &format!("{past}:/raw")],
+        "history of store 'raw' begins at 20",
+    );
+    let back = place.ok(&["retention", "a.larder:/raw", "default"]);
+    assert!(
+        back.starts_with("store raw follows the database; it begins"),
+        "{back}"
+    );
+    place.fails(
+        1,
+        &["retention", "a.larder", "default"],
+        "'default' is for a store",
+    );
+    place.fails(
+        1,
+        &["retention", "a.larder", "--store", "none", "1h"],
+        "no store 'none'",
+    );
+    place.fails(
+        2,
+        &["retention", "a.larder:/raw", "--store", "raw"],
+        "give one of them",
+    );
+    place.fails(
+        1,
+        &["retention", "a.larder:/kept", "1h"],
+        "not where a store is mounted",
+    );
+    place.fails(
+        2,
+        &["prune", "a.larder:/raw", "--keep-last", "1"],
+        "name no store",
     );
     place.assert_clean("a.larder");
     place.assert_closed("a.larder");
@@ -120,7 +211,7 @@ fn a_prune_tells_exactly_what_goes() {
         "keep nothing",
     );
     place.fails(2, &["prune", "a.larder", "--keep-last", "few"], "few");
-    place.fails(2, &["prune", "a.larder:/raw"], "names a store");
+    place.fails(1, &["prune", "a.larder:/raw"], "'raw' does not exist");
     place.assert_clean("a.larder");
     place.assert_closed("a.larder");
 }

@@ -187,6 +187,17 @@ impl Database {
                 )),
             }
         }
+        for store in scope.stores.keys() {
+            past.shared.engine.require_reach(*store).map_err(|error| {
+                let hint = match (error.kind(), path) {
+                    (ErrorKind::InvalidInput, None) => {
+                        "; a rollback of a single store names its place"
+                    }
+                    _ => "",
+                };
+                Error::new(error.kind(), format!("{error}{hint}"))
+            })?;
+        }
         if wanted.is_some() && scope.stores.is_empty() {
             return Err(Error::new(
                 ErrorKind::InvalidInput,

@@ -56,7 +56,18 @@ impl Database {
                     format!("commit {seq} is not after commit {begins}, when the history begins; name a later one"),
                 ));
             }
-            Ok(reader.around(CommitSeq(seq))?)
+            let found = reader.around(CommitSeq(seq))?;
+            // What the commit did there nobody can tell any more: half of it would be taken back.
+            if let Some((name, begins)) = reader.stores_behind(found.0)?.first() {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!(
+                        "commit {seq} may have changed store '{name}' too, whose history begins at commit {begins}; use \
+                         'larder restore'"
+                    ),
+                ));
+            }
+            Ok(found)
         })?;
         let Some((whole, at_ns)) = found else {
             return Err(Error::new(

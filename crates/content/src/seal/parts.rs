@@ -4,7 +4,7 @@ use crate::database::Database;
 use crate::seal::digest::{Digest, HINT_BYTES, Hasher, hint, name_hint};
 use crate::seal::tree::{DoneDirectory, TreeReader};
 use larder_object::format::{CommitSeq, StoreId};
-use larder_object::{Result, SealedKind, SealedPart};
+use larder_object::{Beginnings, Result, SealedKind, SealedPart};
 use std::collections::BTreeMap;
 
 /// Commits whose rows have digests together.
@@ -152,13 +152,13 @@ pub(crate) fn row_hint(key: &[u8], row: &[u8]) -> [u8; HINT_BYTES] {
     found
 }
 
-/// What the commits after `after`, up to `upto`, superseded, by store, of up to [`COMMITS`] commits each; and the first commit
-/// whose state the history has.
+/// What the commits after `after`, up to `upto`, superseded, by store, of up to [`COMMITS`] commits each; and where
+/// the history begins. Of a store whose history begins within such commits there is nothing of them.
 pub(crate) fn history_parts(
     present: &Database,
     after: CommitSeq,
     upto: CommitSeq,
-) -> Result<(Vec<SealedPart>, CommitSeq)> {
+) -> Result<(Vec<SealedPart>, Beginnings)> {
     let mut parts: Vec<SealedPart> = Vec::new();
     let mut open: BTreeMap<i64, (Hasher, u64)> = BTreeMap::new();
     let (mut from, mut commits, mut last) = (after, 0, after);
@@ -200,8 +200,9 @@ pub(crate) fn history_parts(
     let first = parts.iter().map(|part| part.from).min();
     for part in &mut parts {
         if Some(part.from) == first {
-            part.from = part.from.max(begins);
+            part.from = part.from.max(begins.all);
         }
     }
+    parts.retain(|part| begins.of(part.store) <= part.from);
     Ok((parts, begins))
 }

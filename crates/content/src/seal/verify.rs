@@ -411,7 +411,7 @@ impl Work<'_> {
         }
         for ((from, to), known) in ranges {
             let (found, begins) = history_parts(self.present, from, CommitSeq(to))?;
-            if begins > from {
+            if begins.all > from {
                 let first = self.verified.pruned.map_or(from.0 + 1, |(first, _)| first);
                 self.verified.pruned = Some((first, to));
                 self.parts.extend(known);
@@ -420,6 +420,13 @@ impl Work<'_> {
             let mut found: BTreeMap<i64, SealedPart> =
                 found.into_iter().map(|part| (part.store, part)).collect();
             for known in known {
+                if begins.of(known.store) > from {
+                    // Of this store alone.
+                    let first = self.verified.pruned.map_or(from.0 + 1, |(first, _)| first);
+                    self.verified.pruned = Some((first, to));
+                    self.parts.push(known);
+                    continue;
+                }
                 match found.remove(&known.store) {
                     Some(part) => {
                         if part != known {

@@ -1,0 +1,224 @@
+//! Changing how long history is kept, and what follows from it for space.
+//!
+//! # Invariants
+//! * `TIME-8` A store gives up what is older than its own retention, or the database's where it has none, and under pressure the
+//!   oldest first across all stores; what one gives up, no other loses. A store whose retention is guaranteed is not pressed.
+//!   *Guard*: each store has a cut of its own in the catalog's `Cuts`, and reclaim goes by them (`HISTORY-7`).
+
+use crate::engine::{Engine, lock};
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::{InodeRow, Retention, Retentions};
+use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{CommitSeq, Ino, MapPage, StoreId};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+const NO_RETENTION: &str =
+    "the retention cannot be changed in a long transaction; do that outside of it";
+
+impl Engine {
+    /// The longest retention, and whether that of the stores without one of their own is guaranteed, as this engine knows
+    /// them (`TIME-3`).
+    pub fn retention(&self) -> Retention {
+        let known = match &self.private {
+            Some(private) => &private.host.history,
+            None => &self.history,
+        };
+        Retention {
+            retention_ns: known.retention_ns.load(Ordering::SeqCst),
+            is_guaranteed: known.is_guaranteed.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Whether a store can be read as of the moment that this engine shows: else an error that names where its history
+    /// begins ([`ErrorKind::InvalidInput`]).
+    pub fn require_reach(&self, store: StoreId) -> Result<()> {
+        Ok(self.catalog.require_reach(store)?)
+    }
+
+    /// The root of a store that cannot be read as of the moment that this engine shows, as it is now; `None`: the store can.
+    pub fn unreached_root(&self, store: StoreId) -> Result<Option<InodeRow>> {
+        let Some(host) = self.present() else {
+            return Ok(None);
+        };
+        match self.require_reach(store) {
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                let root = host.node(store, Ino::ROOT)?;
+                Ok(Some(host.row(&root)?))
+            }
+            Err(error) => Err(error),
+            Ok(()) => Ok(None),
+        }
+    }
+
+    /// How long history is kept, as the catalog has it now.
+    pub fn find_retentions(&self) -> Result<Retentions> {
+        Ok(self.catalog.retentions()?)
+    }
+
+    /// Another session may have changed it.
+    pub(crate) fn learn_retention(&self) -> Result<()> {
+        if self.workspace.is_some() {
+            return Ok(());
+        }
+        let found = self.catalog.retentions()?;
+        let mut known = lock(&self.history.retentions);
+        if known.as_ref() == Some(&found) {
+            return Ok(());
+        }
+        let is_first = known.is_none() && found.stores.is_empty() && {
+            let now = self.retention();
+            (now.retention_ns, now.is_guaranteed)
+                == (found.longest_ns(), found.default.is_guaranteed)
+        };
+        self.history
+            .retention_ns
+            .store(found.longest_ns(), Ordering::SeqCst);
+        self.history
+            .is_guaranteed
+            .store(found.default.is_guaranteed, Ordering::SeqCst);
+        *known = Some(found);
+        drop(known);
+        if !is_first {
+            self.forget_pressed();
+        }
+        Ok(())
+    }
+
+    /// Sets how long history is kept, for all sessions, of the stores without a retention of their own; what is over by then
+    /// goes with the next commits. Where no store keeps any then it is off: the history is deleted, which is refused while a
+    /// snapshot or a reader of the past needs it ([`ErrorKind::InvalidInput`]).
+    pub fn set_retention(&self, wanted: Retention) -> Result<()> {
+        self.change_retention(None, Some(wanted))
+    }
+
+    /// The same of one store, by its number; `None`: it follows the database again. What its history has lost does not come
+    /// back. Errors also: [`ErrorKind::InvalidInput`] for a store that shows another one. Cost for the first store: reads the
+    /// maps in the history.
+    pub fn set_store_retention(&self, store: StoreId, wanted: Option<Retention>) -> Result<()> {
+        self.change_retention(Some(store), wanted)
+    }
+
+    fn change_retention(&self, store: Option<StoreId>, wanted: Option<Retention>) -> Result<()> {
+        self.require_parent(NO_RETENTION)?;
+        if wanted.is_some_and(|wanted| wanted.retention_ns < 0) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "a retention is a length of time, or 0",
+            ));
+        }
+        let _alone = self.alone()?;
+        self.commit_now()?;
+        let _no_commit = self.commit_lock.lock();
+        let is_first = store.is_some() && self.catalog.retentions()?.stores.is_empty();
+        let sharing: Vec<StoreId> = match is_first {
+            true => self.stores_that_shared()?.into_iter().collect(),
+            false => Vec::new(),
+        };
+        let now_ns = self.now_ns();
+        let seq = self
+            .catalog
+            .set_retention(store, wanted, &sharing, now_ns)?;
+        self.learn_retention()?;
+        self.known_seq.store(seq.0, Ordering::SeqCst);
+        self.reload_space()
+    }
+
+    /// Stores that have content in their history that an object of another store came to own (`HISTORY-8`). Cost: reads the
+    /// maps in the history.
+    fn stores_that_shared(&self) -> Result<BTreeSet<StoreId>> {
+        const BATCH: usize = 256;
+        let (mut found, mut after) = (BTreeSet::new(), 0);
+        loop {
+            let maps = self.catalog.superseded_maps(after, BATCH)?;
+            for map in &maps {
+                after = map.row;
+                let page = MapPage::decode(&map.runs).map_err(|error| {
+                    Error::with_source(
+                        ErrorKind::Corrupt,
+                        "a map in the history cannot be read; run 'larder check'",
+                        error,
+                    )
+                })?;
+                let at = CommitSeq(map.until.0.saturating_sub(1));
+                for run in page.runs() {
+                    for place in self.places_of(&run.extent, at)? {
+                        let owners = self.catalog.stores_under(&place)?;
+                        let others = owners.into_iter().filter(|owner| *owner != map.store);
+                        found.extend(others.flat_map(|owner| [owner, map.store]));
+                    }
+                }
+            }
+            if maps.len() < BATCH {
+                return Ok(found);
+            }
+        }
+    }
+
+    // ---- space ------------------------------------------------------------------------------
+
+    /// Why there is no room, and what helps.
+    pub(crate) fn why_full(&self) -> Result<String> {
+        let is_kept = self.keeps_history() && self.lock_room().space.quarantined_blocks() > 0;
+        if is_kept && let Some(why) = self.why_guaranteed()? {
+            return Ok(why);
+        }
+        if is_kept && self.catalog.history_horizon(self.now_ns())?.held.is_some() {
+            return Ok(
+                "the database is full, and snapshots or readers of the past hold its history; destroy some \
+                 ('larder snapshot list'), delete something, or raise the capacity"
+                    .into(),
+            );
+        }
+        Ok("the database is full; delete something or raise the capacity".into())
+    }
+
+    /// Which history is guaranteed, if any is, and what helps.
+    fn why_guaranteed(&self) -> Result<Option<String>> {
+        let retentions = self.catalog.retentions()?;
+        let own = retentions.stores.iter();
+        let guaranteed = own.filter(|(_, one)| one.is_guaranteed).next();
+        let (of, place, retention) = match (retentions.default.is_guaranteed, guaranteed) {
+            (true, _) => (String::new(), "DB".to_owned(), retentions.default),
+            (false, None) => return Ok(None),
+            (false, Some((store, retention))) => {
+                let stores = self.catalog.stores()?;
+                let row = stores.into_iter().find(|row| row.store == *store);
+                let row = row.map_or_else(Default::default, |row| (row.name, row.mount));
+                (
+                    format!(" of store '{}'", row.0),
+                    format!("DB:{}", row.1),
+                    *retention,
+                )
+            }
+        };
+        let seconds = retention.retention_ns / 1_000_000_000;
+        Ok(Some(format!(
+            "the database is full, and the history of the last {seconds} s{of} is guaranteed; give some up ('larder \
+             prune'), end the guarantee ('larder retention {place} {seconds}s --best-effort'), or raise the capacity"
+        )))
+    }
+
+    /// Whether any history is guaranteed.
+    pub(crate) fn is_any_guaranteed(&self) -> Result<bool> {
+        let retentions = self.catalog.retentions()?;
+        let mut own = retentions.stores.iter();
+        Ok(retentions.default.is_guaranteed || own.any(|(_, one)| one.is_guaranteed))
+    }
+
+    /// How much of `retired_bytes` history gives up when somebody needs it: nothing where something is held, unless stores have
+    /// retentions of their own; then it is counted.
+    pub(crate) fn spare_history_bytes(&self, retired_bytes: u64) -> Result<u64> {
+        if !self.keeps_history() {
+            return Ok(0);
+        }
+        let horizon = self.catalog.history_horizon(self.now_ns())?;
+        if !horizon.stores.is_empty() {
+            return Ok(self.catalog.spare_blocks(&horizon)? * BLOCK_BYTES);
+        }
+        match horizon.is_spare() {
+            true => Ok(retired_bytes),
+            false => Ok(0),
+        }
+    }
+}
