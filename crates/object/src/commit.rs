@@ -283,7 +283,7 @@ impl Engine {
             return Ok(None);
         }
         let horizon = self.horizon()?;
-        if is_history && self.note_horizon(horizon) {
+        if is_history && self.note_horizon(&horizon) {
             return Ok(None);
         }
         let oldest_retired = self.lock_room().oldest_retired;

@@ -219,9 +219,10 @@ impl Engine {
     }
 
     /// Up to where reclaim may go was found out. Says whether history up to there has gone before.
-    pub(crate) fn note_horizon(&self, horizon: Horizon) -> bool {
+    pub(crate) fn note_horizon(&self, horizon: &Horizon) -> bool {
         let mut clock = lock(&self.history.clock);
-        let is_pinned = horizon.kept < horizon.history && horizon.kept <= clock.pruned;
+        let is_pinned =
+            horizon.history.passes(&horizon.kept) && !horizon.kept.passes(&clock.pruned);
         clock.pinned_until = is_pinned.then(|| Instant::now() + PIN_PAUSE);
         is_pinned
     }
@@ -553,7 +554,7 @@ mod tests {
         /// Until when nobody asks whether somebody reads what is to go, and what has gone.
         pub(crate) fn prune_state(&self) -> (Option<Instant>, CommitSeq) {
             let clock = lock(&self.history.clock);
-            (clock.pinned_until, clock.pruned)
+            (clock.pinned_until, clock.pruned.base())
         }
     }
 
