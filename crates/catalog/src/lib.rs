@@ -80,6 +80,7 @@ mod history;
 mod holders;
 mod log_vfs;
 mod loose;
+mod map_pages;
 mod meta;
 mod open;
 mod past;
@@ -108,7 +109,7 @@ mod versions;
 mod workspace;
 
 pub use authors::CommitAuthor;
-pub use changes::{AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, XattrChange};
+pub use changes::{AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, MapShare, XattrChange};
 pub use client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use codec::dirent_order;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
