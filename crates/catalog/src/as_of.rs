@@ -1,6 +1,7 @@
 //! The statements that read a store's tables as they were after a commit: those of the present, with the same
 //! parameters, over the present rows that were there and the superseded ones (`history`).
 
+use crate::map_pages::resolved;
 use crate::statements::StoreSql;
 use larder_format::{CommitSeq, StoreId};
 
@@ -59,6 +60,7 @@ impl StoreSql {
             "iif(kind = 'symlink', NULL, value)",
         );
         let root = one("piece", "ino = ?1 AND key = 0", "value");
+        let (runs, value) = (resolved("main", "runs"), resolved("main", "value"));
         StoreSql {
             inode: text(&format!(
                 "SELECT ino, {attributes} FROM \"{{t}}\" WHERE ino = ?1 AND since_seq <= {{s}} UNION ALL {}",
@@ -107,13 +109,13 @@ impl StoreSql {
                    AND since_seq <= {{s}} UNION ALL {root})"
             )),
             map_page: text(&format!(
-                "SELECT runs FROM \"{{t}}_map\" WHERE ino = ?1 AND page = ?2 AND since_seq <= {{s}} UNION ALL {}",
-                one("map", "ino = ?1 AND key = ?2", "value")
+                "SELECT {runs} FROM \"{{t}}_map\" WHERE ino = ?1 AND page = ?2 AND since_seq <= {{s}} UNION ALL {}",
+                one("map", "ino = ?1 AND key = ?2", &value)
             )),
             map_pages: text(&format!(
-                "SELECT page, runs FROM \"{{t}}_map\" WHERE ino = ?1 AND page >= ?2 AND since_seq <= {{s}} \
+                "SELECT page, {runs} FROM \"{{t}}_map\" WHERE ino = ?1 AND page >= ?2 AND since_seq <= {{s}} \
                  UNION ALL {} ORDER BY 1 LIMIT ?3",
-                all("map", "ino = ?1 AND key >= ?2", "key, value")
+                all("map", "ino = ?1 AND key >= ?2", &format!("key, {value}"))
             )),
             xattrs: text(&format!(
                 "SELECT name, value FROM \"{{t}}_xattr\" WHERE ino = ?1 AND since_seq <= {{s}} \

@@ -54,6 +54,23 @@ pub enum InodeChange {
 /// Blocks, and an object that holds them.
 pub type Held = (Extent, StoreId, Ino);
 
+/// A page of a map that is made of a page of another one, and may be the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MapShare {
+    /// The store of the object that gets the page.
+    pub store: StoreId,
+    /// That object.
+    pub ino: Ino,
+    /// The number of the page there.
+    pub page: u64,
+    /// Where it was taken from: the store,
+    pub from_store: StoreId,
+    /// the object,
+    pub from_ino: Ino,
+    /// and the number of the page.
+    pub from_page: u64,
+}
+
 /// `(store, ino, attribute name, value)`.
 pub type XattrChange = (StoreId, Ino, Vec<u8>, Option<Vec<u8>>);
 
@@ -72,6 +89,9 @@ pub struct ChangeSet {
     pub map_cuts: Vec<(StoreId, Ino, u64)>,
     /// Encoded map pages `(store, ino, page index, bytes)`; `None` removes the page.
     pub map_pages: Vec<(StoreId, Ino, u64, Option<Vec<u8>>)>,
+    /// Of which pages those of `map_pages` were made: where both are the same after this commit, they are stored once
+    /// (`SHARE-7`). In the order in which that was done; what does not fit any more is passed over.
+    pub map_shares: Vec<MapShare>,
     /// Drops the whole lists of pieces, before `piece_pages` is applied.
     pub piece_drops: Vec<(StoreId, Ino)>,
     /// Encoded pages of lists of pieces `(store, ino, page number, bytes)`; `None` removes the page.

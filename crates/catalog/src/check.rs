@@ -3,7 +3,7 @@
 
 use crate::codec::unsigned;
 use crate::error::{At, Result};
-use crate::{Catalog, schema};
+use crate::{Catalog, map_pages, schema};
 use rusqlite::{Connection, TransactionBehavior};
 use std::collections::BTreeSet;
 
@@ -61,6 +61,12 @@ const SYSTEM: &[&str] = &[
        FROM larder_shared AS s
        JOIN larder_extent AS e ON e.segment = s.segment AND e.start_block = s.start_block
        WHERE e.store = s.store AND e.ino = s.ino",
+    "SELECT 'larder_map_page: page ' || number || ' was retired by commit ' || retired_seq || ', which has not happened'
+       FROM larder_map_page WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+    "SELECT 'larder_history: row ' || h.id || ', which commit ' || h.until_seq || ' superseded, refers to a shared map page that '
+         || iif(p.number IS NULL, 'does not exist', 'was retired by commit ' || p.retired_seq) || ' (SHARE-7)'
+       FROM larder_history AS h LEFT JOIN larder_map_page AS p ON p.reference = h.value
+       WHERE h.what = 'map' AND length(h.value) = 14 AND (p.number IS NULL OR p.retired_seq < h.until_seq)",
     "SELECT 'larder_ag: group ' || coalesce(g.ag, c.ag) || ' of segment ' || coalesce(g.segment, c.segment)
          || ' says ' || coalesce(g.used_blocks, 0) || ' blocks in use, ' || coalesce(g.retired_blocks, 0)
          || ' of them retired, and its rows have ' || coalesce(c.used_blocks, 0) || ' and '
@@ -222,6 +228,7 @@ impl Catalog {
             for sql in SYSTEM {
                 collect(&txn, sql, None, &mut findings)?;
             }
+            map_pages::check(&txn, &stores, &mut findings)?;
             for (id, name) in &stores {
                 for sql in STORE {
                     collect(&txn, &sql.replace("{t}", name), Some(*id), &mut findings)?;

@@ -10,6 +10,7 @@ use crate::feed;
 use crate::foreign;
 use crate::history::{self, Keeper};
 use crate::holders;
+use crate::map_pages;
 use crate::meta::{add_meta, next_commit_seq};
 use crate::patches;
 use crate::rows::{ContentRow, InodeRow};
@@ -52,6 +53,7 @@ impl Catalog {
             let (reclaim_horizon, mut reclaimed) = match &changes.reclaim_horizon {
                 Some(wished) => {
                     let (kept, gone) = apart::reclaim(txn, wished)?;
+                    map_pages::reclaim(txn, kept.base())?; // SHARE-7
                     (Some(kept), gone)
                 }
                 None => (None, Vec::new()),
@@ -112,9 +114,18 @@ impl Catalog {
         ids.extend(changes.xattrs.iter().map(|change| change.0));
         ids.extend(changes.patches.iter().map(|change| change.0));
         ids.extend(changes.patches_applied.iter().map(|change| change.0));
-        ids.into_iter()
+        let mut stores = (ids.into_iter())
             .map(|id| Ok((id, self.store_sql(id)?)))
-            .collect()
+            .collect::<Result<Stores>>()?;
+        for share in &changes.map_shares {
+            // Where that store is gone, nothing is the same any more.
+            if !stores.contains_key(&share.from_store)
+                && let Ok(sql) = self.store_sql(share.from_store)
+            {
+                stores.insert(share.from_store, sql);
+            }
+        }
+        Ok(stores)
     }
 }
 
@@ -160,6 +171,8 @@ pub(crate) fn apply_inodes(
                     for text in sql.keep.all() {
                         keeper.keep(txn, text, params![signed(ino.0)])?;
                     }
+                    let references = &sql.map_references.pages;
+                    keeper.let_go_pages(txn, references, params![signed(ino.0)])?;
                     for text in &sql.inode_delete {
                         txn.prepare_cached(text)
                             .and_then(|mut delete| delete.execute([signed(ino.0)]))
@@ -318,30 +331,78 @@ fn apply_maps(
         let sql = &stores[store];
         let from = [signed(ino.0), signed(*page)];
         keeper.keep(txn, &sql.keep.pages_from, params![from[0], from[1]])?;
+        let references = &sql.map_references.pages_from;
+        keeper.let_go_pages(txn, references, params![from[0], from[1]])?;
         txn.prepare_cached(&sql.map_cut)
             .and_then(|mut cut| cut.execute(from))
             .at(&sql.table_map)?;
     }
+    // The last one that gave a page counts; its origin is written before.
+    let mut shares: HashMap<PageKey, usize> = HashMap::new();
+    for (order, share) in changes.map_shares.iter().enumerate() {
+        shares.insert((share.store, share.ino, share.page), order);
+    }
+    let mut later: Vec<(usize, &[u8])> = Vec::new();
     for group in changes.map_pages.chunk_by(|a, b| a.0 == b.0) {
         let sql = &stores[&group[0].0];
         let mut add = txn.prepare_cached(&sql.map_add).at(&sql.table_map)?;
         let mut set = txn.prepare_cached(&sql.map_set).at(&sql.table_map)?;
         let mut remove = txn.prepare_cached(&sql.map_remove).at(&sql.table_map)?;
-        for (_, ino, page, runs) in group {
+        for (store, ino, page, runs) in group {
             let key = [signed(ino.0), signed(*page)];
             if let Some(runs) = runs {
+                if let Some(order) = shares.get(&(*store, *ino, *page)) {
+                    later.push((*order, runs));
+                    continue;
+                }
                 let row = params![key[0], key[1], runs, since];
                 if add.execute(row).at(&sql.table_map)? == 0 {
-                    keeper.keep(txn, &sql.keep.page, params![key[0], key[1]])?;
+                    supersede_page(txn, sql, keeper, key)?;
                     require_row(set.execute(row).at(&sql.table_map)?, &sql.table_map)?;
                 }
             } else {
-                keeper.keep(txn, &sql.keep.page, params![key[0], key[1]])?;
+                supersede_page(txn, sql, keeper, key)?;
                 remove.execute(key).at(&sql.table_map)?;
             }
         }
     }
+    later.sort_unstable_by_key(|(order, _)| *order);
+    for (order, runs) in later {
+        let share = &changes.map_shares[order];
+        let sql = &stores[&share.store];
+        let reference = match stores.get(&share.from_store) {
+            Some(origin) => {
+                let key = [signed(share.from_ino.0), signed(share.from_page)];
+                map_pages::share(txn, &origin.table_map, key, runs)?
+            }
+            None => None,
+        };
+        if reference.is_some() {
+            keeper.note_shared_page();
+        }
+        let key = [signed(share.ino.0), signed(share.page)];
+        let written = reference.as_deref().unwrap_or(runs);
+        let row = params![key[0], key[1], written, since];
+        let run = |text: &str| {
+            txn.prepare_cached(text)
+                .and_then(|mut write| write.execute(row))
+                .at(&sql.table_map)
+        };
+        if run(&sql.map_add)? == 0 {
+            supersede_page(txn, sql, keeper, key)?;
+            require_row(run(&sql.map_set)?, &sql.table_map)?;
+        }
+    }
     Ok(())
+}
+
+/// A page of a map: whose, and its number.
+type PageKey = (StoreId, larder_format::Ino, u64);
+
+/// The row of a map with this `ino` and `page` goes, or is written over.
+fn supersede_page(txn: &Connection, sql: &StoreSql, keeper: &Keeper, key: [i64; 2]) -> Result<()> {
+    keeper.keep(txn, &sql.keep.page, params![key[0], key[1]])?;
+    keeper.let_go_pages(txn, &sql.map_references.page, params![key[0], key[1]])
 }
 
 /// Applies the changes of lists: whole lists that go, then pages.

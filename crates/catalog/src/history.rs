@@ -36,10 +36,12 @@
 use crate::authors::Author;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
+use crate::map_pages;
 use crate::meta::{find_meta, of_store};
 use crate::{Catalog, utc};
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
+use std::cell::Cell;
 
 const TABLE: &str = "larder_history";
 /// The commit up to which somebody has given history up (`larder_meta`).
@@ -149,6 +151,8 @@ pub(crate) struct Keeper {
     at_ns: i64,
     /// Who makes it.
     author: Author,
+    /// Any page of a map is shared; asked for when it is needed.
+    has_shared_pages: Cell<Option<bool>>,
 }
 
 impl Keeper {
@@ -164,6 +168,7 @@ impl Keeper {
             is_on,
             at_ns,
             author: Author::default(),
+            has_shared_pages: Cell::new(None),
         })
     }
 
@@ -174,6 +179,7 @@ impl Keeper {
             is_on: find_meta(txn, "retention_ns")? > 0,
             at_ns: 0,
             author: Author::default(),
+            has_shared_pages: Cell::new(None),
         })
     }
 
@@ -184,6 +190,7 @@ impl Keeper {
             is_on: false,
             at_ns: 0,
             author: Author::default(),
+            has_shared_pages: Cell::new(None),
         }
     }
 
@@ -211,6 +218,30 @@ impl Keeper {
             keep.raw_execute()
         };
         run().at(TABLE).map(drop)
+    }
+
+    /// Counts that rows of a map go, or are written over, that may refer to shared pages (`SHARE-7`); `text` finds them.
+    /// Where no page is shared: one look for each commit.
+    pub(crate) fn let_go_pages(
+        &self,
+        txn: &Connection,
+        text: &str,
+        keys: &[&dyn ToSql],
+    ) -> Result<()> {
+        let has_shared = match self.has_shared_pages.get() {
+            Some(has_shared) => has_shared,
+            None => map_pages::is_any(txn)?,
+        };
+        self.has_shared_pages.set(Some(has_shared));
+        match has_shared {
+            true => map_pages::let_go(txn, self.seq, text, keys),
+            false => Ok(()),
+        }
+    }
+
+    /// This commit has just shared a page.
+    pub(crate) fn note_shared_page(&self) {
+        self.has_shared_pages.set(Some(true));
     }
 
     /// Notes the moment of the commit.
@@ -343,8 +374,8 @@ pub(crate) fn add_moves(
     }
 }
 
-/// Deletes what no state from `horizon` on has (`HISTORY-2`, `HISTORY-3`). O(deleted).
-pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<()> {
+/// Deletes what no state from `horizon` on has (`HISTORY-2`, `HISTORY-3`); whether that was anything. O(deleted).
+pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<bool> {
     let first_kept = first_kept(txn, horizon)?;
     let begins: Option<i64> = txn
         .prepare_cached(
@@ -357,7 +388,7 @@ pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<()> {
         .and_then(|mut delete| delete.execute([first_kept]))
         .at(TABLE)?;
     if gone == 0 {
-        return Ok(());
+        return Ok(false);
     }
     txn.prepare_cached("DELETE FROM larder_home WHERE until_seq <= ?1")
         .and_then(|mut delete| delete.execute([signed(horizon.0)]))
@@ -374,7 +405,7 @@ pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<()> {
             raise.execute(params![key, value]).at("larder_meta")?;
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The first row that stays when history up to `horizon` goes. O(rows that go).
@@ -434,10 +465,11 @@ impl Catalog {
                 })
             };
             reader
-                .prepare_cached(
-                    "SELECT id, store, ino, key, value, until_seq FROM larder_history \
-                     WHERE what = 'map' AND id > ?1 ORDER BY id LIMIT ?2",
-                )
+                .prepare_cached(&format!(
+                    "SELECT id, store, ino, key, {}, until_seq FROM larder_history \
+                         WHERE what = 'map' AND id > ?1 ORDER BY id LIMIT ?2",
+                    map_pages::resolved("main", "value")
+                ))
                 .and_then(|mut list| list.query_map(params![after, limit as i64], row)?.collect())
                 .at(TABLE)
         })

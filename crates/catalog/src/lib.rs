@@ -84,6 +84,7 @@ mod holders;
 mod horizon;
 mod log_vfs;
 mod loose;
+mod map_pages;
 mod meta;
 mod open;
 mod past;
@@ -113,7 +114,7 @@ mod workspace;
 
 pub use apart::HistoryUse;
 pub use authors::CommitAuthor;
-pub use changes::{AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, XattrChange};
+pub use changes::{AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, MapShare, XattrChange};
 pub use client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use codec::dirent_order;
 pub use cuts::Cuts;

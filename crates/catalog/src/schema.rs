@@ -3,13 +3,16 @@
 use crate::error::{At, CatalogError, Result};
 use crate::statements::StoreSql;
 use larder_format::StoreId;
-use larder_format::limits::{AG_BLOCKS, INLINE_BYTES_MAX, STORE_NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
+use larder_format::limits::{
+    AG_BLOCKS, INLINE_BYTES_MAX, MAP_REFERENCE_BYTES, STORE_NAME_BYTES_MAX, SYMLINK_BYTES_MAX,
+};
 use rusqlite::{Connection, TransactionBehavior};
 use std::sync::{Mutex, PoisonError};
 
 // The schema files spell these out.
 const _: () =
     assert!(AG_BLOCKS == 262_144 && INLINE_BYTES_MAX == 2048 && SYMLINK_BYTES_MAX == 4095);
+const _: () = assert!(MAP_REFERENCE_BYTES == 14);
 
 /// `PRAGMA application_id`: `LARD`.
 pub(crate) const APPLICATION_ID: u32 = 0x4C41_5244;
@@ -87,6 +90,11 @@ pub(crate) const STEPS: &[Step] = &[
             "larder_sealed",
             "larder_shared",
         ],
+    },
+    Step {
+        sql: include_str!("schema/v10.sql"),
+        store_sql: None,
+        guarded: &["larder_map_page"],
     },
 ];
 
@@ -445,7 +453,7 @@ mod tests {
     fn later_versions_keep_the_history_and_take_rows() {
         const HISTORY: &str = "SELECT printf('%s|%s|%s|%s|%s|%s|%s|%s|%s', id, until_seq, what, store, ino, quote(key), \
              since_seq, quote(value), quote(extra)) FROM larder_history ORDER BY id";
-        for version in [6, 7, 8] {
+        for version in [6, 7, 8, 9] {
             let connection = old(version);
             let before = match version {
                 6 => Vec::new(),
@@ -462,7 +470,9 @@ mod tests {
             let expected = read_expected_objects(&["main".to_owned()]).unwrap();
             assert_eq!(objects, expected.into_iter().collect(), "from {version}");
             let authors = "SELECT session || ' ' || pid || ' ' || label FROM larder_author";
-            assert_eq!(text(&connection, authors), ["4 123 mount x"], "AUTHOR-1");
+            if version < 9 {
+                assert_eq!(text(&connection, authors), ["4 123 mount x"], "AUTHOR-1");
+            }
             // Attributes by plain SQL are kept as before, rows too, and nothing else.
             let keep = "UPDATE main SET mode = 448 WHERE ino = 1";
             connection.execute_batch(keep).unwrap();
@@ -512,5 +522,37 @@ mod tests {
         );
         let retired = "UPDATE larder_gate SET open = 1; UPDATE larder_extent SET shared_count = 1 WHERE start_block = 20";
         connection.execute_batch(retired).unwrap_err();
+    }
+
+    #[test]
+    fn version_10_begins_without_shared_pages() {
+        let connection = old(9);
+        let page = "INSERT INTO main_map (ino, page, runs) VALUES (2, 0, zeroblob(99))";
+        let open = "UPDATE larder_gate SET open = 1";
+        connection
+            .execute_batch(&format!("{open}; {page}; UPDATE larder_gate SET open = 0"))
+            .unwrap();
+        upgrade(&connection, STEPS, |_| Ok(())).unwrap();
+        let pages = "SELECT page || ' ' || length(runs) FROM main_map";
+        assert_eq!(text(&connection, pages), ["0 99"], "SHARE-7");
+        let insert = |values: &str| {
+            connection.execute_batch(&format!(
+                "INSERT INTO larder_map_page (reference, row_count, retired_seq, bytes) VALUES ({values})"
+            ))
+        };
+        let guarded = insert("zeroblob(14), 1, NULL, zeroblob(32)").unwrap_err();
+        assert!(guarded.to_string().contains("larder_map_page"), "CATALOG-3");
+        connection.execute_batch(open).unwrap();
+        insert("zeroblob(14), 1, NULL, zeroblob(32)").unwrap();
+        for wrong in [
+            "zeroblob(14), 1, NULL, zeroblob(32)", // The same reference.
+            "x'00', 1, NULL, zeroblob(32)",
+            "randomblob(14), 1, 5, zeroblob(32)",
+            "randomblob(14), 0, NULL, zeroblob(32)",
+            "randomblob(14), -1, NULL, zeroblob(32)",
+            "randomblob(14), 1, NULL, zeroblob(31)",
+        ] {
+            insert(wrong).unwrap_err();
+        }
     }
 }

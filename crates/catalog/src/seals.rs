@@ -6,12 +6,14 @@
 //! * `SEAL-1` Links are numbered from 1 without a gap, and each names the one before (`previous`). *Guard*: a link is added only
 //!   behind the one that it was made for; none is deleted; `check` compares neighbours.
 //! * `SEAL-2` The bytes of a row are the same as long as its values are, whatever the schema has besides: each value with its
-//!   type and length, NULL left out. *Guard*: the columns are named here, or by the seal.
+//!   type and length, NULL left out; a page of a map that is shared counts as the page. *Guard*: the columns are named here,
+//!   or by the seal.
 
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::history::{BEGINS, history_begins};
+use crate::map_pages::resolved;
 use crate::meta::of_stores;
 use crate::read::rows;
 use crate::temporal::PastRows;
@@ -223,11 +225,13 @@ impl Catalog {
             let begins = history_begins(&state)?.0;
             let first = first_row_after(&state, after.max(begins))?;
             let mut list = state
-                .prepare_cached(
-                    "SELECT until_seq, what, store, ino, key, since_seq, value, extra, kind, mode, uid, gid, nlink, size, \
+                .prepare_cached(&format!(
+                    "SELECT until_seq, what, store, ino, key, since_seq, \
+                     CASE WHEN what = 'map' THEN {} ELSE value END, extra, kind, mode, uid, gid, nlink, size, \
                      blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, rdev FROM larder_history \
                      WHERE id >= ?1 ORDER BY id",
-                )
+                    resolved("main", "value")
+                ))
                 .at(PARTS)?;
             let mut found = list.query([first]).at(PARTS)?;
             let mut bytes = Vec::new();

@@ -2,6 +2,7 @@
 
 use crate::changes::AttrMask;
 use crate::history::KeepSql;
+use crate::map_pages::{ReferenceSql, resolved};
 use larder_format::StoreId;
 use std::sync::OnceLock;
 
@@ -48,6 +49,8 @@ pub(crate) struct StoreSql {
     pub(crate) map_set: String,
     pub(crate) map_remove: String,
     pub(crate) map_cut: String,
+    /// Shared pages that rows of the map refer to.
+    pub(crate) map_references: ReferenceSql,
 
     pub(crate) xattrs: String,
     pub(crate) xattr_add: String,
@@ -134,11 +137,15 @@ impl StoreSql {
             ),
             content_remove: text("DELETE FROM \"{t}_content\" WHERE ino = ?1"),
 
-            map_page: text("SELECT runs FROM \"{t}_map\" WHERE ino = ?1 AND page = ?2"),
-            map_pages: text(
-                "SELECT page, runs FROM \"{t}_map\" WHERE ino = ?1 AND page >= ?2 \
+            map_page: text(&format!(
+                "SELECT {} FROM \"{{t}}_map\" WHERE ino = ?1 AND page = ?2",
+                resolved("main", "runs")
+            )),
+            map_pages: text(&format!(
+                "SELECT page, {} FROM \"{{t}}_map\" WHERE ino = ?1 AND page >= ?2 \
                  ORDER BY page LIMIT ?3",
-            ),
+                resolved("main", "runs")
+            )),
             map_add: text(
                 "INSERT INTO \"{t}_map\" (ino, page, runs, since_seq) VALUES (?1, ?2, ?3, ?4) \
                  ON CONFLICT DO NOTHING",
@@ -148,6 +155,7 @@ impl StoreSql {
             ),
             map_remove: text("DELETE FROM \"{t}_map\" WHERE ino = ?1 AND page = ?2"),
             map_cut: text("DELETE FROM \"{t}_map\" WHERE ino = ?1 AND page >= ?2"),
+            map_references: ReferenceSql::new(name),
 
             xattrs: text("SELECT name, value FROM \"{t}_xattr\" WHERE ino = ?1 ORDER BY name"),
             xattr_add: text(

@@ -8,7 +8,9 @@ use crate::meta::{add_meta, find_meta, next_commit_seq};
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
-use crate::{Catalog, apart, feed, history, holders, patches, retention, schema, showing};
+use crate::{
+    Catalog, apart, feed, history, holders, map_pages, patches, retention, schema, showing,
+};
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::PoisonError;
@@ -153,6 +155,10 @@ impl Catalog {
             }
             showing::end(txn, &row.name, &row.provider)?;
             if row.table_store == store {
+                // Of the commit that is made below.
+                let seq = CommitSeq(find_meta(txn, "commit_seq")? as u64 + 1);
+                let references = map_pages::ReferenceSql::new(&row.name);
+                map_pages::let_go(txn, seq, &references.all, &[])?;
                 schema::drop_store_tables(txn, &row.name)?;
             }
             for table in ["larder_orphan", "larder_holder", "larder_piece"] {

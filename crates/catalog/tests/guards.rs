@@ -45,6 +45,7 @@ const REFUSED: &[&str] = &[
     "DELETE FROM main_xattr",
     "INSERT INTO larder_extent VALUES (0, 500, 1, 0, 2, NULL, 0)",
     "INSERT INTO larder_shared VALUES (0, 500, 0, 2)",
+    "INSERT INTO larder_map_page (number, reference, row_count, bytes) VALUES (1, zeroblob(14), 1, zeroblob(32))",
     "UPDATE larder_extent SET ino = 3",
     "DELETE FROM larder_extent",
     "UPDATE larder_meta SET value = 0 WHERE key = 'commit_seq'",

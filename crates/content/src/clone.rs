@@ -45,7 +45,8 @@ impl Database {
     ///
     /// Errors: [`ErrorKind::NotFound`]: no `from`; [`ErrorKind::Exists`]: `to` is there; [`ErrorKind::InvalidInput`]: `to`
     /// lies in `from`, or `past` is of another database; [`ErrorKind::Unsupported`] in a long transaction. None leaves
-    /// anything changed. Cost: about 0.1 ms for a file, and its map: 1 KiB for each MiB of content.
+    /// anything changed. Cost: about 0.1 ms for a file, whose map is read; some 200 bytes of the catalog, and 14 more for
+    /// each 8 MiB of content.
     pub fn clone_path(
         &self,
         past: Option<&Database>,

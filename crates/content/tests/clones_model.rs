@@ -1,15 +1,16 @@
 //! Clones against a model: random writes, cuts, holes, clones of files and trees, copies of ranges, removals, renames,
 //! moves, prunes, kills and reopening; the present and the past read as the model says, and `check` finds nothing.
-//! `SHARE-1` to `SHARE-6`, `CLONE-1`.
+//! `SHARE-1` to `SHARE-7`, `CLONE-1`.
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 mod common;
 
 use common::moments::{Clock, HOUR, SECOND};
+use common::workspace::sql;
 use common::{OWNER, assert_clean, crash, kind, pattern};
 use larder::{
     AllocateMode, Database, DefragOptions, ErrorKind, FileHandle, FileKind, Moment, Name, NewNode,
-    NodeId, RenameMode, copy_range,
+    NodeId, RenameMode, SqlValue, copy_range,
 };
 use larder_testkit::Rng;
 use std::collections::BTreeMap;
@@ -414,6 +415,9 @@ impl Run {
         if database.stats().unwrap().shared_bytes > 0 {
             self.count("shared");
         }
+        if rows_of_shared_pages(&database) > 1 {
+            self.count("pages");
+        }
     }
 
     fn look_back(&mut self) {
@@ -440,6 +444,18 @@ impl Run {
                 self.states.push((at_ns, model));
             }
         }
+    }
+}
+
+/// In how many rows of maps of the present a shared page stands.
+fn rows_of_shared_pages(database: &Database) -> i64 {
+    let rows = sql(
+        database,
+        "SELECT coalesce(sum(row_count), 0) FROM larder_map_page",
+    );
+    match rows[0][0] {
+        SqlValue::Integer(count) => count,
+        ref other => panic!("{other:?}"),
     }
 }
 
@@ -476,6 +492,8 @@ fn run(seed: u64, steps: u32, mib: u64) -> BTreeMap<&'static str, u32> {
         "seed {seed}: SHARE-2"
     );
     assert_eq!(database.stats().unwrap().shared_bytes, 0, "seed {seed}");
+    let rows = rows_of_shared_pages(&database);
+    assert_eq!(rows, 0, "seed {seed}: SHARE-7");
     assert_clean(&database);
     run.counts
 }
@@ -502,6 +520,7 @@ fn clones_are_what_the_model_says() {
             "reopen",
             "prune",
             "shared",
+            "pages",
             "past",
             "insert",
             "punch",

@@ -334,7 +334,7 @@ fn run(seed: u64, op_count: usize) -> (u64, u64) {
         }
         if rng.chance(1) {
             let left = support::scratch();
-            support::crash(dir.path(), left.path());
+            common::crash(dir.path(), left.path());
             let found = open(&world.clock, left.path());
             assert_clean(&found);
             for _ in 0..6 {

@@ -17,6 +17,18 @@
 //!   last     4  CRC-32C of everything before it
 //! ```
 //!
+//! Where several objects have the same page, one copy of it stands beside the maps, and a *reference* in its place in each:
+//!
+//! ```text
+//! offset  size  field
+//!      0     1  version = 2
+//!      1     1  zero
+//!      2     8  number of the page
+//!     10     4  CRC-32C of everything before it
+//! ```
+//!
+//! A reference has [`MAP_REFERENCE_BYTES`], fewer than any page.
+//!
 //! # Invariants
 //! * `MAP-1` Runs are sorted, do not overlap in logical space, and stay inside the page.
 //! * `MAP-2` Two neighbouring runs that are contiguous both logically and physically, in one
@@ -26,12 +38,16 @@
 use crate::DecodeError;
 use crate::checksum::{Checksum, crc32c};
 use crate::extent::Extent;
-use crate::limits::MAP_PAGE_BLOCKS;
+use crate::limits::{MAP_PAGE_BLOCKS, MAP_REFERENCE_BYTES};
 use crate::units::SegmentIndex;
 
 const VERSION: u8 = 1;
+const REFERENCE_VERSION: u8 = 2;
 const HEAD_BYTES: usize = 4;
 const RUN_BYTES: usize = 20;
+
+// The length tells a reference from a page.
+const _: () = assert!(MAP_REFERENCE_BYTES < HEAD_BYTES + RUN_BYTES + 4 + 4);
 
 /// Contiguous logical blocks that lie contiguously on one segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,6 +212,9 @@ impl MapPage {
                 "checksum expected {expected:08x}, found {found:08x}"
             )));
         }
+        if let Ok(MapReference(number)) = MapReference::decode(bytes) {
+            return Err(refuse(format!("shared page {number} is missing")));
+        }
         if body.len() < HEAD_BYTES || body[0] != VERSION || body[1] != 0 {
             return Err(refuse(format!(
                 "version expected {VERSION}, found {:?}",
@@ -248,6 +267,38 @@ impl MapPage {
             return Err(refuse("bytes are left over".into()));
         }
         Ok(MapPage { runs })
+    }
+}
+
+/// Stands for a page that several objects have: its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MapReference(pub u64);
+
+impl MapReference {
+    /// The bytes.
+    pub fn encode(self) -> [u8; MAP_REFERENCE_BYTES] {
+        let mut out = [0; MAP_REFERENCE_BYTES];
+        out[0] = REFERENCE_VERSION;
+        out[2..10].copy_from_slice(&self.0.to_le_bytes());
+        let checksum = crc32c(&out[..10]);
+        out[10..].copy_from_slice(&checksum.to_le_bytes());
+        out
+    }
+
+    /// Reads the bytes; anything else than a whole reference is refused (`FORMAT-2`).
+    pub fn decode(bytes: &[u8]) -> Result<MapReference, DecodeError> {
+        let refuse = || DecodeError {
+            what: "map reference",
+            why: format!("{} bytes are none", bytes.len()),
+        };
+        let whole: &[u8; MAP_REFERENCE_BYTES] = bytes.try_into().map_err(|_| refuse())?;
+        let mut number = [0; 8];
+        number.copy_from_slice(&whole[2..10]);
+        let reference = MapReference(u64::from_le_bytes(number));
+        match reference.encode() == *whole {
+            true => Ok(reference),
+            false => Err(refuse()),
+        }
     }
 }
 
@@ -347,6 +398,18 @@ mod tests {
                 bytes[split..].copy_from_slice(&sum);
             }
             let _ = MapPage::decode(&bytes);
+            let _ = MapReference::decode(&bytes);
+        }
+
+        #[test]
+        fn a_reference_is_no_page(number in any::<u64>(), at in 0..MAP_REFERENCE_BYTES, bit in 0u8..8) {
+            let mut bytes = MapReference(number).encode();
+            prop_assert_eq!(MapReference::decode(&bytes), Ok(MapReference(number)), "FORMAT-3");
+            let missing = MapPage::decode(&bytes).unwrap_err().to_string();
+            prop_assert_eq!(missing, format!("map page: shared page {number} is missing"));
+            bytes[at] ^= 1 << bit;
+            prop_assert!(MapReference::decode(&bytes).is_err(), "FORMAT-2");
+            prop_assert!(MapPage::decode(&bytes).is_err(), "FORMAT-2");
         }
     }
 }

@@ -26,7 +26,7 @@ pub mod units;
 pub use change_record::{ChangeRecord, Entry, Operation};
 pub use checksum::{Checksum, block_checksum};
 pub use extent::Extent;
-pub use extent_map::{MapPage, MapRun};
+pub use extent_map::{MapPage, MapReference, MapRun};
 pub use piece_page::{PieceEntry, PiecePage};
 pub use superblock::{Superblock, SuperblockError};
 pub use units::{CommitSeq, FileKind, Ino, Name, NameError, SegmentIndex, SessionId, StoreId};

@@ -13,6 +13,10 @@ pub const GATHER_BYTES_MIN: u64 = 1 << 20;
 pub const GATHER_BYTES_MAX: u64 = 1 << 40;
 /// Logical blocks that one map page covers (8 MiB of content).
 pub const MAP_PAGE_BLOCKS: u64 = 2048;
+/// Bytes of a reference that stands for a map page which several objects have.
+pub const MAP_REFERENCE_BYTES: usize = 14;
+/// Shortest map page that is shared, bytes: below, two rows and a page in common take more than two pages.
+pub const MAP_SHARED_BYTES_MIN: usize = 64;
 /// Most entries of one page of a list of pieces: its row stays inside a page of SQLite.
 pub const PIECE_PAGE_ENTRIES_MAX: usize = 120;
 /// Blocks of the base of an object with pieces: offsets in it are 64 bits.

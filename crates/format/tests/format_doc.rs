@@ -11,7 +11,7 @@ use larder_format::superblock::{
     BLOCK_COUNT_MAX, COPY_COUNT, DATA_OFFSET_BYTES, FIELDS, SUPERBLOCK_BYTES, Superblock,
 };
 use larder_format::{
-    Extent, FileKind, MapPage, MapRun, PieceEntry, PiecePage, SegmentIndex, limits,
+    Extent, FileKind, MapPage, MapReference, MapRun, PieceEntry, PiecePage, SegmentIndex, limits,
 };
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
@@ -26,6 +26,7 @@ const SCHEMA: &[&str] = &[
     include_str!("../../catalog/src/schema/v7.sql"),
     include_str!("../../catalog/src/schema/v8.sql"),
     include_str!("../../catalog/src/schema/v9.sql"),
+    include_str!("../../catalog/src/schema/v10.sql"),
     include_str!("../../catalog/src/schema/store.sql"),
     include_str!("../../catalog/src/schema/v7_store.sql"),
     include_str!("../../catalog/src/schema/guard.sql"),
@@ -55,6 +56,17 @@ const PAGE_RUN: [Field; 5] = [
         8,
         "first block there, counted from the first data block, u64",
     ),
+];
+const REFERENCE: [Field; 4] = [
+    ("version", 0, 1, "2"),
+    ("zero", 1, 1, "0"),
+    (
+        "number",
+        2,
+        8,
+        "`number` of a row of `larder_map_page`, u64",
+    ),
+    ("checksum", 10, 4, "CRC-32C of everything before it"),
 ];
 const HEAD_BYTES: usize = 4;
 const RUN_BYTES: usize = 20;
@@ -232,6 +244,18 @@ fn number(record: &[u8], fields: &[Field], name: &str) -> u64 {
         .iter()
         .rev()
         .fold(0, |sum, &byte| (sum << 8) | u64::from(byte))
+}
+
+#[test]
+fn the_layout_of_a_map_reference_is_that_of_the_code() {
+    let bytes = MapReference(0x0102_0304_0506_0708).encode();
+    let field = |name| number(&bytes, &REFERENCE, name);
+    assert_eq!((field("version"), field("zero")), (2, 0));
+    assert_eq!(field("number"), 0x0102_0304_0506_0708);
+    assert_eq!(field("checksum"), u64::from(crc32c(&bytes[..10])));
+    let covers: usize = REFERENCE.iter().map(|field| field.2).sum();
+    assert_eq!(covers, limits::MAP_REFERENCE_BYTES);
+    assert_section("map-reference", &field_table(&REFERENCE));
 }
 
 /// `FORMAT-1`: the encoded bytes are the documented little-endian ones.
@@ -515,7 +539,7 @@ fn shown(text: &str) -> String {
 fn every_table_column_view_and_trigger_is_documented() {
     let text = document();
     let tables = tables();
-    assert_eq!(tables.len(), 22 + 5 + 3, "tables in the schema files");
+    assert_eq!(tables.len(), 23 + 5 + 3, "tables in the schema files");
     for (table, columns) in &tables {
         assert!(!columns.is_empty(), "{table} has columns");
         let row = format!("| `{table}` | `{}` |", columns.join("`, `"));

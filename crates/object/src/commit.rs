@@ -474,6 +474,7 @@ impl Engine {
             allocated: group.allocated,
             retired: group.retired,
             shared: group.shared,
+            map_shares: group.map_shares,
             retired_bytes: group.retired_bytes,
             segments: group.segments,
             orphans_added: group.orphans_added,

@@ -2,7 +2,7 @@
 
 use crate::moves::Moves;
 use crate::node::Node;
-use larder_catalog::Held;
+use larder_catalog::{Held, MapShare};
 use larder_space::format::{Extent, Ino, SegmentIndex, SessionId, StoreId};
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,6 +16,8 @@ pub(crate) struct Group {
     pub retired: Vec<Held>,
     /// Blocks that an object shares, and how many of `retired` come before that.
     pub shared: Vec<(Held, usize)>,
+    /// Pages of maps that were made of others.
+    pub map_shares: Vec<MapShare>,
     /// Written already, to be flushed: what moved in this group.
     pub allocated: Vec<Held>,
     pub retired_bytes: u64,

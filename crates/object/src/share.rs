@@ -14,7 +14,7 @@
 //! *Holder*, *owner* and *sharer* are those of the catalog (`holders`). *Young*: shared by a group that is not committed.
 //!
 //! # Invariants
-//! `SHARE-1` to `SHARE-3` stand in the catalog.
+//! `SHARE-1` to `SHARE-3`, and `SHARE-7` and `SHARE-8` of the pages of maps, stand in the catalog.
 //! * `SHARE-4` A block that has several holders is never written over: no patch is made of it, and no block with a
 //!   patch is shared.
 //! * `SHARE-5` A block that has several holders is not moved.
@@ -35,8 +35,8 @@ use crate::map::Mapped;
 use crate::node::Node;
 use crate::room::Room;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{CommitOutcome, Held};
-use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
+use larder_catalog::{CommitOutcome, Held, MapShare};
+use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX, MAP_PAGE_BLOCKS};
 use larder_space::format::{Extent, FileKind, Ino, SegmentIndex, StoreId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -182,7 +182,7 @@ impl Engine {
         else {
             return Ok(0);
         };
-        let taken = self.take_over(to, to_offset, from_offset, &offer);
+        let taken = self.take_over((from, from_offset), (to, to_offset), &offer);
         if !matches!(taken, Ok(bytes) if bytes > 0) {
             // Nobody names them: let go again, in the same group.
             let mut group = lock(&self.group);
@@ -320,9 +320,8 @@ impl Engine {
     /// Makes what is offered the content of `to`; 0, and nothing has changed, where that cannot be.
     fn take_over(
         &self,
-        to: &Arc<Node>,
-        to_offset: u64,
-        from_offset: u64,
+        (from, from_offset): (&Arc<Node>, u64),
+        (to, to_offset): (&Arc<Node>, u64),
         offer: &Offer,
     ) -> Result<u64> {
         let mut guard = self.lock_thawed(to)?;
@@ -362,7 +361,36 @@ impl Engine {
         }
         state.row.size_bytes = size.max(end);
         self.touch_content(to, state);
+        self.note_pages((from, from_offset / BLOCK_BYTES), (to, first), offer);
         Ok(bytes)
+    }
+
+    /// Notes which pages of the two maps may be the same from the next commit on; it compares them (`SHARE-7`).
+    fn note_pages(
+        &self,
+        (from, from_first): (&Node, u64),
+        (to, first): (&Node, u64),
+        offer: &Offer,
+    ) {
+        if !first.abs_diff(from_first).is_multiple_of(MAP_PAGE_BLOCKS) {
+            return;
+        }
+        let mut group = lock(&self.group);
+        let mut last = None;
+        // No run goes beyond its page.
+        for run in &offer.runs {
+            let page = run.logical_block / MAP_PAGE_BLOCKS;
+            if last.replace(page) != Some(page) {
+                group.map_shares.push(MapShare {
+                    store: to.store,
+                    ino: to.ino,
+                    page,
+                    from_store: from.store,
+                    from_ino: from.ino,
+                    from_page: (run.logical_block - first + from_first) / MAP_PAGE_BLOCKS,
+                });
+            }
+        }
     }
 
     /// Whether an object holds a block of `extent`, as far as other objects may hold it too.

@@ -9,6 +9,7 @@ use super::merge::Findings;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::grants::Grants;
+use crate::map_pages::{self, resolved};
 use crate::read::rows;
 use larder_format::limits::{BLOCK_BYTES, MAP_PAGE_BLOCKS};
 use larder_format::{Extent, Ino, MapPage, MapRun, SegmentIndex, block_checksum};
@@ -151,6 +152,8 @@ impl Files<'_> {
         findings.retired.extend(gone.map(holder));
         let table = &self.sql.table_map;
         for page in touched.theirs.keys() {
+            let key = params![ino, signed(*page)];
+            map_pages::let_go(self.txn, self.seq, &self.sql.map_references.page, key)?;
             self.txn
                 .prepare_cached(&format!(
                     "DELETE FROM main.\"{table}\" WHERE ino = ?1 AND page = ?2"
@@ -172,10 +175,13 @@ impl Files<'_> {
     fn touched_pages(&self, ino: i64) -> Result<TouchedPages> {
         let (old, table) = (self.old("_map")?, &self.sql.table_map);
         let sql = format!(
-            "SELECT o.k1, o.c2, ours.runs, theirs.runs FROM ws.{old} AS o \
+            "SELECT o.k1, {}, {}, {} FROM ws.{old} AS o \
              LEFT JOIN ws.\"{table}\" AS ours ON ours.ino = o.k0 AND ours.page = o.k1 \
              LEFT JOIN main.\"{table}\" AS theirs ON theirs.ino = o.k0 AND theirs.page = o.k1 \
-             WHERE o.k0 = ?1"
+             WHERE o.k0 = ?1",
+            resolved("ws", "o.c2"),
+            resolved("ws", "ours.runs"),
+            resolved("main", "theirs.runs")
         );
         let found: Vec<(u64, [Option<Vec<u8>>; 3])> = rows(self.txn, &sql, [ino], |row| {
             Ok((unsigned(row, 0)?, [row.get(1)?, row.get(2)?, row.get(3)?]))
@@ -229,7 +235,8 @@ impl Files<'_> {
 
     fn pages(&self, schema: &str, ino: i64) -> Result<Pages> {
         let sql = format!(
-            "SELECT page, runs FROM {schema}.\"{}\" WHERE ino = ?1",
+            "SELECT page, {} FROM {schema}.\"{}\" WHERE ino = ?1",
+            resolved(schema, "runs"),
             self.sql.table_map
         );
         self.pages_of(&sql, ino)
@@ -246,9 +253,11 @@ impl Files<'_> {
     fn old_pages(&self, ino: i64) -> Result<Pages> {
         let (old, table) = (self.old("_map")?, &self.sql.table_map);
         let sql = format!(
-            "SELECT page, runs FROM ws.\"{table}\" AS n WHERE ino = ?1 \
+            "SELECT page, {} FROM ws.\"{table}\" AS n WHERE ino = ?1 \
                AND NOT EXISTS (SELECT 1 FROM ws.{old} AS o WHERE o.k0 = n.ino AND o.k1 = n.page) \
-             UNION ALL SELECT k1, c2 FROM ws.{old} WHERE k0 = ?1 AND existed"
+             UNION ALL SELECT k1, {} FROM ws.{old} WHERE k0 = ?1 AND existed",
+            resolved("ws", "runs"),
+            resolved("ws", "c2")
         );
         self.pages_of(&sql, ino)
     }

@@ -6,8 +6,8 @@ use crate::meta::{find_meta, set_gate};
 use crate::open::{CATALOG_FILE, CatalogOptions, connect};
 use crate::read::rows;
 use crate::statements::StoreSql;
-use crate::{BUSY_TIMEOUT, Catalog, codec, holders};
-use larder_format::StoreId;
+use crate::{BUSY_TIMEOUT, Catalog, codec, holders, map_pages};
+use larder_format::{CommitSeq, StoreId};
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
@@ -82,7 +82,7 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
         )));
     }
     set_gate(&txn, true)?;
-    remove_orphans(&txn)?;
+    remove_orphans(&txn, CommitSeq(base_seq as u64))?;
     txn.execute_batch(
         "DELETE FROM larder_session;
          DELETE FROM larder_holder;
@@ -97,6 +97,7 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
          DELETE FROM larder_author;
          DELETE FROM larder_seal;
          DELETE FROM larder_sealed;
+         DELETE FROM larder_map_page WHERE row_count = 0;
          UPDATE larder_meta SET value = 0 WHERE key = 'retention_ns';
          DELETE FROM larder_extent WHERE retired_seq IS NOT NULL;
          DELETE FROM larder_extent WHERE store = 4294967295;
@@ -121,7 +122,7 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
 }
 
 /// What has no name in the parent is open there, not here.
-fn remove_orphans(txn: &Connection) -> Result<()> {
+fn remove_orphans(txn: &Connection, base: CommitSeq) -> Result<()> {
     let orphans: Vec<(u32, i64)> = rows(txn, "SELECT store, ino FROM larder_orphan", [], |row| {
         Ok((row.get(0)?, row.get(1)?))
     })
@@ -138,7 +139,9 @@ fn remove_orphans(txn: &Connection) -> Result<()> {
                 |row| row.get(0),
             )
             .at("larder_store")?;
-        for text in StoreSql::new(StoreId(store), &name).inode_delete {
+        let sql = StoreSql::new(StoreId(store), &name);
+        map_pages::let_go(txn, base, &sql.map_references.pages, params![ino])?;
+        for text in sql.inode_delete {
             txn.execute(&text, [ino]).at(&name)?;
         }
         for table in ["larder_piece", "larder_patch"] {

@@ -8,6 +8,7 @@ use super::track::Tracked;
 use crate::codec::signed;
 use crate::error::{At, CatalogError, Result};
 use crate::grants::Grants;
+use crate::map_pages::resolved;
 use crate::read::rows;
 use crate::statements::StoreSql;
 use larder_format::{CommitSeq, StoreId};
@@ -120,14 +121,16 @@ impl<'m> Files<'m> {
             Err(CatalogError::Constraint { .. }) => self.add_one_by_one(findings)?,
             other => other?,
         }
-        for (side, names) in [
-            (&self.sql.table_content, "ino, inline, target"),
-            (&self.sql.table_map, "ino, page, runs"),
-            (&self.sql.table_xattr, "ino, name, value"),
+        let runs = format!("ino, page, {}", resolved("ws", "runs"));
+        for (side, names, values) in [
+            (&self.sql.table_content, "ino, inline, target", None),
+            (&self.sql.table_map, "ino, page, runs", Some(&*runs)),
+            (&self.sql.table_xattr, "ino, name, value", None),
         ] {
             self.batch(&format!(
-                "INSERT INTO main.\"{side}\" ({names}) SELECT {names} FROM ws.\"{side}\" \
-                 WHERE ino IN temp.fresh;"
+                "INSERT INTO main.\"{side}\" ({names}) SELECT {} FROM ws.\"{side}\" \
+                 WHERE ino IN temp.fresh;",
+                values.unwrap_or(names)
             ))?;
         }
         let store = self.store.0;

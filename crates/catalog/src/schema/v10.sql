@@ -1,0 +1,16 @@
+-- Clones share the pages of their extent maps.
+--
+-- Frozen: a released step never changes; a later format adds a step (see schema.rs).
+
+-- Pages that the maps of several objects have: there `runs` is the reference. `row_count` says in how many rows of all maps
+-- of the present it stands. From commit `retired_seq` on it stands in none; the history may name it till then (SHARE-7).
+CREATE TABLE larder_map_page (
+  number INTEGER PRIMARY KEY CHECK (number >= 1),
+  reference BLOB NOT NULL UNIQUE CHECK (length(reference) = 14),
+  row_count INTEGER NOT NULL CHECK (row_count >= 0),
+  retired_seq INTEGER CHECK (retired_seq >= 0),
+  bytes BLOB NOT NULL CHECK (length(bytes) >= 32),
+  CONSTRAINT "what no row names is retired" CHECK ((row_count = 0) = (retired_seq IS NOT NULL))
+) STRICT;
+
+CREATE INDEX larder_map_page_retired ON larder_map_page (retired_seq) WHERE retired_seq IS NOT NULL;

@@ -1,0 +1,453 @@
+//! Pages of maps that several objects share, against a model of all maps: the present, and the past as long as it is kept.
+//! `SHARE-7`, `SHARE-8`, `HISTORY-1`.
+#![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
+
+mod common;
+
+use common::{MAIN, create, inode, name, plain};
+use larder_catalog::format::limits::{MAP_REFERENCE_BYTES, MAP_SHARED_BYTES_MIN};
+use larder_catalog::format::{
+    CommitSeq, Extent, FileKind, Ino, MapPage, MapReference, MapRun, SegmentIndex, StoreId,
+};
+use larder_catalog::{Catalog, ChangeSet, Cuts, InodeChange, MapShare, Moment};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// xorshift64*
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
+    }
+}
+
+type Key = (StoreId, Ino, u64);
+type Maps = BTreeMap<Key, Vec<u8>>;
+
+/// A page of so many blocks, like no other one.
+fn page(number: u64, blocks: u64) -> Vec<u8> {
+    let mut page = MapPage::default();
+    page.insert(MapRun {
+        logical_block: 0,
+        extent: Extent::new(SegmentIndex(0), number * 1000, blocks),
+        checksums: (0..blocks).map(|at| (number * 7 + at) as u32).collect(),
+    });
+    page.encode()
+}
+
+fn read(catalog: &Catalog, stores: &[StoreId]) -> Maps {
+    let mut found = Maps::new();
+    for &store in stores {
+        for ino in 2..8 {
+            let ino = Ino(ino);
+            let mut from = 0;
+            loop {
+                let pages = catalog.map_pages(store, ino, from, 2).unwrap();
+                let Some((last, _)) = pages.last() else { break };
+                from = last + 1;
+                for (page, bytes) in pages {
+                    let one = catalog.map_page(store, ino, page).unwrap();
+                    assert_eq!(one.as_ref(), Some(&bytes), "SHARE-8");
+                    found.insert((store, ino, page), bytes);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Findings about maps: there are no extents here, and no files without a name.
+fn assert_counted(catalog: &Catalog, what: &str) {
+    let findings = catalog.check().unwrap();
+    let findings: Vec<_> = findings
+        .iter()
+        .filter(|finding| finding.contains("SHARE") || finding.contains("HISTORY"))
+        .collect();
+    assert!(findings.is_empty(), "{what}: {findings:?}");
+}
+
+fn number(dir: &Path, sql: &str) -> i64 {
+    plain(dir).query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+struct Run {
+    rng: Rng,
+    stores: Vec<StoreId>,
+    maps: Maps,
+    files: BTreeSet<(StoreId, Ino)>,
+    pages_made: u64,
+    counts: BTreeMap<&'static str, u32>,
+}
+
+impl Run {
+    fn key(&mut self) -> Key {
+        let store = self.stores[self.rng.below(self.stores.len() as u64) as usize];
+        (store, Ino(2 + self.rng.below(6)), self.rng.below(3))
+    }
+
+    fn have(&mut self) -> Option<Key> {
+        let keys: Vec<Key> = self.maps.keys().copied().collect();
+        (!keys.is_empty()).then(|| keys[self.rng.below(keys.len() as u64) as usize])
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// A file that is not there is made.
+    fn require_file(&mut self, set: &mut ChangeSet, (store, ino, _): Key) {
+        if self.files.insert((store, ino)) {
+            let row = inode(ino.0, FileKind::File);
+            set.inodes.push((store, InodeChange::Insert(row)));
+            let entry = name(format!("f{ino}"));
+            set.dirents.push((store, Ino::ROOT, entry, Some(ino)));
+        }
+    }
+
+    /// One change set: removals first, as the catalog applies them; then pages, each at most once.
+    fn change(&mut self) -> ChangeSet {
+        let mut set = ChangeSet::default();
+        if self.rng.below(8) == 0
+            && let Some((store, ino, _)) = self.have()
+        {
+            self.files.remove(&(store, ino));
+            self.maps.retain(|key, _| (key.0, key.1) != (store, ino));
+            set.inodes.push((store, InodeChange::Delete(ino)));
+            let entry = name(format!("f{ino}"));
+            set.dirents.push((store, Ino::ROOT, entry, None));
+            self.count("delete");
+            return set;
+        }
+        if self.rng.below(8) == 0
+            && let Some((store, ino, from)) = self.have()
+        {
+            self.maps
+                .retain(|key, _| (key.0, key.1) != (store, ino) || key.2 < from);
+            set.map_cuts.push((store, ino, from));
+            self.count("cut");
+        }
+        let mut pages: BTreeMap<Key, Option<Vec<u8>>> = BTreeMap::new();
+        for _ in 0..1 + self.rng.below(4) {
+            match self.rng.below(10) {
+                0..3 => {
+                    let key = self.key();
+                    self.require_file(&mut set, key);
+                    self.pages_made += 1;
+                    let runs = page(self.pages_made, 1 + self.rng.below(30));
+                    self.maps.insert(key, runs.clone());
+                    pages.insert(key, Some(runs));
+                    self.count("write");
+                }
+                3..9 => {
+                    let (key, Some(from)) = (self.key(), self.have()) else {
+                        continue;
+                    };
+                    if (key.0, key.1) == (from.0, from.1) {
+                        continue;
+                    }
+                    self.require_file(&mut set, key);
+                    let runs = self.maps[&from].clone();
+                    self.maps.insert(key, runs.clone());
+                    pages.insert(key, Some(runs));
+                    set.map_shares.push(MapShare {
+                        store: key.0,
+                        ino: key.1,
+                        page: key.2,
+                        from_store: from.0,
+                        from_ino: from.1,
+                        from_page: from.2,
+                    });
+                    self.count("share");
+                }
+                _ => {
+                    let Some(key) = self.have() else { continue };
+                    self.maps.remove(&key);
+                    pages.insert(key, None);
+                    self.count("remove");
+                }
+            }
+        }
+        set.map_pages = pages
+            .into_iter()
+            .map(|(key, runs)| (key.0, key.1, key.2, runs))
+            .collect();
+        // A hint may be wrong: of a page that is another one, or not there.
+        if self.rng.below(6) == 0
+            && let (Some(to), from) = (self.have(), self.key())
+        {
+            set.map_shares.push(MapShare {
+                store: to.0,
+                ino: to.1,
+                page: to.2,
+                from_store: from.0,
+                from_ino: from.1,
+                from_page: from.2,
+            });
+            self.count("wrong");
+        }
+        set
+    }
+}
+
+fn run(seed: u64) -> BTreeMap<&'static str, u32> {
+    let (dir, catalog) = create();
+    let other = catalog
+        .create_store("other", "files", "/other", None, 1, 0o755, 1, 2)
+        .unwrap();
+    let (session, _) = catalog.begin_session((1, 0), "test", 0).unwrap();
+    let mut run = Run {
+        rng: Rng(seed),
+        stores: vec![MAIN, other.store],
+        maps: Maps::new(),
+        files: BTreeSet::new(),
+        pages_made: 0,
+        counts: BTreeMap::new(),
+    };
+    let mut states: Vec<(CommitSeq, Maps)> = Vec::new();
+    for round in 0..250 {
+        let what = format!("seed {seed}, round {round}");
+        let mut set = run.change();
+        set.now_ns = 10_000 + round;
+        if run.rng.below(10) == 0 {
+            let newest = catalog.commit_seq().unwrap().0;
+            set.reclaim_horizon = Some(Cuts::even(CommitSeq(
+                newest.saturating_sub(run.rng.below(20)),
+            )));
+            run.count("reclaim");
+        }
+        let seq = catalog.commit(&set).unwrap().seq;
+        states.push((seq, run.maps.clone()));
+        assert!(read(&catalog, &run.stores) == run.maps, "{what}: SHARE-8");
+        assert_counted(&catalog, &what);
+        let short = format!(
+            "SELECT count(*) FROM larder_map_page WHERE length(bytes) < {MAP_SHARED_BYTES_MIN}"
+        );
+        assert_eq!(number(dir.path(), &short), 0, "{what}: not worth it");
+        let shared = "SELECT count(*) FROM larder_map_page WHERE row_count > 1";
+        if number(dir.path(), shared) > 0 {
+            run.count("shared");
+        }
+        if round % 4 != 0 {
+            continue;
+        }
+        let begins = catalog.history_begins().unwrap().0;
+        states.retain(|(seq, _)| *seq >= begins);
+        let (seq, then) = &states[run.rng.below(states.len() as u64) as usize];
+        let pin = catalog.pin_past(session, &Moment::Seq(seq.0), 1 << 40);
+        let pin = pin.unwrap();
+        let past = catalog.as_of(&pin).unwrap();
+        assert!(
+            read(&past, &run.stores) == *then,
+            "{what}: as of {seq}: SHARE-7"
+        );
+        drop(past);
+        catalog.unpin_past(&pin).unwrap();
+    }
+    // A store goes with its rows, and all else.
+    catalog.destroy_store(other.store, 1 << 40).unwrap();
+    run.maps.retain(|key, _| key.0 == MAIN);
+    assert!(read(&catalog, &[MAIN]) == run.maps, "seed {seed}: SHARE-7");
+    assert_counted(&catalog, &format!("seed {seed}, without the store"));
+    let files: Vec<_> = run.files.iter().filter(|file| file.0 == MAIN).collect();
+    catalog
+        .commit(&ChangeSet {
+            inodes: (files.iter())
+                .map(|file| (MAIN, InodeChange::Delete(file.1)))
+                .collect(),
+            dirents: (files.iter())
+                .map(|file| (MAIN, Ino::ROOT, name(format!("f{}", file.1)), None))
+                .collect(),
+            ..ChangeSet::default()
+        })
+        .unwrap();
+    assert_counted(&catalog, &format!("seed {seed}, without files"));
+    let newest = catalog.commit_seq().unwrap();
+    catalog
+        .commit(&ChangeSet {
+            reclaim_horizon: Some(Cuts::even(newest)),
+            ..ChangeSet::default()
+        })
+        .unwrap();
+    let left = number(dir.path(), "SELECT count(*) FROM larder_map_page");
+    assert_eq!(left, 0, "seed {seed}: SHARE-7");
+    run.counts
+}
+
+#[test]
+fn maps_and_their_past_are_what_the_model_says() {
+    let mut counts: BTreeMap<&'static str, u32> = BTreeMap::new();
+    for seed in 1..=6 {
+        for (what, count) in run(seed) {
+            *counts.entry(what).or_default() += count;
+        }
+    }
+    for what in [
+        "delete", "cut", "write", "share", "remove", "wrong", "reclaim", "shared",
+    ] {
+        assert!(
+            counts.get(what).is_some_and(|&count| count > 20),
+            "{what}: {counts:?}"
+        );
+    }
+}
+
+/// Two files with one page.
+fn two() -> (tempfile::TempDir, Catalog) {
+    let (dir, catalog) = create();
+    let runs = page(1, 2000);
+    for ino in [2, 3] {
+        let mut set = common::new_file(ino, &format!("f{ino}"));
+        set.map_pages = vec![(MAIN, Ino(ino), 0, Some(runs.clone()))];
+        if ino == 3 {
+            set.map_shares.push(MapShare {
+                store: MAIN,
+                ino: Ino(3),
+                page: 0,
+                from_store: MAIN,
+                from_ino: Ino(2),
+                from_page: 0,
+            });
+        }
+        catalog.commit(&set).unwrap();
+    }
+    (dir, catalog)
+}
+
+#[test]
+fn a_shared_page_costs_a_reference_and_no_history() {
+    let (dir, catalog) = two();
+    let lengths = "SELECT sum(length(runs)) FROM main_map";
+    assert_eq!(
+        number(dir.path(), lengths),
+        2 * MAP_REFERENCE_BYTES as i64,
+        "SHARE-7"
+    );
+    let of_maps = "SELECT count(*) FROM larder_history WHERE what = 'map'";
+    assert_eq!(number(dir.path(), of_maps), 0);
+    let since =
+        "SELECT group_concat(since_seq) = '1,2' FROM (SELECT since_seq FROM main_map ORDER BY ino)";
+    assert_eq!(number(dir.path(), since), 1);
+    assert_counted(&catalog, "two");
+}
+
+#[test]
+fn check_finds_wrong_counts_and_missing_pages() {
+    for (damage, finding) in [
+        (
+            "UPDATE larder_map_page SET row_count = 3",
+            "page 1 is said to stand in 3 rows of maps, and stands in 2 (SHARE-7)",
+        ),
+        (
+            "UPDATE larder_map_page SET row_count = 1",
+            "page 1 is said to stand in 1 rows of maps, and stands in 2 (SHARE-7)",
+        ),
+        (
+            "DELETE FROM larder_map_page",
+            "2 rows of maps refer to shared page 1, which does not exist (SHARE-7)",
+        ),
+        (
+            "UPDATE larder_map_page SET number = 2",
+            "page 2 has the reference of another one (SHARE-7)",
+        ),
+        (
+            "UPDATE main_map SET runs = x'0200000000000000000000000000' WHERE ino = 2",
+            "page 1 is said to stand in 2 rows of maps, and stands in 1 (SHARE-7)",
+        ),
+        (
+            "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value)
+               SELECT 2, 'map', 0, 5, 0, 1, reference FROM larder_map_page;
+             UPDATE larder_map_page SET row_count = 0, retired_seq = 1",
+            "refers to a shared map page that was retired by commit 1 (SHARE-7)",
+        ),
+        (
+            "UPDATE larder_map_page SET row_count = 0, retired_seq = 99",
+            "page 1 was retired by commit 99, which has not happened",
+        ),
+    ] {
+        let (dir, catalog) = two();
+        assert_counted(&catalog, damage);
+        plain(dir.path())
+            .execute_batch(&format!(
+                "UPDATE larder_gate SET open = 1; {damage}; UPDATE larder_gate SET open = 0"
+            ))
+            .unwrap();
+        let findings = catalog.check().unwrap();
+        assert!(
+            findings.iter().any(|found| found.contains(finding)),
+            "{damage}: {findings:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_missing_is_an_error_and_never_another_page() {
+    let (dir, catalog) = two();
+    plain(dir.path())
+        .execute_batch(
+            "UPDATE larder_gate SET open = 1; DELETE FROM larder_map_page; UPDATE larder_gate SET open = 0",
+        )
+        .unwrap();
+    let found = catalog.map_page(MAIN, Ino(2), 0).unwrap().unwrap();
+    assert_eq!(MapReference::decode(&found), Ok(MapReference(1)));
+    let error = MapPage::decode(&found).unwrap_err().to_string();
+    assert_eq!(error, "map page: shared page 1 is missing");
+    // Who lets it go hears of it, and nothing is done.
+    let set = ChangeSet {
+        map_pages: vec![(MAIN, Ino(2), 0, Some(page(2, 9)))],
+        ..ChangeSet::default()
+    };
+    plain(dir.path())
+        .execute_batch(&format!(
+            "UPDATE larder_gate SET open = 1;
+             INSERT INTO larder_map_page (number, reference, row_count, bytes)
+               VALUES (7, x'{}', 1, zeroblob(99));
+             UPDATE larder_gate SET open = 0",
+            MapReference(7)
+                .encode()
+                .map(|byte| format!("{byte:02x}"))
+                .concat()
+        ))
+        .unwrap();
+    let refused = catalog.commit(&set).unwrap_err().to_string();
+    assert!(
+        refused.contains("shared page 1 is let go, and nobody has it (SHARE-7)"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn an_origin_may_be_written_over_in_the_same_commit() {
+    let (dir, catalog) = create();
+    let write = |ino: u64, number: u64| (MAIN, Ino(ino), 0, Some(page(number, 99)));
+    let from = |ino: u64, from_ino: u64| MapShare {
+        store: MAIN,
+        ino: Ino(ino),
+        page: 0,
+        from_store: MAIN,
+        from_ino: Ino(from_ino),
+        from_page: 0,
+    };
+    for ino in 2..6 {
+        let mut set = common::new_file(ino, &format!("f{ino}"));
+        set.map_pages = vec![write(ino, ino)];
+        catalog.commit(&set).unwrap();
+    }
+    // Nothing is shared when the first page is written over; then 4 is made of 2, and 2 of 5.
+    let set = ChangeSet {
+        map_pages: vec![write(2, 5), write(3, 9), write(4, 2)],
+        map_shares: vec![from(4, 2), from(2, 5)],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&set).unwrap();
+    assert_counted(&catalog, "after the chain");
+    let counts = "SELECT group_concat(row_count) = '1,2' FROM (SELECT row_count FROM larder_map_page ORDER BY number)";
+    assert_eq!(number(dir.path(), counts), 1, "SHARE-7");
+    for (ino, expected) in [(2, 5), (3, 9), (4, 2), (5, 5)] {
+        let found = catalog.map_page(MAIN, Ino(ino), 0).unwrap();
+        assert_eq!(found, Some(page(expected, 99)), "SHARE-8: {ino}");
+    }
+}
