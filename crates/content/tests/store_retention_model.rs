@@ -177,8 +177,8 @@ impl World {
             }
         }
         let default = self.database.retention().unwrap();
-        for nth in 0..3 {
-            let own = self.database.store_retention(STORES[nth]).unwrap();
+        for (nth, store) in STORES.into_iter().enumerate() {
+            let own = self.database.store_retention(store).unwrap();
             self.keeps[nth] = own.unwrap_or(default).retention_ns;
         }
         self.pass(0);

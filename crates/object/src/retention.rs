@@ -176,8 +176,8 @@ impl Engine {
     /// Which history is guaranteed, if any is, and what helps.
     fn why_guaranteed(&self) -> Result<Option<String>> {
         let retentions = self.catalog.retentions()?;
-        let own = retentions.stores.iter();
-        let guaranteed = own.filter(|(_, one)| one.is_guaranteed).next();
+        let mut own = retentions.stores.iter();
+        let guaranteed = own.find(|(_, one)| one.is_guaranteed);
         let (of, place, retention) = match (retentions.default.is_guaranteed, guaranteed) {
             (true, _) => (String::new(), "DB".to_owned(), retentions.default),
             (false, None) => return Ok(None),
