@@ -466,7 +466,7 @@ impl World {
         let only = self.branches[nth].store;
         let is_meant = |branch: &Branch| store.is_none() || branch.store == only;
         // ROLLBACK-2: all, with numbers and times.
-        self.require_unchanged(&was, &how, &is_meant);
+        self.require_unchanged(&was, &how, is_meant);
         self.require_unchanged(&now, &how, |branch| {
             !is_meant(branch) || was.sight(branch).is_none()
         });
