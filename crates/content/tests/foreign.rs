@@ -615,3 +615,33 @@ fn what_does_not_keep_history_is_not_exact() {
     settle(dir.path(), &all);
     assert_eq!(reader.get(b"/f").unwrap(), b"four", "FOREIGN-4");
 }
+
+#[test]
+fn what_a_trigger_changes_in_a_commit_of_the_engine_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = create(dir.path(), None);
+    plain(dir.path(), "CREATE TABLE idle (x)");
+    let (one, other) = (put(&writer, R, "n1", b"1"), put(&writer, R, "n2", b"2"));
+    writer.sync().unwrap();
+    let reader = open(dir.path());
+    let all = [reader.clone()];
+    plain(
+        dir.path(),
+        &format!(
+            "CREATE TRIGGER other AFTER UPDATE ON main WHEN NEW.ino = {one} BEGIN \
+             UPDATE main SET mode = mode + 1 WHERE ino = {other}; END",
+            one = one.ino,
+            other = other.ino
+        ),
+    );
+    settle(dir.path(), &all);
+    for round in 0..3 {
+        let before = reader.attr(other).unwrap().mode;
+        writer
+            .set_xattr(one, b"user.a", &[round], XattrMode::Set)
+            .unwrap();
+        writer.sync().unwrap();
+        settle(dir.path(), &all);
+        assert!(reader.attr(other).unwrap().mode > before, "FOREIGN-4");
+    }
+}
