@@ -56,6 +56,46 @@ fn what_a_young_session_has_open_stays_readable() {
     assert_clean(&one);
 }
 
+/// What another one commits makes a session forget the content that it has read of a file that is open; a change of
+/// attributes after that drops no row of the catalog.
+#[test]
+fn tiny_content_survives_a_foreign_commit_and_a_change_of_attributes() {
+    let dir = tempfile::tempdir().unwrap();
+    // Without history everything is forgotten, with it what was changed.
+    for (round, has_history) in [true, false].into_iter().enumerate() {
+        let place = dir.path().join(round.to_string());
+        std::fs::create_dir(&place).unwrap();
+        let one = create(&place, None);
+        if !has_history {
+            let none = larder::Retention {
+                retention_ns: 0,
+                is_guaranteed: false,
+            };
+            one.set_retention(none).unwrap();
+        }
+        let node = put(&one, R, "tiny", b"tiny content");
+        one.sync().unwrap();
+        let two = open(&place);
+        let handle = one.open_file(node, false).unwrap();
+        let mut bytes = [0; 12];
+        assert_eq!(handle.read_at(0, &mut bytes).unwrap(), 12);
+        // The other one changes the inode too: its extended attributes.
+        two.set_xattr(node, b"user.a", b"b", larder::XattrMode::Set)
+            .unwrap();
+        two.sync().unwrap();
+        let change = larder::SetAttr {
+            mode: Some(0o600),
+            ..larder::SetAttr::default()
+        };
+        one.set_attr(node, &change).unwrap();
+        one.sync().unwrap();
+        assert_eq!(content(&two, node), b"tiny content", "NODE-1");
+        assert_eq!(content(&one, node), b"tiny content", "NODE-1");
+        drop(handle);
+        assert_clean(&one);
+    }
+}
+
 #[test]
 fn a_removed_file_is_not_opened_again() {
     let dir = tempfile::tempdir().unwrap();

@@ -352,16 +352,18 @@ fn run_world(seed: u64, step_count: usize, looks: usize) -> BTreeMap<&'static st
 }
 
 /// `LARDER_SEED` runs that one.
-fn seeds(all: std::ops::Range<u64>) -> Vec<u64> {
+fn seeds(all: impl IntoIterator<Item = u64>) -> Vec<u64> {
     match std::env::var("LARDER_SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => all.collect(),
+        Err(_) => all.into_iter().collect(),
     }
 }
 
 #[test]
 fn stores_and_rows_read_as_the_model_says_through_rollbacks_crashes_and_prunes() {
-    let seeds = seeds(1..5); // All deeds are in these.
+    // All deeds are in these. 16: tiny content, forgotten because of another one's commit, was dropped with the next change
+    // of the inode (NODE-1).
+    let seeds = seeds([1, 2, 3, 4, 16]);
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     for seed in &seeds {
         // CONTENT-9, CONTENT-12, CLONE-1, ROLLBACK-2

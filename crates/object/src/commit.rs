@@ -445,6 +445,7 @@ impl Engine {
         frozen.patches_ended = content.patches.take_ended();
         frozen.flush = self.plan_flush(state);
         let content = &mut state.content;
+        debug_assert!(content.is_loaded || !content.has_inline_row, "NODE-1");
         if std::mem::take(&mut content.inline_dirty) {
             frozen.content_row = Some(content.inline.clone().map(ContentRow::Inline));
             content.has_inline_row = content.inline.is_some();

@@ -115,7 +115,7 @@ pub(crate) struct Content {
     /// What was written in place and not yet committed.
     pub applied: Option<Applied>,
     pub inline: Option<Vec<u8>>,
-    /// The catalog has an inline row.
+    /// The catalog has an inline row, as far as is loaded.
     pub has_inline_row: bool,
     /// `inline` differs from the catalog's.
     pub inline_dirty: bool,
@@ -142,6 +142,8 @@ impl Content {
         self.pieces = None;
         self.patches = Patches::default(); // PATCH-2
         self.inline = None;
+        // Else the next change of the inode's attributes would drop the row that is there (NODE-1).
+        self.has_inline_row = false;
         self.is_loaded = false;
     }
 
