@@ -313,6 +313,7 @@ impl Catalog {
             readers: Mutex::new(Vec::new()),
             stores: RwLock::default(),
             is_stopped: AtomicBool::new(false),
+            tells: AtomicBool::new(false),
             workspace,
             grants: RwLock::new(Arc::new(grants)),
             as_of: None,

@@ -76,7 +76,7 @@ impl Catalog {
             history::add_homes(txn, seq, &changes.homes)?;
             history::add_moves(txn, &keeper, &changes.moves)?;
             debug_assert_eq!(
-                match keeper.keeps() && !changes.has_revived {
+                match keeper.keeps() && self.tells() && !changes.has_revived {
                     true => foreign::find_untold(txn, &stores, changes, seq)?,
                     false => None,
                 },

@@ -42,6 +42,7 @@ use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const TABLE: &str = "larder_history";
 /// The newest commit that may have changed what the history does not say (`larder_meta`).
@@ -92,6 +93,15 @@ pub struct ForeignLook {
 }
 
 impl Catalog {
+    /// What commits here is an engine, which promises `FOREIGN-2`; change sets that are made by hand need not.
+    pub fn promise_to_tell(&self) {
+        self.tells.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn tells(&self) -> bool {
+        self.tells.load(Ordering::Relaxed)
+    }
+
     /// What was changed since the look that left `before` (`FOREIGN-1`). At most `rows_max` rows of the history are read; of
     /// more, nothing is known.
     pub fn look_at_changes(&self, before: Option<&Mark>, rows_max: usize) -> Result<ForeignLook> {

@@ -181,6 +181,8 @@ pub struct Catalog {
     readers: Mutex<Vec<Connection>>,
     stores: RwLock<HashMap<StoreId, Arc<StoreSql>>>,
     is_stopped: AtomicBool,
+    /// Its commits tell what they add (`FOREIGN-2`).
+    tells: AtomicBool,
     /// It is of the past, and reads only.
     as_of: Option<CommitSeq>,
     /// What keeps that past.

@@ -194,6 +194,7 @@ pub(crate) fn open_within(
         readers: Mutex::new(Vec::new()),
         stores: RwLock::default(),
         is_stopped: AtomicBool::new(false),
+        tells: AtomicBool::new(false),
         as_of: None,
         past_pin: None,
         moment_ns: Mutex::default(),

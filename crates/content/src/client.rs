@@ -25,13 +25,14 @@
 
 use crate::database::{Database, OpenOptions, Shared};
 use crate::sql_files::StatementFiles;
+use crate::stores::Stores;
 use crate::turnstile::lock;
 use larder_object::{
     ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch, Engine, EngineOptions,
     Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, require_other_thread,
 };
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a file of its own commit waits for SQLite's lock, which a client need not wait for.
@@ -78,7 +79,7 @@ fn open_view(session: &Database, client: ClientHandle) -> Result<Database> {
         shared: Arc::new(Shared {
             engine: Engine::open_client(&session.shared.engine, client)?,
             factories: Arc::clone(&session.shared.factories),
-            stores: RwLock::default(),
+            stores: Stores::default(),
             pool: Arc::default(),
             turnstile: None,
             owns_engine: false,

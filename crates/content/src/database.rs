@@ -5,6 +5,7 @@ use crate::files::FilesProvider;
 use crate::path::split_path;
 use crate::provider::{FileHandle, ProviderFactory, StoreProvider};
 use crate::readonly::ReadonlyProvider;
+use crate::stores::Stores;
 use crate::turnstile::{Pool, Turnstile};
 use crate::types::{Attr, Caller, NewNode, NodeId, RenameMode, SetAttr, XattrMode};
 use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
@@ -16,7 +17,7 @@ use larder_object::{
 };
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 /// How long a new database keeps history, unless it is told: one hour.
 pub const RETENTION_NS_DEFAULT: i64 = 3_600_000_000_000;
@@ -79,7 +80,7 @@ pub struct Database {
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     pub(crate) factories: Arc<HashMap<String, ProviderFactory>>,
-    pub(crate) stores: RwLock<Vec<MountedStore>>,
+    pub(crate) stores: Stores,
     pub(crate) pool: Arc<Pool>,
     /// What a transaction sees passes its turnstile; none: the database itself.
     pub(crate) turnstile: Option<Arc<Turnstile>>,
@@ -140,7 +141,7 @@ impl Database {
         let shared = Shared {
             engine,
             factories: Arc::new(factories),
-            stores: RwLock::default(),
+            stores: Stores::default(),
             pool: Arc::default(),
             turnstile: None,
             owns_engine: true,
@@ -148,6 +149,7 @@ impl Database {
         let database = Database {
             shared: Arc::new(shared),
         };
+        database.follow_stores();
         database.reload_stores()?;
         Ok(database)
     }

@@ -85,6 +85,7 @@ impl Database {
             }),
             _ => None,
         };
+        self.refresh_stores();
         let mut mounts: Vec<DirEntry> = self.read_stores().iter().filter_map(here).collect();
         let past = after.and_then(|after| mounts.iter().position(|mount| mount.name == *after));
         mounts.drain(..past.map_or(0, |at| at + 1));

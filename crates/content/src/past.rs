@@ -5,9 +5,10 @@
 
 use crate::database::{Database, Shared};
 use crate::readonly::ReadonlyProvider;
+use crate::stores::Stores;
 use larder_object::{Engine, Error, ErrorKind, Moment, Result, SnapshotRow, utc};
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 /// Nanoseconds in the units that a distance in time is given in.
 const UNITS: [(&str, i64); 6] = [
@@ -85,7 +86,7 @@ impl Database {
             shared: Arc::new(Shared {
                 engine,
                 factories: Arc::new(factories),
-                stores: RwLock::default(),
+                stores: Stores::default(),
                 pool: Arc::default(),
                 turnstile: None,
                 owns_engine: true,

@@ -7,6 +7,7 @@
 mod past;
 
 use crate::database::{Database, MountedStore, Shared};
+use crate::stores::Stores;
 use crate::turnstile::lock;
 use crate::types::NodeId;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
@@ -14,7 +15,7 @@ use larder_object::{
     Error, ErrorKind, FileRow, FileRows, Result, SqlFile, SqlFiles, SqlMoment, VALUE_BYTES_MAX,
 };
 use past::Pasts;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Bytes of content that one statement may write: they are in memory until it ends.
 const WRITTEN_BYTES_MAX: u64 = 1 << 30;
@@ -112,7 +113,7 @@ impl StatementFiles {
             let shared = Shared {
                 engine: Arc::clone(&self.view.engine),
                 factories: Arc::clone(&self.view.factories),
-                stores: RwLock::default(),
+                stores: Stores::default(),
                 pool: Arc::default(),
                 turnstile: None,
                 owns_engine: false,
@@ -124,10 +125,7 @@ impl StatementFiles {
                 place: store.place.clone(),
             });
             let mine = mine.collect();
-            *shared
-                .stores
-                .write()
-                .unwrap_or_else(PoisonError::into_inner) = mine;
+            shared.stores.set(mine);
             Database {
                 shared: Arc::new(shared),
             }

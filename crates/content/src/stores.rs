@@ -6,10 +6,59 @@ use crate::provider::{ProviderFactory, StoreProvider};
 use crate::readonly::AS_OF;
 use crate::types::{Caller, NodeId};
 use larder_object::format::{Ino, Name, StoreId};
-use larder_object::{Engine, Error, ErrorKind, Moment, Result, Tuning, own_snapshot};
-use std::sync::Arc;
+use larder_object::{
+    Engine, Error, ErrorKind, ForeignChange, Moment, Result, Tuning, own_snapshot,
+};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+/// The stores of a database, as this process knows them.
+#[derive(Default)]
+pub(crate) struct Stores {
+    list: RwLock<Vec<MountedStore>>,
+    /// How often others may have changed them, and of how many of these changes the list knows.
+    change_count: AtomicU64,
+    known_count: AtomicU64,
+    one_at_a_time: Mutex<()>,
+}
+
+impl Stores {
+    pub(crate) fn set(&self, stores: Vec<MountedStore>) {
+        *self.list.write().unwrap_or_else(PoisonError::into_inner) = stores;
+    }
+}
 
 impl Database {
+    /// From now on stores that others make, move or destroy are noticed here: who looks for a mount next reads them again.
+    pub(crate) fn follow_stores(&self) {
+        let shared = Arc::downgrade(&self.shared);
+        self.on_foreign_changes(Box::new(move |change| {
+            // What is said of single inodes says nothing of stores (`FOREIGN-1`).
+            if let (Some(shared), ForeignChange::Everything) = (shared.upgrade(), change) {
+                shared.stores.change_count.fetch_add(1, Ordering::SeqCst);
+            }
+        }));
+    }
+
+    /// Reads the stores again if others may have changed them. The caller has no guard of [`Database::read_stores`].
+    pub(crate) fn refresh_stores(&self) {
+        let stores = &self.shared.stores;
+        let count = stores.change_count.load(Ordering::SeqCst);
+        if stores.known_count.load(Ordering::SeqCst) >= count {
+            return;
+        }
+        // Whoever comes meanwhile waits: what it said would be of before.
+        let one = &stores.one_at_a_time;
+        let _one_at_a_time = one.lock().unwrap_or_else(PoisonError::into_inner);
+        if stores.known_count.load(Ordering::SeqCst) >= count {
+            return;
+        }
+        match self.reload_stores() {
+            Ok(()) => drop(stores.known_count.fetch_max(count, Ordering::SeqCst)),
+            Err(error) => tracing::warn!("what stores there are is not known anew: {error}"),
+        }
+    }
+
     /// The store whose table a store shows.
     pub(crate) fn table_of(&self, store: StoreId) -> StoreId {
         let stores = self.read_stores();
@@ -235,11 +284,9 @@ impl Database {
         Ok((host.row.store, name))
     }
 
-    pub(crate) fn read_stores(&self) -> std::sync::RwLockReadGuard<'_, Vec<MountedStore>> {
-        self.shared
-            .stores
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    pub(crate) fn read_stores(&self) -> RwLockReadGuard<'_, Vec<MountedStore>> {
+        let list = &self.shared.stores.list;
+        list.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn reload_stores(&self) -> Result<()> {
@@ -289,11 +336,7 @@ impl Database {
             mounted = found;
         }
         mounted.sort_by_key(|s| s.row.store);
-        *self
-            .shared
-            .stores
-            .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = mounted;
+        self.shared.stores.set(mounted);
         Ok(())
     }
 
@@ -325,6 +368,7 @@ impl Database {
         if parent.ino != Ino::ROOT {
             return None;
         }
+        self.refresh_stores();
         let stores = self.read_stores();
         if stores.len() == 1 {
             return None;
@@ -341,6 +385,7 @@ impl Database {
 
     /// Whether any store is mounted below the root.
     pub(crate) fn has_mounts(&self) -> bool {
+        self.refresh_stores();
         self.read_stores().len() > 1
     }
 

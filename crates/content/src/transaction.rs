@@ -24,10 +24,11 @@ use crate::guarded::GuardedProvider;
 use crate::provider::{FileHandle, ProviderContext, StoreProvider};
 use crate::readonly::{AS_OF, ReadonlyProvider};
 use crate::sql::{self, SqlResult};
+use crate::stores::Stores;
 use crate::turnstile::{Pool, Turnstile, lock};
 use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlValue, StoreRow};
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How often [`Database::transaction`] runs a transaction that meets conflicts.
@@ -114,7 +115,7 @@ impl Database {
             shared: Arc::new(Shared {
                 engine: Arc::clone(turnstile.engine()),
                 factories: Arc::clone(&self.shared.factories),
-                stores: RwLock::default(),
+                stores: Stores::default(),
                 pool: Arc::default(),
                 turnstile: Some(Arc::clone(&turnstile)),
                 owns_engine: false,
@@ -126,11 +127,7 @@ impl Database {
             provider: (view.shared).make_provider(&store.row, store.provider.as_ref()),
             place: store.place.clone(),
         });
-        *view
-            .shared
-            .stores
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = mine.collect();
+        view.shared.stores.set(mine.collect());
         drop(stores);
         let host = self.clone();
         let transaction = Transaction {

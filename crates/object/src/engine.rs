@@ -260,6 +260,7 @@ impl Engine {
     pub fn open(path: &Path, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
         let workspace = Workspace::find(path)?;
         let catalog = Catalog::open(path, &options.for_catalog())?;
+        catalog.promise_to_tell(); // FOREIGN-2
         let info = catalog.info()?;
         let storage = storage_of(workspace.as_ref().map_or(path, Workspace::parent), options);
         let now_ns = options

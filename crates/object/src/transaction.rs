@@ -152,6 +152,7 @@ impl Engine {
         host.require_present()?;
         let catalog_options = host.options.for_catalog();
         let catalog = Catalog::open_private(&host.path, &catalog_options, is_shell)?;
+        catalog.promise_to_tell(); // FOREIGN-2
         let nudged = Arc::clone(host);
         let nudge = Box::new(move || match nudged.turn.is_held() {
             true => nudged.hand_over(),

@@ -291,6 +291,48 @@ fn what_was_absent_in_a_directory_that_comes_back_is_there_again() {
 }
 
 #[test]
+fn stores_that_others_make_move_and_destroy_are_noticed() {
+    let mount = TestMount::new();
+    let library =
+        Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
+    let until = |what: &str, is_so: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < Duration::from_secs(5), "FUSE-1: {what}");
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    };
+    for round in 0..3 {
+        // Asked for before, so that the kernel knows that it is not there.
+        assert!(!mount.path("one").exists() && !mount.path("two").exists());
+        let store = "apart";
+        (library.create_store(store, "files", Some("/one"), None)).unwrap();
+        library.put(b"/one/f", b"in a store").unwrap();
+        library.sync().unwrap();
+        let read = |path: &str| fs::read(mount.path(path)).unwrap_or_default();
+        until(&format!("{round}: made"), &|| {
+            read("one/f") == b"in a store"
+        });
+        fs::write(mount.path("one/by mount"), b"too").unwrap();
+        let listed = |name: &str| {
+            let entries = fs::read_dir(mount.root()).unwrap();
+            entries.flatten().any(|entry| entry.file_name() == name)
+        };
+        assert!(listed("one"));
+        library.set_store(store, None, Some("/two")).unwrap();
+        until(&format!("{round}: moved"), &|| {
+            read("two/f") == b"in a store"
+        });
+        until(&format!("{round}: gone"), &|| !mount.path("one").exists());
+        assert!(listed("two") && !listed("one"));
+        library.destroy_store(store).unwrap();
+        until(&format!("{round}: destroyed"), &|| {
+            !mount.path("two").exists()
+        });
+    }
+}
+
+#[test]
 fn what_nobody_has_changed_stays_in_the_kernel() {
     let mut mount = TestMount::new();
     mount.end();
