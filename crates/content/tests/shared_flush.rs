@@ -17,6 +17,7 @@ use larder_object::EngineOptions;
 use larder_testkit::{CrashState, Event, Payload, Recorder, Recording, RecordingVfs, SimStorage};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ const THREADS: u64 = 4;
 const EACH: u64 = 25;
 /// The same where another session comes and goes.
 const EACH_BESIDE: u64 = 50;
+/// Runs of the negative control, at most.
+const RUNS_MAX: u32 = 20;
+/// How long a flush is held there, so that others share it.
+const HELD: Duration = Duration::from_millis(3);
 /// Blocks of a file that lies where it lay.
 const OLD_BLOCKS: u64 = 4;
 const LOG: &str = "catalog.db-wal";
@@ -117,6 +122,7 @@ fn pack(acked: &[u64]) -> u64 {
 struct Recorded {
     directory: tempfile::TempDir,
     recorder: Recorder,
+    vfs: RecordingVfs,
     engine: EngineOptions,
 }
 
@@ -141,6 +147,7 @@ impl Recorded {
         Recorded {
             directory,
             recorder,
+            vfs,
             engine,
         }
     }
@@ -276,6 +283,15 @@ fn record_two(is_blind: bool) -> Two {
             }
             // It looks while the others commit, and is told that what it sees is durable.
             while acked.0.lock().unwrap().iter().sum::<u64>() < count + 6 {
+                // Else it depends on the disk whether it ever sees what is not durable.
+                recorded
+                    .vfs
+                    .faults()
+                    .holds_log_sync
+                    .store(is_blind, Ordering::SeqCst);
+                if is_blind {
+                    std::thread::sleep(HELD);
+                }
                 let seen = look(&beside);
                 beside.sync().unwrap();
                 let mut acked = acked.0.lock().unwrap();
@@ -285,6 +301,7 @@ fn record_two(is_blind: bool) -> Two {
                     .map(|(acked, seen)| *acked.max(seen));
                 *acked = newer.collect();
                 recorder.ack(pack(&acked));
+                (recorded.vfs.faults().holds_log_sync).store(false, Ordering::SeqCst);
             }
             if !is_blind {
                 commit_seen(&beside, second, number);
@@ -534,35 +551,36 @@ fn every_crash_leaves_what_two_sessions_were_told_and_have_seen() {
 }
 
 /// The negative control: an engine that does not see the other session leaves out flushes beside it, and what that
-/// one has seen and synced is lost.
+/// one has seen and synced is lost. In which run it looks at the wrong moment the machine decides; it has some.
 #[test]
 fn a_session_that_is_not_seen_loses_what_it_has_synced() {
     let seed = setting("LARDER_CRASH_SEED", 1);
-    let two = record_two(true);
-    let beside = |visit: &std::ops::Range<usize>| count_unflushed(&two.recording, visit.clone());
-    let shared: usize = two.visits.iter().map(beside).sum();
-    assert!(shared > 0, "nothing is shared beside it: not tested");
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
+    let is_found = (0..RUNS_MAX).any(|_| loses_what_was_synced(seed));
+    std::panic::set_hook(hook);
+    assert!(
+        is_found,
+        "FLUSH-2: nobody misses the flushes beside a session, in {RUNS_MAX} runs"
+    );
+}
+
+fn loses_what_was_synced(seed: u64) -> bool {
+    let two = record_two(true);
     // Where something was told while a commit owed its flush.
     let events = &two.recording.events;
     let acks = two.visits.iter().cloned().flatten();
-    let owing = acks.filter(|&ack| matches!(events[ack], Event::Ack(_)) && owes(&events[..ack]));
-    let mut faults = owing.filter_map(|ack| {
+    let mut owing =
+        acks.filter(|&ack| matches!(events[ack], Event::Ack(_)) && owes(&events[..ack]));
+    owing.any(|ack| {
         let cut = Recording {
             events: events[..=ack].to_vec(),
         };
         let mut found = cut
             .states(ack + 1, seed, 4)
             .filter_map(|state| find_fault(&state));
-        found.find(|fault| fault.contains("was committed"))
-    });
-    let is_found = faults.next().is_some();
-    std::panic::set_hook(hook);
-    assert!(
-        is_found,
-        "FLUSH-2: nobody misses the flushes beside a session"
-    );
+        found.any(|fault| fault.contains("was committed"))
+    })
 }
 
 /// How many of `EACH` × `THREADS` commits have left out their flush.
