@@ -31,7 +31,7 @@ use crate::history::{self, BEGINS, GIVEN_UP, begins_of, first_kept, history_begi
 use crate::holders::sharing;
 use crate::horizon::held_since;
 use crate::meta::{of_store, of_stores};
-use crate::past::{home, places_at};
+use crate::places::{home, places_at};
 use crate::read::rows;
 use crate::versions::first_row_after;
 use larder_format::{CommitSeq, Extent, StoreId};

@@ -91,6 +91,7 @@ mod past;
 mod past_views;
 mod patches;
 mod pieces;
+mod places;
 mod read;
 mod retention;
 mod rows;

@@ -1,0 +1,101 @@
+//! Where the content of the past lies: rows of `larder_home` (`HISTORY-4`, `HISTORY-5`), followed from copy to copy.
+
+use crate::codec::{signed, unsigned};
+use crate::error::{At, Result};
+use crate::extents::extent;
+use crate::history::HOME_BLOCKS_MAX;
+use crate::read::rows;
+use larder_format::{CommitSeq, Extent, SegmentIndex};
+use rusqlite::{Connection, Row, params};
+
+/// Where the content is by now that parts of `blocks` had after commit `seq` ([`Catalog::places_at`](crate::Catalog::places_at)).
+pub(crate) fn places_at(
+    reader: &Connection,
+    blocks: &Extent,
+    seq: CommitSeq,
+) -> Result<Vec<(Extent, Extent)>> {
+    let mut found = Vec::new();
+    // What is looked for, what of `blocks` it is, and as of when.
+    let mut wanted = vec![(*blocks, *blocks, seq)];
+    while let Some((place, part, seq)) = wanted.pop() {
+        let mut rest = vec![place];
+        for (home, copy, until) in homes_over(reader, &place, seq)? {
+            let mut left = Vec::new();
+            for piece in rest.drain(..) {
+                if !piece.overlaps(&home) {
+                    left.push(piece);
+                    continue;
+                }
+                let start = piece.start_block.max(home.start_block);
+                let end = piece.end_block().min(home.end_block());
+                let count = end - start;
+                wanted.push((
+                    copy.slice(start - home.start_block, count),
+                    part.slice(start - place.start_block, count),
+                    until,
+                ));
+                if piece.start_block < start {
+                    left.push(piece.slice(0, start - piece.start_block));
+                }
+                if end < piece.end_block() {
+                    left.push(piece.slice(end - piece.start_block, piece.end_block() - end));
+                }
+            }
+            rest = left;
+        }
+        // Of `blocks` itself, what is where it was needs no mention.
+        if place != part {
+            let part_of = |piece: Extent| {
+                part.slice(piece.start_block - place.start_block, piece.block_count)
+            };
+            found.extend(rest.into_iter().map(|piece| (part_of(piece), piece)));
+        }
+    }
+    found.sort_unstable();
+    let mut parts: Vec<(Extent, Extent)> = Vec::with_capacity(found.len());
+    for part in found {
+        match parts.last_mut() {
+            Some(last) if last.0.is_followed_by(&part.0) && last.1.is_followed_by(&part.1) => {
+                last.0.block_count += part.0.block_count;
+                last.1.block_count += part.1.block_count;
+            }
+            _ => parts.push(part),
+        }
+    }
+    Ok(parts)
+}
+
+/// The rows about homes that share blocks with `place` and count for commit `seq`, the one that counts first
+/// first.
+fn homes_over(
+    reader: &Connection,
+    place: &Extent,
+    seq: CommitSeq,
+) -> Result<Vec<(Extent, Extent, CommitSeq)>> {
+    rows(
+        reader,
+        "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq FROM larder_home \
+         WHERE segment = ?1 AND start_block > ?2 - ?5 AND start_block < ?3 \
+           AND start_block + block_count > ?2 AND until_seq > ?4 ORDER BY until_seq",
+        params![
+            place.segment.0,
+            signed(place.start_block),
+            signed(place.end_block()),
+            signed(seq.0),
+            signed(HOME_BLOCKS_MAX)
+        ],
+        home,
+    )
+    .at("larder_home")
+}
+
+/// A row of `larder_home`: what, where its content is, up to which commit.
+pub(crate) fn home(row: &Row<'_>) -> rusqlite::Result<(Extent, Extent, CommitSeq)> {
+    let home = extent(row)?;
+    let copy = Extent::new(
+        SegmentIndex(row.get(3)?),
+        unsigned(row, 4)?,
+        home.block_count,
+    );
+    Ok((home, copy, CommitSeq(unsigned(row, 5)?)))
+}
