@@ -19,7 +19,7 @@ const SYSTEM: &[&str] = &[
          UNION ALL SELECT 'created_ns' UNION ALL SELECT 'commit_seq'
          UNION ALL SELECT 'history_begins_seq' UNION ALL SELECT 'history_begins_ns'
          UNION ALL SELECT 'retired_bytes_total' UNION ALL SELECT 'next_store'
-         UNION ALL SELECT 'next_session') AS wanted
+         UNION ALL SELECT 'next_session' UNION ALL SELECT 'next_map_page') AS wanted
        LEFT JOIN larder_meta AS meta ON meta.key = wanted.key WHERE meta.key IS NULL",
     "SELECT 'larder_store: store ' || s.name || ' shows store ' || s.table_store || ', which does not exist'
        FROM larder_store AS s LEFT JOIN larder_store AS o ON o.id = s.table_store WHERE o.id IS NULL",
@@ -61,6 +61,8 @@ const SYSTEM: &[&str] = &[
        FROM larder_shared AS s
        JOIN larder_extent AS e ON e.segment = s.segment AND e.start_block = s.start_block
        WHERE e.store = s.store AND e.ino = s.ino",
+    "SELECT 'larder_map_page: page ' || number || ' is not below next_map_page (CATALOG-4)'
+       FROM larder_map_page WHERE number >= (SELECT value FROM larder_meta WHERE key = 'next_map_page')",
     "SELECT 'larder_map_page: page ' || number || ' was retired by commit ' || retired_seq || ', which has not happened'
        FROM larder_map_page WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
     "SELECT 'larder_history: row ' || h.id || ', which commit ' || h.until_seq || ' superseded, refers to a shared map page that '

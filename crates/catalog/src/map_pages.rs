@@ -31,6 +31,7 @@
 
 use crate::codec::signed;
 use crate::error::{At, CatalogError, Result};
+use crate::meta::add_meta;
 use larder_format::limits::{MAP_REFERENCE_BYTES, MAP_SHARED_BYTES_MIN};
 use larder_format::{CommitSeq, MapReference};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
@@ -148,11 +149,8 @@ pub(crate) fn share(
         return Ok(None);
     }
     // What it had is free before the copy takes as much.
-    let number: i64 = txn
-        .prepare_cached("SELECT coalesce(max(number), 0) + 1 FROM larder_map_page")
-        .and_then(|mut next| next.query_row([], |row| row.get(0)))
-        .at(TABLE)?;
-    let reference = MapReference(number as u64).encode();
+    let number = add_meta(txn, "next_map_page", 1)? - 1; // CATALOG-4
+    let reference = MapReference(number).encode();
     let changed = txn
         .prepare_cached(&format!(
             "UPDATE main.\"{origin}\" SET runs = ?3 WHERE ino = ?1 AND page = ?2"
@@ -165,7 +163,7 @@ pub(crate) fn share(
     txn.prepare_cached(
         "INSERT INTO larder_map_page (number, reference, row_count, bytes) VALUES (?1, ?2, 2, ?3)",
     )
-    .and_then(|mut add| add.execute(params![number, reference, runs]))
+    .and_then(|mut add| add.execute(params![signed(number), reference, runs]))
     .at(TABLE)?;
     Ok(Some(reference.to_vec()))
 }

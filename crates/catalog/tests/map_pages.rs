@@ -334,6 +334,51 @@ fn a_shared_page_costs_a_reference_and_no_history() {
     assert_counted(&catalog, "two");
 }
 
+/// A page of the map of `ino` is that of `from`.
+fn share(ino: u64, page: u64, from: u64) -> MapShare {
+    MapShare {
+        store: MAIN,
+        ino: Ino(ino),
+        page,
+        from_store: MAIN,
+        from_ino: Ino(from),
+        from_page: page,
+    }
+}
+
+/// Lets go of all history.
+fn forget(catalog: &Catalog) {
+    catalog
+        .commit(&ChangeSet {
+            reclaim_horizon: Some(Cuts::even(catalog.commit_seq().unwrap())),
+            ..ChangeSet::default()
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_number_is_given_once() {
+    let (dir, catalog) = two();
+    let numbers = "SELECT coalesce(sum(number), 0) FROM larder_map_page";
+    assert_eq!(number(dir.path(), numbers), 1);
+    let set = ChangeSet {
+        map_pages: vec![(MAIN, Ino(2), 0, None), (MAIN, Ino(3), 0, None)],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&set).unwrap();
+    forget(&catalog);
+    assert_eq!(number(dir.path(), numbers), 0);
+    let runs = Some(page(2, 2000));
+    let set = ChangeSet {
+        map_pages: vec![(MAIN, Ino(2), 0, runs.clone()), (MAIN, Ino(3), 0, runs)],
+        map_shares: vec![share(3, 0, 2)],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&set).unwrap();
+    assert_eq!(number(dir.path(), numbers), 2, "CATALOG-4");
+    assert_counted(&catalog, "again");
+}
+
 #[test]
 fn check_finds_wrong_counts_and_missing_pages() {
     for (damage, finding) in [
@@ -366,6 +411,10 @@ fn check_finds_wrong_counts_and_missing_pages() {
         (
             "UPDATE larder_map_page SET row_count = 0, retired_seq = 99",
             "page 1 was retired by commit 99, which has not happened",
+        ),
+        (
+            "UPDATE larder_meta SET value = 1 WHERE key = 'next_map_page'",
+            "page 1 is not below next_map_page (CATALOG-4)",
         ),
     ] {
         let (dir, catalog) = two();

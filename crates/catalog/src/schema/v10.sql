@@ -14,3 +14,8 @@ CREATE TABLE larder_map_page (
 ) STRICT;
 
 CREATE INDEX larder_map_page_retired ON larder_map_page (retired_seq) WHERE retired_seq IS NOT NULL;
+
+-- What number the next one gets: each is given once.
+UPDATE larder_gate SET open = 1;
+INSERT INTO larder_meta (key, value) VALUES ('next_map_page', 1);
+UPDATE larder_gate SET open = 0;
