@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  NAME_map: ino 5, page 0  ── reference ──┐
-//!  NAME_map: ino 9, page 0  ── reference ──┼──▶ larder_map_page: 2 rows, the bytes
+//!  NAME_map: ino 9, page 0  ── reference ──┼──▶ larder_map_page: the bytes; larder_map_page_use: 2 rows
 //!  larder_history: a map row ─ reference ──┘
 //! ```
 //!
@@ -27,7 +27,7 @@
 //! # Cost
 //! Reading a page that is not shared: the length of what was read anyway. A commit that writes over pages, or removes
 //! files, asks once whether there is any page here (1 µs); one that creates files asks nothing. A clone's page: about 40
-//! bytes, and the first clone's the move of some KiB.
+//! bytes, and the first clone's the move of some KiB. What counts writes rows of some bytes, never the page.
 
 use crate::codec::signed;
 use crate::error::{At, CatalogError, Result};
@@ -38,6 +38,7 @@ use rusqlite::{Connection, OptionalExtension, ToSql, params};
 use std::collections::BTreeMap;
 
 const TABLE: &str = "larder_map_page";
+const USE: &str = "larder_map_page_use";
 /// Findings of one kind that are listed.
 const FINDINGS_MAX: usize = 100;
 
@@ -80,9 +81,9 @@ impl ReferenceSql {
 
 /// Whether any page is shared. 1 µs.
 pub(crate) fn is_any(txn: &Connection) -> Result<bool> {
-    txn.prepare_cached("SELECT 1 FROM larder_map_page LIMIT 1")
+    txn.prepare_cached("SELECT 1 FROM larder_map_page_use LIMIT 1")
         .and_then(|mut find| find.exists([]))
-        .at(TABLE)
+        .at(USE)
 }
 
 /// Counts that commit `seq` takes the rows, which `text` of a [`ReferenceSql`] finds, out of a map, or writes over them.
@@ -98,13 +99,15 @@ pub(crate) fn let_go(
         .and_then(|mut find| find.query_map(keys, |row| row.get(0))?.collect())
         .at(TABLE)?;
     for reference in references {
+        // Where it is none, no row has this number.
+        let number = MapReference::decode(&reference).map_or(0, |found| signed(found.0));
         let counted = txn
             .prepare_cached(
-                "UPDATE larder_map_page SET row_count = row_count - 1, \
-                 retired_seq = iif(row_count = 1, ?2, NULL) WHERE reference = ?1 AND row_count > 0",
+                "UPDATE larder_map_page_use SET row_count = row_count - 1, \
+                 retired_seq = iif(row_count = 1, ?2, NULL) WHERE number = ?1 AND row_count > 0",
             )
-            .and_then(|mut count| count.execute(params![reference, signed(seq.0)]))
-            .at(TABLE)?;
+            .and_then(|mut count| count.execute([number, signed(seq.0)]))
+            .at(USE)?;
         if counted != 1 {
             return Err(CatalogError::corrupt(format!(
                 "{} is let go, and nobody has it (SHARE-7)",
@@ -138,11 +141,11 @@ pub(crate) fn share(
     if stored.len() == MAP_REFERENCE_BYTES {
         let counted = txn
             .prepare_cached(
-                "UPDATE larder_map_page SET row_count = row_count + 1 \
-                 WHERE reference = ?1 AND bytes = ?2 AND row_count > 0",
+                "UPDATE larder_map_page_use SET row_count = row_count + 1 WHERE row_count > 0 \
+                 AND number = (SELECT number FROM larder_map_page WHERE reference = ?1 AND bytes = ?2)",
             )
             .and_then(|mut count| count.execute(params![stored, runs]))
-            .at(TABLE)?;
+            .at(USE)?;
         return Ok((counted == 1).then_some(stored));
     }
     if stored != runs {
@@ -161,23 +164,30 @@ pub(crate) fn share(
         return Ok(None); // A trigger of the user's ignores the row: then each has its own.
     }
     txn.prepare_cached(
-        "INSERT INTO larder_map_page (number, reference, row_count, bytes) VALUES (?1, ?2, 2, ?3)",
+        "INSERT INTO larder_map_page (number, reference, bytes) VALUES (?1, ?2, ?3)",
     )
     .and_then(|mut add| add.execute(params![signed(number), reference, runs]))
     .at(TABLE)?;
+    txn.prepare_cached("INSERT INTO larder_map_page_use (number, row_count) VALUES (?1, 2)")
+        .and_then(|mut add| add.execute([signed(number)]))
+        .at(USE)?;
     Ok(Some(reference.to_vec()))
 }
 
 /// Deletes the pages that were retired at or before `horizon`, up to which there is no history any more. Not in a workspace,
 /// whose first images may refer to them. O(deleted).
 pub(crate) fn reclaim(txn: &Connection, horizon: CommitSeq) -> Result<()> {
-    txn.prepare_cached(
-        "DELETE FROM larder_map_page WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 \
-         AND NOT EXISTS (SELECT 1 FROM larder_meta WHERE key = 'workspace')",
-    )
-    .and_then(|mut delete| delete.execute([signed(horizon.0)]))
-    .at(TABLE)
-    .map(drop)
+    let retired = "FROM larder_map_page_use WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 \
+                   AND NOT EXISTS (SELECT 1 FROM larder_meta WHERE key = 'workspace')";
+    for text in [
+        &format!("DELETE FROM larder_map_page WHERE number IN (SELECT number {retired})"),
+        &format!("DELETE {retired}"),
+    ] {
+        txn.prepare_cached(text)
+            .and_then(|mut delete| delete.execute([signed(horizon.0)]))
+            .at(USE)?;
+    }
+    Ok(())
 }
 
 /// Counts the references of all maps of these stores, for `check` (`SHARE-7`). Reads all of them.
@@ -207,19 +217,34 @@ pub(crate) fn check(
         }
     };
     let mut list = txn
-        .prepare("SELECT number, reference, row_count FROM larder_map_page ORDER BY number")
+        .prepare(
+            "SELECT coalesce(p.number, u.number), p.reference, u.row_count FROM larder_map_page AS p \
+             FULL JOIN larder_map_page_use AS u ON u.number = p.number ORDER BY 1",
+        )
         .at(TABLE)?;
     let mut found = list.query([]).at(TABLE)?;
     while let Some(row) = found.next().at(TABLE)? {
         let number: i64 = row.get(0).at(TABLE)?;
-        let reference: Vec<u8> = row.get(1).at(TABLE)?;
-        let row_count: i64 = row.get(2).at(TABLE)?;
+        let reference: Option<Vec<u8>> = row.get(1).at(TABLE)?;
+        let row_count: Option<i64> = row.get(2).at(USE)?;
+        let Some(reference) = reference else {
+            tell(format!(
+                "larder_map_page_use: page {number} is counted, and does not exist (SHARE-7)"
+            ));
+            continue;
+        };
         if MapReference::decode(&reference) != Ok(MapReference(number as u64)) {
             tell(format!(
                 "larder_map_page: page {number} has the reference of another one (SHARE-7)"
             ));
         }
         let count = counts.remove(&reference).unwrap_or_default();
+        let Some(row_count) = row_count else {
+            tell(format!(
+                "larder_map_page: page {number} is not counted, and stands in {count} rows of maps (SHARE-7)"
+            ));
+            continue;
+        };
         if count != row_count {
             tell(format!(
                 "larder_map_page: page {number} is said to stand in {row_count} rows of maps, and stands in {count} (SHARE-7)"

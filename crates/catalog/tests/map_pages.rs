@@ -227,7 +227,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
             "SELECT count(*) FROM larder_map_page WHERE length(bytes) < {MAP_SHARED_BYTES_MIN}"
         );
         assert_eq!(number(dir.path(), &short), 0, "{what}: not worth it");
-        let shared = "SELECT count(*) FROM larder_map_page WHERE row_count > 1";
+        let shared = "SELECT count(*) FROM larder_map_page_use WHERE row_count > 1";
         if number(dir.path(), shared) > 0 {
             run.count("shared");
         }
@@ -272,8 +272,10 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
             ..ChangeSet::default()
         })
         .unwrap();
-    let left = number(dir.path(), "SELECT count(*) FROM larder_map_page");
-    assert_eq!(left, 0, "seed {seed}: SHARE-7");
+    for table in ["larder_map_page", "larder_map_page_use"] {
+        let left = number(dir.path(), &format!("SELECT count(*) FROM {table}"));
+        assert_eq!(left, 0, "seed {seed}: {table}: SHARE-7");
+    }
     run.counts
 }
 
@@ -379,20 +381,80 @@ fn a_number_is_given_once() {
     assert_counted(&catalog, "again");
 }
 
+/// Pages that the log of SQLite got by what is done.
+fn log_pages(dir: &Path, run: impl FnOnce()) -> i64 {
+    let log = |mode: &str| -> i64 {
+        plain(dir)
+            .query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
+                row.get(1)
+            })
+            .unwrap()
+    };
+    log("TRUNCATE");
+    run();
+    log("PASSIVE")
+}
+
+#[test]
+fn counting_does_not_write_pages_anew() {
+    let (dir, catalog) = create();
+    let pages = |ino: u64| -> Vec<_> {
+        let page = |at| (MAIN, Ino(ino), at, Some(page(1 + at, 2000)));
+        (0..200).map(page).collect()
+    };
+    let cloned = |ino: u64| {
+        let mut set = common::new_file(ino, &format!("f{ino}"));
+        set.map_pages = pages(ino);
+        if ino > 2 {
+            set.map_shares = (0..200).map(|at| share(ino, at, 2)).collect();
+        }
+        catalog.commit(&set).unwrap();
+    };
+    let gone = |ino: u64| {
+        let set = ChangeSet {
+            inodes: vec![(MAIN, InodeChange::Delete(Ino(ino)))],
+            dirents: vec![(MAIN, Ino::ROOT, name(format!("f{ino}")), None)],
+            ..ChangeSet::default()
+        };
+        catalog.commit(&set).unwrap();
+    };
+    cloned(2);
+    cloned(3);
+    let costs = [
+        log_pages(dir.path(), || gone(3)),
+        log_pages(dir.path(), || cloned(3)),
+        log_pages(dir.path(), || cloned(4)),
+        log_pages(dir.path(), || gone(4)),
+        log_pages(dir.path(), || gone(3)),
+        log_pages(dir.path(), || gone(2)),
+    ];
+    println!("pages of the log for 200 pages, from 2 to 1, 2, 3, 2, 1, 0 rows: {costs:?}");
+    assert!(costs.iter().all(|&cost| cost < 60), "{costs:?}");
+    assert_counted(&catalog, "all gone");
+}
+
 #[test]
 fn check_finds_wrong_counts_and_missing_pages() {
     for (damage, finding) in [
         (
-            "UPDATE larder_map_page SET row_count = 3",
+            "UPDATE larder_map_page_use SET row_count = 3",
             "page 1 is said to stand in 3 rows of maps, and stands in 2 (SHARE-7)",
         ),
         (
-            "UPDATE larder_map_page SET row_count = 1",
+            "UPDATE larder_map_page_use SET row_count = 1",
             "page 1 is said to stand in 1 rows of maps, and stands in 2 (SHARE-7)",
         ),
         (
             "DELETE FROM larder_map_page",
             "2 rows of maps refer to shared page 1, which does not exist (SHARE-7)",
+        ),
+        (
+            "DELETE FROM larder_map_page",
+            "page 1 is counted, and does not exist (SHARE-7)",
+        ),
+        (
+            "DELETE FROM larder_map_page_use",
+            "page 1 is not counted, and stands in 2 rows of maps (SHARE-7)",
         ),
         (
             "UPDATE larder_map_page SET number = 2",
@@ -405,11 +467,11 @@ fn check_finds_wrong_counts_and_missing_pages() {
         (
             "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value)
                SELECT 2, 'map', 0, 5, 0, 1, reference FROM larder_map_page;
-             UPDATE larder_map_page SET row_count = 0, retired_seq = 1",
+             UPDATE larder_map_page_use SET row_count = 0, retired_seq = 1",
             "refers to a shared map page that was retired by commit 1 (SHARE-7)",
         ),
         (
-            "UPDATE larder_map_page SET row_count = 0, retired_seq = 99",
+            "UPDATE larder_map_page_use SET row_count = 0, retired_seq = 99",
             "page 1 was retired by commit 99, which has not happened",
         ),
         (
@@ -437,7 +499,8 @@ fn what_is_missing_is_an_error_and_never_another_page() {
     let (dir, catalog) = two();
     plain(dir.path())
         .execute_batch(
-            "UPDATE larder_gate SET open = 1; DELETE FROM larder_map_page; UPDATE larder_gate SET open = 0",
+            "UPDATE larder_gate SET open = 1; DELETE FROM larder_map_page; DELETE FROM larder_map_page_use;
+             UPDATE larder_gate SET open = 0",
         )
         .unwrap();
     let found = catalog.map_page(MAIN, Ino(2), 0).unwrap().unwrap();
@@ -452,8 +515,8 @@ fn what_is_missing_is_an_error_and_never_another_page() {
     plain(dir.path())
         .execute_batch(&format!(
             "UPDATE larder_gate SET open = 1;
-             INSERT INTO larder_map_page (number, reference, row_count, bytes)
-               VALUES (7, x'{}', 1, zeroblob(99));
+             INSERT INTO larder_map_page (number, reference, bytes) VALUES (7, x'{}', zeroblob(99));
+             INSERT INTO larder_map_page_use (number, row_count) VALUES (7, 1);
              UPDATE larder_gate SET open = 0",
             MapReference(7)
                 .encode()
@@ -493,7 +556,7 @@ fn an_origin_may_be_written_over_in_the_same_commit() {
     };
     catalog.commit(&set).unwrap();
     assert_counted(&catalog, "after the chain");
-    let counts = "SELECT group_concat(row_count) = '1,2' FROM (SELECT row_count FROM larder_map_page ORDER BY number)";
+    let counts = "SELECT group_concat(row_count) = '1,2' FROM (SELECT row_count FROM larder_map_page_use ORDER BY number)";
     assert_eq!(number(dir.path(), counts), 1, "SHARE-7");
     for (ino, expected) in [(2, 5), (3, 9), (4, 2), (5, 5)] {
         let found = catalog.map_page(MAIN, Ino(ino), 0).unwrap();

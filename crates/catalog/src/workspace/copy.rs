@@ -97,7 +97,9 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
          DELETE FROM larder_author;
          DELETE FROM larder_seal;
          DELETE FROM larder_sealed;
-         DELETE FROM larder_map_page WHERE row_count = 0;
+         DELETE FROM larder_map_page
+           WHERE number IN (SELECT number FROM larder_map_page_use WHERE row_count = 0);
+         DELETE FROM larder_map_page_use WHERE row_count = 0;
          UPDATE larder_meta SET value = 0 WHERE key = 'retention_ns';
          DELETE FROM larder_extent WHERE retired_seq IS NOT NULL;
          DELETE FROM larder_extent WHERE store = 4294967295;
