@@ -129,10 +129,9 @@ pub(crate) fn share(
     if runs.len() < MAP_SHARED_BYTES_MIN {
         return Ok(None);
     }
+    let find = format!("SELECT runs FROM main.\"{origin}\" WHERE ino = ?1 AND page = ?2");
     let stored: Option<Vec<u8>> = txn
-        .prepare_cached(&format!(
-            "SELECT runs FROM main.\"{origin}\" WHERE ino = ?1 AND page = ?2"
-        ))
+        .prepare_cached(&find)
         .and_then(|mut find| find.query_row(key, |row| row.get(0)).optional())
         .at(origin)?;
     let Some(stored) = stored else {
@@ -159,9 +158,25 @@ pub(crate) fn share(
             "UPDATE main.\"{origin}\" SET runs = ?3 WHERE ino = ?1 AND page = ?2"
         ))
         .and_then(|mut set| set.execute(params![key[0], key[1], reference]))
-        .at(origin)?;
-    if changed != 1 {
-        return Ok(None); // A trigger of the user's ignores the row: then each has its own.
+        .at(origin);
+    // A trigger of the user's ignores or refuses the row: then each has its own.
+    match changed {
+        Ok(1) => {}
+        Ok(_) => return Ok(None),
+        Err(error @ CatalogError::Constraint { .. }) => {
+            // But RAISE(ROLLBACK) ends the transaction, and RAISE(FAIL) may leave what was done.
+            let is_as_before = !txn.is_autocommit()
+                && txn
+                    .prepare_cached(&find)
+                    .and_then(|mut find| find.query_row(key, |row| row.get::<_, Vec<u8>>(0)))
+                    .at(origin)?
+                    == stored;
+            return match is_as_before {
+                true => Ok(None),
+                false => Err(error),
+            };
+        }
+        Err(error) => return Err(error),
     }
     txn.prepare_cached(
         "INSERT INTO larder_map_page (number, reference, bytes) VALUES (?1, ?2, ?3)",

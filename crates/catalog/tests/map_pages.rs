@@ -433,6 +433,66 @@ fn counting_does_not_write_pages_anew() {
     assert_counted(&catalog, "all gone");
 }
 
+/// A file with a page, and a trigger of the user's.
+fn with_trigger(when: &str, then: &str) -> (tempfile::TempDir, Catalog) {
+    let (dir, catalog) = create();
+    let mut set = common::new_file(2, "f2");
+    set.map_pages = vec![(MAIN, Ino(2), 0, Some(page(1, 2000)))];
+    catalog.commit(&set).unwrap();
+    plain(dir.path())
+        .execute_batch(&format!(
+            "CREATE TRIGGER mine {when} ON main_map BEGIN {then}; END"
+        ))
+        .unwrap();
+    (dir, catalog)
+}
+
+/// Makes 3 of 2.
+fn clone_of_two(catalog: &Catalog) -> Result<(), String> {
+    let mut set = common::new_file(3, "f3");
+    set.map_pages = vec![(MAIN, Ino(3), 0, Some(page(1, 2000)))];
+    set.map_shares = vec![share(3, 0, 2)];
+    let outcome = catalog.commit(&set);
+    outcome.map(drop).map_err(|error| error.to_string())
+}
+
+#[test]
+fn where_the_origin_may_not_be_written_each_has_its_own_page() {
+    for (when, then) in [
+        ("BEFORE UPDATE", "SELECT RAISE(ABORT, 'never')"),
+        ("AFTER UPDATE", "SELECT RAISE(ABORT, 'never')"),
+        ("BEFORE UPDATE", "SELECT RAISE(IGNORE)"),
+        ("BEFORE UPDATE", "SELECT RAISE(FAIL, 'never')"),
+        ("AFTER UPDATE", "SELECT RAISE(FAIL, 'never')"),
+        ("BEFORE UPDATE", "SELECT RAISE(ROLLBACK, 'never')"),
+    ] {
+        let (dir, catalog) = with_trigger(when, then);
+        let is_done = clone_of_two(&catalog);
+        // What cannot be taken back by itself refuses the commit.
+        let is_whole =
+            then.contains("ROLLBACK") || (when, then.contains("FAIL")) == ("AFTER UPDATE", true);
+        assert_eq!(is_done.is_err(), is_whole, "{when} {then}: {is_done:?}");
+        if is_done.is_err() {
+            assert_eq!(is_done, Err("main_map: never".into()));
+            assert_eq!(catalog.map_page(MAIN, Ino(3), 0).unwrap(), None);
+        }
+        let shared = "SELECT count(*) FROM larder_map_page";
+        assert_eq!(number(dir.path(), shared), 0, "{when} {then}");
+        assert_counted(&catalog, then);
+        plain(dir.path())
+            .execute_batch("DROP TRIGGER mine")
+            .unwrap();
+        if is_done.is_err() {
+            clone_of_two(&catalog).unwrap();
+        }
+        for ino in [2, 3] {
+            let found = catalog.map_page(MAIN, Ino(ino), 0).unwrap();
+            assert_eq!(found, Some(page(1, 2000)), "{when} {then}: {ino}");
+        }
+        assert_counted(&catalog, then);
+    }
+}
+
 #[test]
 fn check_finds_wrong_counts_and_missing_pages() {
     for (damage, finding) in [
