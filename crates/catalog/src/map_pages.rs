@@ -19,8 +19,8 @@
 //! # Invariants
 //! * `SHARE-7` `row_count` of a page is the number of rows of all maps that have its reference; a page that a row of a
 //!   map, or of the history, refers to is there, and one that the history refers to was retired by no commit before
-//!   `until_seq` of that row. *Guard*: whatever takes a row out of a map, or writes over it, counts ([`let_go`]); what is
-//!   retired goes with the history up to that commit and not before ([`reclaim`]), and never comes back; `check` counts.
+//!   `until_seq` of that row. *Guard*: whatever takes a row out of a map, or writes over it, counts ([`let_go`]), and looks
+//!   whether it went ([`require_gone`]); what is retired goes with the history up to that commit and not before ([`reclaim`]), and never comes back; `check` counts.
 //! * `SHARE-8` What reads maps sees pages, never references, and so nothing above this crate knows of them. *Guard*:
 //!   [`resolved`] in every statement that gives `runs` out; one that is missing is refused when the page is decoded.
 //!
@@ -30,6 +30,7 @@
 //! bytes, and the first clone's the move of some KiB. What counts writes rows of some bytes, never the page.
 
 use crate::codec::signed;
+use crate::commit::require_row;
 use crate::error::{At, CatalogError, Result};
 use crate::meta::add_meta;
 use larder_format::limits::{MAP_REFERENCE_BYTES, MAP_SHARED_BYTES_MIN};
@@ -87,20 +88,20 @@ pub(crate) fn is_any(txn: &Connection) -> Result<bool> {
 }
 
 /// Counts that commit `seq` takes the rows, which `text` of a [`ReferenceSql`] finds, out of a map, or writes over them.
-/// Before it does. O(references found).
+/// Before it does. How many references those rows have. O(references found).
 pub(crate) fn let_go(
     txn: &Connection,
     seq: CommitSeq,
     text: &str,
     keys: &[&dyn ToSql],
-) -> Result<()> {
+) -> Result<usize> {
     let references: Vec<Vec<u8>> = txn
         .prepare_cached(text)
         .and_then(|mut find| find.query_map(keys, |row| row.get(0))?.collect())
         .at(TABLE)?;
-    for reference in references {
+    for reference in &references {
         // Where it is none, no row has this number.
-        let number = MapReference::decode(&reference).map_or(0, |found| signed(found.0));
+        let number = MapReference::decode(reference).map_or(0, |found| signed(found.0));
         let counted = txn
             .prepare_cached(
                 "UPDATE larder_map_page_use SET row_count = row_count - 1, \
@@ -111,11 +112,30 @@ pub(crate) fn let_go(
         if counted != 1 {
             return Err(CatalogError::corrupt(format!(
                 "{} is let go, and nobody has it (SHARE-7)",
-                shown(&reference)
+                shown(reference)
             )));
         }
     }
-    Ok(())
+    Ok(references.len())
+}
+
+/// After the rows were deleted of which [`let_go`] found so many `references`: a trigger of the user's can leave them without
+/// an error, and then they would not be counted.
+pub(crate) fn require_gone(
+    txn: &Connection,
+    references: usize,
+    text: &str,
+    keys: &[&dyn ToSql],
+    table: &str,
+) -> Result<()> {
+    if references == 0 {
+        return Ok(());
+    }
+    let is_left = txn
+        .prepare_cached(text)
+        .and_then(|mut find| find.exists(keys))
+        .at(table)?;
+    require_row(usize::from(!is_left), table)
 }
 
 /// What to write into one more row instead of the page `runs`: a reference, counted for that row, if the row of table

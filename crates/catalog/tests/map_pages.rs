@@ -494,6 +494,42 @@ fn where_the_origin_may_not_be_written_each_has_its_own_page() {
 }
 
 #[test]
+fn a_reference_that_a_trigger_keeps_is_not_let_go() {
+    let remove = ChangeSet {
+        map_pages: vec![(MAIN, Ino(2), 0, None)],
+        ..ChangeSet::default()
+    };
+    let cut = ChangeSet {
+        map_cuts: vec![(MAIN, Ino(2), 0)],
+        ..ChangeSet::default()
+    };
+    let delete = ChangeSet {
+        inodes: vec![(MAIN, InodeChange::Delete(Ino(2)))],
+        dirents: vec![(MAIN, Ino::ROOT, name("f2"), None)],
+        ..ChangeSet::default()
+    };
+    for (what, set) in [("remove", remove), ("cut", cut), ("delete", delete)] {
+        let (dir, catalog) = two();
+        plain(dir.path())
+            .execute_batch(
+                "CREATE TRIGGER mine BEFORE DELETE ON main_map BEGIN SELECT RAISE(IGNORE); END",
+            )
+            .unwrap();
+        let refused = catalog.commit(&set).unwrap_err().to_string();
+        assert!(refused.contains("RAISE(IGNORE)"), "{what}: {refused}");
+        assert_counted(&catalog, what);
+        plain(dir.path())
+            .execute_batch("DROP TRIGGER mine")
+            .unwrap();
+        catalog.commit(&set).unwrap();
+        assert_eq!(catalog.map_page(MAIN, Ino(2), 0).unwrap(), None);
+        let counted = "SELECT sum(row_count) FROM larder_map_page_use";
+        assert_eq!(number(dir.path(), counted), 1, "{what}: SHARE-7");
+        assert_counted(&catalog, what);
+    }
+}
+
+#[test]
 fn check_finds_wrong_counts_and_missing_pages() {
     for (damage, finding) in [
         (

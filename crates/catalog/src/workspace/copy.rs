@@ -142,10 +142,12 @@ fn remove_orphans(txn: &Connection, base: CommitSeq) -> Result<()> {
             )
             .at("larder_store")?;
         let sql = StoreSql::new(StoreId(store), &name);
-        map_pages::let_go(txn, base, &sql.map_references.pages, params![ino])?;
-        for text in sql.inode_delete {
-            txn.execute(&text, [ino]).at(&name)?;
+        let (references, key) = (&sql.map_references.pages, params![ino]);
+        let let_go = map_pages::let_go(txn, base, references, key)?;
+        for text in &sql.inode_delete {
+            txn.execute(text, [ino]).at(&name)?;
         }
+        map_pages::require_gone(txn, let_go, references, key, &sql.table_map)?;
         for table in ["larder_piece", "larder_patch"] {
             txn.execute(
                 &format!("DELETE FROM {table} WHERE store = ?1 AND ino = ?2"),
