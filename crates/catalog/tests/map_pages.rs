@@ -74,6 +74,15 @@ fn number(dir: &Path, sql: &str) -> i64 {
     plain(dir).query_row(sql, [], |row| row.get(0)).unwrap()
 }
 
+/// The commit where the history of a store begins.
+fn begins_at(dir: &Path, store: StoreId) -> i64 {
+    let key = "history_begins_seq";
+    number(
+        dir,
+        &format!("SELECT max(value) FROM larder_meta WHERE key IN ('{key}', '{key}:{store}')"),
+    )
+}
+
 struct Run {
     rng: Rng,
     stores: Vec<StoreId>,
@@ -214,9 +223,17 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
         set.now_ns = 10_000 + round;
         if run.rng.below(10) == 0 {
             let newest = catalog.commit_seq().unwrap().0;
-            set.reclaim_horizon = Some(Cuts::even(CommitSeq(
-                newest.saturating_sub(run.rng.below(20)),
-            )));
+            let base = CommitSeq(newest.saturating_sub(run.rng.below(20)));
+            let mut cuts = Cuts::even(base);
+            if run.rng.below(2) == 0 {
+                let ahead = run.rng.below(2) as usize;
+                let further = CommitSeq(base.0 + run.rng.below(newest - base.0 + 1));
+                let stores = [(ahead, further), (1 - ahead, base)];
+                let stores = stores.map(|(index, seq)| (run.stores[index], seq));
+                cuts = Cuts::new(base, base, stores.to_vec());
+                run.count(if cuts.is_even() { "even" } else { "apart" });
+            }
+            set.reclaim_horizon = Some(cuts);
             run.count("reclaim");
         }
         let seq = catalog.commit(&set).unwrap().seq;
@@ -236,12 +253,20 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
         }
         let begins = catalog.history_begins().unwrap().0;
         states.retain(|(seq, _)| *seq >= begins);
-        let (seq, then) = &states[run.rng.below(states.len() as u64) as usize];
+        let (seq, mut then) = states[run.rng.below(states.len() as u64) as usize].clone();
+        // HISTORY-7: of a store that is ahead, nothing before it begins.
+        let reached: Vec<StoreId> = (run.stores.iter().copied())
+            .filter(|store| begins_at(dir.path(), *store) <= seq.0 as i64)
+            .collect();
+        if reached.len() < run.stores.len() {
+            run.count("behind");
+            then.retain(|key, _| reached.contains(&key.0));
+        }
         let pin = catalog.pin_past(session, &Moment::Seq(seq.0), 1 << 40);
         let pin = pin.unwrap();
         let past = catalog.as_of(&pin).unwrap();
         assert!(
-            read(&past, &run.stores) == *then,
+            read(&past, &reached) == then,
             "{what}: as of {seq}: SHARE-7"
         );
         drop(past);
@@ -288,7 +313,8 @@ fn maps_and_their_past_are_what_the_model_says() {
         }
     }
     for what in [
-        "delete", "cut", "write", "share", "remove", "wrong", "reclaim", "shared",
+        "delete", "cut", "write", "share", "remove", "wrong", "reclaim", "shared", "apart",
+        "behind",
     ] {
         assert!(
             counts.get(what).is_some_and(|&count| count > 20),
