@@ -19,7 +19,7 @@ const SYSTEM: &[&str] = &[
          UNION ALL SELECT 'created_ns' UNION ALL SELECT 'commit_seq'
          UNION ALL SELECT 'history_begins_seq' UNION ALL SELECT 'history_begins_ns'
          UNION ALL SELECT 'retired_bytes_total' UNION ALL SELECT 'next_store'
-         UNION ALL SELECT 'next_session') AS wanted
+         UNION ALL SELECT 'next_session' UNION ALL SELECT 'next_map_page') AS wanted
        LEFT JOIN larder_meta AS meta ON meta.key = wanted.key WHERE meta.key IS NULL",
     "SELECT 'larder_store: store ' || s.name || ' shows store ' || s.table_store || ', which does not exist'
        FROM larder_store AS s LEFT JOIN larder_store AS o ON o.id = s.table_store WHERE o.id IS NULL",
@@ -61,12 +61,15 @@ const SYSTEM: &[&str] = &[
        FROM larder_shared AS s
        JOIN larder_extent AS e ON e.segment = s.segment AND e.start_block = s.start_block
        WHERE e.store = s.store AND e.ino = s.ino",
+    "SELECT 'larder_map_page: page ' || number || ' is not below next_map_page (CATALOG-4)'
+       FROM larder_map_page WHERE number >= (SELECT value FROM larder_meta WHERE key = 'next_map_page')",
     "SELECT 'larder_map_page: page ' || number || ' was retired by commit ' || retired_seq || ', which has not happened'
-       FROM larder_map_page WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+       FROM larder_map_page_use WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
     "SELECT 'larder_history: row ' || h.id || ', which commit ' || h.until_seq || ' superseded, refers to a shared map page that '
-         || iif(p.number IS NULL, 'does not exist', 'was retired by commit ' || p.retired_seq) || ' (SHARE-7)'
+         || iif(p.number IS NULL, 'does not exist', 'was retired by commit ' || u.retired_seq) || ' (SHARE-7)'
        FROM larder_history AS h LEFT JOIN larder_map_page AS p ON p.reference = h.value
-       WHERE h.what = 'map' AND length(h.value) = 14 AND (p.number IS NULL OR p.retired_seq < h.until_seq)",
+       LEFT JOIN larder_map_page_use AS u ON u.number = p.number
+       WHERE h.what = 'map' AND length(h.value) = 14 AND (p.number IS NULL OR u.retired_seq < h.until_seq)",
     "SELECT 'larder_ag: group ' || coalesce(g.ag, c.ag) || ' of segment ' || coalesce(g.segment, c.segment)
          || ' says ' || coalesce(g.used_blocks, 0) || ' blocks in use, ' || coalesce(g.retired_blocks, 0)
          || ' of them retired, and its rows have ' || coalesce(c.used_blocks, 0) || ' and '

@@ -172,12 +172,14 @@ pub(crate) fn apply_inodes(
                         keeper.keep(txn, text, params![signed(ino.0)])?;
                     }
                     let references = &sql.map_references.pages;
-                    keeper.let_go_pages(txn, references, params![signed(ino.0)])?;
+                    let key = params![signed(ino.0)];
+                    let let_go = keeper.let_go_pages(txn, references, key)?;
                     for text in &sql.inode_delete {
                         txn.prepare_cached(text)
                             .and_then(|mut delete| delete.execute([signed(ino.0)]))
                             .at(&sql.table)?;
                     }
+                    map_pages::require_gone(txn, let_go, references, key, &sql.table_map)?;
                     remove_pieces(txn, keeper, sql.table_store, *ino)?;
                 }
             }
@@ -190,7 +192,7 @@ pub(crate) fn apply_inodes(
 }
 
 /// A row of a change was written: a trigger of the user's can leave it out without an error.
-fn require_row(changed: usize, table: &str) -> Result<()> {
+pub(crate) fn require_row(changed: usize, table: &str) -> Result<()> {
     match changed {
         1 => Ok(()),
         _ => Err(CatalogError::Constraint {
@@ -331,11 +333,12 @@ fn apply_maps(
         let sql = &stores[store];
         let from = [signed(ino.0), signed(*page)];
         keeper.keep(txn, &sql.keep.pages_from, params![from[0], from[1]])?;
-        let references = &sql.map_references.pages_from;
-        keeper.let_go_pages(txn, references, params![from[0], from[1]])?;
+        let (references, key) = (&sql.map_references.pages_from, params![from[0], from[1]]);
+        let let_go = keeper.let_go_pages(txn, references, key)?;
         txn.prepare_cached(&sql.map_cut)
             .and_then(|mut cut| cut.execute(from))
             .at(&sql.table_map)?;
+        map_pages::require_gone(txn, let_go, references, key, &sql.table_map)?;
     }
     // The last one that gave a page counts; its origin is written before.
     let mut shares: HashMap<PageKey, usize> = HashMap::new();
@@ -361,8 +364,11 @@ fn apply_maps(
                     require_row(set.execute(row).at(&sql.table_map)?, &sql.table_map)?;
                 }
             } else {
-                supersede_page(txn, sql, keeper, key)?;
-                remove.execute(key).at(&sql.table_map)?;
+                let let_go = supersede_page(txn, sql, keeper, key)?;
+                let removed = remove.execute(key).at(&sql.table_map)?;
+                if let_go > 0 {
+                    require_row(removed, &sql.table_map)?;
+                }
             }
         }
     }
@@ -399,8 +405,13 @@ fn apply_maps(
 /// A page of a map: whose, and its number.
 type PageKey = (StoreId, larder_format::Ino, u64);
 
-/// The row of a map with this `ino` and `page` goes, or is written over.
-fn supersede_page(txn: &Connection, sql: &StoreSql, keeper: &Keeper, key: [i64; 2]) -> Result<()> {
+/// The row of a map with this `ino` and `page` goes, or is written over. How many references go with it.
+fn supersede_page(
+    txn: &Connection,
+    sql: &StoreSql,
+    keeper: &Keeper,
+    key: [i64; 2],
+) -> Result<usize> {
     keeper.keep(txn, &sql.keep.page, params![key[0], key[1]])?;
     keeper.let_go_pages(txn, &sql.map_references.page, params![key[0], key[1]])
 }

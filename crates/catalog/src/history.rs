@@ -221,13 +221,13 @@ impl Keeper {
     }
 
     /// Counts that rows of a map go, or are written over, that may refer to shared pages (`SHARE-7`); `text` finds them.
-    /// Where no page is shared: one look for each commit.
+    /// How many do. Where no page is shared: one look for each commit.
     pub(crate) fn let_go_pages(
         &self,
         txn: &Connection,
         text: &str,
         keys: &[&dyn ToSql],
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let has_shared = match self.has_shared_pages.get() {
             Some(has_shared) => has_shared,
             None => map_pages::is_any(txn)?,
@@ -235,7 +235,7 @@ impl Keeper {
         self.has_shared_pages.set(Some(has_shared));
         match has_shared {
             true => map_pages::let_go(txn, self.seq, text, keys),
-            false => Ok(()),
+            false => Ok(0),
         }
     }
 

@@ -21,7 +21,7 @@
 //!   user columns and attributes of a store table can change. *Guard*: guard triggers in pure SQL,
 //!   which hold in every SQLite ≥ 3.40; `check` reports an open gate and missing triggers. Only the
 //!   engine's own writer passes them, and a user's triggers see what it does (`guards`).
-//! * `CATALOG-4` Inode numbers, store ids and session ids are never reused. *Guard*: counters that
+//! * `CATALOG-4` Inode numbers, store ids, session ids and numbers of shared map pages are never reused. *Guard*: counters that
 //!   only grow, raised in the transaction that uses them.
 //! * `CATALOG-5` After a COMMIT with an unknown outcome nothing is written any more. *Guard*: a flag
 //!   that every write looks at; the caller reopens.

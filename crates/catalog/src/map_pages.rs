@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  NAME_map: ino 5, page 0  ── reference ──┐
-//!  NAME_map: ino 9, page 0  ── reference ──┼──▶ larder_map_page: 2 rows, the bytes
+//!  NAME_map: ino 9, page 0  ── reference ──┼──▶ larder_map_page: the bytes; larder_map_page_use: 2 rows
 //!  larder_history: a map row ─ reference ──┘
 //! ```
 //!
@@ -19,24 +19,27 @@
 //! # Invariants
 //! * `SHARE-7` `row_count` of a page is the number of rows of all maps that have its reference; a page that a row of a
 //!   map, or of the history, refers to is there, and one that the history refers to was retired by no commit before
-//!   `until_seq` of that row. *Guard*: whatever takes a row out of a map, or writes over it, counts ([`let_go`]); what is
-//!   retired goes with the history up to that commit and not before ([`reclaim`]), and never comes back; `check` counts.
+//!   `until_seq` of that row. *Guard*: whatever takes a row out of a map, or writes over it, counts ([`let_go`]), and looks
+//!   whether it went ([`require_gone`]); what is retired goes with the history up to that commit and not before ([`reclaim`]), and never comes back; `check` counts.
 //! * `SHARE-8` What reads maps sees pages, never references, and so nothing above this crate knows of them. *Guard*:
 //!   [`resolved`] in every statement that gives `runs` out; one that is missing is refused when the page is decoded.
 //!
 //! # Cost
 //! Reading a page that is not shared: the length of what was read anyway. A commit that writes over pages, or removes
 //! files, asks once whether there is any page here (1 µs); one that creates files asks nothing. A clone's page: about 40
-//! bytes, and the first clone's the move of some KiB.
+//! bytes, and the first clone's the move of some KiB. What counts writes rows of some bytes, never the page.
 
 use crate::codec::signed;
+use crate::commit::require_row;
 use crate::error::{At, CatalogError, Result};
+use crate::meta::add_meta;
 use larder_format::limits::{MAP_REFERENCE_BYTES, MAP_SHARED_BYTES_MIN};
 use larder_format::{CommitSeq, MapReference};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 use std::collections::BTreeMap;
 
 const TABLE: &str = "larder_map_page";
+const USE: &str = "larder_map_page_use";
 /// Findings of one kind that are listed.
 const FINDINGS_MAX: usize = 100;
 
@@ -79,39 +82,60 @@ impl ReferenceSql {
 
 /// Whether any page is shared. 1 µs.
 pub(crate) fn is_any(txn: &Connection) -> Result<bool> {
-    txn.prepare_cached("SELECT 1 FROM larder_map_page LIMIT 1")
+    txn.prepare_cached("SELECT 1 FROM larder_map_page_use LIMIT 1")
         .and_then(|mut find| find.exists([]))
-        .at(TABLE)
+        .at(USE)
 }
 
 /// Counts that commit `seq` takes the rows, which `text` of a [`ReferenceSql`] finds, out of a map, or writes over them.
-/// Before it does. O(references found).
+/// Before it does. How many references those rows have. O(references found).
 pub(crate) fn let_go(
     txn: &Connection,
     seq: CommitSeq,
     text: &str,
     keys: &[&dyn ToSql],
-) -> Result<()> {
+) -> Result<usize> {
     let references: Vec<Vec<u8>> = txn
         .prepare_cached(text)
         .and_then(|mut find| find.query_map(keys, |row| row.get(0))?.collect())
         .at(TABLE)?;
-    for reference in references {
+    for reference in &references {
+        // Where it is none, no row has this number.
+        let number = MapReference::decode(reference).map_or(0, |found| signed(found.0));
         let counted = txn
             .prepare_cached(
-                "UPDATE larder_map_page SET row_count = row_count - 1, \
-                 retired_seq = iif(row_count = 1, ?2, NULL) WHERE reference = ?1 AND row_count > 0",
+                "UPDATE larder_map_page_use SET row_count = row_count - 1, \
+                 retired_seq = iif(row_count = 1, ?2, NULL) WHERE number = ?1 AND row_count > 0",
             )
-            .and_then(|mut count| count.execute(params![reference, signed(seq.0)]))
-            .at(TABLE)?;
+            .and_then(|mut count| count.execute([number, signed(seq.0)]))
+            .at(USE)?;
         if counted != 1 {
             return Err(CatalogError::corrupt(format!(
                 "{} is let go, and nobody has it (SHARE-7)",
-                shown(&reference)
+                shown(reference)
             )));
         }
     }
-    Ok(())
+    Ok(references.len())
+}
+
+/// After the rows were deleted of which [`let_go`] found so many `references`: a trigger of the user's can leave them without
+/// an error, and then they would not be counted.
+pub(crate) fn require_gone(
+    txn: &Connection,
+    references: usize,
+    text: &str,
+    keys: &[&dyn ToSql],
+    table: &str,
+) -> Result<()> {
+    if references == 0 {
+        return Ok(());
+    }
+    let is_left = txn
+        .prepare_cached(text)
+        .and_then(|mut find| find.exists(keys))
+        .at(table)?;
+    require_row(usize::from(!is_left), table)
 }
 
 /// What to write into one more row instead of the page `runs`: a reference, counted for that row, if the row of table
@@ -125,10 +149,9 @@ pub(crate) fn share(
     if runs.len() < MAP_SHARED_BYTES_MIN {
         return Ok(None);
     }
+    let find = format!("SELECT runs FROM main.\"{origin}\" WHERE ino = ?1 AND page = ?2");
     let stored: Option<Vec<u8>> = txn
-        .prepare_cached(&format!(
-            "SELECT runs FROM main.\"{origin}\" WHERE ino = ?1 AND page = ?2"
-        ))
+        .prepare_cached(&find)
         .and_then(|mut find| find.query_row(key, |row| row.get(0)).optional())
         .at(origin)?;
     let Some(stored) = stored else {
@@ -137,49 +160,69 @@ pub(crate) fn share(
     if stored.len() == MAP_REFERENCE_BYTES {
         let counted = txn
             .prepare_cached(
-                "UPDATE larder_map_page SET row_count = row_count + 1 \
-                 WHERE reference = ?1 AND bytes = ?2 AND row_count > 0",
+                "UPDATE larder_map_page_use SET row_count = row_count + 1 WHERE row_count > 0 \
+                 AND number = (SELECT number FROM larder_map_page WHERE reference = ?1 AND bytes = ?2)",
             )
             .and_then(|mut count| count.execute(params![stored, runs]))
-            .at(TABLE)?;
+            .at(USE)?;
         return Ok((counted == 1).then_some(stored));
     }
     if stored != runs {
         return Ok(None);
     }
     // What it had is free before the copy takes as much.
-    let number: i64 = txn
-        .prepare_cached("SELECT coalesce(max(number), 0) + 1 FROM larder_map_page")
-        .and_then(|mut next| next.query_row([], |row| row.get(0)))
-        .at(TABLE)?;
-    let reference = MapReference(number as u64).encode();
+    let number = add_meta(txn, "next_map_page", 1)? - 1; // CATALOG-4
+    let reference = MapReference(number).encode();
     let changed = txn
         .prepare_cached(&format!(
             "UPDATE main.\"{origin}\" SET runs = ?3 WHERE ino = ?1 AND page = ?2"
         ))
         .and_then(|mut set| set.execute(params![key[0], key[1], reference]))
-        .at(origin)?;
-    if changed != 1 {
-        return Ok(None); // A trigger of the user's ignores the row: then each has its own.
+        .at(origin);
+    // A trigger of the user's ignores or refuses the row: then each has its own.
+    match changed {
+        Ok(1) => {}
+        Ok(_) => return Ok(None),
+        Err(error @ CatalogError::Constraint { .. }) => {
+            // But RAISE(ROLLBACK) ends the transaction, and RAISE(FAIL) may leave what was done.
+            let is_as_before = !txn.is_autocommit()
+                && txn
+                    .prepare_cached(&find)
+                    .and_then(|mut find| find.query_row(key, |row| row.get::<_, Vec<u8>>(0)))
+                    .at(origin)?
+                    == stored;
+            return match is_as_before {
+                true => Ok(None),
+                false => Err(error),
+            };
+        }
+        Err(error) => return Err(error),
     }
     txn.prepare_cached(
-        "INSERT INTO larder_map_page (number, reference, row_count, bytes) VALUES (?1, ?2, 2, ?3)",
+        "INSERT INTO larder_map_page (number, reference, bytes) VALUES (?1, ?2, ?3)",
     )
-    .and_then(|mut add| add.execute(params![number, reference, runs]))
+    .and_then(|mut add| add.execute(params![signed(number), reference, runs]))
     .at(TABLE)?;
+    txn.prepare_cached("INSERT INTO larder_map_page_use (number, row_count) VALUES (?1, 2)")
+        .and_then(|mut add| add.execute([signed(number)]))
+        .at(USE)?;
     Ok(Some(reference.to_vec()))
 }
 
 /// Deletes the pages that were retired at or before `horizon`, up to which there is no history any more. Not in a workspace,
 /// whose first images may refer to them. O(deleted).
 pub(crate) fn reclaim(txn: &Connection, horizon: CommitSeq) -> Result<()> {
-    txn.prepare_cached(
-        "DELETE FROM larder_map_page WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 \
-         AND NOT EXISTS (SELECT 1 FROM larder_meta WHERE key = 'workspace')",
-    )
-    .and_then(|mut delete| delete.execute([signed(horizon.0)]))
-    .at(TABLE)
-    .map(drop)
+    let retired = "FROM larder_map_page_use WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 \
+                   AND NOT EXISTS (SELECT 1 FROM larder_meta WHERE key = 'workspace')";
+    for text in [
+        &format!("DELETE FROM larder_map_page WHERE number IN (SELECT number {retired})"),
+        &format!("DELETE {retired}"),
+    ] {
+        txn.prepare_cached(text)
+            .and_then(|mut delete| delete.execute([signed(horizon.0)]))
+            .at(USE)?;
+    }
+    Ok(())
 }
 
 /// Counts the references of all maps of these stores, for `check` (`SHARE-7`). Reads all of them.
@@ -209,19 +252,34 @@ pub(crate) fn check(
         }
     };
     let mut list = txn
-        .prepare("SELECT number, reference, row_count FROM larder_map_page ORDER BY number")
+        .prepare(
+            "SELECT coalesce(p.number, u.number), p.reference, u.row_count FROM larder_map_page AS p \
+             FULL JOIN larder_map_page_use AS u ON u.number = p.number ORDER BY 1",
+        )
         .at(TABLE)?;
     let mut found = list.query([]).at(TABLE)?;
     while let Some(row) = found.next().at(TABLE)? {
         let number: i64 = row.get(0).at(TABLE)?;
-        let reference: Vec<u8> = row.get(1).at(TABLE)?;
-        let row_count: i64 = row.get(2).at(TABLE)?;
+        let reference: Option<Vec<u8>> = row.get(1).at(TABLE)?;
+        let row_count: Option<i64> = row.get(2).at(USE)?;
+        let Some(reference) = reference else {
+            tell(format!(
+                "larder_map_page_use: page {number} is counted, and does not exist (SHARE-7)"
+            ));
+            continue;
+        };
         if MapReference::decode(&reference) != Ok(MapReference(number as u64)) {
             tell(format!(
                 "larder_map_page: page {number} has the reference of another one (SHARE-7)"
             ));
         }
         let count = counts.remove(&reference).unwrap_or_default();
+        let Some(row_count) = row_count else {
+            tell(format!(
+                "larder_map_page: page {number} is not counted, and stands in {count} rows of maps (SHARE-7)"
+            ));
+            continue;
+        };
         if count != row_count {
             tell(format!(
                 "larder_map_page: page {number} is said to stand in {row_count} rows of maps, and stands in {count} (SHARE-7)"

@@ -8,6 +8,7 @@
 use crate::as_of::ATTRIBUTES;
 use crate::error::{At, Result};
 use crate::history::begins_of;
+use crate::map_pages::resolved;
 use crate::read::rows;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::Connection;
@@ -96,13 +97,16 @@ pub(crate) fn create(connection: &Connection, seq: CommitSeq) -> Result<()> {
 fn views(store: StoreId, name: &str, seq: CommitSeq) -> [String; 5] {
     let attributes = ATTRIBUTES.join(", ");
     let inode = format!("ino, {attributes}");
-    let view = |suffix: &str, what: &str, columns: &str, then: &str, key: &str| {
+    let view_of = |suffix: &str, what: &str, columns: &str, now: &str, then: &str, key: &str| {
         format!(
             "CREATE TEMP VIEW \"{name}{suffix}\" ({columns}) AS \
-             SELECT {columns} FROM main.\"{name}{suffix}\" WHERE since_seq <= {seq} \
+             SELECT {now} FROM main.\"{name}{suffix}\" WHERE since_seq <= {seq} \
              UNION ALL SELECT {then} FROM main.larder_history WHERE store = {store} AND what = '{what}'{key} \
              AND until_seq > {seq} AND since_seq <= {seq}"
         )
+    };
+    let view = |suffix: &str, what: &str, columns: &str, then: &str, key: &str| {
+        view_of(suffix, what, columns, columns, then, key)
     };
     let only = " AND key = 0";
     [
@@ -121,7 +125,14 @@ fn views(store: StoreId, name: &str, seq: CommitSeq) -> [String; 5] {
             "ino, iif(kind = 'symlink', NULL, value), iif(kind = 'symlink', value, NULL)",
             only,
         ),
-        view("_map", "map", "ino, page, runs", "ino, key, value", ""),
+        view_of(
+            "_map",
+            "map",
+            "ino, page, runs",
+            &format!("ino, page, {}", resolved("main", "runs")), // SHARE-8
+            &format!("ino, key, {}", resolved("main", "value")),
+            "",
+        ),
         view("_xattr", "xattr", "ino, name, value", "ino, key, value", ""),
     ]
 }

@@ -94,7 +94,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         sql: include_str!("schema/v10.sql"),
         store_sql: None,
-        guarded: &["larder_map_page"],
+        guarded: &["larder_map_page", "larder_map_page_use"],
     },
 ];
 
@@ -535,24 +535,40 @@ mod tests {
         upgrade(&connection, STEPS, |_| Ok(())).unwrap();
         let pages = "SELECT page || ' ' || length(runs) FROM main_map";
         assert_eq!(text(&connection, pages), ["0 99"], "SHARE-7");
-        let insert = |values: &str| {
+        let page = |values: &str| {
             connection.execute_batch(&format!(
-                "INSERT INTO larder_map_page (reference, row_count, retired_seq, bytes) VALUES ({values})"
+                "INSERT INTO larder_map_page (reference, bytes) VALUES ({values})"
             ))
         };
-        let guarded = insert("zeroblob(14), 1, NULL, zeroblob(32)").unwrap_err();
-        assert!(guarded.to_string().contains("larder_map_page"), "CATALOG-3");
+        let in_use = |values: &str| {
+            connection.execute_batch(&format!(
+                "INSERT INTO larder_map_page_use (row_count, retired_seq) VALUES ({values})"
+            ))
+        };
+        let (guarded, also) = (
+            page("zeroblob(14), zeroblob(32)").unwrap_err().to_string(),
+            in_use("1, NULL").unwrap_err().to_string(),
+        );
+        assert!(guarded.contains("larder_map_page"), "CATALOG-3");
+        assert!(also.contains("larder_map_page_use"), "CATALOG-3");
         connection.execute_batch(open).unwrap();
-        insert("zeroblob(14), 1, NULL, zeroblob(32)").unwrap();
+        page("zeroblob(14), zeroblob(32)").unwrap();
         for wrong in [
-            "zeroblob(14), 1, NULL, zeroblob(32)", // The same reference.
-            "x'00', 1, NULL, zeroblob(32)",
-            "randomblob(14), 1, 5, zeroblob(32)",
-            "randomblob(14), 0, NULL, zeroblob(32)",
-            "randomblob(14), -1, NULL, zeroblob(32)",
-            "randomblob(14), 1, NULL, zeroblob(31)",
+            "zeroblob(14), zeroblob(32)", // The same reference.
+            "x'00', zeroblob(32)",
+            "randomblob(14), zeroblob(31)",
         ] {
-            insert(wrong).unwrap_err();
+            page(wrong).unwrap_err();
         }
+        in_use("1, NULL").unwrap();
+        in_use("0, 5").unwrap();
+        for wrong in ["1, 5", "0, NULL", "-1, NULL"] {
+            in_use(wrong).unwrap_err();
+        }
+        let next = "SELECT value FROM larder_meta WHERE key = 'next_map_page'";
+        assert_eq!(
+            text(&connection, &next.replace("value", "'' || value")),
+            ["1"]
+        );
     }
 }

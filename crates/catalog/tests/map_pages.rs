@@ -74,6 +74,15 @@ fn number(dir: &Path, sql: &str) -> i64 {
     plain(dir).query_row(sql, [], |row| row.get(0)).unwrap()
 }
 
+/// The commit where the history of a store begins.
+fn begins_at(dir: &Path, store: StoreId) -> i64 {
+    let key = "history_begins_seq";
+    number(
+        dir,
+        &format!("SELECT max(value) FROM larder_meta WHERE key IN ('{key}', '{key}:{store}')"),
+    )
+}
+
 struct Run {
     rng: Rng,
     stores: Vec<StoreId>,
@@ -214,9 +223,17 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
         set.now_ns = 10_000 + round;
         if run.rng.below(10) == 0 {
             let newest = catalog.commit_seq().unwrap().0;
-            set.reclaim_horizon = Some(Cuts::even(CommitSeq(
-                newest.saturating_sub(run.rng.below(20)),
-            )));
+            let base = CommitSeq(newest.saturating_sub(run.rng.below(20)));
+            let mut cuts = Cuts::even(base);
+            if run.rng.below(2) == 0 {
+                let ahead = run.rng.below(2) as usize;
+                let further = CommitSeq(base.0 + run.rng.below(newest - base.0 + 1));
+                let stores = [(ahead, further), (1 - ahead, base)];
+                let stores = stores.map(|(index, seq)| (run.stores[index], seq));
+                cuts = Cuts::new(base, base, stores.to_vec());
+                run.count(if cuts.is_even() { "even" } else { "apart" });
+            }
+            set.reclaim_horizon = Some(cuts);
             run.count("reclaim");
         }
         let seq = catalog.commit(&set).unwrap().seq;
@@ -227,7 +244,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
             "SELECT count(*) FROM larder_map_page WHERE length(bytes) < {MAP_SHARED_BYTES_MIN}"
         );
         assert_eq!(number(dir.path(), &short), 0, "{what}: not worth it");
-        let shared = "SELECT count(*) FROM larder_map_page WHERE row_count > 1";
+        let shared = "SELECT count(*) FROM larder_map_page_use WHERE row_count > 1";
         if number(dir.path(), shared) > 0 {
             run.count("shared");
         }
@@ -236,12 +253,20 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
         }
         let begins = catalog.history_begins().unwrap().0;
         states.retain(|(seq, _)| *seq >= begins);
-        let (seq, then) = &states[run.rng.below(states.len() as u64) as usize];
+        let (seq, mut then) = states[run.rng.below(states.len() as u64) as usize].clone();
+        // HISTORY-7: of a store that is ahead, nothing before it begins.
+        let reached: Vec<StoreId> = (run.stores.iter().copied())
+            .filter(|store| begins_at(dir.path(), *store) <= seq.0 as i64)
+            .collect();
+        if reached.len() < run.stores.len() {
+            run.count("behind");
+            then.retain(|key, _| reached.contains(&key.0));
+        }
         let pin = catalog.pin_past(session, &Moment::Seq(seq.0), 1 << 40);
         let pin = pin.unwrap();
         let past = catalog.as_of(&pin).unwrap();
         assert!(
-            read(&past, &run.stores) == *then,
+            read(&past, &reached) == then,
             "{what}: as of {seq}: SHARE-7"
         );
         drop(past);
@@ -272,8 +297,10 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
             ..ChangeSet::default()
         })
         .unwrap();
-    let left = number(dir.path(), "SELECT count(*) FROM larder_map_page");
-    assert_eq!(left, 0, "seed {seed}: SHARE-7");
+    for table in ["larder_map_page", "larder_map_page_use"] {
+        let left = number(dir.path(), &format!("SELECT count(*) FROM {table}"));
+        assert_eq!(left, 0, "seed {seed}: {table}: SHARE-7");
+    }
     run.counts
 }
 
@@ -286,7 +313,8 @@ fn maps_and_their_past_are_what_the_model_says() {
         }
     }
     for what in [
-        "delete", "cut", "write", "share", "remove", "wrong", "reclaim", "shared",
+        "delete", "cut", "write", "share", "remove", "wrong", "reclaim", "shared", "apart",
+        "behind",
     ] {
         assert!(
             counts.get(what).is_some_and(|&count| count > 20),
@@ -334,20 +362,221 @@ fn a_shared_page_costs_a_reference_and_no_history() {
     assert_counted(&catalog, "two");
 }
 
+/// A page of the map of `ino` is that of `from`.
+fn share(ino: u64, page: u64, from: u64) -> MapShare {
+    MapShare {
+        store: MAIN,
+        ino: Ino(ino),
+        page,
+        from_store: MAIN,
+        from_ino: Ino(from),
+        from_page: page,
+    }
+}
+
+/// Lets go of all history.
+fn forget(catalog: &Catalog) {
+    catalog
+        .commit(&ChangeSet {
+            reclaim_horizon: Some(Cuts::even(catalog.commit_seq().unwrap())),
+            ..ChangeSet::default()
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_number_is_given_once() {
+    let (dir, catalog) = two();
+    let numbers = "SELECT coalesce(sum(number), 0) FROM larder_map_page";
+    assert_eq!(number(dir.path(), numbers), 1);
+    let set = ChangeSet {
+        map_pages: vec![(MAIN, Ino(2), 0, None), (MAIN, Ino(3), 0, None)],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&set).unwrap();
+    forget(&catalog);
+    assert_eq!(number(dir.path(), numbers), 0);
+    let runs = Some(page(2, 2000));
+    let set = ChangeSet {
+        map_pages: vec![(MAIN, Ino(2), 0, runs.clone()), (MAIN, Ino(3), 0, runs)],
+        map_shares: vec![share(3, 0, 2)],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&set).unwrap();
+    assert_eq!(number(dir.path(), numbers), 2, "CATALOG-4");
+    assert_counted(&catalog, "again");
+}
+
+/// Pages that the log of SQLite got by what is done.
+fn log_pages(dir: &Path, run: impl FnOnce()) -> i64 {
+    let log = |mode: &str| -> i64 {
+        plain(dir)
+            .query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
+                row.get(1)
+            })
+            .unwrap()
+    };
+    log("TRUNCATE");
+    run();
+    log("PASSIVE")
+}
+
+#[test]
+fn counting_does_not_write_pages_anew() {
+    let (dir, catalog) = create();
+    let pages = |ino: u64| -> Vec<_> {
+        let page = |at| (MAIN, Ino(ino), at, Some(page(1 + at, 2000)));
+        (0..200).map(page).collect()
+    };
+    let cloned = |ino: u64| {
+        let mut set = common::new_file(ino, &format!("f{ino}"));
+        set.map_pages = pages(ino);
+        if ino > 2 {
+            set.map_shares = (0..200).map(|at| share(ino, at, 2)).collect();
+        }
+        catalog.commit(&set).unwrap();
+    };
+    let gone = |ino: u64| {
+        let set = ChangeSet {
+            inodes: vec![(MAIN, InodeChange::Delete(Ino(ino)))],
+            dirents: vec![(MAIN, Ino::ROOT, name(format!("f{ino}")), None)],
+            ..ChangeSet::default()
+        };
+        catalog.commit(&set).unwrap();
+    };
+    cloned(2);
+    cloned(3);
+    let costs = [
+        log_pages(dir.path(), || gone(3)),
+        log_pages(dir.path(), || cloned(3)),
+        log_pages(dir.path(), || cloned(4)),
+        log_pages(dir.path(), || gone(4)),
+        log_pages(dir.path(), || gone(3)),
+        log_pages(dir.path(), || gone(2)),
+    ];
+    println!("pages of the log for 200 pages, from 2 to 1, 2, 3, 2, 1, 0 rows: {costs:?}");
+    assert!(costs.iter().all(|&cost| cost < 60), "{costs:?}");
+    assert_counted(&catalog, "all gone");
+}
+
+/// A file with a page, and a trigger of the user's.
+fn with_trigger(when: &str, then: &str) -> (tempfile::TempDir, Catalog) {
+    let (dir, catalog) = create();
+    let mut set = common::new_file(2, "f2");
+    set.map_pages = vec![(MAIN, Ino(2), 0, Some(page(1, 2000)))];
+    catalog.commit(&set).unwrap();
+    plain(dir.path())
+        .execute_batch(&format!(
+            "CREATE TRIGGER mine {when} ON main_map BEGIN {then}; END"
+        ))
+        .unwrap();
+    (dir, catalog)
+}
+
+/// Makes 3 of 2.
+fn clone_of_two(catalog: &Catalog) -> Result<(), String> {
+    let mut set = common::new_file(3, "f3");
+    set.map_pages = vec![(MAIN, Ino(3), 0, Some(page(1, 2000)))];
+    set.map_shares = vec![share(3, 0, 2)];
+    let outcome = catalog.commit(&set);
+    outcome.map(drop).map_err(|error| error.to_string())
+}
+
+#[test]
+fn where_the_origin_may_not_be_written_each_has_its_own_page() {
+    for (when, then) in [
+        ("BEFORE UPDATE", "SELECT RAISE(ABORT, 'never')"),
+        ("AFTER UPDATE", "SELECT RAISE(ABORT, 'never')"),
+        ("BEFORE UPDATE", "SELECT RAISE(IGNORE)"),
+        ("BEFORE UPDATE", "SELECT RAISE(FAIL, 'never')"),
+        ("AFTER UPDATE", "SELECT RAISE(FAIL, 'never')"),
+        ("BEFORE UPDATE", "SELECT RAISE(ROLLBACK, 'never')"),
+    ] {
+        let (dir, catalog) = with_trigger(when, then);
+        let is_done = clone_of_two(&catalog);
+        // What cannot be taken back by itself refuses the commit.
+        let is_whole =
+            then.contains("ROLLBACK") || (when, then.contains("FAIL")) == ("AFTER UPDATE", true);
+        assert_eq!(is_done.is_err(), is_whole, "{when} {then}: {is_done:?}");
+        if is_done.is_err() {
+            assert_eq!(is_done, Err("main_map: never".into()));
+            assert_eq!(catalog.map_page(MAIN, Ino(3), 0).unwrap(), None);
+        }
+        let shared = "SELECT count(*) FROM larder_map_page";
+        assert_eq!(number(dir.path(), shared), 0, "{when} {then}");
+        assert_counted(&catalog, then);
+        plain(dir.path())
+            .execute_batch("DROP TRIGGER mine")
+            .unwrap();
+        if is_done.is_err() {
+            clone_of_two(&catalog).unwrap();
+        }
+        for ino in [2, 3] {
+            let found = catalog.map_page(MAIN, Ino(ino), 0).unwrap();
+            assert_eq!(found, Some(page(1, 2000)), "{when} {then}: {ino}");
+        }
+        assert_counted(&catalog, then);
+    }
+}
+
+#[test]
+fn a_reference_that_a_trigger_keeps_is_not_let_go() {
+    let remove = ChangeSet {
+        map_pages: vec![(MAIN, Ino(2), 0, None)],
+        ..ChangeSet::default()
+    };
+    let cut = ChangeSet {
+        map_cuts: vec![(MAIN, Ino(2), 0)],
+        ..ChangeSet::default()
+    };
+    let delete = ChangeSet {
+        inodes: vec![(MAIN, InodeChange::Delete(Ino(2)))],
+        dirents: vec![(MAIN, Ino::ROOT, name("f2"), None)],
+        ..ChangeSet::default()
+    };
+    for (what, set) in [("remove", remove), ("cut", cut), ("delete", delete)] {
+        let (dir, catalog) = two();
+        plain(dir.path())
+            .execute_batch(
+                "CREATE TRIGGER mine BEFORE DELETE ON main_map BEGIN SELECT RAISE(IGNORE); END",
+            )
+            .unwrap();
+        let refused = catalog.commit(&set).unwrap_err().to_string();
+        assert!(refused.contains("RAISE(IGNORE)"), "{what}: {refused}");
+        assert_counted(&catalog, what);
+        plain(dir.path())
+            .execute_batch("DROP TRIGGER mine")
+            .unwrap();
+        catalog.commit(&set).unwrap();
+        assert_eq!(catalog.map_page(MAIN, Ino(2), 0).unwrap(), None);
+        let counted = "SELECT sum(row_count) FROM larder_map_page_use";
+        assert_eq!(number(dir.path(), counted), 1, "{what}: SHARE-7");
+        assert_counted(&catalog, what);
+    }
+}
+
 #[test]
 fn check_finds_wrong_counts_and_missing_pages() {
     for (damage, finding) in [
         (
-            "UPDATE larder_map_page SET row_count = 3",
+            "UPDATE larder_map_page_use SET row_count = 3",
             "page 1 is said to stand in 3 rows of maps, and stands in 2 (SHARE-7)",
         ),
         (
-            "UPDATE larder_map_page SET row_count = 1",
+            "UPDATE larder_map_page_use SET row_count = 1",
             "page 1 is said to stand in 1 rows of maps, and stands in 2 (SHARE-7)",
         ),
         (
             "DELETE FROM larder_map_page",
             "2 rows of maps refer to shared page 1, which does not exist (SHARE-7)",
+        ),
+        (
+            "DELETE FROM larder_map_page",
+            "page 1 is counted, and does not exist (SHARE-7)",
+        ),
+        (
+            "DELETE FROM larder_map_page_use",
+            "page 1 is not counted, and stands in 2 rows of maps (SHARE-7)",
         ),
         (
             "UPDATE larder_map_page SET number = 2",
@@ -360,12 +589,16 @@ fn check_finds_wrong_counts_and_missing_pages() {
         (
             "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value)
                SELECT 2, 'map', 0, 5, 0, 1, reference FROM larder_map_page;
-             UPDATE larder_map_page SET row_count = 0, retired_seq = 1",
+             UPDATE larder_map_page_use SET row_count = 0, retired_seq = 1",
             "refers to a shared map page that was retired by commit 1 (SHARE-7)",
         ),
         (
-            "UPDATE larder_map_page SET row_count = 0, retired_seq = 99",
+            "UPDATE larder_map_page_use SET row_count = 0, retired_seq = 99",
             "page 1 was retired by commit 99, which has not happened",
+        ),
+        (
+            "UPDATE larder_meta SET value = 1 WHERE key = 'next_map_page'",
+            "page 1 is not below next_map_page (CATALOG-4)",
         ),
     ] {
         let (dir, catalog) = two();
@@ -388,7 +621,8 @@ fn what_is_missing_is_an_error_and_never_another_page() {
     let (dir, catalog) = two();
     plain(dir.path())
         .execute_batch(
-            "UPDATE larder_gate SET open = 1; DELETE FROM larder_map_page; UPDATE larder_gate SET open = 0",
+            "UPDATE larder_gate SET open = 1; DELETE FROM larder_map_page; DELETE FROM larder_map_page_use;
+             UPDATE larder_gate SET open = 0",
         )
         .unwrap();
     let found = catalog.map_page(MAIN, Ino(2), 0).unwrap().unwrap();
@@ -403,8 +637,8 @@ fn what_is_missing_is_an_error_and_never_another_page() {
     plain(dir.path())
         .execute_batch(&format!(
             "UPDATE larder_gate SET open = 1;
-             INSERT INTO larder_map_page (number, reference, row_count, bytes)
-               VALUES (7, x'{}', 1, zeroblob(99));
+             INSERT INTO larder_map_page (number, reference, bytes) VALUES (7, x'{}', zeroblob(99));
+             INSERT INTO larder_map_page_use (number, row_count) VALUES (7, 1);
              UPDATE larder_gate SET open = 0",
             MapReference(7)
                 .encode()
@@ -444,7 +678,7 @@ fn an_origin_may_be_written_over_in_the_same_commit() {
     };
     catalog.commit(&set).unwrap();
     assert_counted(&catalog, "after the chain");
-    let counts = "SELECT group_concat(row_count) = '1,2' FROM (SELECT row_count FROM larder_map_page ORDER BY number)";
+    let counts = "SELECT group_concat(row_count) = '1,2' FROM (SELECT row_count FROM larder_map_page_use ORDER BY number)";
     assert_eq!(number(dir.path(), counts), 1, "SHARE-7");
     for (ino, expected) in [(2, 5), (3, 9), (4, 2), (5, 5)] {
         let found = catalog.map_page(MAIN, Ino(ino), 0).unwrap();

@@ -4,8 +4,11 @@
 
 mod common;
 
-use common::{create, name, new_file};
-use larder_catalog::{Catalog, CatalogError, CatalogOptions, SqlRow, SqlValue};
+use common::{MAIN, create, name, new_file};
+use larder_catalog::format::{Extent, Ino, MapPage, MapRun, SegmentIndex};
+use larder_catalog::{
+    Catalog, CatalogError, CatalogOptions, ChangeSet, MapShare, SqlRow, SqlValue,
+};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -38,6 +41,56 @@ fn run(session: &Catalog, sql: &str) -> Result<(Vec<SqlRow>, u64), CatalogError>
         ControlFlow::Continue(())
     })?;
     Ok((rows, changed))
+}
+
+#[test]
+fn sql_of_the_past_shows_pages_of_maps_that_are_shared() {
+    let (dir, catalog) = create();
+    let mut page = MapPage::default();
+    page.insert(MapRun {
+        logical_block: 0,
+        extent: Extent::new(SegmentIndex(0), 1000, 500),
+        checksums: (0..500).collect(),
+    });
+    let runs = page.encode();
+    for ino in [2, 3] {
+        let mut set = new_file(ino, &format!("f{ino}"));
+        set.map_pages = vec![(MAIN, Ino(ino), 0, Some(runs.clone()))];
+        if ino == 3 {
+            set.map_shares.push(MapShare {
+                store: MAIN,
+                ino: Ino(3),
+                page: 0,
+                from_store: MAIN,
+                from_ino: Ino(2),
+                from_page: 0,
+            });
+        }
+        catalog.commit(&set).unwrap();
+    }
+    let then = catalog.commit_seq().unwrap();
+    // One of them has its reference in the history by now.
+    let set = ChangeSet {
+        map_pages: vec![(MAIN, Ino(3), 0, None)],
+        ..ChangeSet::default()
+    };
+    catalog.commit(&set).unwrap();
+    let session = session(dir.path());
+    session.show_past(then).unwrap();
+    let (rows, _) = run(
+        &session,
+        "SELECT ino, page, runs FROM main_map ORDER BY ino",
+    )
+    .unwrap();
+    let found: Vec<_> = rows.iter().map(|row| row.values.clone()).collect();
+    let expected = [2, 3].map(|ino| {
+        vec![
+            SqlValue::Integer(ino),
+            SqlValue::Integer(0),
+            SqlValue::Blob(runs.clone()),
+        ]
+    });
+    assert!(found == expected, "SHARE-8: {found:?}");
 }
 
 #[test]

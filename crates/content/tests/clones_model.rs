@@ -451,7 +451,7 @@ impl Run {
 fn rows_of_shared_pages(database: &Database) -> i64 {
     let rows = sql(
         database,
-        "SELECT coalesce(sum(row_count), 0) FROM larder_map_page",
+        "SELECT coalesce(sum(row_count), 0) FROM larder_map_page_use",
     );
     match rows[0][0] {
         SqlValue::Integer(count) => count,

@@ -35,7 +35,7 @@ fn number(db: &Database, text: &str) -> i64 {
 /// Shared pages, and rows of the present in which they stand.
 fn pages(db: &Database) -> (i64, i64) {
     db.sync().unwrap();
-    let rows = "SELECT coalesce(sum(row_count), 0) FROM larder_map_page";
+    let rows = "SELECT coalesce(sum(row_count), 0) FROM larder_map_page_use";
     (
         number(db, "SELECT count(*) FROM larder_map_page"),
         number(db, rows),

@@ -153,13 +153,15 @@ impl Files<'_> {
         let table = &self.sql.table_map;
         for page in touched.theirs.keys() {
             let key = params![ino, signed(*page)];
-            map_pages::let_go(self.txn, self.seq, &self.sql.map_references.page, key)?;
+            let references = &self.sql.map_references.page;
+            let let_go = map_pages::let_go(self.txn, self.seq, references, key)?;
             self.txn
                 .prepare_cached(&format!(
                     "DELETE FROM main.\"{table}\" WHERE ino = ?1 AND page = ?2"
                 ))
-                .and_then(|mut delete| delete.execute(params![ino, signed(*page)]))
+                .and_then(|mut delete| delete.execute(key))
                 .at(table)?;
+            map_pages::require_gone(self.txn, let_go, references, key, table)?;
         }
         for (page, runs) in &ours {
             self.txn

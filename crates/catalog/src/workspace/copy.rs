@@ -97,7 +97,9 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
          DELETE FROM larder_author;
          DELETE FROM larder_seal;
          DELETE FROM larder_sealed;
-         DELETE FROM larder_map_page WHERE row_count = 0;
+         DELETE FROM larder_map_page
+           WHERE number IN (SELECT number FROM larder_map_page_use WHERE row_count = 0);
+         DELETE FROM larder_map_page_use WHERE row_count = 0;
          UPDATE larder_meta SET value = 0 WHERE key = 'retention_ns';
          DELETE FROM larder_extent WHERE retired_seq IS NOT NULL;
          DELETE FROM larder_extent WHERE store = 4294967295;
@@ -140,10 +142,12 @@ fn remove_orphans(txn: &Connection, base: CommitSeq) -> Result<()> {
             )
             .at("larder_store")?;
         let sql = StoreSql::new(StoreId(store), &name);
-        map_pages::let_go(txn, base, &sql.map_references.pages, params![ino])?;
-        for text in sql.inode_delete {
-            txn.execute(&text, [ino]).at(&name)?;
+        let (references, key) = (&sql.map_references.pages, params![ino]);
+        let let_go = map_pages::let_go(txn, base, references, key)?;
+        for text in &sql.inode_delete {
+            txn.execute(text, [ino]).at(&name)?;
         }
+        map_pages::require_gone(txn, let_go, references, key, &sql.table_map)?;
         for table in ["larder_piece", "larder_patch"] {
             txn.execute(
                 &format!("DELETE FROM {table} WHERE store = ?1 AND ino = ?2"),
