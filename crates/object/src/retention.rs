@@ -51,6 +51,14 @@ impl Engine {
         }
     }
 
+    /// Whether a store cannot be read as of the moment that this engine shows though it was there: its history begins later. One
+    /// that was made after the moment was not there.
+    pub fn is_behind(&self, store: StoreId) -> Result<bool> {
+        let shown_ns = self.shows().map_or(i64::MAX, |(_, at_ns)| at_ns);
+        let root = self.unreached_root(store)?;
+        Ok(root.is_some_and(|root| root.btime_ns <= shown_ns))
+    }
+
     /// How long history is kept, as the catalog has it now.
     pub fn find_retentions(&self) -> Result<Retentions> {
         Ok(self.catalog.retentions()?)
