@@ -11,7 +11,8 @@
 //!   (a hold before B shows nothing of this store, and keeps nothing of it). `check` looks for rows and extents before B.
 //! * `HISTORY-8` An extent that objects of several stores have held goes when the history of all of them lets it go. *Guard*:
 //!   the commit that shares content between stores names both (`larder_meta`, `shares_across:STORE`), for good; content of
-//!   all that are named goes at the lowest of their cuts.
+//!   all that are named goes at the lowest of their cuts. What an older version has shared is looked for once, before the
+//!   first store goes ahead.
 //! * `HISTORY-9` A row of `larder_home` goes when the store that owns the content lets its commit go. *Guard*: looked for before the
 //!   extents go, when each place still has an owner. A row that stays too long would mislead nobody: it counts for
 //!   commits before its own, and a block is given to another object only after that commit has gone from
@@ -215,7 +216,8 @@ impl Catalog {
     }
 
     /// Lets the histories of stores go up to these commits, whatever the retention says, once nobody needs them
-    /// ([`Catalog::history_horizon`]). It lasts until the history ends, or is guaranteed. The caller has the turn.
+    /// ([`Catalog::history_horizon`]). It lasts until the history ends, or is guaranteed. The caller has the turn, and has named
+    /// the sharers where the cuts are not even ([`Catalog::name_sharers`]).
     pub fn give_up_history(&self, cuts: &Cuts) -> Result<()> {
         self.write(|txn| {
             let mut give_up = txn
@@ -245,7 +247,7 @@ impl Catalog {
 }
 
 /// Stores with a table of their own.
-fn owners(connection: &Connection) -> Result<Vec<StoreId>> {
+pub(crate) fn owners(connection: &Connection) -> Result<Vec<StoreId>> {
     rows(
         connection,
         "SELECT id FROM larder_store WHERE table_store = id ORDER BY id",

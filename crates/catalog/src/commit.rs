@@ -4,7 +4,7 @@ use crate::Catalog;
 use crate::apart;
 use crate::changes::{AttrMask, ChangeSet, CommitOutcome, InodeChange};
 use crate::codec::{TextOrBlob, signed};
-use crate::error::{At, CatalogError, Result};
+use crate::error::{At, CatalogError, Result, require_row};
 use crate::extents::{self, AgChanges};
 use crate::feed;
 use crate::foreign;
@@ -189,20 +189,6 @@ pub(crate) fn apply_inodes(
         }
     }
     Ok(())
-}
-
-/// A row of a change was written: a trigger of the user's can leave it out without an error.
-pub(crate) fn require_row(changed: usize, table: &str) -> Result<()> {
-    match changed {
-        1 => Ok(()),
-        _ => Err(CatalogError::Constraint {
-            table: table.into(),
-            constraint:
-                "a trigger ignores a row of a change (RAISE(IGNORE)), which cannot do without; \
-                         DROP it, or let it RAISE(ABORT)"
-                    .into(),
-        }),
-    }
 }
 
 /// Runs `inode_insert`, or an `inode_update` (same parameter numbers).

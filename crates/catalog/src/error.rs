@@ -186,6 +186,20 @@ fn constraint(context: &str, source: &rusqlite::Error) -> CatalogError {
     }
 }
 
+/// A row of a change was written: a trigger of the user's can leave it out without an error.
+pub(crate) fn require_row(changed: usize, table: &str) -> Result<()> {
+    match changed {
+        1 => Ok(()),
+        _ => Err(CatalogError::Constraint {
+            table: table.into(),
+            constraint:
+                "a trigger ignores a row of a change (RAISE(IGNORE)), which cannot do without; \
+                         DROP it, or let it RAISE(ABORT)"
+                    .into(),
+        }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

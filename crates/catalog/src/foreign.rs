@@ -21,7 +21,8 @@
 //!
 //! # When it does not know
 //! * Without history, and where some of it has gone that is younger than the mark: every number in `larder_meta`
-//!   that says up to where history has gone counts (its key has `history` in it, and no `_ns`).
+//!   that says up to where history has gone counts (its key has `history` in it, and no `_ns`), but those of what
+//!   destroyed stores have left: without a store there is nothing to remember.
 //! * When the schema or a store is another one, or a provider is the user's.
 //! * Where triggers of the user's run in the engine's commits, or foreign keys may delete rows of files in them: what these
 //!   do is not kept. Triggers of one connection only are not seen by others: who commits with them leaves a *gap*.
@@ -209,7 +210,7 @@ fn gone_up_to(state: &Connection) -> Result<u64> {
     state
         .prepare_cached(
             "SELECT coalesce(max(value), 0) FROM larder_meta \
-             WHERE instr(key, 'history') > 0 AND instr(key, '_ns') = 0",
+             WHERE instr(key, 'history') > 0 AND instr(key, '_ns') = 0 AND key NOT LIKE '%:gone'",
         )
         .and_then(|mut find| find.query_row([], |row| unsigned(row, 0)))
         .at("larder_meta")

@@ -498,9 +498,9 @@ pub struct SupersededMap {
     pub until: CommitSeq,
 }
 
-/// Up to which commit somebody has given history up: of all stores, or of one.
+/// Up to which commit somebody has given history up: of one store, or of what is of none.
 pub(crate) fn given_up(connection: &Connection, store: Option<StoreId>) -> Result<CommitSeq> {
-    let own = store.map(|store| of_store(GIVEN_UP, Some(store)));
+    let own = of_store(GIVEN_UP, store);
     connection
         .prepare_cached("SELECT max(value) FROM larder_meta WHERE key IN (?1, ?2)")
         .and_then(|mut find| {

@@ -6,8 +6,7 @@ use crate::cuts::Cuts;
 use crate::error::{At, Result};
 use crate::extents;
 use crate::history::{
-    self, BEGINS, GIVEN_UP, begins_of, find_moment, given_up, history_begins, newest_moment,
-    search_moments,
+    self, BEGINS, GIVEN_UP, begins_of, find_moment, given_up, history_begins, search_moments,
 };
 use crate::holders::sharing;
 use crate::meta::of_stores;
@@ -15,6 +14,10 @@ use crate::read::rows;
 use crate::retention::retentions;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::Connection;
+
+/// What a store has that keeps nothing goes when it is so old, nanoseconds: the beginning of its history does not overtake the looks
+/// of other sessions (`FOREIGN-1`), which else would forget all they remember.
+const KEPT_NS_MIN: i64 = 5_000_000_000;
 
 /// What the retention says of one store, and what holds its history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -235,12 +238,11 @@ fn retained(
     store: Option<StoreId>,
 ) -> Result<CommitSeq> {
     let begins = history_begins(reader)?.0;
-    let all = match retention_ns {
-        ..=0 => newest_moment(reader)?.map_or(begins, |(seq, _)| seq),
-        _ => {
-            find_moment(reader, now_ns.saturating_sub(retention_ns))?.map_or(begins, |(seq, _)| seq)
-        }
+    let kept_ns = match retention_ns {
+        ..=0 => KEPT_NS_MIN,
+        _ => retention_ns,
     };
+    let all = find_moment(reader, now_ns.saturating_sub(kept_ns))?.map_or(begins, |(seq, _)| seq);
     Ok(all.max(given_up(reader, store)?))
 }
 

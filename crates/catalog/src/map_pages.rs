@@ -30,8 +30,7 @@
 //! bytes, and the first clone's the move of some KiB. What counts writes rows of some bytes, never the page.
 
 use crate::codec::signed;
-use crate::commit::require_row;
-use crate::error::{At, CatalogError, Result};
+use crate::error::{At, CatalogError, Result, require_row};
 use crate::meta::add_meta;
 use larder_format::limits::{MAP_REFERENCE_BYTES, MAP_SHARED_BYTES_MIN};
 use larder_format::{CommitSeq, MapReference};

@@ -11,9 +11,10 @@
 //! Where it was 0 there is a gap in history: turning it on begins anew, with a commit of its own.
 
 use crate::Catalog;
+use crate::apart::owners;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
-use crate::history::{BEGINS, GIVEN_UP, history_begins, search_moments};
+use crate::history::{BEGINS, GIVEN_UP, given_up, history_begins, search_moments};
 use crate::holders::{find_sharing, mark_sharing};
 use crate::meta::{find_meta, is_guaranteed, next_commit_seq, of_store, of_stores};
 use crate::read::rows;
@@ -34,6 +35,8 @@ const META: &str = "larder_meta";
 pub(crate) const OWN: &str = "retention_ns";
 /// Of one store, where it is guaranteed.
 pub(crate) const GUARANTEES: &str = "retention_guarantee";
+/// What an older version has shared between stores is named (`HISTORY-8`). (Its key is not one that `foreign` reads.)
+const SHARERS_NAMED: &str = "shares_named";
 /// Of stores that have none of their own, where that is not the longest.
 const DEFAULT: &str = "retention_default_ns";
 
@@ -109,14 +112,13 @@ impl Catalog {
     }
 
     /// Sets how long history is kept: of the stores that have no retention of their own, or of one store (`None`: it follows
-    /// the others again). Returns the newest commit, a new one if history begins with it. `sharing`: stores that are known
-    /// to have shared content with others. The caller has the turn. Turning all of it off deletes the history, and is
+    /// the others again). Returns the newest commit, a new one if history begins with it. Who lets stores go apart has named
+    /// the sharers before ([`Catalog::name_sharers`]). The caller has the turn. Turning all of it off deletes the history, and is
     /// refused ([`CatalogError::Invalid`]) while a snapshot or a reader of the past needs it.
     pub fn set_retention(
         &self,
         store: Option<StoreId>,
         wanted: Option<Retention>,
-        sharing: &[StoreId],
         now_ns: i64,
     ) -> Result<CommitSeq> {
         self.write(|txn| {
@@ -129,14 +131,35 @@ impl Catalog {
                     settings.stores.extend(wanted.map(|wanted| (store, wanted)));
                 }
             }
-            let is_guaranteed = wanted.is_some_and(|wanted| wanted.is_guaranteed);
-            let seq = write_settings(txn, &settings, is_guaranteed, now_ns)?;
-            if !settings.stores.is_empty() {
-                // HISTORY-8: what an older version has shared it did not name.
-                mark_sharing(txn, sharing)?;
-                mark_sharing(txn, &find_sharing(txn)?)?;
+            if wanted.is_some_and(|wanted| wanted.is_guaranteed) {
+                take_back(txn, &settings, store)?;
             }
-            Ok(seq)
+            write_settings(txn, &settings, now_ns)
+        })
+    }
+
+    /// Whether all stores are named that have shared content: an older version did not name them (`HISTORY-8`).
+    pub fn are_sharers_named(&self) -> Result<bool> {
+        self.read(|reader| {
+            reader
+                .prepare_cached("SELECT 1 FROM larder_meta WHERE key = ?1")
+                .and_then(|mut find| find.exists([SHARERS_NAMED]))
+                .at(META)
+        })
+    }
+
+    /// Names the stores that have shared content: those that share some now, and `known`, whose history does. Once, before
+    /// the first store lets go what others keep. The caller has the turn.
+    pub fn name_sharers(&self, known: &[StoreId]) -> Result<()> {
+        self.write(|txn| {
+            mark_sharing(txn, known)?;
+            mark_sharing(txn, &find_sharing(txn)?)?;
+            txn.execute(
+                "INSERT INTO larder_meta (key, value) VALUES (?1, 1) ON CONFLICT DO NOTHING",
+                [SHARERS_NAMED],
+            )
+            .at(META)
+            .map(drop)
         })
     }
 
@@ -171,17 +194,40 @@ pub(crate) fn forget_store(txn: &Connection, store: StoreId, now_ns: i64) -> Res
         return Ok(());
     }
     settings.stores.retain(|(one, _)| *one != store);
-    write_settings(txn, &settings, false, now_ns).map(drop)
+    write_settings(txn, &settings, now_ns).map(drop)
 }
 
-/// Writes the settings; returns the newest commit, a new one if history begins or ends with it. `is_guarantee`: somebody
-/// guarantees history with it, so that what was given up before and is still there stays.
-fn write_settings(
-    txn: &Connection,
-    settings: &Retentions,
-    is_guarantee: bool,
-    now_ns: i64,
-) -> Result<CommitSeq> {
+/// Somebody guarantees history, of one store or of those that follow the database: what was given up of it before and is still
+/// there stays. What others have given up goes on (`TIME-6`).
+fn take_back(txn: &Connection, settings: &Retentions, store: Option<StoreId>) -> Result<()> {
+    let mut others: Vec<(Option<StoreId>, CommitSeq)> = Vec::new();
+    for owner in owners(txn)? {
+        let is_meant = match store {
+            Some(store) => owner == store,
+            None => settings.own(owner).is_none(),
+        };
+        if !is_meant {
+            others.push((Some(owner), given_up(txn, Some(owner))?));
+        }
+    }
+    if store.is_some() {
+        others.push((None, given_up(txn, None)?));
+    }
+    txn.execute("DELETE FROM larder_meta WHERE key = ?1", [GIVEN_UP])
+        .at(META)?;
+    delete_of_stores(txn, GIVEN_UP)?;
+    for (other, seq) in others.iter().filter(|(_, seq)| *seq > CommitSeq(0)) {
+        txn.execute(
+            "INSERT INTO larder_meta (key, value) VALUES (?1, ?2)",
+            params![of_store(GIVEN_UP, *other), signed(seq.0)],
+        )
+        .at(META)?;
+    }
+    Ok(())
+}
+
+/// Writes the settings; returns the newest commit, a new one if history begins or ends with it.
+fn write_settings(txn: &Connection, settings: &Retentions, now_ns: i64) -> Result<CommitSeq> {
     let is_on = find_meta(txn, OWN)? > 0;
     let longest_ns = settings.longest_ns();
     if is_on && longest_ns == 0 {
@@ -213,7 +259,7 @@ fn write_settings(
         set(BEGINS, signed(seq.0))?;
         set("history_begins_ns", now_ns)?;
     }
-    if is_switched || is_guarantee {
+    if is_switched {
         unset(GIVEN_UP)?;
         delete_of_stores(txn, GIVEN_UP)?;
     }

@@ -182,8 +182,8 @@ impl HistoryReader<'_> {
         Ok(own.map_or(all, |(_, own)| all.max(*own)))
     }
 
-    /// Stores whose history does not reach a commit, by name, and where it begins.
-    pub fn stores_behind(&self, seq: CommitSeq) -> Result<Vec<(String, CommitSeq)>> {
+    /// Stores whose history does not reach a commit, by name, and where it begins; but those that were made after `at_ns`.
+    pub fn stores_behind(&self, seq: CommitSeq, at_ns: i64) -> Result<Vec<(String, CommitSeq)>> {
         let behind = self.begins.iter().filter(|(_, begins)| *begins > seq);
         let mut named = Vec::new();
         for (store, begins) in behind {
@@ -192,7 +192,17 @@ impl HistoryReader<'_> {
                 .prepare_cached("SELECT name FROM larder_store WHERE id = ?1")
                 .and_then(|mut find| find.query_row([store.0], |row| row.get(0)).optional())
                 .at("larder_store")?;
-            named.extend(name.map(|name| (name, *begins)));
+            let Some(name) = name else { continue };
+            let is_later = self
+                .connection
+                .prepare(&format!(
+                    "SELECT 1 FROM main.\"{name}\" WHERE ino = ?1 AND btime_ns > ?2"
+                ))
+                .and_then(|mut find| find.exists([signed(Ino::ROOT.0), at_ns]))
+                .at(&name)?;
+            if !is_later {
+                named.push((name, *begins));
+            }
         }
         Ok(named)
     }

@@ -327,9 +327,14 @@ impl Database {
                 let asked = store.provider.as_ref().filter(|_| !is_of_snapshot);
                 match asked.map(|one| one.attr(Ino::ROOT)) {
                     Some(Err(error)) if error.kind() == ErrorKind::NotFound => {}
-                    // It is there, and says so to whoever looks into it.
-                    Some(Err(_)) if !self.is_reached(&store) => found.push(store),
-                    Some(Err(error)) => return Err(error),
+                    Some(Err(error)) => {
+                        let (engine, table) = (&self.shared.engine, store.row.table_store);
+                        if engine.is_behind(table)? {
+                            found.push(store); // It is there, and says so to whoever looks into it.
+                        } else if engine.require_reach(table).is_ok() {
+                            return Err(error);
+                        }
+                    }
                     Some(Ok(_)) | None => found.push(store),
                 }
             }
@@ -338,12 +343,6 @@ impl Database {
         mounted.sort_by_key(|s| s.row.store);
         self.shared.stores.set(mounted);
         Ok(())
-    }
-
-    /// Whether the history of a store reaches the moment that this shows.
-    fn is_reached(&self, store: &MountedStore) -> bool {
-        let table = store.row.table_store;
-        self.shared.engine.require_reach(table).is_ok()
     }
 
     pub(crate) fn shared_provider(&self, store: StoreId) -> Result<Arc<dyn StoreProvider>> {

@@ -119,7 +119,7 @@ struct HistoryClock {
     pressed: CommitSeq,
     /// Pruned up to here.
     pruned: Cuts,
-    /// What is held, or read, keeps all there is: pressing ahead waits for the next look, or until something was pruned.
+    /// What is held, read, or guaranteed keeps all there is: pressing ahead waits for the next look, or until something was pruned.
     is_spent: bool,
     /// Another session reads what is to go; before that time nobody asks again.
     pinned_until: Option<Instant>,
@@ -236,15 +236,17 @@ impl Engine {
         }
         // What is held may have changed since the clock looked.
         let horizon = self.catalog.history_horizon(self.now_ns())?;
-        if horizon.is_all_guaranteed() {
-            return Ok(false); // TIME-4
-        }
         let least = self.lock_room().space.capacity_blocks() / PRESS_DIVISOR;
-        let Some(found) = self.catalog.find_retired(blocks.max(least), &horizon)? else {
-            return Ok(false);
+        let found = match horizon.is_all_guaranteed() {
+            true => None, // TIME-4
+            false => self.catalog.find_retired(blocks.max(least), &horizon)?,
         };
         let mut clock = lock(&self.history.clock);
         clock.found = horizon;
+        let Some(found) = found else {
+            clock.is_spent = true;
+            return Ok(false);
+        };
         let before = clock.given_up();
         clock.pressed = clock.pressed.max(found);
         clock.pinned_until = None;
@@ -555,6 +557,55 @@ mod tests {
         pub(crate) fn prune_state(&self) -> (Option<Instant>, CommitSeq) {
             let clock = lock(&self.history.clock);
             (clock.pinned_until, clock.pruned.base())
+        }
+    }
+
+    /// What is guaranteed is not looked for again with each commit.
+    #[test]
+    fn guaranteed_history_is_not_pressed_with_each_commit() {
+        let guarantee = |retention_ns: i64| larder_catalog::Retention {
+            retention_ns,
+            is_guaranteed: true,
+        };
+        for store in [Some(StoreId::MAIN), None] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("db");
+            let options = crate::EngineOptions {
+                has_background: false,
+                ..crate::EngineOptions::default()
+            };
+            let init = crate::InitOptions {
+                capacity_bytes: Some(64 << 20),
+                retention_ns: 3_600_000_000_000,
+                root_mode: 0o755,
+                root_uid: 0,
+                root_gid: 0,
+            };
+            Engine::create(&path, &init, &options).unwrap();
+            let host = Engine::open(&path, "host", &options).unwrap();
+            let kept = Some(guarantee(init.retention_ns));
+            match store {
+                Some(store) => host.set_store_retention(store, kept).unwrap(),
+                None => host.set_retention(guarantee(init.retention_ns)).unwrap(),
+            }
+            let root = host.node(StoreId::MAIN, Ino::ROOT).unwrap();
+            let row = InodeRow {
+                kind: FileKind::File,
+                nlink: 1,
+                ..host.row(&root).unwrap()
+            };
+            let node = host.change().unwrap().insert(StoreId::MAIN, row, None);
+            let node = node.unwrap();
+            // All but the pool.
+            let is_short = (0..64).any(|salt| {
+                host.write(&node, 0, &vec![salt; 1 << 20]).unwrap();
+                host.sync().unwrap();
+                host.find_short_pool() > 0
+            });
+            host.press_ahead().unwrap();
+            assert!(is_short && lock(&host.history.clock).is_spent, "{store:?}");
+            drop((node, root));
+            host.close().unwrap();
         }
     }
 

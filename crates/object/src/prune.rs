@@ -174,6 +174,10 @@ impl Engine {
         }
         let wanted = self.find_cut(&options.cut, options.store)?;
         let (cut, blocked_by) = self.limit(&wanted, &left)?;
+        if !cut.is_even() {
+            let _one_at_a_time = self.commit_lock.lock();
+            self.name_sharers()?; // HISTORY-8; a dry run counts by them too.
+        }
         let freed = self.name_stores(self.catalog.history_use(&cut)?)?;
         let (begins_seq, begins_ns) = self
             .catalog

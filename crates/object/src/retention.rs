@@ -51,6 +51,14 @@ impl Engine {
         }
     }
 
+    /// Whether a store cannot be read as of the moment that this engine shows though it was there: its history begins later. One
+    /// that was made after the moment was not there.
+    pub fn is_behind(&self, store: StoreId) -> Result<bool> {
+        let shown_ns = self.shows().map_or(i64::MAX, |(_, at_ns)| at_ns);
+        let root = self.unreached_root(store)?;
+        Ok(root.is_some_and(|root| root.btime_ns <= shown_ns))
+    }
+
     /// How long history is kept, as the catalog has it now.
     pub fn find_retentions(&self) -> Result<Retentions> {
         Ok(self.catalog.retentions()?)
@@ -110,18 +118,24 @@ impl Engine {
         let _alone = self.alone()?;
         self.commit_now()?;
         let _no_commit = self.commit_lock.lock();
-        let is_first = store.is_some() && self.catalog.retentions()?.stores.is_empty();
-        let sharing: Vec<StoreId> = match is_first {
-            true => self.stores_that_shared()?.into_iter().collect(),
-            false => Vec::new(),
-        };
+        if store.is_some() {
+            self.name_sharers()?;
+        }
         let now_ns = self.now_ns();
-        let seq = self
-            .catalog
-            .set_retention(store, wanted, &sharing, now_ns)?;
+        let seq = self.catalog.set_retention(store, wanted, now_ns)?;
         self.learn_retention()?;
         self.known_seq.store(seq.0, Ordering::SeqCst);
         self.reload_space()
+    }
+
+    /// Has all stores named that have shared content, before one of them goes ahead (`HISTORY-8`). With the turn and the lock of
+    /// the commits. Cost: the first time it reads the maps in the history.
+    pub(crate) fn name_sharers(&self) -> Result<()> {
+        if self.catalog.are_sharers_named()? {
+            return Ok(());
+        }
+        let known: Vec<StoreId> = self.stores_that_shared()?.into_iter().collect();
+        Ok(self.catalog.name_sharers(&known)?)
     }
 
     /// Stores that have content in their history that an object of another store came to own (`HISTORY-8`). Cost: reads the

@@ -58,7 +58,8 @@ impl Database {
             }
             let found = reader.around(CommitSeq(seq))?;
             // What the commit did there nobody can tell any more: half of it would be taken back.
-            if let Some((name, begins)) = reader.stores_behind(found.0)?.first() {
+            let at_ns = found.1.map_or(i64::MAX, |(_, at_ns)| at_ns);
+            if let Some((name, begins)) = reader.stores_behind(found.0, at_ns)?.first() {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!(
