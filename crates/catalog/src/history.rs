@@ -632,3 +632,17 @@ pub(crate) fn no_history() -> CatalogError {
         "the database keeps no history (its retention is 0); only the present can be read",
     )
 }
+
+/// The oldest commit at or after `from` that a snapshot or a reader of the past needs. O(snapshots).
+pub(crate) fn held_since(connection: &Connection, from: CommitSeq) -> Result<Option<CommitSeq>> {
+    connection
+        .prepare_cached(
+            "SELECT min(seq) FROM (SELECT min(seq) AS seq FROM larder_snapshot WHERE seq >= ?1 UNION ALL \
+             SELECT min(seq) FROM larder_past WHERE seq >= ?1)",
+        )
+        .and_then(|mut find| {
+            find.query_row([signed(from.0)], |row| row.get::<_, Option<i64>>(0))
+        })
+        .map(|found| found.map(|seq| CommitSeq(seq as u64)))
+        .at("larder_snapshot")
+}

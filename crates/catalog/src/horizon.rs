@@ -6,7 +6,8 @@ use crate::cuts::Cuts;
 use crate::error::{At, Result};
 use crate::extents;
 use crate::history::{
-    self, BEGINS, GIVEN_UP, begins_of, find_moment, given_up, history_begins, search_moments,
+    self, BEGINS, GIVEN_UP, begins_of, find_moment, given_up, held_since, history_begins,
+    search_moments,
 };
 use crate::holders::sharing;
 use crate::meta::of_stores;
@@ -244,18 +245,4 @@ fn retained(
     };
     let all = find_moment(reader, now_ns.saturating_sub(kept_ns))?.map_or(begins, |(seq, _)| seq);
     Ok(all.max(given_up(reader, store)?))
-}
-
-/// The oldest commit at or after `from` that a snapshot or a reader of the past needs. O(snapshots).
-pub(crate) fn held_since(connection: &Connection, from: CommitSeq) -> Result<Option<CommitSeq>> {
-    connection
-        .prepare_cached(
-            "SELECT min(seq) FROM (SELECT min(seq) AS seq FROM larder_snapshot WHERE seq >= ?1 UNION ALL \
-             SELECT min(seq) FROM larder_past WHERE seq >= ?1)",
-        )
-        .and_then(|mut find| {
-            find.query_row([signed(from.0)], |row| row.get::<_, Option<i64>>(0))
-        })
-        .map(|found| found.map(|seq| CommitSeq(seq as u64)))
-        .at("larder_snapshot")
 }
