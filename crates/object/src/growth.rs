@@ -305,7 +305,9 @@ impl Engine {
         if available >= blocks + kept_ahead(own) || retired > used - retired + GROWN_BLOCKS_MIN {
             return Ok(None);
         }
-        let Some(mut plan) = self.plan_growth(0, blocks)? else {
+        // Not the last that the capacity allows: others need some of it, and what is held back.
+        let needed = blocks + blocks.div_ceil(HELD_BACK_DIVISOR - 1);
+        let Some(mut plan) = self.plan_growth(0, needed)? else {
             return Ok(None); // Whoever has the turn finds what there is.
         };
         plan.step_blocks = plan.step_blocks.min(blocks);
