@@ -243,6 +243,15 @@ fn the_kernel_has_nothing_that_is_stale() {
     }
 }
 
+/// What others did is seen within 5 s.
+fn until(what: &str, is_so: &dyn Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(5), "FUSE-1: {what}");
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
 /// Who is in a directory that is removed asks for names there; then the directory comes back, under its number, and no row
 /// of the history names it.
 #[test]
@@ -259,13 +268,6 @@ fn what_was_absent_in_a_directory_that_comes_back_is_there_again() {
     };
     let library =
         Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
-    let until = |what: &str, is_so: &dyn Fn() -> bool| {
-        let began = Instant::now();
-        while !is_so() {
-            assert!(began.elapsed() < Duration::from_secs(5), "FUSE-1: {what}");
-            std::thread::sleep(Duration::from_millis(3));
-        }
-    };
     for round in 0..3 {
         let now = Moment::At(library.now_ns());
         let then = Moment::Seq(library.resolve_moment(&now).unwrap().0);
@@ -295,13 +297,6 @@ fn stores_that_others_make_move_and_destroy_are_noticed() {
     let mount = TestMount::new();
     let library =
         Database::open(&database_path(mount.directory()), OpenOptions::default()).unwrap();
-    let until = |what: &str, is_so: &dyn Fn() -> bool| {
-        let began = Instant::now();
-        while !is_so() {
-            assert!(began.elapsed() < Duration::from_secs(5), "FUSE-1: {what}");
-            std::thread::sleep(Duration::from_millis(3));
-        }
-    };
     for round in 0..3 {
         // Asked for before, so that the kernel knows that it is not there.
         assert!(!mount.path("one").exists() && !mount.path("two").exists());
