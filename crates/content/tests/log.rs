@@ -40,6 +40,38 @@ fn the_log_is_copied_beside_commits_and_begins_anew() {
     db.close().unwrap();
 }
 
+/// Transactions follow each other without a pause, so there is no moment in which all of the log is copied by itself.
+#[test]
+fn the_log_begins_anew_beside_transactions() {
+    const COUNT: u64 = 2500;
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let bytes = pattern(16 * 4096, 1);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (db, bytes) = (&db, &bytes);
+            scope.spawn(move || {
+                for index in 0..COUNT / 2 {
+                    let transaction = db.begin().unwrap();
+                    let path = format!("/{thread}-{}", index % 16);
+                    transaction.put(path.as_bytes(), bytes).unwrap();
+                    transaction.commit().unwrap();
+                }
+            });
+        }
+    });
+    let len_bytes = db.stats().unwrap().wal_bytes;
+    // Without that: 47 KiB a transaction.
+    let written = COUNT * (47 << 10);
+    assert!(
+        len_bytes < written / 2,
+        "CHECKPOINT-1: {len_bytes} bytes of {written}"
+    );
+
+    assert_clean(&db);
+    db.close().unwrap();
+}
+
 /// A host whose room is taken by segments and by the catalog's log.
 struct SmallHost {
     segments: SimStorage,

@@ -2,16 +2,18 @@
 //!
 //! The log begins anew, in place, when all of it is copied; so it stays as short as its bound lets it. To copy
 //! it takes as long as many commits. So with a background they do not wait for that: it copies most of the log
-//! while commits go on, and only what came meanwhile is copied with the commit lock held.
+//! while commits go on, and only what came meanwhile is copied while nobody commits: with the turn, which keeps
+//! transactions and other sessions out too, and the commit lock held.
 //!
 //! # Invariants
 //! * `CHECKPOINT-1` The log is bounded: when more than [`WAL_BYTES_MAX`] wait to be copied, commits wait for a
-//!   checkpoint.
+//!   checkpoint; and when its file is longer than that, the end of a copy waits for those who read the log.
 
-use crate::Result;
-use crate::engine::Engine;
+use crate::engine::{Edit, Engine};
+use crate::{ErrorKind, Result};
 use larder_catalog::{ChangeSet, CheckpointKind};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The write-ahead log is checkpointed when more of it waits for that, bytes. Pages that change often
 /// are copied once in so many.
@@ -26,6 +28,8 @@ const COMMIT_ROWS: u64 = 16;
 const WAL_BYTES_REST: u64 = 1 << 20;
 /// ... or what is left after so many times beside commits.
 const PASSES_MAX: usize = 4;
+/// So long the background waits for the turn; then it goes on with its other work, and comes again.
+const TURN_WAIT_MAX: Duration = Duration::from_millis(100);
 
 impl Engine {
     /// Looks after the log, after a commit.
@@ -66,11 +70,13 @@ impl Engine {
             return Ok(());
         }
         let copied = self.copy_log();
-        self.is_checkpoint_wanted.store(false, Ordering::SeqCst);
-        copied
+        let is_wanted = matches!(copied, Ok(false));
+        self.is_checkpoint_wanted.store(is_wanted, Ordering::SeqCst);
+        copied.map(drop)
     }
 
-    fn copy_log(&self) -> Result<()> {
+    /// `false`: somebody else kept the turn, so the log has an end that is not copied.
+    fn copy_log(&self) -> Result<bool> {
         for _ in 0..PASSES_MAX {
             self.catalog.checkpoint(CheckpointKind::Passive)?;
             if self.catalog.wal_pending_bytes()? <= WAL_BYTES_REST {
@@ -78,8 +84,20 @@ impl Engine {
             }
         }
         // With nothing more coming it is copied to its end: the next commit begins it anew.
+        let taken = (self.turn).begin_within(TURN_WAIT_MAX, || self.refresh_with_turn());
+        if let Err(error) = taken {
+            return match error.kind() {
+                ErrorKind::Busy => Ok(false),
+                _ => Err(error),
+            };
+        }
+        let _edit = Edit { engine: self };
         let _no_commit = self.commit_lock.lock();
-        self.catalog.checkpoint(CheckpointKind::Passive)?;
-        Ok(())
+        let kind = match self.catalog.wal_bytes()? > WAL_BYTES_MAX {
+            true => CheckpointKind::Truncate,
+            false => CheckpointKind::Passive,
+        };
+        self.catalog.checkpoint(kind)?;
+        Ok(true)
     }
 }

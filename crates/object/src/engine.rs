@@ -460,9 +460,7 @@ impl Engine {
         self.check_running()?;
         self.require_present()?;
         self.queue_as_writer()?;
-        self.turn
-            .begin(|| self.refresh_with_turn())
-            .inspect_err(|_| self.leave_writers())
+        self.begin_turn().inspect_err(|_| self.leave_writers())
     }
 
     /// Begins a change of content.

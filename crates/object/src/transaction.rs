@@ -36,7 +36,7 @@
 mod conflicts;
 mod ending;
 
-use conflicts::ReadBeside;
+use conflicts::{Left, ReadBeside};
 use ending::refuse_while_staging;
 pub use ending::{Ended, Staging, WriterTicket};
 
@@ -97,6 +97,8 @@ pub(crate) struct State {
     savepoints: Vec<Savepoint>,
     /// Files that the session writes beside this transaction for it.
     staging_count: Arc<AtomicU32>,
+    /// While it waits for others: what it has read.
+    left: Option<Left>,
     /// What is in memory is of the last snapshot.
     pub(crate) is_known: bool,
     /// What the transaction has read is of no snapshot any more: nothing but its end is left.
@@ -269,12 +271,30 @@ impl Engine {
         let Some(private) = &self.private else {
             return Ok(());
         };
-        refuse_while_staging(&lock(&private.state))?;
-        let is_new = !std::mem::replace(&mut lock(&private.state).is_writer, true);
-        if is_new {
-            private.host.writers.enter();
+        let mut state = lock(&private.state);
+        refuse_while_staging(&state)?;
+        if state.is_writer {
+            return Ok(());
         }
+        if !private.host.writers.try_enter() {
+            self.leave_snapshot(&mut state)?;
+            drop(state);
+            private.host.writers.enter();
+            state = lock(&private.state);
+        }
+        state.is_writer = true;
         Ok(())
+    }
+
+    /// Begins to use the turn, and waits for other sessions without the snapshot.
+    pub(crate) fn begin_turn(&self) -> Result<()> {
+        if let Some(private) = &self.private {
+            if self.turn.try_begin(|| self.refresh_with_turn())? {
+                return Ok(());
+            }
+            self.leave_snapshot(&mut lock(&private.state))?;
+        }
+        self.turn.begin(|| self.refresh_with_turn())
     }
 
     /// Gives the place back, unless the transaction has changed something.
@@ -284,18 +304,27 @@ impl Engine {
         if state.stage != Stage::Writing && std::mem::take(&mut state.is_writer) {
             private.host.writers.leave();
         }
+        // The turn was not to be had: it goes on reading, if nothing differs.
+        if state.left.is_some()
+            && let Err(error) = self.renew(private, &mut state, Stage::Reading)
+        {
+            tracing::debug!("a transaction that waited in vain: {error}");
+            state.is_lost = true;
+            self.forget_stage(private, &mut state);
+        }
     }
 
     /// Runs when a transaction has just got the turn: its snapshot must be the present (`PRIVATE-1`).
     pub(crate) fn begin_to_write(&self, private: &Private) -> Result<()> {
         let mut state = lock(&private.state);
         require_snapshot(&state)?;
-        let has_read = state.stage == Stage::Reading;
+        let has_read = state.stage == Stage::Reading || state.left.is_some();
         let begun = match state.stage {
+            Stage::Idle if state.left.is_some() => self.renew(private, &mut state, Stage::Writing),
             Stage::Idle => self.begin_at_present(private, &mut state, Stage::Writing),
             Stage::Reading => match self.catalog.take_write_lock() {
                 Ok(true) => Ok(()),
-                Ok(false) => self.renew(private, &mut state),
+                Ok(false) => self.renew(private, &mut state, Stage::Writing),
                 // It can go on reading.
                 Err(error) => return Err(error.into()),
             },

@@ -162,7 +162,8 @@ impl Turn {
         acquiring.finish(refresh)
     }
 
-    /// The same without waiting for another session: `false` when that one has the turn.
+    /// The same without waiting for another session: `false` when that one has the turn, or may be about to take it
+    /// (`TURN-3`).
     pub fn try_begin(&self, refresh: impl FnOnce() -> Result<()>) -> Result<bool> {
         let mut state = self.state();
         if state.is_abandoned {
@@ -172,7 +173,8 @@ impl Turn {
             state.users += 1;
             return Ok(true);
         }
-        if state.is_held || state.is_acquiring || state.is_closed {
+        let gives_way = (*self.gave_way()).is_some_and(|at| at.elapsed() < GIVES_WAY);
+        if state.is_held || state.is_acquiring || state.is_closed || gives_way {
             return Ok(false);
         }
         state.is_acquiring = true;

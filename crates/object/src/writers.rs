@@ -20,6 +20,14 @@ struct Tickets {
 }
 
 impl Writers {
+    /// The same as [`Writers::enter`] where nobody is before it; else `false`.
+    pub(crate) fn try_enter(&self) -> bool {
+        let mut tickets = self.lock();
+        let is_free = tickets.serving == tickets.next;
+        tickets.next += u64::from(is_free);
+        is_free
+    }
+
     /// Waits for its turn among them; ends with [`Writers::leave`].
     pub(crate) fn enter(&self) {
         let mut tickets = self.lock();

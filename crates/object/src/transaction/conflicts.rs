@@ -1,10 +1,10 @@
 //! Whether a transaction may go on with a newer snapshot than it began with (`PRIVATE-5`).
 
-use super::{Private, Stage, State};
+use super::{Private, Savepoint, Stage, State};
 use crate::engine::{Engine, lock};
 use crate::node::Node;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::InodeRow;
+use larder_catalog::{InodeRow, StoreRow};
 use larder_space::format::{CommitSeq, FileKind, Ino, StoreId};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -33,19 +33,72 @@ struct ReadNode {
     since: Option<CommitSeq>,
 }
 
+/// What a transaction has read in a snapshot that it has left.
+pub(super) struct Left {
+    seq: CommitSeq,
+    /// Every path was resolved with these.
+    stores: Vec<StoreRow>,
+    nodes: Vec<ReadNode>,
+    savepoints: Vec<Savepoint>,
+}
+
 impl Engine {
+    /// Leaves the snapshot of a transaction that waits for others, to [`Engine::renew`] it when they are done: the catalog's
+    /// log cannot begin anew as long as somebody has an old snapshot, and where many wait somebody always has
+    /// (`CHECKPOINT-1`). Not where rows were read by SQL: a statement may be under way.
+    pub(super) fn leave_snapshot(&self, state: &mut State) -> Result<()> {
+        if state.stage == Stage::Reading && !state.has_read_rows {
+            state.left = Some(self.leave(state)?);
+        }
+        Ok(())
+    }
+
+    fn leave(&self, state: &mut State) -> Result<Left> {
+        let left = Left {
+            seq: self.known_seq(),
+            stores: self.catalog.stores()?,
+            nodes: self.read_nodes()?,
+            savepoints: std::mem::take(&mut state.savepoints),
+        };
+        self.catalog.roll_back()?;
+        state.stage = Stage::Idle;
+        Ok(left)
+    }
+
     /// Goes on with the newest snapshot if nothing that was read differs in it (`PRIVATE-5`). An inode is
     /// as it was if all of its row is and no commit has written it again, so that no clock need tell. A directory that
     /// was only passed is as it was if the names that were looked up in it lead where they did.
-    pub(super) fn renew(&self, private: &Private, state: &mut State) -> Result<()> {
-        let before = self.known_seq();
-        // Every path was resolved with these.
-        let stores = self.catalog.stores()?;
-        let read = self.read_nodes()?;
-        self.catalog.roll_back()?;
-        state.stage = Stage::Idle;
-        let savepoints = std::mem::take(&mut state.savepoints);
-        self.open_at_present(private, state, Stage::Writing)?;
+    pub(super) fn renew(&self, private: &Private, state: &mut State, stage: Stage) -> Result<()> {
+        let left = match state.left.take() {
+            Some(left) => left,
+            None => self.leave(state)?,
+        };
+        let Left {
+            seq: before,
+            stores,
+            nodes: read,
+            savepoints,
+        } = left;
+        let is_new = self.open_at_present(private, state, stage)?;
+        if is_new {
+            self.require_same(private, state, (before, &stores, &read))?;
+        }
+        for savepoint in savepoints {
+            self.catalog.set_savepoint(state.savepoints.len())?;
+            state.savepoints.push(savepoint);
+        }
+        match is_new {
+            true => self.learn_present(),
+            false => Ok(()),
+        }
+    }
+
+    fn require_same(
+        &self,
+        private: &Private,
+        state: &State,
+        (before, stores, read): (CommitSeq, &[StoreRow], &[ReadNode]),
+    ) -> Result<()> {
         let now = self.catalog.commit_seq()?;
         let because = |what: &str| {
             conflict(format!(
@@ -66,7 +119,7 @@ impl Engine {
             return Err(because(&what));
         }
         let mut changed = Vec::new();
-        for one in &read {
+        for one in read {
             let key = (one.node.store, one.node.ino);
             let is_passed = one.row.kind == FileKind::Directory && !state.told.contains(&key);
             if let Some(path) = self.find_change(one, is_passed)? {
@@ -80,11 +133,7 @@ impl Engine {
                 "'{path}' was changed after the transaction read it"
             )));
         }
-        for savepoint in savepoints {
-            self.catalog.set_savepoint(state.savepoints.len())?;
-            state.savepoints.push(savepoint);
-        }
-        self.learn_present()
+        Ok(())
     }
 
     /// The inodes that the transaction has used, as its snapshot has them.
