@@ -314,6 +314,7 @@ impl Catalog {
             stores: RwLock::default(),
             is_stopped: AtomicBool::new(false),
             tells: AtomicBool::new(false),
+            own_rows: Mutex::default(),
             workspace,
             grants: RwLock::new(Arc::new(grants)),
             as_of: None,

@@ -34,7 +34,9 @@ impl Catalog {
         let allocated = extents::coalesce(&changes.allocated);
         let (retired, dropped) = self.split_retired(&changes.retired);
         let is_step = self.user.is_some() || self.is_clients();
+        let mut rows = (0, 0);
         let outcome = self.write(|txn| {
+            rows.0 = foreign::newest_row(txn)?;
             let seq = next_commit_seq(txn)?;
             let before = feed::look_before(txn, &stores, changes)?;
             let keeper = match is_step {
@@ -89,6 +91,7 @@ impl Catalog {
             if !is_step {
                 keeper.end(txn)?;
             }
+            rows.1 = foreign::newest_row(txn)?;
             Ok(CommitOutcome {
                 seq,
                 retired,
@@ -97,8 +100,9 @@ impl Catalog {
                 patch_blocks_change,
             })
         })?;
-        if is_step {
-            *crate::lock(&self.moment_ns) = Some(changes.now_ns);
+        match is_step {
+            true => *crate::lock(&self.moment_ns) = Some(changes.now_ns),
+            false => self.note_own_rows(rows),
         }
         Ok(outcome)
     }

@@ -16,6 +16,8 @@
 //! * What is changed or deleted was copied there first (`HISTORY-1`), under the store and the inode, with the number of the
 //!   commit, at the end (`HISTORY-2`). What plain SQL changes has the number of the next commit. So a look goes back
 //!   to the number that the catalog had at the look before, and not to what the session has committed itself since then.
+//! * What a session has changed itself it knows. A commit notes which rows of the history it has added, in its own transaction, so
+//!   nobody else's are among them, and a look passes them over.
 //! * Patches may go without a trace when their place holds the same content. The catalog says that some have gone since
 //!   the mark, and not whose: who remembers patches of an inode reads them again.
 //! * A directory's place changes when the name goes that it had: the inode in that row counts as changed.
@@ -25,7 +27,7 @@
 //!   that says up to where history has gone counts (its key has `history` in it, and no `_ns`), but those of what
 //!   destroyed stores have left: without a store there is nothing to remember.
 //! * When the schema or a store is another one, or a provider is the user's.
-//! * Where triggers of the user's run in the engine's commits, or foreign keys may delete rows of files in them: what these
+//! * Where triggers or foreign keys of the user's may change rows of ours in the engine's commits (`FOREIGN-5`): what these
 //!   do is not kept. Triggers of one connection only are not seen by others: who commits with them leaves a *gap*.
 //! * When inode numbers have come back (`ROLLBACK-1`): such rows supersede nothing, so that commit leaves a gap too.
 //! * When guards are missing, and when it would be more than the caller's bound.
@@ -39,7 +41,7 @@ use crate::error::{At, Result};
 use crate::meta::find_meta;
 use crate::read::rows;
 use crate::statements::StoreSql;
-use crate::{Catalog, patches, schema};
+use crate::{Catalog, patches, reach, schema};
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeSet, HashMap};
@@ -99,8 +101,20 @@ impl Catalog {
         self.tells.load(Ordering::Relaxed)
     }
 
-    /// What was changed since the look that left `before` (`FOREIGN-1`). At most `rows_max` rows of the history are read; of
-    /// more, nothing is known.
+    /// A commit of this session has added the rows of the history after `before`, up to `last`.
+    pub(crate) fn note_own_rows(&self, (before, last): (i64, i64)) {
+        if !self.tells() || last == before {
+            return;
+        }
+        let mut own = crate::lock(&self.own_rows);
+        match own.last_mut() {
+            Some((_, end)) if *end == before => *end = last,
+            _ => own.push((before + 1, last)),
+        }
+    }
+
+    /// What others have changed since the look that left `before` (`FOREIGN-1`). At most `rows_max` rows of the history are
+    /// read; of more, nothing is known. This session must not commit meanwhile.
     pub fn look_at_changes(&self, before: Option<&Mark>, rows_max: usize) -> Result<ForeignLook> {
         if self.user.is_some() || self.client.is_some() || self.as_of.is_some() {
             return Ok(ForeignLook {
@@ -112,23 +126,27 @@ impl Catalog {
         }
         self.read(|connection| {
             let state = connection.unchecked_transaction().at(TABLE)?;
-            look(&state, before, rows_max)
+            let found = look(self, &state, before, rows_max)?;
+            crate::lock(&self.own_rows).clear();
+            Ok(found)
         })
     }
 }
 
-fn look(state: &Connection, before: Option<&Mark>, rows_max: usize) -> Result<ForeignLook> {
+fn look(
+    catalog: &Catalog,
+    state: &Connection,
+    before: Option<&Mark>,
+    rows_max: usize,
+) -> Result<ForeignLook> {
     let seq = CommitSeq(find_meta(state, "commit_seq")? as u64);
-    let schema_version = state
-        .prepare_cached("PRAGMA schema_version")
-        .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
-        .at("the schema version")?;
+    let schema_version = read_schema_version(state)?;
     let stores = read_stores(state)?;
     let same_schema =
         before.filter(|mark| mark.schema_version == schema_version && mark.stores == stores);
     let is_told = match same_schema {
         Some(mark) => mark.is_told,
-        None => is_told(state, &stores)?,
+        None => is_told(catalog, state, schema_version, &stores)?,
     };
     let mark = Mark {
         seq,
@@ -140,7 +158,7 @@ fn look(state: &Connection, before: Option<&Mark>, rows_max: usize) -> Result<Fo
     let is_known = is_told && gone_up_to(state)? <= since.0;
     let changed = match same_schema {
         Some(before) if is_known && find_meta(state, "retention_ns")? > 0 => {
-            read_history(state, before.seq, rows_max)?
+            read_history(state, before.seq, &crate::lock(&catalog.own_rows), rows_max)?
         }
         _ => None,
     };
@@ -163,6 +181,21 @@ impl Mark {
         };
         keys.iter().flat_map(shown).collect()
     }
+}
+
+fn read_schema_version(state: &Connection) -> Result<i64> {
+    state
+        .prepare_cached("PRAGMA schema_version")
+        .and_then(|mut ask| ask.query_row([], |row| row.get(0)))
+        .at("the schema version")
+}
+
+/// The newest row of the history; 0: there is none. 1 µs.
+pub(crate) fn newest_row(state: &Connection) -> Result<i64> {
+    state
+        .prepare_cached("SELECT coalesce(max(id), 0) FROM larder_history")
+        .and_then(|mut find| find.query_row([], |row| row.get(0)))
+        .at(TABLE)
 }
 
 fn read_stores(state: &Connection) -> Result<Vec<Store>> {
@@ -195,40 +228,22 @@ fn gone_up_to(state: &Connection) -> Result<u64> {
 }
 
 /// Whether all that is changed can be found in the history, as far as the schema and the stores have a say.
-fn is_told(state: &Connection, stores: &[Store]) -> Result<bool> {
+fn is_told(
+    catalog: &Catalog,
+    state: &Connection,
+    schema_version: i64,
+    stores: &[Store],
+) -> Result<bool> {
     let are_ours = stores.iter().all(|store| {
         PROVIDERS.contains(&store.provider.as_str()) || store.provider.starts_with(PROVIDER_AS_OF)
     });
     if !are_ours {
         return Ok(false);
     }
-    // With the gate open a guard does nothing; triggers of watched and of temporal tables change nothing of ours.
-    let has_others: bool = state
-        .query_row(
-            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' \
-             AND tbl_name <> 'larder_gate' \
-             AND instr(sql, 'WHEN (SELECT open FROM larder_gate) IS NOT 1') = 0 \
-             AND name NOT LIKE 'larder\\_watch\\_%' ESCAPE '\\' \
-             AND name NOT LIKE 'larder\\_temporal\\_%' ESCAPE '\\')",
-            [],
-            |row| row.get(0),
-        )
-        .at("the triggers")?;
-    if has_others {
-        return Ok(false);
-    }
     let owners = stores.iter().filter(|store| store.id == store.table_store);
     let names: Vec<String> = owners.map(|store| store.name.clone()).collect();
-    for name in &names {
-        let cascades: bool = state
-            .prepare_cached(
-                "SELECT EXISTS (SELECT 1 FROM pragma_foreign_key_list(?1) WHERE on_delete = 'CASCADE')",
-            )
-            .and_then(|mut ask| ask.query_row([name], |row| row.get(0)))
-            .at(name)?;
-        if cascades {
-            return Ok(false);
-        }
+    if reach::is_reached(catalog, state, schema_version, &names)? {
+        return Ok(false);
     }
     let mut find = state
         .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = ?1 AND name = ?2")
@@ -241,41 +256,53 @@ fn is_told(state: &Connection, stores: &[Store]) -> Result<bool> {
     Ok(true)
 }
 
-/// What rows of the history say that were kept after commit `since`, by the one after it and later ones; `None`: they are
-/// too many, or not in order.
+/// What rows of the history say that were kept after commit `since`, by the one after it and later ones, but for those in
+/// the ranges of `own`, the newest last; `None`: they are too many, or not in order.
 fn read_history(
     state: &Connection,
     since: CommitSeq,
+    own: &[(i64, i64)],
     rows_max: usize,
 ) -> Result<Option<BTreeSet<Key>>> {
     let mut list = state
         .prepare_cached(
-            "SELECT until_seq, store, ino, iif(what = 'name', value, NULL) FROM larder_history \
-             ORDER BY id DESC LIMIT ?1",
+            "SELECT id, until_seq, store, ino, iif(what = 'name', value, NULL) FROM larder_history \
+             WHERE id < ?1 ORDER BY id DESC",
         )
         .at(TABLE)?;
-    let mut rows = list.query([signed(rows_max as u64) + 1]).at(TABLE)?;
+    let mut own = own.iter().rev().peekable();
     let mut found = BTreeSet::new();
-    let (mut row_count, mut newer) = (0, u64::MAX);
-    while let Some(row) = rows.next().at(TABLE)? {
-        let until = unsigned(row, 0).at(TABLE)?;
-        if until <= since.0 {
-            break;
-        }
-        row_count += 1;
-        if row_count > rows_max || until > newer {
-            return Ok(None);
-        }
-        newer = until;
-        let Some(store) = row.get::<_, Option<u32>>(1).at(TABLE)? else {
-            continue; // A moment, or a row of a table of the user's.
-        };
-        found.insert((store, row.get(2).at(TABLE)?));
-        if let Some(named) = row.get::<_, Option<i64>>(3).at(TABLE)? {
-            found.insert((store, named));
+    let (mut row_count, mut newer, mut below) = (0, u64::MAX, i64::MAX);
+    loop {
+        let mut rows = list.query([below]).at(TABLE)?;
+        loop {
+            let Some(row) = rows.next().at(TABLE)? else {
+                return Ok(Some(found));
+            };
+            let id: i64 = row.get(0).at(TABLE)?;
+            while own.next_if(|(first, _)| id < *first).is_some() {}
+            if let Some((first, _)) = own.next_if(|(_, last)| id <= *last) {
+                below = *first;
+                break;
+            }
+            let until = unsigned(row, 1).at(TABLE)?;
+            if until <= since.0 {
+                return Ok(Some(found));
+            }
+            row_count += 1;
+            if row_count > rows_max || until > newer {
+                return Ok(None);
+            }
+            newer = until;
+            let Some(store) = row.get::<_, Option<u32>>(2).at(TABLE)? else {
+                continue; // A moment, or a row of a table of the user's.
+            };
+            found.insert((store, row.get(3).at(TABLE)?));
+            if let Some(named) = row.get::<_, Option<i64>>(4).at(TABLE)? {
+                found.insert((store, named));
+            }
         }
     }
-    Ok(Some(found))
 }
 
 /// Whether triggers may run in commits of this connection that nobody else sees.

@@ -92,6 +92,7 @@ mod past_views;
 mod patches;
 mod pieces;
 mod places;
+mod reach;
 mod read;
 mod retention;
 mod rows;
@@ -128,6 +129,7 @@ pub use history::SupersededMap;
 pub use holders::SharedRow;
 pub use horizon::{HistoryHorizon, StoreHorizon};
 pub use larder_format as format;
+pub use map_pages::SharedPages;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
 pub use past::{Moment, PastPin};
 pub use retention::{Retention, Retentions};
@@ -184,6 +186,8 @@ pub struct Catalog {
     is_stopped: AtomicBool,
     /// Its commits tell what they add (`FOREIGN-2`).
     tells: AtomicBool,
+    /// Which rows of the history its commits have added since the last look: the first and the last of each run.
+    own_rows: Mutex<Vec<(i64, i64)>>,
     /// It is of the past, and reads only.
     as_of: Option<CommitSeq>,
     /// What keeps that past.

@@ -195,6 +195,7 @@ pub(crate) fn open_within(
         stores: RwLock::default(),
         is_stopped: AtomicBool::new(false),
         tells: AtomicBool::new(false),
+        own_rows: Mutex::default(),
         as_of: None,
         past_pin: None,
         moment_ns: Mutex::default(),

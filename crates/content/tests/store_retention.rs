@@ -4,38 +4,16 @@
 
 mod common;
 
-use common::moments::{Clock, HOUR, SECOND};
+use common::moments::{Clock, HOUR, MINUTE, SECOND, as_of, keep, two_stores};
 use common::{assert_clean, kind, name, pattern};
 use larder::{CreateOptions, Database, ErrorKind, Moment, NodeId, Retention};
-use std::path::Path;
 
-const MINUTE: i64 = 60 * SECOND;
 const MIB: usize = 1 << 20;
-
-fn keep(retention_ns: i64) -> Retention {
-    Retention {
-        retention_ns,
-        is_guaranteed: false,
-    }
-}
-
-/// A database with stores `a` and `b`, of `mib` MiB.
-fn two_stores(clock: &Clock, dir: &Path, mib: u64) -> Database {
-    let database = clock.create(dir, mib, HOUR);
-    for store in ["a", "b"] {
-        database.create_store(store, "files", None, None).unwrap();
-    }
-    database
-}
 
 fn commit_thrice(clock: &Clock, database: &Database, bytes: &[u8]) {
     for _ in 0..3 {
         clock.put(database, b"/tiny", bytes);
     }
-}
-
-fn as_of(database: &Database, at_ns: i64) -> larder::Result<Database> {
-    database.as_of(&Moment::At(at_ns))
 }
 
 #[test]
@@ -216,6 +194,48 @@ fn a_full_database_presses_all_stores_but_those_that_are_guaranteed() {
     assert_clean(&database);
 }
 
+/// A guarantee is in nobody's way that keeps nothing.
+#[test]
+fn a_guarantee_that_keeps_nothing_is_not_blamed() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Clock::new();
+    let database = two_stores(&clock, dir.path(), 64);
+    let guarantee = Retention {
+        retention_ns: HOUR,
+        is_guaranteed: true,
+    };
+    database.set_store_retention("a", Some(guarantee)).unwrap();
+    clock.put(&database, b"/a/file", &pattern(MIB, 1));
+    clock.put(&database, b"/b/file", &pattern(8 * MIB, 2));
+    clock.put(&database, b"/b/file", &pattern(MIB, 3));
+    // The history of the other store goes for it.
+    let shrunk = database.shrink(None, false, &mut |_, _| {}).unwrap();
+    assert!(shrunk.segment_bytes_after < shrunk.segment_bytes_before);
+    clock.put(&database, b"/b/file", &pattern(8 * MIB, 4));
+    database.create_snapshot("kept").unwrap();
+    clock.put(&database, b"/b/file", &pattern(MIB, 5));
+    let fill = || {
+        (0..40).find_map(|round| {
+            let path = format!("/more{round}");
+            let put = database.put(path.as_bytes(), &pattern(4 * MIB, round));
+            put.and_then(|_| database.sync()).err()
+        })
+    };
+    let full = fill().unwrap();
+    assert_eq!(full.kind(), ErrorKind::NoSpace, "{full}");
+    assert!(full.to_string().contains("snapshots"), "{full}");
+    assert!(!full.to_string().contains("guaranteed"), "{full}");
+    // From here on it keeps some.
+    database.destroy_snapshot("kept").unwrap();
+    for file in ["more0", "more1", "more2", "more3"] {
+        database.unlink(NodeId::ROOT, &name(file)).unwrap();
+    }
+    clock.put(&database, b"/a/file", &pattern(MIB, 6));
+    let shrunk = database.shrink(None, false, &mut |_, _| {}).unwrap_err();
+    assert!(shrunk.to_string().contains("guaranteed"), "{shrunk}");
+    assert_clean(&database);
+}
+
 /// Set in one session, it holds in the other at once (`TIME-3`); and it ends with the store.
 #[test]
 fn every_session_follows_the_retention_of_a_store() {
@@ -354,5 +374,42 @@ fn seals_of_stores_that_were_pruned_apart_verify() {
     clock.pass(5 * MINUTE);
     commit_thrice(&clock, &database, b"y");
     verify();
+    assert_clean(&database);
+}
+
+/// A snapshot of a moment that the history of some store does not reach is sealed without that store, which is named.
+#[test]
+fn a_seal_says_what_its_snapshot_does_not_show() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Clock::new();
+    let database = two_stores(&clock, dir.path(), 64);
+    database
+        .set_store_retention("b", Some(keep(MINUTE)))
+        .unwrap();
+    clock.put(&database, b"/b/file", b"one");
+    let then = clock.put(&database, b"/a/file", b"one");
+    clock.put(&database, b"/b/file", b"two");
+    clock.pass(2 * MINUTE);
+    commit_thrice(&clock, &database, b"x");
+    let seq = database.resolve_moment(&Moment::At(then)).unwrap().0;
+    // That holds the moment, as a snapshot.
+    let provider = format!("asof=seq:{seq}");
+    let made = database.create_store("old", &provider, None, Some("a"));
+    made.map(drop).unwrap();
+    let snapshots = database.snapshots().unwrap();
+    let [snapshot] = &snapshots[..] else {
+        panic!("{snapshots:?}");
+    };
+    let sealed = database.seal_snapshot(&snapshot.name, None).unwrap();
+    assert_eq!((sealed.left_out, sealed.file_count), (vec!["b".into()], 1));
+    clock.put(&database, b"/b/file", b"three");
+    clock.put(&database, b"/a/file", b"two");
+    clock.pass(2 * MINUTE);
+    commit_thrice(&clock, &database, b"y");
+    let report = database
+        .verify_seals(&larder::VerifyOptions::default())
+        .unwrap();
+    assert!(report.is_clean(), "SEAL-3: {report:?}");
+    assert_eq!(report.seals[0].left_out, ["b"]);
     assert_clean(&database);
 }

@@ -9,9 +9,9 @@
 //! * `FOREIGN-4` What [`Catalog::look_at_changes`](larder_catalog::Catalog::look_at_changes) does not know is dropped as a
 //!   whole.
 //!
-//! What is dropped of an inode is the same in both cases. A session's own commits count as changes at the next look:
-//! plain SQL may have changed something under the same number. An engine that serves transactions begins anew with each of
-//! them, and asks nobody.
+//! What is dropped of an inode is the same in both cases. A session's own commits are no changes, whatever their number: plain SQL
+//! may have changed something under the same one. An engine that serves transactions begins anew with each of them, and asks
+//! nobody.
 
 use crate::Result;
 use crate::engine::{Engine, lock};

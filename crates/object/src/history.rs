@@ -119,6 +119,8 @@ struct HistoryClock {
     pressed: CommitSeq,
     /// Pruned up to here.
     pruned: Cuts,
+    /// Blocks of the retired that pressing does not set free, where somebody had to know (`TIME-7`).
+    kept_blocks: u64,
     /// What is held, read, or guaranteed keeps all there is: pressing ahead waits for the next look, or until something was pruned.
     is_spent: bool,
     /// Another session reads what is to go; before that time nobody asks again.
@@ -184,6 +186,7 @@ impl Engine {
             let found = self.catalog.history_horizon(now_ns)?;
             clock.is_spent = false;
             let step = (found.shortest_ns / STEPS).max(STEP_NS_MIN);
+            clock.kept_blocks = self.count_kept(&found)?;
             clock.found = found;
             clock.looked = Some((now_ns, now_ns.saturating_add(step)));
         }
@@ -295,11 +298,37 @@ impl Engine {
 
     /// Whether history goes before the segments grow (`TIME-7`).
     pub(crate) fn is_history_large(&self) -> bool {
-        if self.capacity_blocks().is_some() || !self.is_history_spare() {
+        let Some((retired, most)) = self.large_history() else {
             return false;
+        };
+        if self.is_history_spare() {
+            return true;
+        }
+        // What was retired since the last look may be kept as well: then pressing says so, once.
+        let clock = lock(&self.history.clock);
+        let is_partly_spare = !clock.is_spent && !clock.found.is_all_guaranteed();
+        is_partly_spare && retired.saturating_sub(clock.kept_blocks) > most
+    }
+
+    /// Blocks that are retired, and how many of them a database without a capacity grows for; `None` where these are not more, or
+    /// there is a capacity.
+    fn large_history(&self) -> Option<(u64, u64)> {
+        if self.capacity_blocks().is_some() || !self.keeps_history() {
+            return None;
         }
         let space = &self.lock_room().space;
-        space.quarantined_blocks() > space.allocated_blocks() + GROWN_BLOCKS_MIN
+        let retired = space.quarantined_blocks();
+        let most = space.allocated_blocks() + GROWN_BLOCKS_MIN;
+        (retired > most).then_some((retired, most))
+    }
+
+    /// Blocks of the retired that are guaranteed or held, where only some are and they are so many that it matters. O(retired rows).
+    fn count_kept(&self, found: &HistoryHorizon) -> Result<u64> {
+        let is_partly_spare = !found.is_spare() && !found.is_all_guaranteed();
+        match self.large_history().filter(|_| is_partly_spare) {
+            None => Ok(0),
+            Some((retired, _)) => Ok(retired.saturating_sub(self.catalog.spare_blocks(found)?)),
+        }
     }
 
     /// Places that content was moved away from and nobody reads any more, up to a commit (`HISTORY-5`).
@@ -549,8 +578,13 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Node;
     use larder_catalog::InodeRow;
     use larder_space::format::{FileKind, Ino, StoreId};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    const HOUR_NS: i64 = 3_600_000_000_000;
 
     impl Engine {
         /// Until when nobody asks whether somebody reads what is to go, and what has gone.
@@ -560,42 +594,45 @@ mod tests {
         }
     }
 
+    /// A database of 64 MiB with an hour of history, without a background, and a file in it that has no name.
+    fn with_a_file(path: &Path) -> (Arc<Engine>, Arc<Node>) {
+        let options = crate::EngineOptions {
+            has_background: false,
+            ..crate::EngineOptions::default()
+        };
+        let init = crate::InitOptions {
+            capacity_bytes: Some(64 << 20),
+            retention_ns: HOUR_NS,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+        };
+        Engine::create(path, &init, &options).unwrap();
+        let host = Engine::open(path, "host", &options).unwrap();
+        let root = host.node(StoreId::MAIN, Ino::ROOT).unwrap();
+        let row = InodeRow {
+            kind: FileKind::File,
+            nlink: 1,
+            ..host.row(&root).unwrap()
+        };
+        let node = host.change().unwrap().insert(StoreId::MAIN, row, None);
+        (host, node.unwrap())
+    }
+
     /// What is guaranteed is not looked for again with each commit.
     #[test]
     fn guaranteed_history_is_not_pressed_with_each_commit() {
-        let guarantee = |retention_ns: i64| larder_catalog::Retention {
-            retention_ns,
+        let guarantee = larder_catalog::Retention {
+            retention_ns: HOUR_NS,
             is_guaranteed: true,
         };
         for store in [Some(StoreId::MAIN), None] {
             let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("db");
-            let options = crate::EngineOptions {
-                has_background: false,
-                ..crate::EngineOptions::default()
-            };
-            let init = crate::InitOptions {
-                capacity_bytes: Some(64 << 20),
-                retention_ns: 3_600_000_000_000,
-                root_mode: 0o755,
-                root_uid: 0,
-                root_gid: 0,
-            };
-            Engine::create(&path, &init, &options).unwrap();
-            let host = Engine::open(&path, "host", &options).unwrap();
-            let kept = Some(guarantee(init.retention_ns));
+            let (host, node) = with_a_file(&dir.path().join("db"));
             match store {
-                Some(store) => host.set_store_retention(store, kept).unwrap(),
-                None => host.set_retention(guarantee(init.retention_ns)).unwrap(),
+                Some(store) => host.set_store_retention(store, Some(guarantee)).unwrap(),
+                None => host.set_retention(guarantee).unwrap(),
             }
-            let root = host.node(StoreId::MAIN, Ino::ROOT).unwrap();
-            let row = InodeRow {
-                kind: FileKind::File,
-                nlink: 1,
-                ..host.row(&root).unwrap()
-            };
-            let node = host.change().unwrap().insert(StoreId::MAIN, row, None);
-            let node = node.unwrap();
             // All but the pool.
             let is_short = (0..64).any(|salt| {
                 host.write(&node, 0, &vec![salt; 1 << 20]).unwrap();
@@ -604,7 +641,7 @@ mod tests {
             });
             host.press_ahead().unwrap();
             assert!(is_short && lock(&host.history.clock).is_spent, "{store:?}");
-            drop((node, root));
+            drop(node);
             host.close().unwrap();
         }
     }
@@ -613,28 +650,7 @@ mod tests {
     #[test]
     fn pressing_in_vain_waits() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("db");
-        let options = crate::EngineOptions {
-            has_background: false,
-            ..crate::EngineOptions::default()
-        };
-        let init = crate::InitOptions {
-            capacity_bytes: Some(64 << 20),
-            retention_ns: 3_600_000_000_000,
-            root_mode: 0o755,
-            root_uid: 0,
-            root_gid: 0,
-        };
-        Engine::create(&path, &init, &options).unwrap();
-        let host = Engine::open(&path, "host", &options).unwrap();
-        let root = host.node(StoreId::MAIN, Ino::ROOT).unwrap();
-        let row = InodeRow {
-            kind: FileKind::File,
-            nlink: 1,
-            ..host.row(&root).unwrap()
-        };
-        let node = host.change().unwrap().insert(StoreId::MAIN, row, None);
-        let node = node.unwrap();
+        let (host, node) = with_a_file(&dir.path().join("db"));
         let rewrite = |salt: u8| {
             host.write(&node, 0, &vec![salt; 2 << 20]).unwrap();
             host.sync().unwrap();
@@ -663,7 +679,7 @@ mod tests {
             "{}",
             free_bytes()
         );
-        drop((node, root));
+        drop(node);
         host.close().unwrap();
     }
 }
