@@ -557,9 +557,7 @@ fn what_nobody_has_changed_stays_in_memory() {
         dir.path(),
         "CREATE TRIGGER audits AFTER UPDATE ON main BEGIN INSERT INTO other VALUES (NEW.size); END",
     );
-    settle(dir.path(), &all);
-    read_mine();
-    // What plain SQL changes is told until a commit follows it.
+    // What plain SQL has changed counts to this commit.
     writer.put(b"/theirs/first", b"first").unwrap();
     writer.sync().unwrap();
     settle(dir.path(), &all);
