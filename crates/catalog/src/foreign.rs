@@ -24,7 +24,7 @@
 //!   that says up to where history has gone counts (its key has `history` in it, and no `_ns`), but those of what
 //!   destroyed stores have left: without a store there is nothing to remember.
 //! * When the schema or a store is another one, or a provider is the user's.
-//! * Where triggers of the user's run in the engine's commits, or foreign keys may delete rows of files in them: what these
+//! * Where triggers or foreign keys of the user's may change rows of ours in the engine's commits (`FOREIGN-5`): what these
 //!   do is not kept. Triggers of one connection only are not seen by others: who commits with them leaves a *gap*.
 //! * When inode numbers have come back (`ROLLBACK-1`): such rows supersede nothing, so that commit leaves a gap too.
 //! * When guards are missing, and when it would be more than the caller's bound.
@@ -38,7 +38,7 @@ use crate::error::{At, Result};
 use crate::meta::find_meta;
 use crate::read::rows;
 use crate::statements::StoreSql;
-use crate::{Catalog, schema};
+use crate::{Catalog, reach, schema};
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -115,12 +115,17 @@ impl Catalog {
         }
         self.read(|connection| {
             let state = connection.unchecked_transaction().at(TABLE)?;
-            look(&state, before, rows_max)
+            look(self, &state, before, rows_max)
         })
     }
 }
 
-fn look(state: &Connection, before: Option<&Mark>, rows_max: usize) -> Result<ForeignLook> {
+fn look(
+    catalog: &Catalog,
+    state: &Connection,
+    before: Option<&Mark>,
+    rows_max: usize,
+) -> Result<ForeignLook> {
     let seq = CommitSeq(find_meta(state, "commit_seq")? as u64);
     let schema_version = state
         .prepare_cached("PRAGMA schema_version")
@@ -131,7 +136,7 @@ fn look(state: &Connection, before: Option<&Mark>, rows_max: usize) -> Result<Fo
         before.filter(|mark| mark.schema_version == schema_version && mark.stores == stores);
     let is_told = match same_schema {
         Some(mark) => mark.is_told,
-        None => is_told(state, &stores)?,
+        None => is_told(catalog, state, schema_version, &stores)?,
     };
     let patched = match same_schema {
         // Patches come and go by commits.
@@ -217,40 +222,22 @@ fn gone_up_to(state: &Connection) -> Result<u64> {
 }
 
 /// Whether all that is changed can be found in the history, as far as the schema and the stores have a say.
-fn is_told(state: &Connection, stores: &[Store]) -> Result<bool> {
+fn is_told(
+    catalog: &Catalog,
+    state: &Connection,
+    schema_version: i64,
+    stores: &[Store],
+) -> Result<bool> {
     let are_ours = stores.iter().all(|store| {
         PROVIDERS.contains(&store.provider.as_str()) || store.provider.starts_with(PROVIDER_AS_OF)
     });
     if !are_ours {
         return Ok(false);
     }
-    // With the gate open a guard does nothing; triggers of watched and of temporal tables change nothing of ours.
-    let has_others: bool = state
-        .query_row(
-            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' \
-             AND tbl_name <> 'larder_gate' \
-             AND instr(sql, 'WHEN (SELECT open FROM larder_gate) IS NOT 1') = 0 \
-             AND name NOT LIKE 'larder\\_watch\\_%' ESCAPE '\\' \
-             AND name NOT LIKE 'larder\\_temporal\\_%' ESCAPE '\\')",
-            [],
-            |row| row.get(0),
-        )
-        .at("the triggers")?;
-    if has_others {
-        return Ok(false);
-    }
     let owners = stores.iter().filter(|store| store.id == store.table_store);
     let names: Vec<String> = owners.map(|store| store.name.clone()).collect();
-    for name in &names {
-        let cascades: bool = state
-            .prepare_cached(
-                "SELECT EXISTS (SELECT 1 FROM pragma_foreign_key_list(?1) WHERE on_delete = 'CASCADE')",
-            )
-            .and_then(|mut ask| ask.query_row([name], |row| row.get(0)))
-            .at(name)?;
-        if cascades {
-            return Ok(false);
-        }
+    if reach::is_reached(catalog, state, schema_version, &names)? {
+        return Ok(false);
     }
     let mut find = state
         .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = ?1 AND name = ?2")

@@ -92,6 +92,7 @@ mod past_views;
 mod patches;
 mod pieces;
 mod places;
+mod reach;
 mod read;
 mod retention;
 mod rows;

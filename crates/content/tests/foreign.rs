@@ -372,9 +372,14 @@ fn step(dir: &Path, all: &[Database], rng: &mut Rng) -> String {
             "a trigger, for longer".into()
         }
         37 => {
+            // What reaches nothing of ours keeps nobody from knowing.
+            let audit = match rng.chance(50) {
+                true => "CREATE TRIGGER IF NOT EXISTS audits AFTER UPDATE ON main BEGIN INSERT INTO audit VALUES (NEW.ino); END",
+                false => "DROP TRIGGER IF EXISTS audits",
+            };
             plain(
                 dir,
-                "UPDATE main SET note = abs(random()) % 9 WHERE ino % 3 = 0",
+                &format!("UPDATE main SET note = abs(random()) % 9 WHERE ino % 3 = 0; {audit}"),
             );
             "a column".into()
         }
@@ -458,7 +463,7 @@ fn everybody_sees_what_who_opens_anew_sees() {
     create(dir.path(), None).close().unwrap();
     plain(
         dir.path(),
-        "CREATE TABLE idle (x); ALTER TABLE main ADD COLUMN note INTEGER",
+        "CREATE TABLE idle (x); CREATE TABLE audit (x); ALTER TABLE main ADD COLUMN note INTEGER",
     );
     let session = || {
         let engine = EngineOptions {
@@ -577,6 +582,26 @@ fn what_nobody_has_changed_stays_in_memory() {
         let after = reader.gauges().unwrap();
         assert!(after.foreign_whole_count > before, "FOREIGN-4: {sql}");
     }
+    // Triggers that reach nothing of ours in commits of the engine change nothing of that, once they are known.
+    plain(
+        dir.path(),
+        "CREATE TRIGGER audits AFTER UPDATE ON main BEGIN INSERT INTO other VALUES (NEW.size); END",
+    );
+    // What plain SQL has changed counts to this commit.
+    writer.put(b"/theirs/first", b"first").unwrap();
+    writer.sync().unwrap();
+    settle(dir.path(), &all);
+    read_mine();
+    let before = reader.gauges().unwrap();
+    writer.put(b"/theirs/last", b"last").unwrap();
+    writer.sync().unwrap();
+    settle(dir.path(), &all);
+    let after = reader.gauges().unwrap();
+    assert_eq!(
+        (after.foreign_whole_count, after.foreign_dropped_count),
+        (before.foreign_whole_count, before.foreign_dropped_count),
+        "FOREIGN-5"
+    );
     assert_clean(&writer);
 }
 
