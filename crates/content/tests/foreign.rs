@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::others::{plain, settle};
 use common::{OWNER, assert_clean, create, name, open, pattern, put};
 use larder::{
     Attr, Caller, Database, DefragOptions, ErrorKind, FileKind, ForeignChange, Ino,
@@ -17,7 +18,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 const R: NodeId = NodeId::ROOT;
 const HOUR_NS: i64 = 3_600_000_000_000;
@@ -90,38 +90,6 @@ fn see_directory(
         seen.insert(path.clone(), Some(one));
         if is_directory {
             see_directory(db, entry.node, &path, seen);
-        }
-    }
-}
-
-/// By a connection that knows nothing of Larder.
-fn plain(dir: &Path, sql: &str) {
-    let output = Command::new("sqlite3")
-        .args(["-cmd", ".timeout 20000"])
-        .arg(dir.join("t.larder/catalog.db"))
-        .arg(sql)
-        .output()
-        .expect("the sqlite3 shell is needed; install it");
-    assert!(output.status.success(), "{sql}: {output:?}");
-}
-
-fn looks(db: &Database) -> u64 {
-    let gauges = db.gauges().unwrap();
-    gauges.foreign_exact_count + gauges.foreign_whole_count
-}
-
-/// Returns when all have looked at what was committed before. A look that was counted after the first commit here may have
-/// begun before it; the one after that has not.
-fn settle(dir: &Path, all: &[Database]) {
-    for _ in 0..2 {
-        let before: Vec<u64> = all.iter().map(looks).collect();
-        plain(dir, "INSERT INTO idle VALUES (1); DELETE FROM idle");
-        for (db, before) in all.iter().zip(before) {
-            let began = Instant::now();
-            while looks(db) == before {
-                assert!(began.elapsed() < Duration::from_secs(30), "nobody looks");
-                std::thread::sleep(Duration::from_millis(2));
-            }
         }
     }
 }
@@ -669,4 +637,46 @@ fn what_a_trigger_changes_in_a_commit_of_the_engine_is_seen() {
         settle(dir.path(), &all);
         assert!(reader.attr(other).unwrap().mode > before, "FOREIGN-4");
     }
+}
+
+/// A commit of a session's own may supersede more than any look reads of the history.
+#[test]
+fn a_large_commit_of_its_own_makes_nobody_forget() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    plain(dir.path(), "CREATE TABLE idle (x)");
+    let files: Vec<NodeId> = (0..3000)
+        .map(|file| put(&db, R, &format!("f{file}"), b"x"))
+        .collect();
+    db.sync().unwrap();
+    let all = [db.clone()];
+    settle(dir.path(), &all);
+    let before = db.gauges().unwrap();
+    for mode in [0o600, 0o640] {
+        for file in &files {
+            let mode = Some(mode);
+            let change = SetAttr {
+                mode,
+                ..SetAttr::default()
+            };
+            db.set_attr(*file, &change).unwrap();
+        }
+        db.sync().unwrap();
+        // The background has a look each 20 ms.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+    }
+    let changed = files[7];
+    plain(
+        dir.path(),
+        &format!("UPDATE main SET mode = 256 WHERE ino = {}", changed.ino),
+    );
+    settle(dir.path(), &all);
+    assert_eq!(db.attr(changed).unwrap().mode, 0o400, "FOREIGN-1");
+    let after = db.gauges().unwrap();
+    assert_eq!(
+        after.foreign_whole_count, before.foreign_whole_count,
+        "FOREIGN-4"
+    );
+    let dropped = after.foreign_dropped_count - before.foreign_dropped_count;
+    assert!(dropped <= 2, "FOREIGN-3: {dropped}");
 }

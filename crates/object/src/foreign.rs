@@ -10,7 +10,8 @@
 //!   whole.
 //!
 //! What is dropped of an inode is the same in both cases. A session's own commits count as changes at the next look:
-//! plain SQL may have changed something under the same number. An engine that serves transactions begins anew with each of
+//! plain SQL may have changed something under the same number. But where they superseded much, and SQLite says that nobody else has
+//! committed, the next look begins behind them. An engine that serves transactions begins anew with each of
 //! them, and asks nobody.
 
 use crate::Result;
@@ -24,6 +25,8 @@ use std::sync::{Arc, Mutex};
 
 /// Rows of the history that a look reads at most: 5 ms; dropping everything costs less than reading more of them.
 const LOOK_ROWS_MAX: usize = 4096;
+/// Rows of own commits that a look would read, after which the mark passes on.
+const OWN_ROWS_MAX: usize = LOOK_ROWS_MAX / 4;
 
 /// What another session or an SQL client may have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +75,9 @@ impl Engine {
             let _no_commit = self.commit_lock.lock();
             if self.catalog.foreign_change()? {
                 self.has_foreign_change.store(true, Ordering::SeqCst);
+            }
+            if !self.has_foreign_change.load(Ordering::SeqCst) {
+                self.pass_own_commits()?;
             }
             if !self.has_foreign_change.load(Ordering::SeqCst) {
                 return Ok(());
@@ -127,6 +133,25 @@ impl Engine {
         };
         for observer in lock(&self.foreign.observers).iter() {
             observer(&told);
+        }
+        Ok(())
+    }
+
+    /// Has the next look begin behind commits of this session's own, where these superseded much and nobody else has committed since
+    /// the last look. With the commit lock. A commit of another one meanwhile is noticed, and the mark stays. 1 µs where there
+    /// are no own commits.
+    fn pass_own_commits(&self) -> Result<()> {
+        let before = {
+            let mark = lock(&self.foreign.mark);
+            let is_behind = |mark: &&Mark| mark.seq() < self.known_seq();
+            mark.as_ref().filter(is_behind).cloned()
+        };
+        let Some(before) = before else { return Ok(()) };
+        let passed = self.catalog.pass_own_changes(&before, OWN_ROWS_MAX)?;
+        if self.catalog.foreign_change()? {
+            self.has_foreign_change.store(true, Ordering::SeqCst); // It may be in what was just read.
+        } else if passed.is_some() {
+            *lock(&self.foreign.mark) = passed;
         }
         Ok(())
     }
