@@ -420,6 +420,41 @@ pub(crate) fn first_kept(connection: &Connection, horizon: CommitSeq) -> Result<
         .map(|found| found.unwrap_or(i64::MAX))
 }
 
+/// From which commit on a store is known to be there; 0: from before what its history says.
+pub(crate) fn store_since(txn: &Connection, store: StoreId, name: &str) -> Result<CommitSeq> {
+    // A row of its root that is gone was superseded where its history begins or before, and so the next one is as old.
+    let oldest: Option<i64> = txn
+        .query_row(
+            &format!(
+                "SELECT min(since_seq) FROM (SELECT since_seq FROM main.\"{name}\" WHERE ino = ?2 UNION ALL \
+                 SELECT since_seq FROM {TABLE} WHERE store = ?1 AND ino = ?2 AND what = 'inode')"
+            ),
+            params![store.0, signed(Ino::ROOT.0)],
+            |row| row.get(0),
+        )
+        .at(name)?;
+    let oldest = CommitSeq(oldest.unwrap_or(0) as u64);
+    Ok(match oldest > begins_of(txn, store)? {
+        true => oldest,
+        false => CommitSeq(0),
+    })
+}
+
+/// Notes with the moment of commit `seq`, if history is kept, that it destroyed a store that was there since another one.
+pub(crate) fn note_destroyed(
+    txn: &Connection,
+    seq: CommitSeq,
+    (store, name, since): (StoreId, &str, CommitSeq),
+) -> Result<()> {
+    txn.execute(
+        "UPDATE larder_history SET kind = 'destroy', rdev = ?2, extra = ?3, size = ?4 \
+         WHERE id = (SELECT max(id) FROM larder_history WHERE what = 'commit') AND until_seq = ?1",
+        params![signed(seq.0), store.0, name.as_bytes(), signed(since.0)],
+    )
+    .at(TABLE)
+    .map(drop)
+}
+
 /// The history of a store ends with it.
 pub(crate) fn forget_store(txn: &Connection, store: StoreId) -> Result<()> {
     txn.execute("DELETE FROM larder_history WHERE store = ?1", [store.0])

@@ -154,7 +154,9 @@ impl Catalog {
                 )));
             }
             showing::end(txn, &row.name, &row.provider)?;
+            let mut since = None;
             if row.table_store == store {
+                since = Some(history::store_since(txn, store, &row.name)?);
                 // Of the commit that is made below.
                 let seq = CommitSeq(find_meta(txn, "commit_seq")? as u64 + 1);
                 let references = map_pages::ReferenceSql::new(&row.name);
@@ -175,6 +177,9 @@ impl Catalog {
             // What is made of the present from here on is of after it.
             let keeper = history::Keeper::begin(txn, seq, now_ns)?;
             keeper.by(self.author(None)).end(txn)?;
+            if let Some(since) = since {
+                history::note_destroyed(txn, seq, (store, &row.name, since))?;
+            }
             Ok(seq)
         })?;
         self.stores

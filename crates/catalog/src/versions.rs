@@ -207,6 +207,34 @@ impl HistoryReader<'_> {
         Ok(named)
     }
 
+    /// Stores with tables that were there after commit `seq` and have been destroyed since, for people. (Those that a version without
+    /// such notes has destroyed are known by their numbers, and only while blocks of theirs wait.) O(commits since).
+    pub fn destroyed_since(&self, seq: CommitSeq) -> Result<Vec<String>> {
+        let noted: Vec<(u32, Vec<u8>, u64)> = rows(
+            self.connection,
+            "SELECT rdev, extra, size FROM larder_history \
+             WHERE what = 'commit' AND id >= ?1 AND kind = 'destroy' ORDER BY id",
+            [first_row_after(self.connection, seq)?],
+            |row| Ok((row.get(0)?, row.get(1)?, unsigned(row, 2)?)),
+        )
+        .at(TABLE)?;
+        let numbers: Vec<u32> = rows(
+            self.connection,
+            "SELECT DISTINCT store FROM larder_extent \
+             WHERE retired_seq > ?1 AND store NOT IN (SELECT id FROM larder_store) ORDER BY store",
+            [signed(seq.0)],
+            |row| row.get(0),
+        )
+        .at("larder_extent")?;
+        let unnoted = numbers
+            .iter()
+            .filter(|number| noted.iter().all(|(store, ..)| store != *number));
+        let unnoted = unnoted.map(|number| format!("number {number}"));
+        let was_there = noted.iter().filter(|(_, _, since)| *since <= seq.0);
+        let named = was_there.map(|(_, name, _)| format!("'{}'", String::from_utf8_lossy(name)));
+        Ok(named.chain(unnoted).collect())
+    }
+
     /// At most `limit` whole commits before `before` (`None`: the newest), newest first.
     pub fn commits_before(
         &self,

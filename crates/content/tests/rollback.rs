@@ -398,7 +398,7 @@ fn what_has_no_past_stays_and_is_named() {
         ("columns of your own of 'main' (rating)", true),
         ("table 'plain' is not tracked", true),
         ("table 'late' is tracked since commit", true),
-        ("was destroyed since", true),
+        ("store 'doomed' was destroyed since", true),
         ("table 'main", false),
         ("larder_", false),
     ];
@@ -408,6 +408,43 @@ fn what_has_no_past_stays_and_is_named() {
     }
     assert_eq!(db.get(b"/f").unwrap(), b"f");
     assert_eq!(db.xattr(node, b"user.column.rating").unwrap(), b"5");
+    assert_clean(&db);
+}
+
+/// However little is left of them.
+#[test]
+fn destroyed_stores_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), 64);
+    for store in ["cloned", "empty"] {
+        db.create_store(store, "files", None, None).unwrap();
+    }
+    db.put(b"/cloned/f", &pattern(100_000, 1)).unwrap();
+    db.sync().unwrap();
+    let then = newest(&db);
+    db.clone_path(None, b"/cloned/f", b"/f").unwrap();
+    db.create_store("later", "files", None, None).unwrap();
+    db.put(b"/later/f", &pattern(100_000, 2)).unwrap();
+    db.sync().unwrap();
+    for store in ["cloned", "empty", "later"] {
+        db.destroy_store(store).unwrap();
+    }
+    db.put(b"/g", b"g").unwrap();
+    let destroyed = |left: &[String]| -> Vec<String> {
+        let which = left.iter().filter(|left| left.contains("was destroyed since"));
+        which.cloned().collect()
+    };
+    for is_dry in [true, false] {
+        let report = db.rollback(&then, None, is_dry).unwrap();
+        let named = ["cloned", "empty"]
+            .map(|store| format!("store '{store}' was destroyed since: it does not come back"));
+        assert_eq!(destroyed(&report.left), named);
+    }
+    // To a moment at which they were gone.
+    let after = newest(&db);
+    db.put(b"/h", b"h").unwrap();
+    let report = db.rollback(&after, None, false).unwrap();
+    assert_eq!(destroyed(&report.left), Vec::<String>::new());
     assert_clean(&db);
 }
 

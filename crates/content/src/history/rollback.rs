@@ -132,7 +132,7 @@ impl Database {
             if !is_dry {
                 rollback.finish()?;
             }
-            rollback.name_what_is_left(path.is_none())?;
+            rollback.name_what_is_left(reader, path.is_none())?;
             Ok(rollback.report)
         })?;
         if !is_dry {
@@ -301,7 +301,7 @@ impl<'d> Rollback<'d> {
     }
 
     /// What stays as it is, since nobody knows how it was.
-    fn name_what_is_left(&mut self, is_whole: bool) -> Result<()> {
+    fn name_what_is_left(&mut self, reader: &HistoryReader<'_>, is_whole: bool) -> Result<()> {
         let (past, transaction) = (self.past, self.transaction);
         let (then, _) = past.shows().unwrap_or_default();
         for store in transaction.read_stores().iter() {
@@ -349,16 +349,12 @@ impl<'d> Rollback<'d> {
                 )),
             }
         }
-        let destroyed = texts(
-            transaction,
-            &format!(
-                "SELECT DISTINCT CAST(store AS TEXT) FROM larder_extent WHERE retired_seq > {then} \
-                 AND store NOT IN (SELECT id FROM larder_store)"
-            ),
-        )?;
-        self.report.left.extend(destroyed.into_iter().map(|store| {
-            format!("store number {store} was destroyed since: it does not come back")
-        }));
+        let destroyed = reader.destroyed_since(CommitSeq(then))?;
+        self.report.left.extend(
+            destroyed
+                .into_iter()
+                .map(|store| format!("store {store} was destroyed since: it does not come back")),
+        );
         Ok(())
     }
 
