@@ -20,8 +20,9 @@
 //!
 //! # Cost
 //! Nothing while the cuts are even. Otherwise a prune reads the rows of the history between the old and the new beginning of
-//! each store that is ahead, those of other stores among them, once; so do extents, by `retired_seq`. Content of
-//! sharing stores is looked for from the base on each time.
+//! each store that is ahead, those of other stores among them, once; so do extents, by `retired_seq`. Up to where content of
+//! sharing stores has gone is noted (`larder_meta`, `shares_gone_seq:COUNT` of them): nothing is retired there any more. When another
+//! store begins to share, which may keep what it retired before, it is looked for from the base once more.
 
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
@@ -35,12 +36,14 @@ use crate::places::{home, places_at};
 use crate::read::rows;
 use crate::versions::first_row_after;
 use larder_format::{CommitSeq, Extent, StoreId};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeMap;
 
 /// A beginning that lags so many commits behind its cut is raised, though nothing goes with that: what lies between is looked at
 /// each time.
 const LAG_MAX: u64 = 1024;
+/// Up to where content of the stores that share has gone; how many these are says which, since none ever leaves them.
+const SHARES_GONE: &str = "shares_gone_seq";
 
 /// What the history of one store takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -313,7 +316,22 @@ pub(crate) fn reclaim(txn: &Connection, wished: &Cuts) -> Result<(Cuts, Vec<Exte
         )
         .at("larder_meta")?;
     }
-    for key in [BEGINS, GIVEN_UP] {
+    if let Some(shared) = &split.shared {
+        let key = shares_gone(&split.sharing);
+        txn.execute(
+            "DELETE FROM larder_meta WHERE key > ?1 AND key < ?2 AND key <> ?3",
+            [format!("{SHARES_GONE}:"), format!("{SHARES_GONE};"), key.clone()],
+        )
+        .and_then(|_| {
+            txn.execute(
+                "INSERT INTO larder_meta (key, value) VALUES (?1, ?2) \
+                 ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
+                params![key, signed(shared.0)],
+            )
+        })
+        .at("larder_meta")?;
+    }
+    for key in [BEGINS, GIVEN_UP, SHARES_GONE] {
         // What the beginning of all has reached says nothing any more.
         txn.execute(
             "DELETE FROM larder_meta WHERE key > ?1 AND key < ?2 \
@@ -324,6 +342,10 @@ pub(crate) fn reclaim(txn: &Connection, wished: &Cuts) -> Result<(Cuts, Vec<Exte
     }
     reclaimed.sort_unstable();
     Ok((split.cuts, reclaimed))
+}
+
+fn shares_gone(sharing: &[StoreId]) -> String {
+    format!("{SHARES_GONE}:{}", sharing.len())
 }
 
 /// Stores whose history goes from one commit to another.
@@ -375,6 +397,8 @@ struct Split {
     sharing: Vec<StoreId>,
     /// Up to where content of sharing stores goes.
     shared_to: CommitSeq,
+    /// The same, where that is further than it has gone.
+    shared: Option<CommitSeq>,
 }
 
 impl Split {
@@ -435,9 +459,18 @@ impl Split {
                 extents.push(Group { from, to, which });
             }
         }
-        if shared_to > base {
+        let gone: Option<i64> = connection
+            .prepare_cached("SELECT value FROM larder_meta WHERE key = ?1")
+            .and_then(|mut find| {
+                find.query_row([shares_gone(&sharing)], |row| row.get(0))
+                    .optional()
+            })
+            .at("larder_meta")?;
+        let shared_from = base.max(CommitSeq(gone.unwrap_or(0) as u64));
+        let shared = Some(shared_to).filter(|to| *to > shared_from);
+        if shared.is_some() {
             extents.push(Group {
-                from: base,
+                from: shared_from,
                 to: shared_to,
                 which: format!("+store IN ({})", list(&sharing)),
             });
@@ -458,6 +491,7 @@ impl Split {
             begins: rising,
             sharing,
             shared_to,
+            shared,
         }))
     }
 
@@ -527,4 +561,80 @@ impl Split {
 fn list(stores: &[StoreId]) -> String {
     let numbers: Vec<String> = stores.iter().map(|store| store.0.to_string()).collect();
     numbers.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Keeper;
+    use crate::holders::mark_sharing;
+    use crate::open::tests::INIT;
+    use crate::{CatalogOptions, DatabaseInit};
+
+    /// What a store that keeps its history for long has retired is not read again by each prune of others that share.
+    #[test]
+    fn content_of_sharing_stores_is_looked_for_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let init = DatabaseInit {
+            retention_ns: 3_600_000_000_000,
+            ..INIT
+        };
+        let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &init).unwrap();
+        let [one, two, long] = ["one", "two", "long"].map(|name| {
+            let mount = format!("/{name}");
+            let made = catalog.create_store(name, "files", &mount, None, 2, 0o755, 0, 0);
+            made.unwrap().store
+        });
+        let cuts = |short: u64| {
+            let short = CommitSeq(short);
+            Cuts::new(
+                CommitSeq(u64::MAX),
+                CommitSeq(5),
+                vec![(one, short), (two, short), (long, CommitSeq(5))],
+            )
+        };
+        let place = |start: i64| Extent::new(larder_format::SegmentIndex(0), start as u64, 1);
+        let retire = |txn: &Connection, start: i64, store: StoreId, seq: i64| {
+            txn.execute(
+                "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, retired_seq) \
+                 VALUES (0, ?1, 1, ?2, 2, ?3)",
+                params![start, store.0, seq],
+            )
+            .unwrap();
+        };
+        let shared = |txn: &Connection, wished: &Cuts| {
+            let split = Split::find(txn, wished, true).unwrap().unwrap();
+            split.extents.iter().map(Group::range).collect::<Vec<_>>()
+        };
+        let done: Result<()> = catalog.write(|txn| {
+            for (start, store, seq) in [(1, one, 50), (2, two, 60), (3, two, 70), (4, long, 40)] {
+                retire(txn, start, store, seq);
+            }
+            mark_sharing(txn, &[one, two])?;
+            assert_eq!(shared(txn, &cuts(60)), [[5, 60]]);
+            let (_, gone) = reclaim(txn, &cuts(60))?;
+            assert_eq!(gone, [place(1), place(2)], "HISTORY-8");
+            // From there on, and what is held may be back again.
+            assert_eq!(shared(txn, &cuts(70)), [[60, 70]], "HISTORY-8");
+            assert_eq!(shared(txn, &cuts(20)), Vec::<[i64; 2]>::new());
+            // Another one joins them, which kept what it had retired.
+            mark_sharing(txn, &[long])?;
+            let mut wished = cuts(70).raise(&Cuts::of_one(long, CommitSeq(45)));
+            assert_eq!(shared(txn, &wished), [[5, 45]], "HISTORY-8");
+            let (_, gone) = reclaim(txn, &wished)?;
+            assert_eq!(gone, [place(4)], "HISTORY-8");
+            wished = wished.raise(&Cuts::of_one(long, CommitSeq(80)));
+            assert_eq!(shared(txn, &wished), [[45, 70]], "HISTORY-8");
+            assert_eq!(reclaim(txn, &wished)?.1, [place(3)], "HISTORY-8");
+            // What the base has reached says nothing any more.
+            Keeper::begin(txn, CommitSeq(75), 3)?.end(txn)?;
+            let all = Cuts::new(CommitSeq(90), CommitSeq(80), vec![(one, CommitSeq(85))]);
+            reclaim(txn, &all)?;
+            let left = "SELECT count(*) FROM larder_meta WHERE key LIKE 'shares_gone%'";
+            let left: i64 = txn.query_row(left, [], |row| row.get(0)).unwrap();
+            assert_eq!(left, 0);
+            Ok(())
+        });
+        done.unwrap();
+    }
 }
