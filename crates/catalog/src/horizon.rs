@@ -15,6 +15,7 @@ use crate::read::rows;
 use crate::retention::retentions;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::Connection;
+use std::collections::BTreeMap;
 
 /// What a store has that keeps nothing goes when it is so old, nanoseconds: the beginning of its history does not overtake the looks
 /// of other sessions (`FOREIGN-1`), which else would forget all they remember.
@@ -105,6 +106,18 @@ impl HistoryHorizon {
         }
     }
 
+    /// The store whose guarantee keeps what a store has retired by commit `seq`, and which nothing holds.
+    fn guarantor(&self, store: StoreId, seq: CommitSeq) -> Option<StoreId> {
+        let keeps = |store: &StoreId| {
+            let one = self.of(*store);
+            one.is_guaranteed && seq > one.retained && one.held.is_none_or(|held| seq <= held)
+        };
+        match self.sharing.contains(&store) {
+            true => self.sharing.iter().copied().find(keeps), // HISTORY-8
+            false => Some(store).filter(keeps),
+        }
+    }
+
     fn of(&self, store: StoreId) -> &StoreHorizon {
         let named = self.stores.iter().find(|(one, _)| *one == store);
         named.map_or(&self.rest, |(_, horizon)| horizon)
@@ -115,6 +128,9 @@ impl HistoryHorizon {
         named.chain([&self.rest])
     }
 }
+
+/// A store, a commit, and how many blocks the store has retired by it.
+type RetiredBlocks = (StoreId, CommitSeq, u64);
 
 impl Catalog {
     /// Up to which commit history may go at `now_ns`: what the retentions say, or somebody has given up, and what holds it.
@@ -210,7 +226,29 @@ impl Catalog {
 
     /// Blocks that pressing would set free. O(retired rows).
     pub fn spare_blocks(&self, horizon: &HistoryHorizon) -> Result<u64> {
-        let retired = self.read(|reader| {
+        let may_go = |(store, seq, _): &RetiredBlocks| horizon.may_press(*store, *seq);
+        let retired = self.retired_by_store()?;
+        Ok(retired.into_iter().filter(may_go).map(|row| row.2).sum())
+    }
+
+    /// The store whose guarantee keeps most of the content that would go without one; `None`: no guarantee keeps any.
+    /// O(retired rows).
+    pub fn largest_guarantor(&self, horizon: &HistoryHorizon) -> Result<Option<StoreId>> {
+        let mut kept: BTreeMap<StoreId, u64> = BTreeMap::new();
+        if !horizon.all().any(|one| one.is_guaranteed) {
+            return Ok(None);
+        }
+        for (store, seq, blocks) in self.retired_by_store()? {
+            if let Some(guarantor) = horizon.guarantor(store, seq) {
+                *kept.entry(guarantor).or_default() += blocks;
+            }
+        }
+        let largest = kept.into_iter().max_by_key(|(_, blocks)| *blocks);
+        Ok(largest.map(|(store, _)| store))
+    }
+
+    fn retired_by_store(&self) -> Result<Vec<RetiredBlocks>> {
+        self.read(|reader| {
             rows(
                 reader,
                 "SELECT store, retired_seq, sum(block_count) FROM larder_extent \
@@ -225,9 +263,7 @@ impl Catalog {
                 },
             )
             .at(extents::TABLE)
-        })?;
-        let may_go = |(store, seq, _): &(StoreId, CommitSeq, u64)| horizon.may_press(*store, *seq);
-        Ok(retired.into_iter().filter(may_go).map(|row| row.2).sum())
+        })
     }
 }
 

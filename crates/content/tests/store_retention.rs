@@ -216,6 +216,48 @@ fn a_full_database_presses_all_stores_but_those_that_are_guaranteed() {
     assert_clean(&database);
 }
 
+/// A guarantee is in nobody's way that keeps nothing.
+#[test]
+fn a_guarantee_that_keeps_nothing_is_not_blamed() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Clock::new();
+    let database = two_stores(&clock, dir.path(), 64);
+    let guarantee = Retention {
+        retention_ns: HOUR,
+        is_guaranteed: true,
+    };
+    database.set_store_retention("a", Some(guarantee)).unwrap();
+    clock.put(&database, b"/a/file", &pattern(MIB, 1));
+    clock.put(&database, b"/b/file", &pattern(8 * MIB, 2));
+    clock.put(&database, b"/b/file", &pattern(MIB, 3));
+    // The history of the other store goes for it.
+    let shrunk = database.shrink(None, false, &mut |_, _| {}).unwrap();
+    assert!(shrunk.segment_bytes_after < shrunk.segment_bytes_before);
+    clock.put(&database, b"/b/file", &pattern(8 * MIB, 4));
+    database.create_snapshot("kept").unwrap();
+    clock.put(&database, b"/b/file", &pattern(MIB, 5));
+    let fill = || {
+        (0..40).find_map(|round| {
+            let path = format!("/more{round}");
+            let put = database.put(path.as_bytes(), &pattern(4 * MIB, round));
+            put.and_then(|_| database.sync()).err()
+        })
+    };
+    let full = fill().unwrap();
+    assert_eq!(full.kind(), ErrorKind::NoSpace, "{full}");
+    assert!(full.to_string().contains("snapshots"), "{full}");
+    assert!(!full.to_string().contains("guaranteed"), "{full}");
+    // From here on it keeps some.
+    database.destroy_snapshot("kept").unwrap();
+    for file in ["more0", "more1", "more2", "more3"] {
+        database.unlink(NodeId::ROOT, &name(file)).unwrap();
+    }
+    clock.put(&database, b"/a/file", &pattern(MIB, 6));
+    let shrunk = database.shrink(None, false, &mut |_, _| {}).unwrap_err();
+    assert!(shrunk.to_string().contains("guaranteed"), "{shrunk}");
+    assert_clean(&database);
+}
+
 /// Set in one session, it holds in the other at once (`TIME-3`); and it ends with the store.
 #[test]
 fn every_session_follows_the_retention_of_a_store() {

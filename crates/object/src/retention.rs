@@ -187,37 +187,32 @@ impl Engine {
         Ok("the database is full; delete something or raise the capacity".into())
     }
 
-    /// Which history is guaranteed, if any is, and what helps.
+    /// Whose guarantee keeps content, if any does, and what helps.
     fn why_guaranteed(&self) -> Result<Option<String>> {
+        let Some(guarantor) = self.find_guarantor()? else {
+            return Ok(None);
+        };
         let retentions = self.catalog.retentions()?;
-        let mut own = retentions.stores.iter();
-        let guaranteed = own.find(|(_, one)| one.is_guaranteed);
-        let (of, place, retention) = match (retentions.default.is_guaranteed, guaranteed) {
-            (true, _) => (String::new(), "DB".to_owned(), retentions.default),
-            (false, None) => return Ok(None),
-            (false, Some((store, retention))) => {
+        let (of, place) = match retentions.own(guarantor) {
+            None => (String::new(), "DB".to_owned()),
+            Some(_) => {
                 let stores = self.catalog.stores()?;
-                let row = stores.into_iter().find(|row| row.store == *store);
+                let row = stores.into_iter().find(|row| row.store == guarantor);
                 let row = row.map_or_else(Default::default, |row| (row.name, row.mount));
-                (
-                    format!(" of store '{}'", row.0),
-                    format!("DB:{}", row.1),
-                    *retention,
-                )
+                (format!(" of store '{}'", row.0), format!("DB:{}", row.1))
             }
         };
-        let seconds = retention.retention_ns / 1_000_000_000;
+        let seconds = retentions.of(guarantor).retention_ns / 1_000_000_000;
         Ok(Some(format!(
             "the database is full, and the history of the last {seconds} s{of} is guaranteed; give some up ('larder \
              prune'), end the guarantee ('larder retention {place} {seconds}s --best-effort'), or raise the capacity"
         )))
     }
 
-    /// Whether any history is guaranteed.
-    pub(crate) fn is_any_guaranteed(&self) -> Result<bool> {
-        let retentions = self.catalog.retentions()?;
-        let mut own = retentions.stores.iter();
-        Ok(retentions.default.is_guaranteed || own.any(|(_, one)| one.is_guaranteed))
+    /// The store whose guarantee keeps most content that would go without one; `None`: no guarantee keeps any.
+    pub(crate) fn find_guarantor(&self) -> Result<Option<StoreId>> {
+        let horizon = self.catalog.history_horizon(self.now_ns())?;
+        Ok(self.catalog.largest_guarantor(&horizon)?)
     }
 
     /// How much of `retired_bytes` history gives up when somebody needs it: nothing where something is held, unless stores have

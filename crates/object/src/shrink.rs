@@ -88,7 +88,7 @@ impl Engine {
             report.moved_bytes = self.live_bytes_behind(&cuts)?;
             return Ok(report);
         }
-        if self.is_any_guaranteed()? && self.history_bytes()? > 0 {
+        if self.find_guarantor()?.is_some() {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 "shrinking gives up history, and that is guaranteed; give it up before ('larder prune'), or end the \
