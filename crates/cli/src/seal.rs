@@ -72,6 +72,7 @@ pub(crate) fn seal_one(
         let mut document = seal_json(&report.seal);
         document.insert("file_count".into(), report.file_count.into());
         document.insert("content_bytes".into(), report.content_bytes.into());
+        document.insert("left_out".into(), report.left_out.into());
         return out.document(&Value::Object(document));
     }
     out.line(&format!(
@@ -85,7 +86,14 @@ pub(crate) fn seal_one(
             None => "",
         }
     ))?;
+    for store in &report.left_out {
+        out.line(&format!("left out: {}", left_out(store)))?;
+    }
     out.line(&link_line(report.seal.number, &report.seal.link))
+}
+
+fn left_out(store: &str) -> String {
+    format!("store '{store}', whose history begins after that moment")
 }
 
 fn link_line(number: u64, link: &[u8; 32]) -> String {
@@ -156,8 +164,11 @@ fn print_verified(one: &VerifiedSeal, out: &mut Output) -> Result<()> {
         }
         None => String::new(),
     };
+    let without: String = (one.left_out.iter())
+        .map(|store| format!("; it says nothing of {}", left_out(store)))
+        .collect();
     out.line(&format!(
-        "seal {} of snapshot {}, commit {}, {}: {what}{pruned}",
+        "seal {} of snapshot {}, commit {}, {}: {what}{pruned}{without}",
         seal.number,
         seal.snapshot,
         seal.seq,
@@ -194,6 +205,7 @@ fn verified_json(one: &VerifiedSeal) -> Value {
     object.insert("content_bytes".into(), one.content_bytes.into());
     let pruned = one.pruned.map(|(first, last)| json!([first, last]));
     object.insert("pruned_commits".into(), pruned.unwrap_or_default());
+    object.insert("left_out".into(), one.left_out.clone().into());
     Value::Object(object)
 }
 

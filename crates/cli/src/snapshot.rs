@@ -72,7 +72,8 @@ pub(crate) enum SnapshotVerb {
     /// Write a digest over all that a snapshot shows, so that what is changed behind it is found
     #[command(
         after_help = "Reads all its content. The digests are a chain: each is also over the one before, and over the history since.
-Who can write the database can write another chain, so write the printed link down elsewhere, or sign it.
+Who can write the database can write another chain, so write the printed link down elsewhere, or sign it. A store that the
+snapshot does not show, since its history begins later, is left out, and named.
 Example: larder snapshot seal photos.larder before-upgrade --sign auditor.key"
     )]
     Seal {

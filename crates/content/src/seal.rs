@@ -36,11 +36,14 @@ pub struct SealReport {
     pub file_count: u64,
     /// Content that was read, bytes; holes take none.
     pub content_bytes: u64,
+    /// Stores that the seal says nothing of, by name: their histories begin after the moment of the snapshot.
+    pub left_out: Vec<String>,
 }
 
 impl Database {
     /// Seals a snapshot: reads all that it shows, and adds a link to the chain, signed if there is a key; durable when it returns.
-    /// A snapshot can be sealed more than once. Cost: reads all its content, about 1 GB/s, and 50 µs per file; 12 bytes for each
+    /// A snapshot can be sealed more than once. One of a moment that the history of some store does not reach shows nothing of that store,
+    /// and its seal says nothing of it ([`SealReport::left_out`]). Cost: reads all its content, about 1 GB/s, and 50 µs per file; 12 bytes for each
     /// file and about 100 for each directory in the catalog, and while they are written, in one transaction. Errors:
     /// [`ErrorKind::NotFound`]: no such snapshot; [`ErrorKind::Corrupt`]: some of it cannot be read.
     pub fn seal_snapshot(&self, name: &str, key: Option<&SigningKey>) -> Result<SealReport> {
@@ -73,6 +76,7 @@ impl Database {
                     seal,
                     file_count: parts.file_count,
                     content_bytes: parts.content_bytes,
+                    left_out: parts.left_out,
                 });
             }
             // Somebody has sealed another one meanwhile.

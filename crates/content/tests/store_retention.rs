@@ -398,3 +398,40 @@ fn seals_of_stores_that_were_pruned_apart_verify() {
     verify();
     assert_clean(&database);
 }
+
+/// A snapshot of a moment that the history of some store does not reach is sealed without that store, which is named.
+#[test]
+fn a_seal_says_what_its_snapshot_does_not_show() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Clock::new();
+    let database = two_stores(&clock, dir.path(), 64);
+    database
+        .set_store_retention("b", Some(keep(MINUTE)))
+        .unwrap();
+    clock.put(&database, b"/b/file", b"one");
+    let then = clock.put(&database, b"/a/file", b"one");
+    clock.put(&database, b"/b/file", b"two");
+    clock.pass(2 * MINUTE);
+    commit_thrice(&clock, &database, b"x");
+    let seq = database.resolve_moment(&Moment::At(then)).unwrap().0;
+    // That holds the moment, as a snapshot.
+    let provider = format!("asof=seq:{seq}");
+    let made = database.create_store("old", &provider, None, Some("a"));
+    made.map(drop).unwrap();
+    let snapshots = database.snapshots().unwrap();
+    let [snapshot] = &snapshots[..] else {
+        panic!("{snapshots:?}");
+    };
+    let sealed = database.seal_snapshot(&snapshot.name, None).unwrap();
+    assert_eq!((sealed.left_out, sealed.file_count), (vec!["b".into()], 1));
+    clock.put(&database, b"/b/file", b"three");
+    clock.put(&database, b"/a/file", b"two");
+    clock.pass(2 * MINUTE);
+    commit_thrice(&clock, &database, b"y");
+    let report = database
+        .verify_seals(&larder::VerifyOptions::default())
+        .unwrap();
+    assert!(report.is_clean(), "SEAL-3: {report:?}");
+    assert_eq!(report.seals[0].left_out, ["b"]);
+    assert_clean(&database);
+}

@@ -19,6 +19,8 @@ pub(crate) struct Parts {
     pub(crate) list: Vec<SealedPart>,
     /// Directories, which say where a difference is.
     pub(crate) directories: Vec<SealedPart>,
+    /// Stores that were there and cannot be read as of then, by name: their histories begin later.
+    pub(crate) left_out: Vec<String>,
     pub(crate) file_count: u64,
     pub(crate) content_bytes: u64,
 }
@@ -27,7 +29,9 @@ impl Parts {
     /// Reads the stores and tables of `past`, a snapshot of `present`.
     pub(crate) fn read(present: &Database, past: &Database) -> Result<Parts> {
         let mut parts = Parts::default();
-        for (store, name) in own_stores(past) {
+        let own = own_stores(past)?;
+        parts.left_out = own.left_out.into_iter().map(|(_, name)| name).collect();
+        for (store, name) in own.shown {
             let mut tree = TreeReader::new(&past.shared.engine, store, false);
             let directories = &mut parts.directories;
             let found = tree.digest(&mut |_, done| {
@@ -70,14 +74,30 @@ impl Parts {
     }
 }
 
-/// The stores that have a table of their own, and their names.
-pub(crate) fn own_stores(past: &Database) -> Vec<(StoreId, String)> {
-    let stores = past.read_stores();
-    let own = stores
-        .iter()
-        .filter(|store| store.row.store == store.row.table_store);
-    own.map(|store| (store.row.store, store.row.name.clone()))
-        .collect()
+/// The stores of a moment that have a table of their own, and their names.
+pub(crate) struct OwnStores {
+    /// They can be read as of then.
+    pub(crate) shown: Vec<(StoreId, String)>,
+    /// They were there, and their histories begin later (`HISTORY-7`).
+    pub(crate) left_out: Vec<(StoreId, String)>,
+}
+
+pub(crate) fn own_stores(past: &Database) -> Result<OwnStores> {
+    let mut own = OwnStores {
+        shown: Vec::new(),
+        left_out: Vec::new(),
+    };
+    for store in past.read_stores().iter() {
+        if store.row.store != store.row.table_store {
+            continue;
+        }
+        let list = match past.shared.engine.is_behind(store.row.store)? {
+            true => &mut own.left_out,
+            false => &mut own.shown,
+        };
+        list.push((store.row.store, store.row.name.clone()));
+    }
+    Ok(own)
 }
 
 pub(crate) fn store_part(

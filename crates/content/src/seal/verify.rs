@@ -59,6 +59,8 @@ pub struct VerifiedSeal {
     pub content_bytes: u64,
     /// Commits that it is of, the first and the last, whose rows were pruned since: their digests were not computed again.
     pub pruned: Option<(u64, u64)>,
+    /// Stores of which it says nothing, by name: the snapshot does not show them, since their histories begin later.
+    pub left_out: Vec<String>,
 }
 
 /// What a verification found.
@@ -147,6 +149,7 @@ impl Database {
             file_count: 0,
             content_bytes: 0,
             pruned: None,
+            left_out: Vec::new(),
         };
         if seal.is_destroyed {
             verified.state = SealState::Destroyed;
@@ -267,7 +270,19 @@ impl Work<'_> {
     fn compare_stores(&mut self) -> Result<()> {
         let sealed = self.sealed(SealedKind::Store)?;
         let mut there = BTreeSet::new();
-        for (store, name) in own_stores(self.past) {
+        let own = own_stores(self.past)?;
+        for (store, name) in own.left_out {
+            let number = i64::from(store.0);
+            if !sealed.iter().any(|one| one.store == number) {
+                self.verified.left_out.push(name);
+                continue;
+            }
+            there.insert(number);
+            self.findings.add(finding(format!(
+                "store '{name}' cannot be read as of then any more: its history begins later"
+            )));
+        }
+        for (store, name) in own.shown {
             let mount = self.mount_of(store);
             let mut tree = TreeReader::new(&self.past.shared.engine, store, true);
             let mut differing = HashSet::new();
