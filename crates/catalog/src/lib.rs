@@ -129,6 +129,7 @@ pub use history::SupersededMap;
 pub use holders::SharedRow;
 pub use horizon::{HistoryHorizon, StoreHorizon};
 pub use larder_format as format;
+pub use map_pages::SharedPages;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
 pub use past::{Moment, PastPin};
 pub use retention::{Retention, Retentions};

@@ -29,12 +29,13 @@
 //! files, asks once whether there is any page here (1 µs); one that creates files asks nothing. A clone's page: about 40
 //! bytes, and the first clone's the move of some KiB. What counts writes rows of some bytes, never the page.
 
-use crate::codec::signed;
+use crate::Catalog;
+use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result, require_row};
 use crate::meta::add_meta;
 use larder_format::limits::{MAP_REFERENCE_BYTES, MAP_SHARED_BYTES_MIN};
 use larder_format::{CommitSeq, MapReference};
-use rusqlite::{Connection, OptionalExtension, ToSql, params};
+use rusqlite::{Connection, OptionalExtension, Params, ToSql, params};
 use std::collections::BTreeMap;
 
 const TABLE: &str = "larder_map_page";
@@ -222,6 +223,43 @@ pub(crate) fn reclaim(txn: &Connection, horizon: CommitSeq) -> Result<()> {
             .at(USE)?;
     }
     Ok(())
+}
+
+/// Pages that stand here once for several maps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SharedPages {
+    /// How many.
+    pub page_count: u64,
+    /// What they take of the catalog, bytes.
+    pub bytes: u64,
+}
+
+impl Catalog {
+    /// All shared pages. Reads the lengths of all of them.
+    pub fn shared_pages(&self) -> Result<SharedPages> {
+        self.count_pages("", [])
+    }
+
+    /// Those that go when the history of all stores goes up to `base`: they belong to none. O(pages that go).
+    pub fn retired_pages(&self, base: CommitSeq) -> Result<SharedPages> {
+        let retired = "WHERE number IN (SELECT number FROM larder_map_page_use \
+                       WHERE retired_seq IS NOT NULL AND retired_seq <= ?1)";
+        self.count_pages(retired, [signed(base.0)])
+    }
+
+    fn count_pages(&self, which: &str, parameters: impl Params) -> Result<SharedPages> {
+        let count = format!("SELECT count(*), coalesce(sum(length(bytes)), 0) FROM {TABLE} {which}");
+        self.read(|reader| {
+            reader
+                .query_row(&count, parameters, |row| {
+                    Ok(SharedPages {
+                        page_count: unsigned(row, 0)?,
+                        bytes: unsigned(row, 1)?,
+                    })
+                })
+                .at(TABLE)
+        })
+    }
 }
 
 /// Counts the references of all maps of these stores, for `check` (`SHARE-7`). Reads all of them.

@@ -3,7 +3,7 @@
 use crate::databases::with_database;
 use crate::error::{At, Failure, Result};
 use crate::output::Output;
-use crate::retention::{own_json, own_line, place_of, stores_json, stores_lines, sum_of};
+use crate::retention::{own_json, own_line, pages_line, place_of, stores_json, stores_lines, sum_of};
 use crate::units::{show_size, show_time};
 use clap::Args;
 use larder::{KeepPolicy, PruneCut, Pruned, SnapshotRow, parse_moment};
@@ -149,6 +149,8 @@ fn tell(pruned: &Pruned, out: &mut Output) -> Result<()> {
             "held": names(&pruned.held),
             "freed_bytes": bytes,
             "freed_rows": rows,
+            "freed_map_pages": report.freed_pages.page_count,
+            "freed_map_page_bytes": report.freed_pages.bytes,
             "stores": stores_json(&report.freed),
             "begins_seq": report.begins_seq.0,
             "begins_ns": report.begins_ns,
@@ -174,6 +176,7 @@ fn tell(pruned: &Pruned, out: &mut Output) -> Result<()> {
         ))?;
     }
     stores_lines(&report.freed, out)?;
+    pages_line(&report.freed_pages, out)?;
     let (bytes, rows) = sum_of(&report.freed);
     out.line(&format!(
         "{} of content and {rows} rows {would}freed; history {} {} (commit {})",

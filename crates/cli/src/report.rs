@@ -13,15 +13,17 @@ use serde_json::{Value, json};
 
 /// `larder df`.
 pub(crate) fn df(args: &DfArgs, out: &mut Output) -> Result<()> {
-    let (report, tuning, history, shared) = with_database(&args.db, "df", |database| {
-        let shared = database.stats()?.shared_bytes;
+    let (report, tuning, history, stats) = with_database(&args.db, "df", |database| {
+        let stats = database.stats()?;
         let parts = (database.space()?, database.tuning()?, database.history()?);
-        Ok((parts.0, parts.1, parts.2, shared))
+        Ok((parts.0, parts.1, parts.2, stats))
     })?;
+    let (shared, pages) = (stats.shared_bytes, stats.map_page_bytes);
     if out.is_json() {
         let mut document = space_json(&report, &tuning);
         document["history"] = history_json(&history);
         document["shared_bytes"] = shared.into();
+        document["map_page_bytes"] = pages.into();
         return out.document(&document);
     }
     let mut pairs = space_pairs(&report);
@@ -32,6 +34,13 @@ pub(crate) fn df(args: &DfArgs, out: &mut Output) -> Result<()> {
             show_size(shared)
         );
         pairs.push(("shared", shown));
+    }
+    if pages > 0 {
+        let shown = format!(
+            "{} of the catalog, pages of maps that clones have, or had, together",
+            show_size(pages)
+        );
+        pairs.push(("map pages", shown));
     }
     pairs.extend(tuning_pairs(&tuning));
     print_pairs(out, &pairs)

@@ -6,7 +6,9 @@ use crate::error::{At, Failure, Result};
 use crate::output::{Align, Output, Table};
 use crate::units::{parse_time, show_size, show_time};
 use clap::Args;
-use larder::{Database, Error, ErrorKind, HistoryReport, Retention, StoreHistory, StoreRetention};
+use larder::{
+    Database, Error, ErrorKind, HistoryReport, Retention, SharedPages, StoreHistory, StoreRetention,
+};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -214,6 +216,7 @@ pub(crate) fn history_lines(report: &HistoryReport, out: &mut Output) -> Result<
         out.line(&own_line(one))?;
     }
     stores_lines(&report.stores, out)?;
+    pages_line(&report.pages, out)?;
     let (bytes, rows) = sum_of(&report.stores);
     out.line(&format!(
         "a prune of all of it would free {} of content and {rows} rows",
@@ -252,6 +255,8 @@ pub(crate) fn history_json(report: &HistoryReport) -> Value {
         "begins_ns": report.begins_ns,
         "history_bytes": bytes,
         "history_rows": rows,
+        "map_pages": report.pages.page_count,
+        "map_page_bytes": report.pages.bytes,
         "stores": stores_json(&report.stores),
         "retentions": own_json(&report.own),
         "blocked_by": report.blocked_by,
@@ -271,6 +276,17 @@ pub(crate) fn stores_lines(stores: &[StoreHistory], out: &mut Output) -> Result<
     }
     let lines = table.take_lines();
     lines.iter().try_for_each(|line| out.line(line))
+}
+
+/// What belongs to no store, if there is any.
+pub(crate) fn pages_line(pages: &SharedPages, out: &mut Output) -> Result<()> {
+    match pages.page_count {
+        0 => Ok(()),
+        count => out.line(&format!(
+            "{count} pages of maps that clones had together, {} of the catalog",
+            show_size(pages.bytes)
+        )),
+    }
 }
 
 pub(crate) fn stores_json(stores: &[StoreHistory]) -> Value {

@@ -136,6 +136,7 @@ fn stats_json(now: &StatsReport, rates: &Rates) -> Value {
         "retired_bytes": now.retired_bytes,
         "history_bytes": now.history_bytes,
         "shared_bytes": now.shared_bytes,
+        "map_page_bytes": now.map_page_bytes,
         "free_bytes": now.free_bytes,
         "segment_bytes": now.segment_bytes,
         "retired_bytes_total": now.retired_bytes_total,

@@ -74,7 +74,7 @@ pub use larder_object::{
     AlignedBuf, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject, DefragOptions,
     DefragReport, EngineOptions, Error, ErrorKind, FeedBounds, FeedChange, FeedEvent,
     ForeignChange, ForeignObserver, FragReport, Gauges, HistoryReport, MapCell, Moment, PruneCut,
-    PruneReport, Result, Retention, Savepoint, SealRow, SegmentMap, ShrinkReport, SizeClass,
+    PruneReport, Result, Retention, Savepoint, SealRow, SegmentMap, SharedPages, ShrinkReport, SizeClass,
     SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory, StoreRetention,
     TemporalTable, TransactionInfo, TransactionOutcome, Tuning, act_for, gather_bytes_default,
 };

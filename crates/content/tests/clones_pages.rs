@@ -9,8 +9,8 @@ mod common;
 use common::workspace::{begin, conflicts, mkdir, remove, sql};
 use common::{assert_clean, create, create_without_history, open, pattern, put};
 use larder::{
-    CreateOptions, Database, DefragOptions, Moment, NodeId, OpenOptions, PruneCut, SqlValue,
-    VerifyOptions, copy_range,
+    CreateOptions, Database, DefragOptions, Moment, NodeId, OpenOptions, PruneCut, SharedPages,
+    SqlValue, VerifyOptions, copy_range,
 };
 use larder_object::EngineOptions;
 use larder_testkit::{CrashState, Recorder, Recording, RecordingVfs, SEGMENTS, SimStorage};
@@ -189,6 +189,37 @@ fn the_past_of_shared_pages_is_kept_as_long_as_it_can_be_read() {
         "SHARE-7: the other page went with the history"
     );
     assert!(db.get(b"/a").unwrap() == model);
+    assert_clean(&db);
+}
+
+/// They belong to no store, and are counted all the same.
+#[test]
+fn what_shared_pages_take_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), Some(256 << 20));
+    assert_eq!(db.stats().unwrap().map_page_bytes, 0);
+    put(&db, R, "a", &pattern(20 * MIB, 1));
+    db.sync().unwrap();
+    clone(&db, "/a", "/b");
+    assert_eq!(pages(&db), (3, 6));
+    let bytes = number(&db, "SELECT sum(length(bytes)) FROM larder_map_page") as u64;
+    assert_eq!(db.stats().unwrap().map_page_bytes, bytes);
+    assert_eq!(db.history().unwrap().pages, SharedPages::default());
+    for path in ["/a", "/b"] {
+        remove(&db, path.as_bytes());
+    }
+    db.sync().unwrap();
+    let all = SharedPages {
+        page_count: 3,
+        bytes,
+    };
+    assert_eq!(db.history().unwrap().pages, all, "SHARE-7");
+    for is_dry in [true, false] {
+        let pruned = db.prune(PruneCut::All, None, is_dry).unwrap();
+        assert_eq!(pruned.report.freed_pages, all, "SHARE-7");
+    }
+    assert_eq!(pages(&db), (0, 0), "SHARE-7");
+    assert_eq!(db.stats().unwrap().map_page_bytes, 0);
     assert_clean(&db);
 }
 

@@ -100,7 +100,7 @@ pub use foreign::{ForeignChange, ForeignObserver};
 pub use host::process_owner;
 pub use larder_catalog::utc;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
-pub use larder_catalog::{Beginnings, Retention, Retentions};
+pub use larder_catalog::{Beginnings, Retention, Retentions, SharedPages};
 pub use larder_catalog::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use larder_catalog::{CommitAuthor, HistoryReader, Touch, WholeCommit};
 pub use larder_catalog::{Conflict, Moment, SCHEMA_VERSION, SnapshotRow, Tuning};

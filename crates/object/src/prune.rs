@@ -10,7 +10,7 @@
 
 use crate::engine::Engine;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{Cuts, HistoryUse, Moment, Retention, SnapshotRow};
+use larder_catalog::{Cuts, HistoryUse, Moment, Retention, SharedPages, SnapshotRow};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, StoreId};
 use std::time::Duration;
@@ -83,6 +83,8 @@ pub struct PruneReport {
     pub destroyed: Vec<SnapshotRow>,
     /// What went, by store.
     pub freed: Vec<StoreHistory>,
+    /// Pages of maps that clones shared and no map has any more; they belong to no store, and go with what all stores give up.
+    pub freed_pages: SharedPages,
     /// The oldest commit whose state can be read now.
     pub begins_seq: CommitSeq,
     /// And its time, nanoseconds since 1970.
@@ -108,6 +110,8 @@ pub struct HistoryReport {
     pub begins_ns: i64,
     /// What a prune of all history would free now, by store.
     pub stores: Vec<StoreHistory>,
+    /// And pages of maps that clones shared, of no store.
+    pub pages: SharedPages,
     /// What would stop it.
     pub blocked_by: Option<String>,
 }
@@ -127,6 +131,7 @@ impl Engine {
             begins_seq,
             begins_ns,
             stores: self.name_stores(self.catalog.history_use(&cut)?)?,
+            pages: self.catalog.retired_pages(cut.base())?,
             blocked_by,
         })
     }
@@ -187,6 +192,7 @@ impl Engine {
             is_dry: options.is_dry,
             destroyed,
             freed,
+            freed_pages: self.catalog.retired_pages(cut.base())?,
             begins_seq,
             begins_ns,
             stores: self.store_retentions(&cut, (begins_seq, begins_ns))?,

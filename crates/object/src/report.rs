@@ -94,6 +94,8 @@ pub struct StatsReport {
     pub history_bytes: u64,
     /// What clones would take more if they shared nothing.
     pub shared_bytes: u64,
+    /// Pages of maps that clones share, or did and history may need, in the catalog.
+    pub map_page_bytes: u64,
     /// Neither live nor retired, of the capacity.
     pub free_bytes: u64,
     /// Preallocated in segments.

@@ -23,6 +23,7 @@ impl Engine {
             retired_bytes: space.retired_bytes,
             history_bytes: self.history_bytes()?,
             shared_bytes: self.catalog.shared_blocks()? * BLOCK_BYTES,
+            map_page_bytes: self.catalog.shared_pages()?.bytes,
             free_bytes: space.free_bytes,
             segment_bytes: space.segment_bytes,
             retired_bytes_total: info.retired_bytes_total,
