@@ -320,7 +320,11 @@ pub(crate) fn reclaim(txn: &Connection, wished: &Cuts) -> Result<(Cuts, Vec<Exte
         let key = shares_gone(&split.sharing);
         txn.execute(
             "DELETE FROM larder_meta WHERE key > ?1 AND key < ?2 AND key <> ?3",
-            [format!("{SHARES_GONE}:"), format!("{SHARES_GONE};"), key.clone()],
+            [
+                format!("{SHARES_GONE}:"),
+                format!("{SHARES_GONE};"),
+                key.clone(),
+            ],
         )
         .and_then(|_| {
             txn.execute(

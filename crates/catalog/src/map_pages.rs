@@ -248,7 +248,8 @@ impl Catalog {
     }
 
     fn count_pages(&self, which: &str, parameters: impl Params) -> Result<SharedPages> {
-        let count = format!("SELECT count(*), coalesce(sum(length(bytes)), 0) FROM {TABLE} {which}");
+        let count =
+            format!("SELECT count(*), coalesce(sum(length(bytes)), 0) FROM {TABLE} {which}");
         self.read(|reader| {
             reader
                 .query_row(&count, parameters, |row| {

@@ -108,8 +108,7 @@ impl Schema {
             |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )
         .at("the triggers")?;
-        let is_guard =
-            |name: &str, sql: &str| sql.contains(GUARDED) || OF_THE_GATE.contains(&name);
+        let is_guard = |name: &str, sql: &str| sql.contains(GUARDED) || OF_THE_GATE.contains(&name);
         let (guards, others): (Vec<_>, Vec<_>) = triggers
             .into_iter()
             .partition(|(name, _, sql)| is_guard(name, sql));
@@ -212,7 +211,11 @@ impl Compiler {
         let is_store = schema.stores.contains(&lower(table));
         let columns: Vec<String> = match is_store {
             // Its key never changes, and the user's columns are not the engine's.
-            true => ENGINE_COLUMNS.iter().skip(1).map(|&name| name.into()).collect(),
+            true => ENGINE_COLUMNS
+                .iter()
+                .skip(1)
+                .map(|&name| name.into())
+                .collect(),
             false => rows(
                 &self.connection,
                 "SELECT name FROM pragma_table_info(?1)",
@@ -227,8 +230,14 @@ impl Compiler {
             .collect();
         let name = quoted(table);
         let statements = [
-            (Verb::Insert, format!("INSERT INTO main.{name} DEFAULT VALUES")),
-            (Verb::Update, format!("UPDATE main.{name} SET {}", set.join(", "))),
+            (
+                Verb::Insert,
+                format!("INSERT INTO main.{name} DEFAULT VALUES"),
+            ),
+            (
+                Verb::Update,
+                format!("UPDATE main.{name} SET {}", set.join(", ")),
+            ),
             (Verb::Delete, format!("DELETE FROM main.{name}")),
         ];
         for (verb, sql) in statements {
@@ -244,7 +253,10 @@ impl Compiler {
                     && own.insert(&change.column);
                 !is_own
             });
-            if reached.into_iter().any(|change| schema.is_reached_by(change)) {
+            if reached
+                .into_iter()
+                .any(|change| schema.is_reached_by(change))
+            {
                 return Ok(true);
             }
         }
@@ -309,7 +321,9 @@ mod tests {
             ALTER TABLE main ADD COLUMN note; ALTER TABLE main ADD COLUMN album REFERENCES albums ON DELETE CASCADE;
             CREATE VIRTUAL TABLE words USING fts5(text);";
         for text in [schema, sql] {
-            writer.execute_batch(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            writer
+                .execute_batch(text)
+                .unwrap_or_else(|error| panic!("{text}: {error}"));
         }
         if sql.contains("tracked") {
             catalog.track_table("child", true).unwrap();

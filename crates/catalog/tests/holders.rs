@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{MAIN, create};
+use common::{MAIN, Rng, create};
 use larder_catalog::format::limits::AG_BLOCKS;
 use larder_catalog::format::{CommitSeq, Extent, Ino, SegmentIndex};
 use larder_catalog::{Catalog, ChangeSet, Cuts, SharedRow};
@@ -12,18 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The blocks of the model lie on both sides of the border of a group.
 const FIRST: u64 = AG_BLOCKS - 30;
 const BLOCKS: u64 = 60;
-
-/// xorshift64*
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
-    }
-}
 
 fn extent(start: u64, count: u64) -> Extent {
     Extent::new(SegmentIndex(0), start, count)

@@ -4,40 +4,16 @@
 
 mod common;
 
-use common::{MAIN, create, inode, name, plain};
+use common::pages::{page, share, two};
+use common::{MAIN, Rng, create, inode, name, plain};
 use larder_catalog::format::limits::{MAP_REFERENCE_BYTES, MAP_SHARED_BYTES_MIN};
-use larder_catalog::format::{
-    CommitSeq, Extent, FileKind, Ino, MapPage, MapReference, MapRun, SegmentIndex, StoreId,
-};
+use larder_catalog::format::{CommitSeq, FileKind, Ino, MapPage, MapReference, StoreId};
 use larder_catalog::{Catalog, ChangeSet, Cuts, InodeChange, MapShare, Moment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// xorshift64*
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
-    }
-}
-
 type Key = (StoreId, Ino, u64);
 type Maps = BTreeMap<Key, Vec<u8>>;
-
-/// A page of so many blocks, like no other one.
-fn page(number: u64, blocks: u64) -> Vec<u8> {
-    let mut page = MapPage::default();
-    page.insert(MapRun {
-        logical_block: 0,
-        extent: Extent::new(SegmentIndex(0), number * 1000, blocks),
-        checksums: (0..blocks).map(|at| (number * 7 + at) as u32).collect(),
-    });
-    page.encode()
-}
 
 fn read(catalog: &Catalog, stores: &[StoreId]) -> Maps {
     let mut found = Maps::new();
@@ -323,31 +299,9 @@ fn maps_and_their_past_are_what_the_model_says() {
     }
 }
 
-/// Two files with one page.
-fn two() -> (tempfile::TempDir, Catalog) {
-    let (dir, catalog) = create();
-    let runs = page(1, 2000);
-    for ino in [2, 3] {
-        let mut set = common::new_file(ino, &format!("f{ino}"));
-        set.map_pages = vec![(MAIN, Ino(ino), 0, Some(runs.clone()))];
-        if ino == 3 {
-            set.map_shares.push(MapShare {
-                store: MAIN,
-                ino: Ino(3),
-                page: 0,
-                from_store: MAIN,
-                from_ino: Ino(2),
-                from_page: 0,
-            });
-        }
-        catalog.commit(&set).unwrap();
-    }
-    (dir, catalog)
-}
-
 #[test]
 fn a_shared_page_costs_a_reference_and_no_history() {
-    let (dir, catalog) = two();
+    let (dir, catalog) = two(2000);
     let lengths = "SELECT sum(length(runs)) FROM main_map";
     assert_eq!(
         number(dir.path(), lengths),
@@ -362,18 +316,6 @@ fn a_shared_page_costs_a_reference_and_no_history() {
     assert_counted(&catalog, "two");
 }
 
-/// A page of the map of `ino` is that of `from`.
-fn share(ino: u64, page: u64, from: u64) -> MapShare {
-    MapShare {
-        store: MAIN,
-        ino: Ino(ino),
-        page,
-        from_store: MAIN,
-        from_ino: Ino(from),
-        from_page: page,
-    }
-}
-
 /// Lets go of all history.
 fn forget(catalog: &Catalog) {
     catalog
@@ -386,7 +328,7 @@ fn forget(catalog: &Catalog) {
 
 #[test]
 fn a_number_is_given_once() {
-    let (dir, catalog) = two();
+    let (dir, catalog) = two(2000);
     let numbers = "SELECT coalesce(sum(number), 0) FROM larder_map_page";
     assert_eq!(number(dir.path(), numbers), 1);
     let set = ChangeSet {
@@ -535,7 +477,7 @@ fn a_reference_that_a_trigger_keeps_is_not_let_go() {
         ..ChangeSet::default()
     };
     for (what, set) in [("remove", remove), ("cut", cut), ("delete", delete)] {
-        let (dir, catalog) = two();
+        let (dir, catalog) = two(2000);
         plain(dir.path())
             .execute_batch(
                 "CREATE TRIGGER mine BEFORE DELETE ON main_map BEGIN SELECT RAISE(IGNORE); END",
@@ -601,7 +543,7 @@ fn check_finds_wrong_counts_and_missing_pages() {
             "page 1 is not below next_map_page (CATALOG-4)",
         ),
     ] {
-        let (dir, catalog) = two();
+        let (dir, catalog) = two(2000);
         assert_counted(&catalog, damage);
         plain(dir.path())
             .execute_batch(&format!(
@@ -618,7 +560,7 @@ fn check_finds_wrong_counts_and_missing_pages() {
 
 #[test]
 fn what_is_missing_is_an_error_and_never_another_page() {
-    let (dir, catalog) = two();
+    let (dir, catalog) = two(2000);
     plain(dir.path())
         .execute_batch(
             "UPDATE larder_gate SET open = 1; DELETE FROM larder_map_page; DELETE FROM larder_map_page_use;
@@ -657,14 +599,6 @@ fn what_is_missing_is_an_error_and_never_another_page() {
 fn an_origin_may_be_written_over_in_the_same_commit() {
     let (dir, catalog) = create();
     let write = |ino: u64, number: u64| (MAIN, Ino(ino), 0, Some(page(number, 99)));
-    let from = |ino: u64, from_ino: u64| MapShare {
-        store: MAIN,
-        ino: Ino(ino),
-        page: 0,
-        from_store: MAIN,
-        from_ino: Ino(from_ino),
-        from_page: 0,
-    };
     for ino in 2..6 {
         let mut set = common::new_file(ino, &format!("f{ino}"));
         set.map_pages = vec![write(ino, ino)];
@@ -673,7 +607,7 @@ fn an_origin_may_be_written_over_in_the_same_commit() {
     // Nothing is shared when the first page is written over; then 4 is made of 2, and 2 of 5.
     let set = ChangeSet {
         map_pages: vec![write(2, 5), write(3, 9), write(4, 2)],
-        map_shares: vec![from(4, 2), from(2, 5)],
+        map_shares: vec![share(4, 0, 2), share(2, 0, 5)],
         ..ChangeSet::default()
     };
     catalog.commit(&set).unwrap();

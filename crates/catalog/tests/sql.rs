@@ -4,11 +4,10 @@
 
 mod common;
 
+use common::pages::{page, two};
 use common::{MAIN, create, name, new_file};
-use larder_catalog::format::{Extent, Ino, MapPage, MapRun, SegmentIndex};
-use larder_catalog::{
-    Catalog, CatalogError, CatalogOptions, ChangeSet, MapShare, SqlRow, SqlValue,
-};
+use larder_catalog::format::Ino;
+use larder_catalog::{Catalog, CatalogError, CatalogOptions, ChangeSet, SqlRow, SqlValue};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -45,29 +44,7 @@ fn run(session: &Catalog, sql: &str) -> Result<(Vec<SqlRow>, u64), CatalogError>
 
 #[test]
 fn sql_of_the_past_shows_pages_of_maps_that_are_shared() {
-    let (dir, catalog) = create();
-    let mut page = MapPage::default();
-    page.insert(MapRun {
-        logical_block: 0,
-        extent: Extent::new(SegmentIndex(0), 1000, 500),
-        checksums: (0..500).collect(),
-    });
-    let runs = page.encode();
-    for ino in [2, 3] {
-        let mut set = new_file(ino, &format!("f{ino}"));
-        set.map_pages = vec![(MAIN, Ino(ino), 0, Some(runs.clone()))];
-        if ino == 3 {
-            set.map_shares.push(MapShare {
-                store: MAIN,
-                ino: Ino(3),
-                page: 0,
-                from_store: MAIN,
-                from_ino: Ino(2),
-                from_page: 0,
-            });
-        }
-        catalog.commit(&set).unwrap();
-    }
+    let (dir, catalog) = two(500);
     let then = catalog.commit_seq().unwrap();
     // One of them has its reference in the history by now.
     let set = ChangeSet {
@@ -87,7 +64,7 @@ fn sql_of_the_past_shows_pages_of_maps_that_are_shared() {
         vec![
             SqlValue::Integer(ino),
             SqlValue::Integer(0),
-            SqlValue::Blob(runs.clone()),
+            SqlValue::Blob(page(1, 500)),
         ]
     });
     assert!(found == expected, "SHARE-8: {found:?}");

@@ -3,7 +3,9 @@
 use crate::databases::with_database;
 use crate::error::{At, Failure, Result};
 use crate::output::Output;
-use crate::retention::{own_json, own_line, pages_line, place_of, stores_json, stores_lines, sum_of};
+use crate::retention::{
+    own_json, own_line, pages_line, place_of, stores_json, stores_lines, sum_of,
+};
 use crate::units::{show_size, show_time};
 use clap::Args;
 use larder::{KeepPolicy, PruneCut, Pruned, SnapshotRow, parse_moment};

@@ -74,9 +74,10 @@ pub use larder_object::{
     AlignedBuf, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject, DefragOptions,
     DefragReport, EngineOptions, Error, ErrorKind, FeedBounds, FeedChange, FeedEvent,
     ForeignChange, ForeignObserver, FragReport, Gauges, HistoryReport, MapCell, Moment, PruneCut,
-    PruneReport, Result, Retention, Savepoint, SealRow, SegmentMap, SharedPages, ShrinkReport, SizeClass,
-    SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory, StoreRetention,
-    TemporalTable, TransactionInfo, TransactionOutcome, Tuning, act_for, gather_bytes_default,
+    PruneReport, Result, Retention, Savepoint, SealRow, SegmentMap, SharedPages, ShrinkReport,
+    SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory,
+    StoreRetention, TemporalTable, TransactionInfo, TransactionOutcome, Tuning, act_for,
+    gather_bytes_default,
 };
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use past::parse_moment;

@@ -342,7 +342,9 @@ fn step(dir: &Path, all: &[Database], rng: &mut Rng) -> String {
         37 => {
             // What reaches nothing of ours keeps nobody from knowing.
             let audit = match rng.chance(50) {
-                true => "CREATE TRIGGER IF NOT EXISTS audits AFTER UPDATE ON main BEGIN INSERT INTO audit VALUES (NEW.ino); END",
+                true => {
+                    "CREATE TRIGGER IF NOT EXISTS audits AFTER UPDATE ON main BEGIN INSERT INTO audit VALUES (NEW.ino); END"
+                }
                 false => "DROP TRIGGER IF EXISTS audits",
             };
             plain(

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::moments::{BEGIN_NS, Clock, HOUR, SECOND};
+use common::moments::{BEGIN_NS, Clock, HOUR, SECOND, as_of};
 use common::{assert_clean, kind, name, pattern, put};
 use larder::{
     CreateOptions, Database, DefragOptions, ErrorKind, KeepPolicy, Moment, NodeId, PruneCut,
@@ -14,10 +14,6 @@ use std::path::Path;
 
 const R: NodeId = NodeId::ROOT;
 const MIB: usize = 1 << 20;
-
-fn as_of(database: &Database, at_ns: i64) -> larder::Result<Database> {
-    database.as_of(&Moment::At(at_ns))
-}
 
 fn defrag(database: &Database) {
     let options = DefragOptions::default();

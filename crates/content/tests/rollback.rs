@@ -431,7 +431,9 @@ fn destroyed_stores_are_named() {
     }
     db.put(b"/g", b"g").unwrap();
     let destroyed = |left: &[String]| -> Vec<String> {
-        let which = left.iter().filter(|left| left.contains("was destroyed since"));
+        let which = left
+            .iter()
+            .filter(|left| left.contains("was destroyed since"));
         which.cloned().collect()
     };
     for is_dry in [true, false] {

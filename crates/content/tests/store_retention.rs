@@ -4,38 +4,16 @@
 
 mod common;
 
-use common::moments::{Clock, HOUR, SECOND};
+use common::moments::{Clock, HOUR, MINUTE, SECOND, as_of, keep, two_stores};
 use common::{assert_clean, kind, name, pattern};
 use larder::{CreateOptions, Database, ErrorKind, Moment, NodeId, Retention};
-use std::path::Path;
 
-const MINUTE: i64 = 60 * SECOND;
 const MIB: usize = 1 << 20;
-
-fn keep(retention_ns: i64) -> Retention {
-    Retention {
-        retention_ns,
-        is_guaranteed: false,
-    }
-}
-
-/// A database with stores `a` and `b`, of `mib` MiB.
-fn two_stores(clock: &Clock, dir: &Path, mib: u64) -> Database {
-    let database = clock.create(dir, mib, HOUR);
-    for store in ["a", "b"] {
-        database.create_store(store, "files", None, None).unwrap();
-    }
-    database
-}
 
 fn commit_thrice(clock: &Clock, database: &Database, bytes: &[u8]) {
     for _ in 0..3 {
         clock.put(database, b"/tiny", bytes);
     }
-}
-
-fn as_of(database: &Database, at_ns: i64) -> larder::Result<Database> {
-    database.as_of(&Moment::At(at_ns))
 }
 
 #[test]

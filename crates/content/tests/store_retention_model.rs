@@ -5,17 +5,14 @@
 mod common;
 mod support;
 
-use common::moments::{Clock, HOUR, MILLISECOND, SECOND};
+use common::moments::{Clock, HOUR, MILLISECOND, MINUTE, SECOND, keep};
 use common::{assert_clean, pattern};
-use larder::{
-    Database, DefragOptions, ErrorKind, Moment, NodeId, OpenOptions, PruneCut, Retention,
-};
+use larder::{Database, DefragOptions, ErrorKind, Moment, NodeId, OpenOptions, PruneCut};
 use larder_object::EngineOptions;
 use larder_testkit::{Mix, Rng, Script, explain_difference};
 use std::path::Path;
 use support::ContentTree;
 
-const MINUTE: i64 = 60 * SECOND;
 /// The stores of a [`World`]; the last one always follows the database.
 const STORES: [&str; 3] = ["short", "long", "plain"];
 
@@ -27,13 +24,6 @@ const MIX: Mix = Mix {
     overwrite_percent: 30,
     fragment_percent: 10,
 };
-
-fn keep(retention_ns: i64) -> Retention {
-    Retention {
-        retention_ns,
-        is_guaranteed: false,
-    }
-}
 
 fn engine(clock: &Clock) -> EngineOptions {
     EngineOptions {

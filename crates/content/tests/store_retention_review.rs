@@ -4,33 +4,13 @@
 
 mod common;
 
-use common::moments::{Clock, HOUR, SECOND};
+use common::moments::{Clock, HOUR, MINUTE, SECOND, as_of, keep, two_stores};
 use common::{assert_clean, kind, pattern};
-use larder::{Database, ErrorKind, Moment, NodeId, PruneCut, Retention};
+use larder::{Database, ErrorKind, Moment, NodeId, PruneCut};
 use std::path::Path;
 use std::process::Command;
 
-const MINUTE: i64 = 60 * SECOND;
 const MIB: usize = 1 << 20;
-
-fn keep(retention_ns: i64) -> Retention {
-    Retention {
-        retention_ns,
-        is_guaranteed: false,
-    }
-}
-
-fn two_stores(clock: &Clock, dir: &Path) -> Database {
-    let database = clock.create(dir, 256, HOUR);
-    for store in ["a", "b"] {
-        database.create_store(store, "files", None, None).unwrap();
-    }
-    database
-}
-
-fn as_of(database: &Database, at_ns: i64) -> larder::Result<Database> {
-    database.as_of(&Moment::At(at_ns))
-}
 
 fn names_in_root(database: &Database) -> Vec<String> {
     let listed = database.read_dir_plus(NodeId::ROOT, None, 100).unwrap();
@@ -59,7 +39,7 @@ fn forget_sharers(dir: &Path) {
 fn a_prune_of_one_store_leaves_what_an_older_version_shared() {
     let dir = tempfile::tempdir().unwrap();
     let clock = Clock::new();
-    let database = two_stores(&clock, dir.path());
+    let database = two_stores(&clock, dir.path(), 256);
     let bytes = pattern(MIB, 7);
     clock.put(&database, b"/a/file", &bytes);
     database.clone_path(None, b"/a/file", b"/b/file").unwrap();
@@ -95,7 +75,7 @@ fn a_prune_of_one_store_leaves_what_an_older_version_shared() {
 fn a_store_that_was_made_later_was_not_there() {
     let dir = tempfile::tempdir().unwrap();
     let clock = Clock::new();
-    let database = two_stores(&clock, dir.path());
+    let database = two_stores(&clock, dir.path(), 256);
     clock.put(&database, b"/a/file", b"first");
     let before = clock.put(&database, b"/a/file", b"second");
     let seq = database.resolve_moment(&Moment::At(before)).unwrap().0;
@@ -138,7 +118,7 @@ fn a_store_that_was_made_later_was_not_there() {
 fn a_store_that_keeps_nothing_lets_go_after_some_seconds() {
     let dir = tempfile::tempdir().unwrap();
     let clock = Clock::new();
-    let database = two_stores(&clock, dir.path());
+    let database = two_stores(&clock, dir.path(), 256);
     database.set_store_retention("b", Some(keep(0))).unwrap();
     clock.put(&database, b"/b/file", b"first");
     let then = clock.put(&database, b"/b/file", b"second");

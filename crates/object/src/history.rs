@@ -549,8 +549,13 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Node;
     use larder_catalog::InodeRow;
     use larder_space::format::{FileKind, Ino, StoreId};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    const HOUR_NS: i64 = 3_600_000_000_000;
 
     impl Engine {
         /// Until when nobody asks whether somebody reads what is to go, and what has gone.
@@ -560,42 +565,45 @@ mod tests {
         }
     }
 
+    /// A database of 64 MiB with an hour of history, without a background, and a file in it that has no name.
+    fn with_a_file(path: &Path) -> (Arc<Engine>, Arc<Node>) {
+        let options = crate::EngineOptions {
+            has_background: false,
+            ..crate::EngineOptions::default()
+        };
+        let init = crate::InitOptions {
+            capacity_bytes: Some(64 << 20),
+            retention_ns: HOUR_NS,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+        };
+        Engine::create(path, &init, &options).unwrap();
+        let host = Engine::open(path, "host", &options).unwrap();
+        let root = host.node(StoreId::MAIN, Ino::ROOT).unwrap();
+        let row = InodeRow {
+            kind: FileKind::File,
+            nlink: 1,
+            ..host.row(&root).unwrap()
+        };
+        let node = host.change().unwrap().insert(StoreId::MAIN, row, None);
+        (host, node.unwrap())
+    }
+
     /// What is guaranteed is not looked for again with each commit.
     #[test]
     fn guaranteed_history_is_not_pressed_with_each_commit() {
-        let guarantee = |retention_ns: i64| larder_catalog::Retention {
-            retention_ns,
+        let guarantee = larder_catalog::Retention {
+            retention_ns: HOUR_NS,
             is_guaranteed: true,
         };
         for store in [Some(StoreId::MAIN), None] {
             let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("db");
-            let options = crate::EngineOptions {
-                has_background: false,
-                ..crate::EngineOptions::default()
-            };
-            let init = crate::InitOptions {
-                capacity_bytes: Some(64 << 20),
-                retention_ns: 3_600_000_000_000,
-                root_mode: 0o755,
-                root_uid: 0,
-                root_gid: 0,
-            };
-            Engine::create(&path, &init, &options).unwrap();
-            let host = Engine::open(&path, "host", &options).unwrap();
-            let kept = Some(guarantee(init.retention_ns));
+            let (host, node) = with_a_file(&dir.path().join("db"));
             match store {
-                Some(store) => host.set_store_retention(store, kept).unwrap(),
-                None => host.set_retention(guarantee(init.retention_ns)).unwrap(),
+                Some(store) => host.set_store_retention(store, Some(guarantee)).unwrap(),
+                None => host.set_retention(guarantee).unwrap(),
             }
-            let root = host.node(StoreId::MAIN, Ino::ROOT).unwrap();
-            let row = InodeRow {
-                kind: FileKind::File,
-                nlink: 1,
-                ..host.row(&root).unwrap()
-            };
-            let node = host.change().unwrap().insert(StoreId::MAIN, row, None);
-            let node = node.unwrap();
             // All but the pool.
             let is_short = (0..64).any(|salt| {
                 host.write(&node, 0, &vec![salt; 1 << 20]).unwrap();
@@ -604,7 +612,7 @@ mod tests {
             });
             host.press_ahead().unwrap();
             assert!(is_short && lock(&host.history.clock).is_spent, "{store:?}");
-            drop((node, root));
+            drop(node);
             host.close().unwrap();
         }
     }
@@ -613,28 +621,7 @@ mod tests {
     #[test]
     fn pressing_in_vain_waits() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("db");
-        let options = crate::EngineOptions {
-            has_background: false,
-            ..crate::EngineOptions::default()
-        };
-        let init = crate::InitOptions {
-            capacity_bytes: Some(64 << 20),
-            retention_ns: 3_600_000_000_000,
-            root_mode: 0o755,
-            root_uid: 0,
-            root_gid: 0,
-        };
-        Engine::create(&path, &init, &options).unwrap();
-        let host = Engine::open(&path, "host", &options).unwrap();
-        let root = host.node(StoreId::MAIN, Ino::ROOT).unwrap();
-        let row = InodeRow {
-            kind: FileKind::File,
-            nlink: 1,
-            ..host.row(&root).unwrap()
-        };
-        let node = host.change().unwrap().insert(StoreId::MAIN, row, None);
-        let node = node.unwrap();
+        let (host, node) = with_a_file(&dir.path().join("db"));
         let rewrite = |salt: u8| {
             host.write(&node, 0, &vec![salt; 2 << 20]).unwrap();
             host.sync().unwrap();
@@ -663,7 +650,7 @@ mod tests {
             "{}",
             free_bytes()
         );
-        drop((node, root));
+        drop(node);
         host.close().unwrap();
     }
 }

@@ -1,6 +1,8 @@
 //! What the suites share: a database in a scratch directory, and short forms of rows.
 #![allow(dead_code)] // Each suite uses its part.
 
+pub mod pages;
+
 use larder_catalog::format::{FileKind, Ino, Name, StoreId};
 use larder_catalog::{Catalog, CatalogOptions, ChangeSet, DatabaseInit, InodeChange, InodeRow};
 use std::path::Path;
@@ -64,4 +66,16 @@ pub fn new_file(ino: u64, file_name: &str) -> ChangeSet {
 /// A connection such as any program would open, without settings of ours.
 pub fn plain(dir: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open(dir.join(larder_catalog::CATALOG_FILE)).unwrap()
+}
+
+/// xorshift64*
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
+    }
 }

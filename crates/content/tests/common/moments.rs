@@ -1,6 +1,6 @@
 //! Databases with a history, and the moments in it.
 
-use larder::{CreateOptions, Database, Moment, OpenOptions};
+use larder::{CreateOptions, Database, Moment, OpenOptions, Retention};
 use larder_object::EngineOptions;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 pub const BEGIN_NS: i64 = 1_800_000_000_000_000_000;
 pub const MILLISECOND: i64 = 1_000_000;
 pub const SECOND: i64 = 1000 * MILLISECOND;
-pub const HOUR: i64 = 3600 * SECOND;
+pub const MINUTE: i64 = 60 * SECOND;
+pub const HOUR: i64 = 60 * MINUTE;
 
 /// A clock that goes when it is told.
 #[derive(Clone)]
@@ -97,6 +98,27 @@ fn open_with(dir: &Path, engine: EngineOptions) -> Database {
         ..OpenOptions::default()
     };
     Database::open(&dir.join("t.larder"), options).unwrap()
+}
+
+/// A database of `mib` MiB with an hour of history and stores `a` and `b`.
+pub fn two_stores(clock: &Clock, dir: &Path, mib: u64) -> Database {
+    let database = clock.create(dir, mib, HOUR);
+    for store in ["a", "b"] {
+        database.create_store(store, "files", None, None).unwrap();
+    }
+    database
+}
+
+/// A retention while there is space.
+pub fn keep(retention_ns: i64) -> Retention {
+    Retention {
+        retention_ns,
+        is_guaranteed: false,
+    }
+}
+
+pub fn as_of(database: &Database, at_ns: i64) -> larder::Result<Database> {
+    database.as_of(&Moment::At(at_ns))
 }
 
 /// A database with an hour of history and the clock of the machine; commits are made when the test says so.
