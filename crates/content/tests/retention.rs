@@ -189,11 +189,36 @@ fn a_short_transaction_finds_room_that_history_filled() {
 
 #[test]
 fn a_host_is_not_filled_with_history() {
+    fill_a_host(|_| {});
+}
+
+/// One store's guarantee keeps what that one has, and no more.
+#[test]
+fn a_host_is_not_filled_with_history_beside_what_is_guaranteed() {
+    fill_a_host(|database| {
+        database.create_store("kept", "files", None, None).unwrap();
+        let guarantee = Retention {
+            retention_ns: HOUR,
+            is_guaranteed: true,
+        };
+        database
+            .set_store_retention("kept", Some(guarantee))
+            .unwrap();
+        for round in 0..3 {
+            database.put(b"/kept/file", &pattern(MIB, round)).unwrap();
+            database.sync().unwrap();
+        }
+    });
+}
+
+/// Rewrites a file in a database without a capacity until the history of that is too much.
+fn fill_a_host(prepare: impl FnOnce(&Database)) {
     let dir = tempfile::tempdir().unwrap();
     let clock = Clock::new();
     let path = dir.path().join("t.larder");
     Database::create_with(&path, &CreateOptions::default(), &clock.engine()).unwrap();
     let database = clock.open(dir.path());
+    prepare(&database);
     let bytes = pattern(24 * MIB, 5);
     let mut first = None;
     for round in 0..30 {
@@ -204,8 +229,9 @@ fn a_host_is_not_filled_with_history() {
     // What lives, as much of history, 256 MiB, and the step of growth.
     assert!(space.segment_bytes < 450 << 20, "TIME-7: {space:?}");
     assert!(space.retired_bytes > 200 << 20, "{space:?}");
-    assert!(as_of(&database, first.unwrap()).is_err());
-    assert!(as_of(&database, clock.now() - 5 * SECOND).is_ok());
+    let read = |at_ns: i64| as_of(&database, at_ns).and_then(|past| past.get(b"/file"));
+    assert!(read(first.unwrap()).is_err());
+    assert!(read(clock.now() - 5 * SECOND).is_ok());
     assert_clean(&database);
 }
 

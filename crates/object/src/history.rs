@@ -119,6 +119,8 @@ struct HistoryClock {
     pressed: CommitSeq,
     /// Pruned up to here.
     pruned: Cuts,
+    /// Blocks of the retired that pressing does not set free, where somebody had to know (`TIME-7`).
+    kept_blocks: u64,
     /// What is held, read, or guaranteed keeps all there is: pressing ahead waits for the next look, or until something was pruned.
     is_spent: bool,
     /// Another session reads what is to go; before that time nobody asks again.
@@ -184,6 +186,7 @@ impl Engine {
             let found = self.catalog.history_horizon(now_ns)?;
             clock.is_spent = false;
             let step = (found.shortest_ns / STEPS).max(STEP_NS_MIN);
+            clock.kept_blocks = self.count_kept(&found)?;
             clock.found = found;
             clock.looked = Some((now_ns, now_ns.saturating_add(step)));
         }
@@ -295,11 +298,37 @@ impl Engine {
 
     /// Whether history goes before the segments grow (`TIME-7`).
     pub(crate) fn is_history_large(&self) -> bool {
-        if self.capacity_blocks().is_some() || !self.is_history_spare() {
+        let Some((retired, most)) = self.large_history() else {
             return false;
+        };
+        if self.is_history_spare() {
+            return true;
+        }
+        // What was retired since the last look may be kept as well: then pressing says so, once.
+        let clock = lock(&self.history.clock);
+        let is_partly_spare = !clock.is_spent && !clock.found.is_all_guaranteed();
+        is_partly_spare && retired.saturating_sub(clock.kept_blocks) > most
+    }
+
+    /// Blocks that are retired, and how many of them a database without a capacity grows for; `None` where these are not more, or
+    /// there is a capacity.
+    fn large_history(&self) -> Option<(u64, u64)> {
+        if self.capacity_blocks().is_some() || !self.keeps_history() {
+            return None;
         }
         let space = &self.lock_room().space;
-        space.quarantined_blocks() > space.allocated_blocks() + GROWN_BLOCKS_MIN
+        let retired = space.quarantined_blocks();
+        let most = space.allocated_blocks() + GROWN_BLOCKS_MIN;
+        (retired > most).then_some((retired, most))
+    }
+
+    /// Blocks of the retired that are guaranteed or held, where only some are and they are so many that it matters. O(retired rows).
+    fn count_kept(&self, found: &HistoryHorizon) -> Result<u64> {
+        let is_partly_spare = !found.is_spare() && !found.is_all_guaranteed();
+        match self.large_history().filter(|_| is_partly_spare) {
+            None => Ok(0),
+            Some((retired, _)) => Ok(retired.saturating_sub(self.catalog.spare_blocks(found)?)),
+        }
     }
 
     /// Places that content was moved away from and nobody reads any more, up to a commit (`HISTORY-5`).
