@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, dead_code, missing_docs)] // Each test file uses some of it.
 
 pub mod moments;
+pub mod replay;
 pub mod sql;
 pub mod temporal;
 pub mod workspace;
