@@ -19,7 +19,7 @@ const SYSTEM: &[&str] = &[
          UNION ALL SELECT 'created_ns' UNION ALL SELECT 'commit_seq'
          UNION ALL SELECT 'history_begins_seq' UNION ALL SELECT 'history_begins_ns'
          UNION ALL SELECT 'retired_bytes_total' UNION ALL SELECT 'next_store'
-         UNION ALL SELECT 'next_session' UNION ALL SELECT 'next_map_page') AS wanted
+         UNION ALL SELECT 'next_session' UNION ALL SELECT 'next_map_page' UNION ALL SELECT 'patches_gone_seq') AS wanted
        LEFT JOIN larder_meta AS meta ON meta.key = wanted.key WHERE meta.key IS NULL",
     "SELECT 'larder_store: store ' || s.name || ' shows store ' || s.table_store || ', which does not exist'
        FROM larder_store AS s LEFT JOIN larder_store AS o ON o.id = s.table_store WHERE o.id IS NULL",

@@ -16,7 +16,8 @@
 //! * What is changed or deleted was copied there first (`HISTORY-1`), under the store and the inode, with the number of the
 //!   commit, at the end (`HISTORY-2`). What plain SQL changes has the number of the next commit. So a look goes back
 //!   to the number that the catalog had at the look before, and not to what the session has committed itself since then.
-//! * Patches may go without a trace when their place holds the same content, so objects that have some are counted.
+//! * Patches may go without a trace when their place holds the same content. The catalog says that some have gone since
+//!   the mark, and not whose: who remembers patches of an inode reads them again.
 //! * A directory's place changes when the name goes that it had: the inode in that row counts as changed.
 //!
 //! # When it does not know
@@ -38,10 +39,10 @@ use crate::error::{At, Result};
 use crate::meta::find_meta;
 use crate::read::rows;
 use crate::statements::StoreSql;
-use crate::{Catalog, schema};
+use crate::{Catalog, patches, schema};
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, params};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -51,8 +52,6 @@ const GAP: &str = "history_gap_seq";
 /// Providers whose stores show tables of the catalog, and nothing else.
 const PROVIDERS: [&str; 2] = ["files", "readonly"];
 const PROVIDER_AS_OF: &str = "asof=";
-/// Objects with patches that are remembered; of more, nothing is known.
-const PATCHED_MAX: usize = 4096;
 
 /// Where a look ended, and what it found there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,15 +61,10 @@ pub struct Mark {
     /// All that is changed can be found in the history, by the schema.
     is_told: bool,
     stores: Vec<Store>,
-    /// `None`: they are too many.
-    patched: Option<Arc<Patched>>,
 }
 
 /// The store that owns the table, and the inode.
 type Key = (u32, i64);
-
-/// How many rows of patches objects have, and the newest one.
-type Patched = BTreeMap<Key, (i64, i64)>;
 
 /// A row of `larder_store`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +83,8 @@ pub struct ForeignLook {
     pub seq: CommitSeq,
     /// What was changed since the mark, as every store that shows it; `None`: anything.
     pub changed: Option<Vec<(StoreId, Ino)>>,
+    /// Patches of any inodes may have gone, which changes no content.
+    pub have_patches_gone: bool,
     /// For the next look; `None`: there can be none.
     pub mark: Option<Mark>,
 }
@@ -110,6 +106,7 @@ impl Catalog {
             return Ok(ForeignLook {
                 seq: self.commit_seq()?,
                 changed: None,
+                have_patches_gone: true,
                 mark: None,
             });
         }
@@ -133,28 +130,24 @@ fn look(state: &Connection, before: Option<&Mark>, rows_max: usize) -> Result<Fo
         Some(mark) => mark.is_told,
         None => is_told(state, &stores)?,
     };
-    let patched = match same_schema {
-        // Patches come and go by commits.
-        Some(mark) if mark.seq == seq => mark.patched.clone(),
-        _ => read_patched(state)?,
-    };
     let mark = Mark {
         seq,
         schema_version,
         is_told,
         stores,
-        patched,
     };
-    let is_known = is_told && gone_up_to(state)? <= before.map_or(0, |mark| mark.seq.0);
+    let since = before.map_or(CommitSeq(0), |mark| mark.seq);
+    let is_known = is_told && gone_up_to(state)? <= since.0;
     let changed = match same_schema {
         Some(before) if is_known && find_meta(state, "retention_ns")? > 0 => {
-            find_changed(state, before, &mark, rows_max)?
+            read_history(state, before.seq, rows_max)?
         }
         _ => None,
     };
     Ok(ForeignLook {
         seq,
         changed: changed.map(|keys| mark.show(&keys)),
+        have_patches_gone: patches::gone_seq(state)? > since,
         mark: Some(mark),
     })
 }
@@ -188,21 +181,6 @@ fn read_stores(state: &Connection) -> Result<Vec<Store>> {
         },
     )
     .at("larder_store")
-}
-
-fn read_patched(state: &Connection) -> Result<Option<Arc<Patched>>> {
-    let mut list = state
-        .prepare_cached(
-            "SELECT store, ino, count(*), max(id) FROM larder_patch GROUP BY store, ino LIMIT ?1",
-        )
-        .at("larder_patch")?;
-    let found = list
-        .query_map([PATCHED_MAX as i64 + 1], |row| {
-            Ok(((row.get(0)?, row.get(1)?), (row.get(2)?, row.get(3)?)))
-        })
-        .and_then(|rows| rows.collect::<rusqlite::Result<Patched>>())
-        .at("larder_patch")?;
-    Ok((found.len() <= PATCHED_MAX).then(|| Arc::new(found)))
 }
 
 /// The newest commit of whose changes the history may lack some.
@@ -261,29 +239,6 @@ fn is_told(state: &Connection, stores: &[Store]) -> Result<bool> {
         }
     }
     Ok(true)
-}
-
-/// What was changed between the two marks; `None`: it is not known.
-fn find_changed(
-    state: &Connection,
-    before: &Mark,
-    now: &Mark,
-    rows_max: usize,
-) -> Result<Option<BTreeSet<Key>>> {
-    let (Some(old), Some(new)) = (&before.patched, &now.patched) else {
-        return Ok(None);
-    };
-    let Some(mut found) = read_history(state, before.seq, rows_max)? else {
-        return Ok(None);
-    };
-    let differing = |one: &Patched, other: &Patched| {
-        let differs =
-            |(key, rows): (&Key, &(i64, i64))| (other.get(key) != Some(rows)).then_some(*key);
-        one.iter().filter_map(differs).collect::<Vec<Key>>()
-    };
-    found.extend(differing(old, new));
-    found.extend(differing(new, old));
-    Ok(Some(found))
 }
 
 /// What rows of the history say that were kept after commit `since`, by the one after it and later ones; `None`: they are

@@ -5,12 +5,15 @@ use crate::changes::{ChangeSet, InodeChange};
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::history::{self, Keeper};
+use crate::meta::find_meta;
 use crate::rows::PatchRow;
 use larder_format::limits::BLOCK_BYTES;
 use larder_format::{CommitSeq, Ino, StoreId};
 use rusqlite::{Connection, Params, params};
 
 const TABLE: &str = "larder_patch";
+/// The newest commit that deleted rows that the history does not have (`larder_meta`).
+const GONE: &str = "patches_gone_seq";
 
 impl Catalog {
     /// The patch rows of an object, oldest first. 3 µs plus the rows.
@@ -86,10 +89,13 @@ pub(crate) fn apply(
         let which = "WHERE store = ?1 AND ino = ?2 AND seq <= ?3";
         let key = params![owner(*store).0, signed(ino.0), signed(upto.0)];
         let blocks = count(txn, which, key)?;
-        if *settled != Some(blocks as u64) || hides_others(txn, key)? {
+        let is_kept = *settled != Some(blocks as u64) || hides_others(txn, key)?;
+        if is_kept {
             keeper.keep(txn, history::KEEP_PATCHES, key)?;
         }
-        delete(txn, which, key)?;
+        if delete(txn, which, key)? > 0 && !is_kept {
+            note_gone(txn, keeper.seq)?;
+        }
         change -= blocks;
     }
     let mut gone = changes
@@ -142,7 +148,7 @@ pub(crate) fn apply(
 
 /// Forgets the patches of a store that goes.
 pub(crate) fn delete_store(txn: &Connection, store: StoreId) -> Result<()> {
-    delete(txn, "WHERE store = ?1", [store.0])
+    delete(txn, "WHERE store = ?1", [store.0]).map(drop)
 }
 
 fn has_any(txn: &Connection) -> Result<bool> {
@@ -171,10 +177,22 @@ fn count(txn: &Connection, rows: &str, parameters: impl Params) -> Result<i64> {
     .at(TABLE)
 }
 
-/// Deletes rows. (RETURNING would read their content.)
-fn delete(txn: &Connection, rows: &str, parameters: impl Params) -> Result<()> {
+/// Deletes rows, and says how many. (RETURNING would read their content.)
+fn delete(txn: &Connection, rows: &str, parameters: impl Params) -> Result<usize> {
     txn.prepare_cached(&format!("DELETE FROM larder_patch {rows}"))
         .and_then(|mut delete| delete.execute(parameters))
         .at(TABLE)
+}
+
+/// Commit `seq` deletes rows that are not kept.
+fn note_gone(txn: &Connection, seq: CommitSeq) -> Result<()> {
+    txn.prepare_cached("UPDATE larder_meta SET value = ?2 WHERE key = ?1")
+        .and_then(|mut set| set.execute(params![GONE, signed(seq.0)]))
+        .at("larder_meta")
         .map(drop)
+}
+
+/// The newest commit that deleted rows that were not kept: no history says of which objects. 2 µs.
+pub(crate) fn gone_seq(connection: &Connection) -> Result<CommitSeq> {
+    find_meta(connection, GONE).map(|seq| CommitSeq(seq as u64))
 }

@@ -96,6 +96,11 @@ pub(crate) const STEPS: &[Step] = &[
         store_sql: None,
         guarded: &["larder_map_page", "larder_map_page_use"],
     },
+    Step {
+        sql: include_str!("schema/v11.sql"),
+        store_sql: None,
+        guarded: &[],
+    },
 ];
 
 /// The version this build writes: `PRAGMA user_version`.

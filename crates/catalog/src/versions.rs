@@ -63,6 +63,7 @@ struct Texts {
     touches: String,
     named_since: String,
     content: String,
+    written: String,
     xattrs: String,
     entry: String,
 }
@@ -122,6 +123,7 @@ impl Texts {
                 side("map"),
                 present(&format!("larder_piece WHERE store = {store} AND"))
             ),
+            written: written(store, name),
             xattrs: format!("SELECT {} OR {}", superseded("xattr"), side("xattr")),
             entry: format!(
                 "SELECT ino, 9223372036854775807 FROM main.\"{name}_dirent\" WHERE parent = ?1 AND name = ?2 \
@@ -130,6 +132,36 @@ impl Texts {
             ),
         }
     }
+}
+
+/// Whether a commit wrote both the row of an inode and rows of its content: `?1` the inode, after `?2`, up to `?3`.
+fn written(store: StoreId, name: &str) -> String {
+    let present = |table: &str, seq: &str, condition: &str| {
+        format!(
+            "SELECT {seq} FROM {table} WHERE {condition}ino = ?1 AND {seq} > ?2 AND {seq} <= ?3"
+        )
+    };
+    let past = |kinds: &str, seq: &str| {
+        let of = format!("store = {store} AND what IN ({kinds}) AND ");
+        present("larder_history", seq, &of)
+    };
+    let side = |suffix: &str| present(&format!("main.\"{name}_{suffix}\""), "since_seq", "");
+    let of_store = format!("store = {store} AND ");
+    let content = "'content', 'map', 'piece', 'patch'";
+    format!(
+        "SELECT EXISTS (SELECT * FROM ({} UNION ALL {}) INTERSECT SELECT * FROM ({}))",
+        present(&format!("main.\"{name}\""), "since_seq", ""),
+        past("'inode'", "since_seq"),
+        [
+            side("content"),
+            side("map"),
+            present("larder_piece", "since_seq", &of_store),
+            present("larder_patch", "seq", &of_store),
+            past(content, "since_seq"),
+            past(content, "until_seq"),
+        ]
+        .join(" UNION ALL ")
+    )
 }
 
 impl Catalog {
@@ -350,7 +382,21 @@ impl HistoryReader<'_> {
         self.ask(&self.texts(store)?.content, (ino, after, upto))
     }
 
-    /// The same of its extended attributes.
+    /// Whether somebody wrote or cut content of an inode after `after`, up to `upto`: a commit that changed it wrote the
+    /// inode's row as well. Work in the background, which moves content or writes patches in place, does not, and the
+    /// times alone do not tell: the clock may stand still, or be set back. Not told: a file that only became longer, or
+    /// shorter by what was never written; its size does. Cost: the history of the inode.
+    pub fn is_content_written(
+        &self,
+        store: StoreId,
+        ino: Ino,
+        after: CommitSeq,
+        upto: CommitSeq,
+    ) -> Result<bool> {
+        self.ask(&self.texts(store)?.written, (ino, after, upto))
+    }
+
+    /// What [`Self::is_content_touched`] says, of its extended attributes.
     pub fn are_xattrs_touched(
         &self,
         store: StoreId,

@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::moments::{create, now};
+use common::moments::{Clock, HOUR, create, now};
 use common::{assert_clean, folder, kind, name, pattern, put};
 use larder::{
-    DefragOptions, ErrorKind, Moment, NewNode, NodeId, RenameMode, SetAttr, XattrMode, diff,
+    AllocateMode, Database, DefragOptions, ErrorKind, Moment, NewNode, NodeId, RenameMode, SetAttr,
+    XattrMode, diff,
 };
 
 const R: NodeId = NodeId::ROOT;
@@ -214,4 +215,62 @@ fn work_in_the_background_is_no_later_change() {
     now(&db);
     assert_eq!(kind(db.undo(seq, false)), ErrorKind::Conflict);
     assert_clean(&db);
+}
+
+/// Before, the times of a file told whether somebody had written it.
+#[test]
+fn what_is_written_while_the_clock_stands_still_is_taken_back() {
+    type Write = fn(&Database, NodeId);
+    let writes: [(&str, usize, Write); 6] = [
+        ("a part", 1 << 20, |db, file| {
+            let handle = db.open_file(file, true).unwrap();
+            handle.write_at(8192, &pattern(4096, 2)).unwrap();
+        }),
+        ("all of it", 1 << 20, |db, _| {
+            db.put(b"/file", &pattern(1 << 20, 2)).unwrap();
+        }),
+        ("a tiny one", 100, |db, _| {
+            db.put(b"/file", &pattern(100, 2)).unwrap();
+        }),
+        ("a hole", 1 << 20, |db, file| {
+            let handle = db.open_file(file, true).unwrap();
+            handle
+                .allocate(AllocateMode::PunchHole, 65536, 65536)
+                .unwrap();
+        }),
+        ("shorter, and as long again", 1 << 20, |db, file| {
+            let handle = db.open_file(file, true).unwrap();
+            handle.set_len(1000).unwrap();
+            handle.set_len(1 << 20).unwrap();
+        }),
+        ("moved in itself", 47544, |db, file| {
+            let handle = db.open_file(file, true).unwrap();
+            handle.move_range(8192, 15344, 4058).unwrap();
+        }),
+    ];
+    for (what, len, write) in writes {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Clock::new();
+        let db = clock.create(dir.path(), 64, HOUR);
+        let file = put(&db, R, "file", &pattern(len, 1));
+        now(&db);
+        write(&db, file);
+        let written = db.get(b"/file").unwrap();
+        assert_ne!(written, pattern(len, 1), "{what}");
+        let Moment::Seq(seq) = now(&db) else {
+            panic!("a number")
+        };
+        db.undo(seq, false)
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(db.get(b"/file").unwrap(), pattern(len, 1), "{what}");
+        // The undo was written at the same time as well; and so is what comes after it.
+        let Moment::Seq(seq) = now(&db) else {
+            panic!("a number")
+        };
+        write(&db, file);
+        now(&db);
+        assert_eq!(kind(db.undo(seq, false)), ErrorKind::Conflict, "{what}");
+        assert_eq!(db.get(b"/file").unwrap(), written, "{what}");
+        assert_clean(&db);
+    }
 }

@@ -99,7 +99,10 @@ impl Engine {
                 match look.changed {
                     None => (self.invalidate(has_new_content), ForeignChange::Everything),
                     Some(changed) => {
-                        let held = self.invalidate_some(&changed, has_new_content);
+                        let mut held = self.invalidate_some(&changed, has_new_content);
+                        if look.have_patches_gone {
+                            held.extend(self.invalidate_patched(has_new_content));
+                        }
                         (held, ForeignChange::Inodes(changed))
                     }
                 }
@@ -149,6 +152,17 @@ impl Engine {
         self.foreign.epoch.fetch_add(1, Ordering::SeqCst);
         self.cache.retain_of(changed, |node| {
             self.stays_stale(node, has_new_content, &mut held)
+        });
+        held
+    }
+
+    /// The same for all of which patches are remembered.
+    fn invalidate_patched(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
+        let mut held = HashSet::new();
+        self.foreign.epoch.fetch_add(1, Ordering::SeqCst);
+        self.cache.retain(|node| {
+            let has_patches = !node.lock().content.patches.blocks.is_empty();
+            !has_patches || self.stays_stale(node, has_new_content, &mut held)
         });
         held
     }

@@ -42,14 +42,10 @@ pub(crate) fn net_change(
         (None, None) => return Ok(None),
         (Some(was), Some(is)) => {
             let (was, is) = (&was.row, &is.row);
-            let is_written = was.size_bytes != is.size_bytes
-                || was.mtime_ns != is.mtime_ns
-                || was.ctime_ns != is.ctime_ns;
             // A move of content to another place writes the map, and nothing else (CONTENT-10).
             has_content = is.kind == FileKind::File
-                && is_written
                 && (was.size_bytes != is.size_bytes
-                    || reader.is_content_touched(store, ino, before, after)?);
+                    || reader.is_content_written(store, ino, before, after)?);
             has_attributes = (was.mode, was.uid, was.gid) != (is.mode, is.uid, is.gid)
                 || (is.kind != FileKind::Directory && !has_content && was.mtime_ns != is.mtime_ns)
                 || reader.are_xattrs_touched(store, ino, before, after)?;

@@ -342,13 +342,10 @@ fn is_changed_since(reader: &HistoryReader<'_>, net: &NetChange, seq: CommitSeq)
     let has_other_rights = (is_new || net.has_attributes)
         && (rights(left) != rights(now)
             || reader.are_xattrs_touched(net.store, net.ino, seq, NOW)?);
-    // What moves content, or writes patches in place, moves no times.
-    let times = |state: &State| (state.row.size_bytes, state.row.mtime_ns, state.row.ctime_ns);
     let has_other_content = (is_new || net.has_content)
         && left.row.kind == FileKind::File
-        && times(left) != times(now)
         && (left.row.size_bytes != now.row.size_bytes
-            || reader.is_content_touched(net.store, net.ino, seq, NOW)?);
+            || reader.is_content_written(net.store, net.ino, seq, NOW)?);
     Ok((has_names && left.names != now.names) || has_other_rights || has_other_content)
 }
 
