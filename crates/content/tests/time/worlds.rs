@@ -78,6 +78,10 @@ fn run_world(seed: u64, step_count: usize, looks: u32, keeps_apart: bool) -> Wor
                 }
                 world.count("crash");
             }
+            315..375 if keeps_apart => {
+                world.keep_otherwise();
+                world.note_moment();
+            }
             _ => {}
         }
     }
@@ -206,7 +210,7 @@ fn stores_and_rows_read_as_the_model_says_through_rollbacks_crashes_and_prunes()
 fn stores_that_keep_their_past_apart_read_as_the_model_says() {
     let seeds = seeds([21, 22, 23, 24, 25]);
     // HISTORY-7, TIME-2, TIME-4, TIME-6, TIME-8, PAST-2
-    let done = run_worlds(&seeds, 300, 20, true);
+    let done = run_worlds(&seeds, 250, 20, true);
     if seeds.len() > 1 {
         done.require(&DEEDS);
         done.require(&DEEDS_APART);

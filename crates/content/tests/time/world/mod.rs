@@ -146,6 +146,14 @@ impl World {
         drop(sql);
         database.track_table("album").unwrap();
         database.sync().unwrap();
+        // What is taken back later is not one of these.
+        let node = database.resolve(b"/marker", false).unwrap().node;
+        let mode = larder::SetAttr {
+            mode: Some(0o600),
+            ..larder::SetAttr::default()
+        };
+        database.set_attr(node, &mode).unwrap();
+        database.sync().unwrap();
         let mut world = World {
             seed,
             rng: Rng::new(seed ^ 0x3071d),
