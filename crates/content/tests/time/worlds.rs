@@ -82,6 +82,8 @@ fn run_world(seed: u64, step_count: usize, looks: u32, keeps_apart: bool) -> Wor
                 world.keep_otherwise();
                 world.note_moment();
             }
+            375..390 if keeps_apart => world.prune(false),
+            390..420 if keeps_apart => world.deed(),
             _ => {}
         }
     }

@@ -104,7 +104,7 @@ impl World {
     /// One of them.
     pub fn deed(&mut self) {
         let kinds = match self.options.keeps_apart {
-            true => 24,
+            true => 20,
             false => 14,
         };
         match self.rng.below(kinds) {
@@ -548,7 +548,7 @@ impl World {
         let half = self.moments.len() as u64 / 2;
         let cut = self.moments[self.rng.below(half.max(1)) as usize].clone();
         // What is held stays, and all that came later.
-        let keeps_snapshots = self.options.keeps_apart && self.rng.chance(40);
+        let keeps_snapshots = self.options.keeps_apart && self.rng.chance(60);
         let held = self.oldest_held(keeps_snapshots);
         let until = held.map_or(cut.seq, |held| held.min(cut.seq));
         self.destroy_snapshots_before(until);

@@ -216,7 +216,7 @@ impl World {
                     && told.contains("only the tables of stores can whose history reaches it")
         };
         assert!(
-            names.iter().any(|name| is_told(name)) && error.kind() != ErrorKind::Corrupt,
+            names.iter().any(is_told) && error.kind() != ErrorKind::Corrupt,
             "HISTORY-7, seed {}, {how}, as of commit {}, of {names:?}: {error}\n{:?}",
             self.seed,
             was.seq,
@@ -275,7 +275,7 @@ impl World {
     /// A branch; not often that of `main`, by way of which all others are reached.
     fn pick_store(&mut self) -> usize {
         let count = self.branches.len() as u64;
-        match self.rng.chance(10) {
+        match self.rng.chance(6) {
             true => 0,
             false => 1 + self.rng.below(count - 1) as usize,
         }
@@ -443,7 +443,11 @@ impl World {
         if all.is_empty() {
             return;
         }
-        let name = self.rng.pick(&all).clone();
+        let held = self.keeping.held.first().cloned();
+        let name = match held.filter(|_| self.rng.chance(60)) {
+            Some(held) => held,
+            None => self.rng.pick(&all).clone(),
+        };
         if self.keeping.held.remove(&name) {
             self.database.release_snapshot(&name, "model").unwrap();
             return self.count("hold ended");
