@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::replay;
 use common::workspace::{begin, conflicts, mkdir, remove, sql};
 use common::{assert_clean, create, create_without_history, open, pattern, put};
 use larder::{
@@ -401,10 +402,6 @@ const ROUNDS: u64 = 40;
 /// Blocks of a file: its page is long enough to be shared.
 const FILE: usize = 60 * KIB;
 
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap())
-}
-
 /// What round `number` leaves: `/a`, and its clone of the last round with some bytes of its own.
 fn expected(number: u64) -> [Vec<u8>; 2] {
     let origin = pattern(FILE, 2 * (number / 4));
@@ -484,17 +481,8 @@ fn record() -> (Recording, usize) {
 
 /// What is wrong with a state, if anything is.
 fn find_fault(state: &CrashState) -> Option<String> {
-    let directory = tempfile::tempdir().unwrap();
-    state.disk.write_catalog(directory.path()).unwrap();
-    let engine = EngineOptions {
-        storage: Some(Arc::new(SimStorage::load(&state.disk, None))),
-        has_background: false,
-        ..EngineOptions::default()
-    };
-    let acked = state.acked.unwrap_or(0);
-    let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let db = Database::open(directory.path(), options(engine)).unwrap();
-        assert_clean(&db);
+    replay::find_fault(state, |db, acked| {
+        assert_clean(db);
         let get = |path: &str| db.get(path.as_bytes()).ok();
         let number = get("/number").map_or(0, |text| {
             String::from_utf8(text).unwrap().parse::<u64>().unwrap()
@@ -512,34 +500,15 @@ fn find_fault(state: &CrashState) -> Option<String> {
             );
             assert!(changed.is_none_or(|changed| changed == b), "CLONE-1");
         }
-        db.close().unwrap();
-    }));
-    looked.err().map(|why| match why.downcast_ref::<String>() {
-        Some(text) => text.clone(),
-        None => "it panics".into(),
     })
 }
 
 #[test]
 fn every_crash_leaves_counts_that_are_right() {
-    let points = setting("LARDER_CRASH_POINTS", 300) as usize;
-    let seed = setting("LARDER_CRASH_SEED", 1);
     let (recording, created) = record();
-    let mut count = 0;
-    for state in recording.states(created, seed, points) {
-        count += 1;
-        if let Some(fault) = find_fault(&state) {
-            panic!("seed {seed}: {state}: {fault}");
-        }
-    }
-    assert_eq!(count, points, "the log has too few states");
+    replay::require_sound(&recording, created, 300, find_fault);
     // The negative control: the flush of segments before COMMIT.
     let without = recording.without_flushes(|file| file.starts_with(SEGMENTS));
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let is_found = without
-        .states(created, seed, 150)
-        .any(|state| find_fault(&state).is_some());
-    std::panic::set_hook(hook);
+    let is_found = replay::has_fault(&without, created, "", find_fault);
     assert!(is_found, "nobody misses the flushes of segments");
 }

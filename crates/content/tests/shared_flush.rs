@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::{assert_clean, make, pattern, sql};
+use common::{assert_clean, make, pattern, replay, sql};
 use larder::{
     CreateOptions, Database, ErrorKind, NodeId, OpenOptions, SqlValue, Transaction,
     TransactionOptions,
@@ -32,16 +32,6 @@ const HELD: Duration = Duration::from_millis(3);
 /// Blocks of a file that lies where it lay.
 const OLD_BLOCKS: u64 = 4;
 const LOG: &str = "catalog.db-wal";
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap())
-}
-
-/// In memory, if there is such a place.
-fn scratch() -> tempfile::TempDir {
-    let memory = tempfile::tempdir_in("/dev/shm");
-    memory.unwrap_or_else(|_| tempfile::tempdir().unwrap())
-}
 
 fn options(engine: EngineOptions) -> OpenOptions {
     OpenOptions {
@@ -385,31 +375,17 @@ fn check_seen(db: &Database, numbers: &[u64]) {
 
 /// What is wrong with a state, if anything is.
 fn find_fault(state: &CrashState) -> Option<String> {
-    let directory = scratch();
-    state.disk.write_catalog(directory.path()).unwrap();
-    let engine = EngineOptions {
-        storage: Some(Arc::new(SimStorage::load(&state.disk, None))),
-        has_background: false,
-        ..EngineOptions::default()
-    };
-    let acked = state.acked.unwrap_or(0);
-    let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let db = Database::open(directory.path(), options(engine)).unwrap();
-        let numbers = numbers_of(&db);
+    replay::find_fault(state, |db, acked| {
+        let numbers = numbers_of(db);
         for (thread, &number) in numbers.iter().enumerate() {
             let acked = acked >> (16 * thread) & 0xffff;
             assert!(number >= acked, "{number} is there, {acked} was committed");
         }
-        check_seen(&db, &numbers);
-        assert_clean(&db);
+        check_seen(db, &numbers);
+        assert_clean(db);
         // And it goes on.
-        commit_one(&db, 0, numbers[0] + 1);
-        assert_eq!(numbers_of(&db)[0], numbers[0] + 1);
-        db.close().unwrap();
-    }));
-    looked.err().map(|why| match why.downcast_ref::<String>() {
-        Some(text) => text.clone(),
-        None => "it panics".into(),
+        commit_one(db, 0, numbers[0] + 1);
+        assert_eq!(numbers_of(db)[0], numbers[0] + 1);
     })
 }
 
@@ -451,8 +427,6 @@ fn log_events(recording: &Recording) -> Vec<(usize, bool, bool)> {
 
 #[test]
 fn every_crash_leaves_those_who_share_a_flush_whole_or_not_at_all() {
-    let points = setting("LARDER_CRASH_POINTS", 300) as usize;
-    let seed = setting("LARDER_CRASH_SEED", 1);
     let (recording, created) = record();
     let log = log_events(&recording);
     for pair in log.windows(2) {
@@ -469,14 +443,7 @@ fn every_crash_leaves_those_who_share_a_flush_whole_or_not_at_all() {
         shared > 10,
         "only {shared} commits left out their flush: not tested"
     );
-    let mut count = 0;
-    for state in recording.states(created, seed, points) {
-        count += 1;
-        if let Some(fault) = find_fault(&state) {
-            panic!("seed {seed}: {state}: {fault}");
-        }
-    }
-    assert_eq!(count, points, "the log has too few states");
+    replay::require_sound(&recording, created, 300, find_fault);
     // The negative control: no flush of the log but that of its head.
     let mut without = recording.clone();
     for (index, is_flush, is_head) in log {
@@ -486,13 +453,7 @@ fn every_crash_leaves_those_who_share_a_flush_whole_or_not_at_all() {
             *covers = 0;
         }
     }
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let mut faults = without
-        .states(created, seed, 150)
-        .filter_map(|state| find_fault(&state));
-    let is_found = faults.any(|fault| fault.contains("was committed"));
-    std::panic::set_hook(hook);
+    let is_found = replay::has_fault(&without, created, "was committed", find_fault);
     assert!(is_found, "FLUSH-1: nobody misses the flushes of the log");
 }
 
@@ -527,8 +488,6 @@ fn owes(events: &[Event]) -> bool {
 
 #[test]
 fn every_crash_leaves_what_two_sessions_were_told_and_have_seen() {
-    let points = setting("LARDER_CRASH_POINTS", 300) as usize;
-    let seed = setting("LARDER_CRASH_SEED", 1);
     let two = record_two(false);
     let end = two.recording.events.len();
     let all = count_unflushed(&two.recording, two.created..end);
@@ -540,32 +499,21 @@ fn every_crash_leaves_what_two_sessions_were_told_and_have_seen() {
         let beside = count_unflushed(&two.recording, visit.clone());
         assert_eq!(beside, 0, "FLUSH-2: {visit:?}");
     }
-    let mut count = 0;
-    for state in two.recording.states(two.created, seed, points) {
-        count += 1;
-        if let Some(fault) = find_fault(&state) {
-            panic!("seed {seed}: {state}: {fault}");
-        }
-    }
-    assert_eq!(count, points, "the log has too few states");
+    replay::require_sound(&two.recording, two.created, 300, find_fault);
 }
 
 /// The negative control: an engine that does not see the other session leaves out flushes beside it, and what that
 /// one has seen and synced is lost. In which run it looks at the wrong moment the machine decides; it has some.
 #[test]
 fn a_session_that_is_not_seen_loses_what_it_has_synced() {
-    let seed = setting("LARDER_CRASH_SEED", 1);
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let is_found = (0..RUNS_MAX).any(|_| loses_what_was_synced(seed));
-    std::panic::set_hook(hook);
+    let is_found = replay::quietly(|| (0..RUNS_MAX).any(|_| loses_what_was_synced()));
     assert!(
         is_found,
         "FLUSH-2: nobody misses the flushes beside a session, in {RUNS_MAX} runs"
     );
 }
 
-fn loses_what_was_synced(seed: u64) -> bool {
+fn loses_what_was_synced() -> bool {
     let two = record_two(true);
     // Where something was told while a commit owed its flush.
     let events = &two.recording.events;
@@ -577,7 +525,7 @@ fn loses_what_was_synced(seed: u64) -> bool {
             events: events[..=ack].to_vec(),
         };
         let mut found = cut
-            .states(ack + 1, seed, 4)
+            .states(ack + 1, replay::seed(), 4)
             .filter_map(|state| find_fault(&state));
         found.any(|fault| fault.contains("was committed"))
     })

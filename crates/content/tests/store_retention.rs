@@ -69,6 +69,12 @@ fn a_store_with_a_short_past_frees_its_space_and_nobody_elses() {
     assert!(shown.contains("history of store 'b' begins"), "{shown}");
     let undone = database.undo(seq, true).unwrap_err();
     assert!(undone.to_string().contains("store 'b'"), "{undone}");
+    // Below main it is mounted, and not meant.
+    let dry = database.rollback(&Moment::At(first), Some(b"/"), true);
+    let paths: Vec<Vec<u8>> = (dry.unwrap().changes.into_iter())
+        .map(|change| change.path)
+        .collect();
+    assert_eq!(paths, [b"/tiny"]);
     let back = database.rollback(&Moment::At(first), Some(b"/a"), false);
     back.map(drop).unwrap();
     assert!(database.get(b"/a/file").unwrap() == pattern(MIB, 1));

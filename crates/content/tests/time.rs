@@ -6,6 +6,8 @@ mod common;
 mod support;
 #[path = "time/world/mod.rs"]
 mod world;
+#[path = "time/worlds.rs"]
+mod worlds;
 
 use common::moments::{BEGIN_NS, Clock, HOUR, MILLISECOND};
 use common::{kind, make, name, open as open_plain, pattern, put};
@@ -18,7 +20,6 @@ use larder_testkit::{Mix, Rng, Script, explain_difference};
 use std::collections::BTreeMap;
 use std::path::Path;
 use support::ContentTree;
-use world::{Options, World};
 
 const R: NodeId = NodeId::ROOT;
 
@@ -291,117 +292,6 @@ fn every_moment_reads_as_the_model_says_for_many_seeds() {
     for seed in 100..160 {
         run_model(seed, 800);
         run_beside_the_background(seed, 800);
-    }
-}
-
-/// Operations on files of several stores and on rows, with everything that may happen to the history in between; `looks`
-/// times a random moment is compared with the model.
-fn run_world(seed: u64, step_count: usize, looks: usize) -> BTreeMap<&'static str, u32> {
-    let dir = support::scratch();
-    let clock = Clock::new();
-    let passes = clock.clone();
-    let options = Options {
-        engine: engine(&clock),
-        pass: Box::new(move || passes.pass(MILLISECOND)),
-        has_plain_sql: false,
-    };
-    let mut world = World::create(seed, &dir.path().join("t.larder"), options);
-    for _ in 0..step_count {
-        world.step();
-        match world.rng.below(1000) {
-            0..200 => world.note_moment(),
-            200..260 => world.deed(),
-            260..265 => world.clone_store(),
-            265..270 => world.promote_stores(),
-            270..290 => world.defrag(),
-            290..300 => world.reopen(),
-            300..305 => world.prune(false),
-            305..315 => {
-                world.note_moment();
-                let left = support::scratch();
-                common::crash(dir.path(), left.path());
-                let found = open(&clock, left.path());
-                world.check(found.database());
-                for _ in 0..3 {
-                    let was = world.pick();
-                    world.look_by_api(found.database(), &was);
-                    world.look_by_sql(found.database(), &was);
-                }
-                world.count("crash");
-            }
-            _ => {}
-        }
-    }
-    world.note_moment();
-    for _ in 0..looks {
-        let was = world.pick();
-        world.look(&was);
-    }
-    world.reopen();
-    for _ in 0..looks / 10 {
-        let was = world.pick();
-        world.look(&was);
-    }
-    world.check(&world.database);
-    println!(
-        "seed {seed}: {} moments, {:?}",
-        world.moments.len(),
-        world.counts
-    );
-    world.counts
-}
-
-/// `LARDER_SEED` runs that one.
-fn seeds(all: impl IntoIterator<Item = u64>) -> Vec<u64> {
-    match std::env::var("LARDER_SEED") {
-        Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => all.into_iter().collect(),
-    }
-}
-
-#[test]
-fn stores_and_rows_read_as_the_model_says_through_rollbacks_crashes_and_prunes() {
-    // All deeds are in these. 16: tiny content, forgotten because of another one's commit, was dropped with the next change
-    // of the inode (NODE-1).
-    let seeds = seeds([1, 2, 3, 4, 16]);
-    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-    for seed in &seeds {
-        // CONTENT-9, CONTENT-12, CLONE-1, ROLLBACK-2
-        for (what, count) in run_world(*seed, 250, 20) {
-            *counts.entry(what).or_default() += count;
-        }
-    }
-    for what in [
-        "clone",
-        "clone of the past",
-        "clone of a store",
-        "exact restore",
-        "restore",
-        "restore with rows",
-        "undo",
-        "undo of the newest",
-        "promote",
-        "promote of stores",
-        "rollback",
-        "rollback of a store",
-        "prune",
-        "crash",
-        "reopen",
-        "defrag",
-        "snapshot",
-        "content by SQL",
-        "rows",
-    ] {
-        let is_done = counts.get(what).is_some_and(|&count| count > 0);
-        assert!(seeds.len() == 1 || is_done, "{what}: {counts:?}");
-    }
-}
-
-#[test]
-#[ignore = "takes minutes: cargo xtask test --long"]
-fn stores_and_rows_read_as_the_model_says_at_a_thousand_moments() {
-    for seed in seeds(100..110) {
-        run_world(seed, 1000, 1000);
     }
 }
 

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{assert_clean, open, pattern};
+use common::{assert_clean, open, pattern, replay};
 use larder::{CreateOptions, Database, ErrorKind, OpenOptions, SqlValue, Transaction};
 use larder_object::EngineOptions;
 use larder_testkit::{CrashState, Recorder, Recording, RecordingVfs, SEGMENTS, SimStorage};
@@ -17,10 +17,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const ROUNDS: u64 = 60;
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap())
-}
 
 /// What transaction `number` makes of the database: three files, one of them over the last one's, and a row. How
 /// many steps logged new content (`LOGGED-1`): outside of savepoints, and in one that stays.
@@ -185,52 +181,24 @@ fn record() -> (Recording, usize) {
 
 /// What is wrong with a state, if anything is.
 fn find_fault(state: &CrashState) -> Option<String> {
-    let directory = tempfile::tempdir().unwrap();
-    state.disk.write_catalog(directory.path()).unwrap();
-    let engine = EngineOptions {
-        storage: Some(Arc::new(SimStorage::load(&state.disk, None))),
-        has_background: false,
-        ..EngineOptions::default()
-    };
-    let acked = state.acked.unwrap_or(0);
-    let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let db = Database::open(directory.path(), options(engine)).unwrap();
-        let number = number_of(&db);
+    replay::find_fault(state, |db, acked| {
+        let number = number_of(db);
         assert!(number >= acked, "{number} is there, {acked} was committed");
-        assert_clean(&db);
+        assert_clean(db);
         // And it goes on.
         db.transaction(|txn| step(txn, number + 1).map(drop))
             .unwrap();
-        assert_eq!(number_of(&db), number + 1);
-        db.close().unwrap();
-    }));
-    looked.err().map(|why| match why.downcast_ref::<String>() {
-        Some(text) => text.clone(),
-        None => "it panics".into(),
+        assert_eq!(number_of(db), number + 1);
     })
 }
 
 #[test]
 fn every_crash_leaves_transactions_whole_or_not_at_all() {
-    let points = setting("LARDER_CRASH_POINTS", 400) as usize;
-    let seed = setting("LARDER_CRASH_SEED", 1);
     let (recording, created) = record();
-    let mut count = 0;
-    for state in recording.states(created, seed, points) {
-        count += 1;
-        if let Some(fault) = find_fault(&state) {
-            panic!("seed {seed}: {state}: {fault}");
-        }
-    }
-    assert_eq!(count, points, "the log has too few states");
+    replay::require_sound(&recording, created, 400, find_fault);
     // The negative control: the flush of segments before COMMIT (PRIVATE-2).
     let without = recording.without_flushes(|file| file.starts_with(SEGMENTS));
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let is_found = without
-        .states(created, seed, 150)
-        .any(|state| find_fault(&state).is_some());
-    std::panic::set_hook(hook);
+    let is_found = replay::has_fault(&without, created, "", find_fault);
     assert!(is_found, "PRIVATE-2: nobody misses the flushes of segments");
 }
 

@@ -10,7 +10,7 @@ use crate::options::{HistoryListing, MountOptions};
 use crate::tree::Tree;
 use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};
 use crate::watch::{Lookout, Monitor, Watch};
-use larder::{Database, Error, ErrorKind, parse_moment};
+use larder::{Database, Error, ErrorKind, NodeId, parse_moment};
 use larder_fuse_protocol::{Device, MountError, MountSettings, Notifier, Session, SessionOptions};
 use std::fs::File;
 use std::io;
@@ -51,7 +51,10 @@ pub fn mount(
     let past = match &options.as_of {
         Some(text) => {
             let moment = parse_moment(text, database.now_ns())?;
-            Some(database.as_of(&moment)?)
+            let past = database.as_of(&moment)?;
+            // Where the history of main begins later, nobody could enter it.
+            past.attr(NodeId::ROOT)?;
+            Some(past)
         }
         None => None,
     };

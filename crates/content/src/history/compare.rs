@@ -3,7 +3,7 @@
 use crate::copy::read_full;
 use crate::database::Database;
 use crate::types::{Attr, NodeId, SeekTarget};
-use larder_object::format::{CommitSeq, FileKind, Name};
+use larder_object::format::{CommitSeq, FileKind, Name, StoreId};
 use larder_object::{ErrorKind, HistoryReader, Result};
 use std::collections::BTreeMap;
 
@@ -97,20 +97,26 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
         self.between.map(|(reader, ..)| reader)
     }
 
-    /// Visits what two roots have at every path of either, a directory before what is in it.
+    /// Visits what two roots have at every path of either, a directory before what is in it; of what is mounted below them,
+    /// the stores that `is_meant` names.
     pub(crate) fn walk(
         &mut self,
         roots: (Option<Attr>, Option<Attr>),
+        is_meant: &dyn Fn(StoreId) -> bool,
         visit: &mut dyn FnMut(Pair) -> Result<()>,
     ) -> Result<()> {
         let mut stack = Vec::new();
         self.meet(Vec::new(), roots, &mut stack, visit)?;
         while let Some((path, a, b)) = stack.pop() {
             let mut entries: BTreeMap<Name, (Option<Attr>, Option<Attr>)> = BTreeMap::new();
-            for (name, attr) in list(self.a, a)? {
+            let meant = |found: Vec<(Name, Attr)>| {
+                let found = found.into_iter();
+                found.filter(|(_, attr)| is_meant(attr.node.store))
+            };
+            for (name, attr) in meant(list(self.a, a)?) {
                 entries.entry(name).or_default().0 = Some(attr);
             }
-            for (name, attr) in list(self.b, b)? {
+            for (name, attr) in meant(list(self.b, b)?) {
                 entries.entry(name).or_default().1 = Some(attr);
             }
             let waiting = stack.len();

@@ -4,7 +4,7 @@ use crate::database::Database;
 use crate::history::compare::{Differs, Pair, compare};
 use crate::types::{Attr, NodeId};
 use larder_object::Result;
-use larder_object::format::FileKind;
+use larder_object::format::{FileKind, StoreId};
 use std::collections::{BTreeMap, HashMap};
 
 /// How a path differs.
@@ -59,9 +59,15 @@ pub struct DiffReport {
 /// kinds, modes, owners, extended attributes and content, not times. A final symbolic link is not followed. Cost: both
 /// trees are listed, about 2 µs per file; of one database only the content is read of which something was written in
 /// between, up to the first byte that differs. Memory: the differences.
-pub fn diff(
+pub fn diff(a: (&Database, &[u8]), b: (&Database, &[u8])) -> Result<DiffReport> {
+    diff_of(a, b, &|_| true)
+}
+
+/// The same, of the stores that are mounted below only of those that `is_meant` names.
+pub(crate) fn diff_of(
     (a, path_a): (&Database, &[u8]),
     (b, path_b): (&Database, &[u8]),
+    is_meant: &dyn Fn(StoreId) -> bool,
 ) -> Result<DiffReport> {
     for database in [a, b] {
         if database.shows().is_none() {
@@ -73,7 +79,7 @@ pub fn diff(
     compare(a, b, |comparison| {
         let mut found: Vec<Pair> = Vec::new();
         let roots = (Some(roots.0), Some(roots.1));
-        comparison.walk(roots, &mut |pair| {
+        comparison.walk(roots, is_meant, &mut |pair| {
             if pair.a.is_none() || pair.b.is_none() || pair.differs.any() {
                 found.push(pair);
             }

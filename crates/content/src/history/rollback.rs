@@ -12,7 +12,7 @@
 use crate::copy::copy_differences;
 use crate::database::Database;
 use crate::handle::Handle;
-use crate::history::diff::{DiffChange, diff};
+use crate::history::diff::{DiffChange, diff_of};
 use crate::history::net::{State, state};
 use crate::history::restore::TURN_MAX;
 use crate::history::rows::{RestoreRows, RowsReport};
@@ -105,13 +105,9 @@ impl Database {
         let (scope, root) = self.scope(past, path)?;
         let mut changes = Vec::new();
         if is_dry {
-            changes = diff((self, root), (past, root))?.changes;
-            // Below a root other stores are mounted.
-            changes.retain(|change| {
-                let attr = change.after.as_ref().or(change.before.as_ref());
-                let store = attr.map(|attr| self.table_of(attr.node.store));
-                store.is_some_and(|store| scope.stores.contains_key(&store))
-            });
+            // Below a root other stores are mounted, whose history may begin later.
+            let is_meant = |store| scope.stores.contains_key(&self.table_of(store));
+            changes = diff_of((self, root), (past, root), &is_meant)?.changes;
         }
         let transaction = self.begin_with(&TransactionOptions {
             takes_turn: !is_dry,

@@ -4,6 +4,7 @@
 
 pub mod moments;
 pub mod others;
+pub mod replay;
 pub mod sql;
 pub mod temporal;
 pub mod workspace;

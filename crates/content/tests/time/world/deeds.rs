@@ -2,6 +2,7 @@
 //!
 //! Each is done between two noted moments, so that what was is known.
 
+use super::coverage::{PRUNE, ROLLBACK};
 use super::seen::{EVERYTHING, Shows, Sight, as_shown, below, find_difference, see};
 use super::{Branch, Was, World, is_refused};
 
@@ -49,9 +50,15 @@ fn lies_in(path: &str, above: &str) -> bool {
 
 impl World {
     /// The newest moment, which is now.
-    fn before(&mut self) -> Was {
+    pub(super) fn before(&mut self) -> Was {
         self.note_moment();
         self.moments[self.moments.len() - 1].clone()
+    }
+
+    /// Whether a branch can be seen as of a moment.
+    fn is_shown(&mut self, was: &Was, nth: usize) -> bool {
+        let shown = self.reached(&self.database.clone(), was);
+        shown.contains(&self.branches[nth].store)
     }
 
     fn now(&self, branch: &Branch) -> Sight {
@@ -59,7 +66,12 @@ impl World {
     }
 
     /// Nothing has happened to these branches.
-    fn require_unchanged(&self, was: &Was, how: &str, is_meant: impl Fn(&Branch) -> bool) {
+    pub(super) fn require_unchanged(
+        &self,
+        was: &Was,
+        how: &str,
+        is_meant: impl Fn(&Branch) -> bool,
+    ) {
         for branch in self.branches.iter().filter(|branch| is_meant(branch)) {
             self.require(was, how, branch, &self.now(branch), EVERYTHING);
         }
@@ -91,12 +103,17 @@ impl World {
 
     /// One of them.
     pub fn deed(&mut self) {
-        match self.rng.below(14) {
+        let kinds = match self.options.keeps_apart {
+            true => 20,
+            false => 14,
+        };
+        match self.rng.below(kinds) {
             0..4 => self.clone_path(),
             4..7 => self.restore(),
             7..10 => self.undo(),
             10..12 => self.promote(),
-            _ => self.roll_back(),
+            12..14 => self.roll_back(),
+            _ => self.keep_otherwise(),
         }
         self.note_moment();
     }
@@ -128,12 +145,19 @@ impl World {
         let root = self.branches[nth].root.clone();
         let moment = self.name(&source);
         let past = is_past.then(|| self.database.as_of(&moment).unwrap());
+        let is_reached = !is_past || self.is_shown(&source, nth);
         let (full_from, full_to) = (format!("{root}{from}"), format!("{root}{to}"));
         let outcome =
             self.database
                 .clone_path(past.as_ref(), full_from.as_bytes(), full_to.as_bytes());
         drop(past);
         let how = format!("clone {from} {to} of commit {}", source.seq);
+        if !is_reached {
+            let name = self.branches[nth].name.clone();
+            self.require_refused(&outcome.unwrap_err(), &source, &how, &[&name]);
+            self.count("clone refused");
+            return self.require_unchanged(&now, &how, |_| true);
+        }
         let branch = &self.branches[nth];
         let found = self.now(branch);
         if !is_past && lies_in(&to, &from) {
@@ -228,6 +252,7 @@ impl World {
         let full = format!("{root}{path}");
         let moment = self.name(&was);
         let past = self.database.as_of(&moment).unwrap();
+        let is_reached = self.is_shown(&was, nth);
         let planned = self
             .database
             .restore(&past, Some(full.as_bytes()), &options);
@@ -243,6 +268,12 @@ impl World {
             "seed {}, {how}: a dry run tells what is done",
             self.seed
         );
+        if !is_reached {
+            let name = self.branches[nth].name.clone();
+            self.require_refused(&outcome.unwrap_err(), &was, &how, &[&name]);
+            self.count("restore refused before a store's history");
+            return self.require_unchanged(&now, &how, |_| true);
+        }
         if let Err(error) = outcome {
             let kinds = [ErrorKind::Exists, ErrorKind::NotADirectory];
             // Something else leads there now.
@@ -452,7 +483,19 @@ impl World {
     /// All, or one store, becomes what it was.
     fn roll_back(&mut self) {
         let now = self.before();
-        let (nth, was) = self.pick_branch();
+        let (mut nth, mut was) = self.pick_branch();
+        // Few moments show all stores when these begin at different times.
+        while self.options.keeps_apart && self.rng.chance(70) {
+            let shown = self.reached(&self.database.clone(), &was);
+            match self
+                .branches
+                .iter()
+                .all(|branch| shown.contains(&branch.store))
+            {
+                true => break,
+                false => (nth, was) = self.pick_branch(),
+            }
+        }
         let store = self.rng.chance(40).then(|| match self.branches[nth].store {
             StoreId::MAIN => "/".to_owned(),
             _ => self.branches[nth].root.clone(),
@@ -460,9 +503,27 @@ impl World {
         let moment = self.name(&was);
         let path = store.as_ref().map(|path| path.as_bytes());
         let how = format!("rollback of {store:?}");
-        self.database.rollback(&moment, path, true).unwrap();
+        let pin = self.database.as_of(&moment).unwrap();
+        let shown = self.reached(&self.database.clone(), &was);
+        let is_unshown = |branch: &Branch| {
+            let is_meant = store.is_none() || branch.store == self.branches[nth].store;
+            is_meant && was.sight(branch).is_some() && !shown.contains(&branch.store)
+        };
+        let unshown = self.branches.iter().find(|branch| is_unshown(branch));
+        let unshown = unshown.map(|branch| branch.name.clone());
+        let planned = self.database.rollback(&moment, path, true);
         self.require_unchanged(&now, "a dry rollback", |_| true);
-        self.database.rollback(&moment, path, false).unwrap();
+        let outcome = self.database.rollback(&moment, path, false);
+        drop(pin);
+        if let Some(name) = unshown {
+            for refused in [planned.map(drop), outcome.map(drop)] {
+                self.require_refused(&refused.unwrap_err(), &was, &how, &[&name]);
+            }
+            self.count("rollback refused");
+            return self.require_unchanged(&now, &how, |_| true);
+        }
+        planned.unwrap_or_else(|error| panic!("seed {}, a dry {how}: {error}", self.seed));
+        outcome.unwrap_or_else(|error| panic!("seed {}, {how}: {error}", self.seed));
         let only = self.branches[nth].store;
         let is_meant = |branch: &Branch| store.is_none() || branch.store == only;
         // ROLLBACK-2: all, with numbers and times.
@@ -474,6 +535,7 @@ impl World {
             self.rows = was.rows.clone();
         }
         (0..self.branches.len()).for_each(|nth| self.adopt(nth));
+        self.happened(ROLLBACK);
         self.count(match store {
             Some(_) => "rollback of a store",
             None => "rollback",
@@ -485,21 +547,32 @@ impl World {
         // Half of it at most.
         let half = self.moments.len() as u64 / 2;
         let cut = self.moments[self.rng.below(half.max(1)) as usize].clone();
-        let gone = self
-            .moments
-            .iter()
-            .position(|was| was.seq >= cut.seq)
-            .unwrap();
+        // What is held stays, and all that came later.
+        let keeps_snapshots = self.options.keeps_apart && self.rng.chance(60);
+        let held = self.oldest_held(keeps_snapshots);
+        let until = held.map_or(cut.seq, |held| held.min(cut.seq));
+        self.destroy_snapshots_before(until);
+        let gone = self.moments.partition_point(|was| was.seq < until);
         let gone: Vec<Was> = self.moments.drain(..gone).collect();
-        for name in gone.iter().filter_map(|was| was.snapshot.as_ref()) {
-            self.database.destroy_snapshot(name).unwrap();
-        }
+        self.raise_all(&cut);
         let older = PruneCut::OlderThan(Moment::Seq(cut.seq));
         self.database.prune(older, None, false).unwrap();
         for was in gone.iter().filter(|_| !may_stay) {
             let refused = self.database.as_of(&Moment::Seq(was.seq)).err().unwrap();
             assert!(refused.to_string().contains("history begins"), "{refused}");
         }
-        self.count("prune");
+        if self.options.keeps_apart {
+            self.require_floors();
+            self.look_at_readers();
+        }
+        if !gone.is_empty() {
+            self.happened(PRUNE);
+        }
+        self.count(
+            match keeps_snapshots && held.is_some_and(|held| held <= cut.seq) {
+                true => "prune up to a snapshot",
+                false => "prune",
+            },
+        );
     }
 }

@@ -7,25 +7,38 @@
 //! *Deeds* (`deeds.rs`) change much at once, a rollback for example: what they must leave is compared with what is
 //! remembered, and the model goes on from there.
 //!
+//! Stores may keep their past for different times, be pruned and pressed (`keeping.rs`): then a look at one before its
+//! history begins must be refused. What was looked at is counted, and what had happened to it since (`coverage.rs`).
+//!
 //! This module is shared: operations and looks by way of a mount are in the tests of the mount.
 #![allow(dead_code, missing_docs, unused_imports)] // Each test that has this module uses some of it.
 
+pub mod coverage;
 mod deeds;
+mod keeping;
 mod seen;
 
 use crate::support::ContentTree;
+use coverage::{BY_API, BY_SESSIONS, BY_SQL, COMPACTION, Coverage};
+use keeping::Keeping;
 use larder::{
     CreateOptions, Database, DefragOptions, EngineOptions, Error, ErrorKind, Moment, OpenOptions,
-    SqlSession, SqlValue, StoreId,
+    Retention, SqlSession, SqlValue, StoreId,
 };
 use larder_testkit::{Generator, Mix, Model, Op, Rng, digest, explain_difference};
 use seen::{BY_FUNCTIONS, BY_SESSION, EVERYTHING, see, see_functions, see_session};
 pub use seen::{ON_A_MOUNT, Sight, as_shown, find_difference, see_mount};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub const MILLISECOND_NS: i64 = 1_000_000;
 pub const HOUR_NS: i64 = 3_600_000_000_000;
+/// What stores keep that have no retention of their own.
+const DEFAULT: Retention = Retention {
+    retention_ns: 24 * HOUR_NS,
+    is_guaranteed: false,
+};
 
 const MIX: Mix = Mix {
     entries_max: 24,
@@ -47,6 +60,8 @@ pub type Rows = BTreeMap<i64, Vec<SqlValue>>;
 pub struct Was {
     pub at_ns: i64,
     pub seq: u64,
+    /// How many were noted before.
+    pub nth: u64,
     pub snapshot: Option<String>,
     /// Of the branches that there were.
     sights: BTreeMap<StoreId, Arc<Sight>>,
@@ -62,6 +77,8 @@ impl Was {
 /// A tree in which operations run.
 pub struct Branch {
     pub store: StoreId,
+    /// The store's name; it stays when the store is mounted elsewhere.
+    pub name: String,
     /// Where it is in the tree of the database.
     pub root: String,
     pub generator: Generator,
@@ -71,10 +88,14 @@ pub struct Branch {
 /// How a world is made.
 pub struct Options {
     pub engine: EngineOptions,
-    /// Lets time pass, so that what follows is of another moment.
-    pub pass: Box<dyn Fn()>,
+    /// Lets about so many nanoseconds pass, a millisecond at least, so that what follows is of another moment.
+    pub pass: Box<dyn Fn(i64)>,
     /// SQL may change rows beside the engine's transactions: the clock is the machine's.
     pub has_plain_sql: bool,
+    /// Stores keep their past for different times, and space is short now and then.
+    pub keeps_apart: bool,
+    /// No other session has the database open.
+    pub is_alone: bool,
 }
 
 pub struct World {
@@ -87,6 +108,10 @@ pub struct World {
     pub moments: Vec<Was>,
     /// How often what was done and looked at.
     pub counts: BTreeMap<&'static str, u32>,
+    pub coverage: Coverage,
+    /// Moments that were noted.
+    noted: u64,
+    keeping: Keeping,
     options: Options,
     is_traced: bool,
     /// Names of snapshots and clones that were given.
@@ -97,8 +122,12 @@ impl World {
     /// A new database, with a directory `/w` and the stores `/one` and `/two`.
     pub fn create(seed: u64, path: &Path, options: Options) -> World {
         let create = CreateOptions {
-            capacity_bytes: Some(1 << 30), // Nothing has to give way.
-            retention_ns: Some(24 * HOUR_NS),
+            // Nothing has to give way, unless somebody presses.
+            capacity_bytes: Some(match options.keeps_apart {
+                true => 256 << 20,
+                false => 1 << 30,
+            }),
+            retention_ns: Some(DEFAULT.retention_ns),
             ..CreateOptions::default()
         };
         Database::create_with(path, &create, &options.engine).unwrap();
@@ -117,6 +146,14 @@ impl World {
         drop(sql);
         database.track_table("album").unwrap();
         database.sync().unwrap();
+        // What is taken back later is not one of these.
+        let node = database.resolve(b"/marker", false).unwrap().node;
+        let mode = larder::SetAttr {
+            mode: Some(0o600),
+            ..larder::SetAttr::default()
+        };
+        database.set_attr(node, &mode).unwrap();
+        database.sync().unwrap();
         let mut world = World {
             seed,
             rng: Rng::new(seed ^ 0x3071d),
@@ -126,6 +163,9 @@ impl World {
             rows: Rows::new(),
             moments: Vec::new(),
             counts: BTreeMap::new(),
+            coverage: Coverage::default(),
+            noted: 0,
+            keeping: Keeping::new(DEFAULT),
             options,
             is_traced: std::env::var_os("LARDER_TRACE").is_some(),
             given: 0,
@@ -141,8 +181,12 @@ impl World {
     fn add_branch(&mut self, root: &str) {
         let seed = self.rng.bits();
         let node = self.database.resolve(root.as_bytes(), false).unwrap().node;
+        let stores = self.database.stores().unwrap();
+        let info = stores.into_iter().find(|info| info.store == node.store);
+        self.keeping.add(node.store);
         self.branches.push(Branch {
             store: node.store,
+            name: info.unwrap().name,
             root: root.to_owned(),
             generator: Generator::new(seed, MIX),
             api: ContentTree::below(self.database.clone(), root),
@@ -157,8 +201,28 @@ impl World {
         *self.counts.entry(what).or_default() += 1;
     }
 
+    /// What may harm the past has happened.
+    pub fn happened(&mut self, what: &'static str) {
+        self.coverage.happened(what, self.noted);
+    }
+
+    /// A moment was looked at.
+    pub fn saw(&mut self, way: &'static str, was: &Was) {
+        self.coverage.saw(way, self.seed, was.nth);
+        self.count(way);
+    }
+
+    /// The machine has failed, and goes on with what it left at `path`; all was durable.
+    pub fn go_on_at(&mut self, path: &Path) {
+        self.keeping.end_readers();
+        self.path = path.to_owned();
+        self.database = open(&self.path, &self.options.engine);
+        self.renew_api();
+    }
+
     /// Closes the database and opens it again, another session then.
     pub fn reopen(&mut self) {
+        self.keeping.end_readers();
         self.close();
         self.database = open(&self.path, &self.options.engine);
         self.renew_api();
@@ -306,11 +370,15 @@ impl World {
     /// Content is moved to where it lies better.
     pub fn defrag(&mut self) {
         let options = DefragOptions::default();
-        self.database.defrag(&[], &options, &mut |_| {}).unwrap();
+        let report = self.database.defrag(&[], &options, &mut |_| {}).unwrap();
+        let mut moved_bytes = report.moved_bytes;
         for _ in 0..3 {
-            self.database.compact_step().unwrap();
+            moved_bytes += self.database.compact_step().unwrap().moved_bytes;
         }
         self.count("defrag");
+        if moved_bytes > 0 {
+            self.happened(COMPACTION);
+        }
     }
 
     /// This session knows what others have committed. Who has the turn does.
@@ -326,17 +394,18 @@ impl World {
         // What plain SQL did gets a commit.
         let now = Moment::At(self.database.now_ns());
         self.database.resolve_moment(&now).unwrap();
-        let at_ns = self.database.now_ns();
-        let (seq, _) = self.database.resolve_moment(&Moment::At(at_ns)).unwrap();
         let snapshot = self.rng.chance(6).then(|| {
             self.given += 1;
             format!("s{}", self.given)
         });
+        let mut kept_seq = 0;
         if let Some(name) = &snapshot {
-            let row = self.database.create_snapshot(name).unwrap();
-            assert!(row.seq.0 >= seq, "seed {}, {row:?}", self.seed);
+            kept_seq = self.database.create_snapshot(name).unwrap().seq.0;
             self.count("snapshot");
         }
+        let at_ns = self.database.now_ns();
+        let (seq, _) = self.database.resolve_moment(&Moment::At(at_ns)).unwrap();
+        assert!(kept_seq <= seq, "seed {}: {kept_seq}, {seq}", self.seed);
         let mut sights = BTreeMap::new();
         for branch in &self.branches {
             let sight = see(&self.database, &branch.root).unwrap();
@@ -357,10 +426,12 @@ impl World {
             "seed {}, rows of the present",
             self.seed
         );
-        (self.options.pass)();
+        (self.options.pass)(MILLISECOND_NS);
+        self.noted += 1;
         self.moments.push(Was {
             at_ns,
             seq,
+            nth: self.noted - 1,
             snapshot,
             sights,
             rows: self.rows.clone(),
@@ -388,6 +459,10 @@ impl World {
         match (self.rng.below(3), &was.snapshot) {
             (0, _) => Moment::Seq(was.seq),
             (1, Some(name)) => Moment::Snapshot(name.clone()),
+            // Any time before the next commit.
+            _ if self.options.keeps_apart => {
+                Moment::At(was.at_ns + self.rng.below(MILLISECOND_NS as u64) as i64)
+            }
             _ => Moment::At(was.at_ns),
         }
     }
@@ -437,23 +512,46 @@ impl World {
                 self.seed, was.seq
             )
         });
-        for branch in &self.branches {
-            if was.sight(branch).is_none() {
-                // It came later, so it is not there.
-                let found = past.resolve(branch.root.as_bytes(), false);
-                assert_eq!(found.map(drop).unwrap_err().kind(), ErrorKind::NotFound);
-                continue;
-            }
-            let found = see(&past, &branch.root)
-                .unwrap_or_else(|error| self.panic(was, "by the API", branch, &error.to_string()));
-            self.require(was, "by the API", branch, &found, EVERYTHING);
+        let reached = self.reached(database, was);
+        for nth in 0..self.branches.len() {
+            self.look_at_branch(&past, was, nth, &reached);
         }
         let mut rows = Rows::new();
         for row in database.rows_as_of(&past, "album", None).unwrap().rows {
             note_row(&mut rows, row.values);
         }
         assert_eq!(rows, was.rows, "seed {}, rows as of {moment:?}", self.seed);
-        self.count("looks by the API");
+        self.saw_some(BY_API, was, &reached);
+    }
+
+    fn look_at_branch(
+        &mut self,
+        past: &Database,
+        was: &Was,
+        nth: usize,
+        reached: &BTreeSet<StoreId>,
+    ) {
+        let how = "by the API";
+        let branch = &self.branches[nth];
+        if was.sight(branch).is_none() {
+            // It came later, so it is not there.
+            let found = past.resolve(branch.root.as_bytes(), false);
+            let refused = found.map(drop).unwrap_err();
+            match reached.contains(&StoreId::MAIN) {
+                true => assert_eq!(refused.kind(), ErrorKind::NotFound),
+                false => self.require_refused(&refused, was, how, &["main"]),
+            }
+            return;
+        }
+        match (see(past, &branch.root), reached.contains(&branch.store)) {
+            (Ok(found), true) => self.require(was, how, branch, &found, EVERYTHING),
+            (Err(error), true) => self.panic(was, how, branch, &error.to_string()),
+            (Ok(_), false) => self.panic(was, how, branch, "its history begins later (HISTORY-7)"),
+            (Err(error), false) => {
+                let name = branch.name.clone();
+                self.require_refused(&error, was, how, &[&name]);
+            }
+        }
     }
 
     /// By SQL: functions from a session of the present, and a session of the past.
@@ -462,24 +560,47 @@ impl World {
             true => was.at_ns.to_string(),
             false => format!("'{}'", self.text(was)),
         };
+        // What it shows stays as it is.
+        let pin = database.as_of(&Moment::Seq(was.seq)).unwrap();
+        let reached = by_way_of_main(self.reached(database, was));
         let mut session = database.sql(true).unwrap();
-        for branch in &self.branches {
+        for nth in 0..self.branches.len() {
+            let branch = &self.branches[nth];
             if was.sight(branch).is_none() {
                 continue;
             }
-            let found = see_functions(&mut session, &named, &branch.root)
-                .unwrap_or_else(|error| self.panic(was, &named, branch, &error.to_string()));
-            self.require(was, &named, branch, &found, BY_FUNCTIONS);
+            let found = see_functions(&mut session, &named, &branch.root);
+            self.require_by_sql(was, &named, nth, (found, &reached), BY_FUNCTIONS);
         }
         if self.rng.chance(30) {
             let mut session: SqlSession = database.sql_as_of(&self.name(was)).unwrap();
-            let branch = &self.branches[0];
-            let found = see_session(&mut session, &branch.root)
-                .unwrap_or_else(|error| self.panic(was, "a session", branch, &error.to_string()));
-            self.require(was, "a session", branch, &found, BY_SESSION);
-            self.count("sessions of the past");
+            let found = see_session(&mut session, &self.branches[0].root);
+            self.require_by_sql(was, "a session", 0, (found, &reached), BY_SESSION);
+            self.saw_some(BY_SESSIONS, was, &reached);
         }
-        self.count("looks by SQL");
+        drop(pin);
+        self.saw_some(BY_SQL, was, &reached);
+    }
+
+    /// A store is shown, or refused; by way of `main`, where that is refused.
+    fn require_by_sql(
+        &mut self,
+        was: &Was,
+        how: &str,
+        nth: usize,
+        (found, reached): (Result<Sight, Error>, &BTreeSet<StoreId>),
+        shows: seen::Shows,
+    ) {
+        let branch = &self.branches[nth];
+        match (found, reached.contains(&branch.store)) {
+            (Ok(found), true) => self.require(was, how, branch, &found, shows),
+            (Err(error), true) => self.panic(was, how, branch, &error.to_string()),
+            (Ok(_), false) => self.panic(was, how, branch, "its history begins later (HISTORY-7)"),
+            (Err(error), false) => {
+                let name = branch.name.clone();
+                self.require_refused(&error, was, how, &[&name, "main"]);
+            }
+        }
     }
 
     /// By the API and by SQL.
@@ -511,6 +632,14 @@ impl World {
         };
         let model = Model::of(&seen::tree(&sight), read);
         branch.generator.go_on_from(model);
+    }
+}
+
+/// What is shown to those who come from the root of `main`: nothing, where that is refused.
+pub fn by_way_of_main(reached: BTreeSet<StoreId>) -> BTreeSet<StoreId> {
+    match reached.contains(&StoreId::MAIN) {
+        true => reached,
+        false => BTreeSet::new(),
     }
 }
 
