@@ -197,6 +197,7 @@ pub(crate) fn open_within(
         tells: AtomicBool::new(false),
         as_of: None,
         past_pin: None,
+        past_columns: Mutex::default(),
         moment_ns: Mutex::default(),
         session: AtomicU64::new(NOBODY),
         workspace,

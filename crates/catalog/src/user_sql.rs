@@ -323,11 +323,12 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Has the SQL of the user see the tables of stores as they were after commit `seq`, and only those. It lasts
-    /// as long as the catalog is open. The commit is pinned ([`Catalog::pin_past`]). Cost: about 1 ms.
-    pub fn show_past(&self, seq: CommitSeq) -> Result<()> {
+    /// Has the SQL of the user see the tables of stores as they were after commit `seq`, and only those; the user's columns
+    /// also as plain SQL left them after it up to the time `at_ns`. It lasts as long as the catalog is open. The commit is
+    /// pinned ([`Catalog::pin_past`]). Cost: about 1 ms.
+    pub fn show_past(&self, seq: CommitSeq, at_ns: i64) -> Result<()> {
         let user = self.user_side()?;
-        past_views::create(&lock(&self.writer).connection, seq)?;
+        past_views::create(&lock(&self.writer).connection, seq, at_ns)?;
         *lock(&user.judge.present) = Some(HashSet::new());
         Ok(())
     }

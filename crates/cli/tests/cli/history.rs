@@ -253,7 +253,7 @@ fn a_directory_and_its_rows_are_restored_with_one_command() {
     place.ok(&["untrack", "a.larder", "album"]);
     place.fails(1, &["rows", &then, "album"], "has no past");
 
-    place.fails(1, &["track", "a.larder", "main"], "table of larder");
+    place.fails(1, &["track", "a.larder", "main_map"], "table of larder");
     place.fails(1, &["track", "a.larder", "nobody"], "table 'nobody'");
     place.fails(1, &["untrack", "a.larder", "album"], "album");
     place.fails(2, &["rows", "a.larder", "album"], "names no moment");

@@ -33,8 +33,9 @@ pub struct RowsReport {
 
 impl Database {
     /// Keeps what is superseded in a table of the user's from now on, by triggers, for every SQL client: its rows can be read
-    /// and restored as of any moment that the history has. `ALTER TABLE` goes on working. Errors:
-    /// [`ErrorKind::InvalidInput`] for a table of larder, a view, more than 63 columns, and a database without history;
+    /// and restored as of any moment that the history has. The name of a store stands for the columns that the user added to
+    /// its table: they show in its past, and come back with its files. `ALTER TABLE` goes on working. Errors:
+    /// [`ErrorKind::InvalidInput`] for another table of larder, a view, more than 63 columns, and a database without history;
     /// [`ErrorKind::NotFound`]. Cost: one row per row that is superseded, about 10 µs.
     pub fn track_table(&self, table: &str) -> Result<()> {
         self.whole()?.track_table(table, true)
@@ -201,7 +202,7 @@ fn in_the_way(table: &str, named: &SqlResult) -> Error {
     )
 }
 
-fn counted(result: &SqlResult) -> u64 {
+pub(crate) fn counted(result: &SqlResult) -> u64 {
     let value = result.rows.first().and_then(|row| row.values.first());
     match value {
         Some(SqlValue::Integer(count)) => u64::try_from(*count).unwrap_or(0),
