@@ -9,7 +9,8 @@ use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
 use crate::{
-    Catalog, apart, feed, history, holders, map_pages, patches, retention, schema, showing, temporal,
+    Catalog, apart, feed, history, holders, map_pages, patches, retention, schema, showing,
+    temporal,
 };
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};

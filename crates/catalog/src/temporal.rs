@@ -38,10 +38,10 @@ use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
 use shape::{Shape, joined, quoted};
 
+pub use columns::{ColumnsStep, PastColumns};
 pub(crate) use columns::{
     ColumnsText, find_kept, forget_table, keep_absent, keep_changed, keep_deleted,
 };
-pub use columns::{ColumnsStep, PastColumns};
 pub use past::{ExactRows, PastRows, RowsChange, RowsStep};
 
 const TABLE: &str = "larder_temporal";

@@ -155,8 +155,21 @@ impl Judge {
         match (compiled, found.refusal.take()) {
             (Ok(compiled), _) => Ok((compiled, found)),
             (Err(_), Some(why)) => Err(refused(why)),
-            (Err(error), None) => Err(explain(sql, start, error)),
+            (Err(error), None) => Err(self.hint(explain(sql, start, error))),
         }
+    }
+
+    /// Of the past some of the user's columns are not known: says why.
+    fn hint(&self, mut error: CatalogError) -> CatalogError {
+        if let CatalogError::Sql { message, .. } = &mut error
+            && message.starts_with("no such column")
+            && lock(&self.present).is_some()
+        {
+            message.push_str(
+                " (as of a moment; your own columns of a store are those that 'larder track' keeps since then)",
+            );
+        }
+        error
     }
 }
 

@@ -450,7 +450,10 @@ impl HistoryReader<'_> {
     /// the history between the two.
     pub fn are_rows_touched(&self, after: CommitSeq, upto: CommitSeq) -> Result<bool> {
         let first = first_row_after(self.connection, after)?;
-        let columns = self.stores.iter().filter_map(|texts| texts.columns.as_ref());
+        let columns = self
+            .stores
+            .iter()
+            .filter_map(|texts| texts.columns.as_ref());
         let ids: Vec<String> = columns.map(|columns| columns.id.to_string()).collect();
         self.connection
             .prepare_cached(&format!(

@@ -19,7 +19,6 @@
 use crate::database::Database;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::turnstile::Pool;
-use larder_object::format::CommitSeq;
 use larder_object::{
     Engine, Error, ErrorKind, Moment, Result, Savepoint, SqlControl, SqlRow, SqlStatement, SqlValue,
 };

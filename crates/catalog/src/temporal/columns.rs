@@ -56,7 +56,8 @@ impl Columns {
     fn objects(&self) -> Vec<Object> {
         let (id, view, table) = (self.id, image_view(self.id), quoted(&self.table));
         let objects = self.columns.chunks(OBJECT_COLUMNS).map(|columns| {
-            format!("json_object({})", joined(columns.iter().map(pair), ", "))
+            let pairs = columns.iter().map(|column| pair(column));
+            format!("json_object({})", joined(pairs, ", "))
         });
         // A patch leaves NULLs out, which are what a column without a value is.
         let image = objects.reduce(|all, more| format!("json_patch({all}, {more})"));
@@ -109,7 +110,7 @@ impl Columns {
             .at(TABLE)?;
         for (kind, name, sql) in self.objects() {
             let found: Option<String> = find
-                .query_row([kind, &name], |row| row.get(0))
+                .query_row([kind, name.as_str()], |row| row.get(0))
                 .optional()
                 .at(TABLE)?;
             if found.as_ref() != Some(&sql) {
@@ -321,12 +322,13 @@ impl PastColumns {
         )
     }
 
-    /// What follows in a FROM clause that has the inode `ino`: its first record and its row, as far as there are such.
+    /// What follows in a FROM clause that has the inode `ino`: its first record and its row, as far as there are such. (A table of
+    /// which nothing but the rowid is used SQLite takes for one that the statement around a view reads: `PASTSQL-1`.)
     pub(crate) fn joins(&self, ino: &str) -> String {
         format!(
             " LEFT JOIN main.larder_history AS larder_record ON larder_record.id = (SELECT h.id FROM main.larder_history AS h \
              WHERE {} AND h.key = +{ino} ORDER BY h.until_seq, h.id LIMIT 1) \
-             LEFT JOIN main.{} AS larder_now ON larder_now.ino = {ino}",
+             LEFT JOIN main.{} AS larder_now ON larder_now.ino = {ino} AND larder_now.kind NOT NULL",
             self.after,
             quoted(&self.table)
         )

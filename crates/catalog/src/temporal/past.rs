@@ -185,12 +185,7 @@ impl PastRows {
     }
 
     /// Has the rows that are there get the values of `columns`.
-    fn update(
-        &self,
-        source: &str,
-        columns: &[String],
-        exact: Option<ExactRows<'_>>,
-    ) -> RowsStep {
+    fn update(&self, source: &str, columns: &[String], exact: Option<ExactRows<'_>>) -> RowsStep {
         let table = format!("main.{}", quoted(&self.table));
         let names = columns.iter().map(|column| quoted(column));
         let set = names.map(|name| format!("{name} = larder_was.{name}"));

@@ -5,7 +5,8 @@ use crate::read::rows;
 use rusqlite::{Connection, OptionalExtension};
 
 /// The present in SQL, as triggers know it: whole milliseconds.
-pub(super) const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000000";
+pub(super) const NOW: &str =
+    "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000000";
 /// The next commit; of what the engine does by foreign keys, the one under way.
 pub(super) const UNTIL: &str = "((SELECT value FROM larder_meta WHERE key = 'commit_seq') \
      + ((SELECT open FROM larder_gate) IS NOT 1))";
@@ -88,7 +89,7 @@ pub(super) fn equal(names: &[String], left: &str, right: &str) -> String {
 
 /// A column and its value, as arguments of `json_object`. (`quote` keeps every real number exactly, but older versions write
 /// an infinite one so that none can read it.)
-pub(super) fn pair(column: &String) -> String {
+pub(super) fn pair(column: &str) -> String {
     let name = quoted(column);
     format!(
         "{}, CASE typeof({name}) WHEN 'blob' THEN json_array('x', hex({name})) \
@@ -211,7 +212,7 @@ impl Shape {
     fn image(&self, condition: &str) -> String {
         format!(
             "(SELECT (SELECT json_object({}) FROM {} AS larder_copy WHERE {condition}) FROM (SELECT {}))",
-            joined(self.columns.iter().map(pair), ", "),
+            joined(self.columns.iter().map(|column| pair(column)), ", "),
             quoted(&self.name),
             joined(
                 self.columns

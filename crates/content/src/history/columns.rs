@@ -80,10 +80,7 @@ impl Transaction {
 }
 
 /// Pairs of inodes, as a statement takes them.
-fn listed(
-    pairs: &[ColumnsPair],
-    is: impl Fn(&ColumnsPair) -> Option<NodeId>,
-) -> SqlValue {
+fn listed(pairs: &[ColumnsPair], is: impl Fn(&ColumnsPair) -> Option<NodeId>) -> SqlValue {
     let pair = |pair: &ColumnsPair| match is(pair) {
         Some(node) => format!("[{},{}]", pair.was.ino, node.ino),
         None => format!("[{},null]", pair.was.ino),

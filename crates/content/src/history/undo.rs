@@ -369,8 +369,8 @@ fn is_changed_since(reader: &HistoryReader<'_>, net: &NetChange, seq: CommitSeq)
         && times(left) != times(now)
         && (left.row.size_bytes != now.row.size_bytes
             || reader.is_content_touched(net.store, net.ino, seq, NOW)?);
-    let has_other_columns = (is_new || net.has_columns)
-        && reader.are_columns_changed(net.store, net.ino, seq, NOW)?;
+    let has_other_columns =
+        (is_new || net.has_columns) && reader.are_columns_changed(net.store, net.ino, seq, NOW)?;
     Ok((has_names && left.names != now.names)
         || has_other_rights
         || has_other_content
