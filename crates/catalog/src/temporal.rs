@@ -350,19 +350,24 @@ fn past_rows(connection: &Connection, table: &str, seq: CommitSeq, at_ns: i64) -
         )));
     }
     let after = records_after(connection, id, seq, at_ns)?;
-    let inodes = rows(
-        connection,
-        "SELECT f.\"from\", s.name FROM pragma_foreign_key_list(?1, 'main') AS f JOIN larder_store AS s \
-         ON s.table_store = s.id AND s.name = f.\"table\" COLLATE NOCASE \
-         WHERE coalesce(f.\"to\", 'ino') = 'ino' COLLATE NOCASE",
-        [&name],
-        |row| Ok((row.get(0)?, row.get(1)?)),
-    )
-    .at(&name)?;
+    let inodes = references(connection, &name)?;
     Ok(PastRows {
         inodes,
         ..PastRows::new(shape, name, (id, seq, after))
     })
+}
+
+/// Columns of a table that refer to the inode of a store: the column, the store's table.
+fn references(connection: &Connection, table: &str) -> Result<Vec<(String, String)>> {
+    rows(
+        connection,
+        "SELECT f.\"from\", s.name FROM pragma_foreign_key_list(?1, 'main') AS f JOIN larder_store AS s \
+         ON s.table_store = s.id AND s.name = f.\"table\" COLLATE NOCASE \
+         WHERE coalesce(f.\"to\", 'ino') = 'ino' COLLATE NOCASE",
+        [table],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )
+    .at(table)
 }
 
 /// The name of a table of the user's, as it is written there, or of a store's, and that store.

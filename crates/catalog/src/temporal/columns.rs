@@ -244,13 +244,16 @@ pub struct PastColumns {
     pub columns: Vec<String>,
     /// Those of them that a unique index is about.
     pub unique_columns: Vec<String>,
+    /// Those of them that refer to the inode of a store: the column, the table.
+    pub inodes: Vec<(String, String)>,
     store: StoreId,
     /// The records after the moment, which are called `h` in it.
     pub(super) after: String,
 }
 
 /// What brings columns back: of the pairs of inodes in parameter 1, JSON like `[[2, 2], [3, null]]`, the second gets what the
-/// first had; null is one that is still to be made.
+/// first had; null is one that is still to be made. For each of [`PastColumns::inodes`] there is a parameter more, from 2 on:
+/// which files are other inodes now, JSON like `{"4": 9}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColumnsStep {
     /// A query for the number of files that get other values than they have, or, if they are still to be made, any.
@@ -306,6 +309,7 @@ impl PastColumns {
         };
         Ok(PastColumns {
             unique_columns: columns.iter().filter(is_unique).cloned().collect(),
+            inodes: super::references(connection, &one.name)?,
             after: super::records_after(connection, one.id, seq, at_ns)?,
             table: one.name.clone(),
             columns,
@@ -371,6 +375,7 @@ impl PastColumns {
             self.listed(),
             self.joins("larder_of.was")
         );
+        let source = self.follow(source);
         let differs = columns
             .iter()
             .map(|name| format!("larder_row.{name} IS NOT larder_was.{name} COLLATE BINARY"));
@@ -390,6 +395,29 @@ impl PastColumns {
                 joined(set, ", ")
             ),
         })
+    }
+
+    /// Has columns that refer to files follow those that are other inodes now.
+    fn follow(&self, source: String) -> String {
+        if self.inodes.is_empty() {
+            return source;
+        }
+        let (mut joins, mut listed) = (String::new(), String::new());
+        for column in &self.columns {
+            let name = quoted(column);
+            let at = self.inodes.iter().position(|(one, _)| one == column);
+            let Some(parameter) = at.map(|at| at + 2) else {
+                listed += &format!(", larder_then.{name}");
+                continue;
+            };
+            let home = format!("larder_home{parameter}");
+            listed += &format!(", coalesce({home}.now, larder_then.{name}) AS {name}");
+            joins += &format!(
+                " LEFT JOIN (SELECT CAST(key AS INTEGER) AS was, value AS now FROM json_each(?{parameter})) AS {home} \
+                 ON {home}.was = larder_then.{name}"
+            );
+        }
+        format!("SELECT larder_now_ino{listed} FROM ({source}) AS larder_then{joins}")
     }
 }
 

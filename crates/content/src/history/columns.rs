@@ -1,7 +1,7 @@
 //! The user's columns of files that come back (`TEMPORAL-4`).
 
 use crate::database::Database;
-use crate::history::rows::{RowsReport, counted};
+use crate::history::rows::{RowsReport, counted, moved_json};
 use crate::transaction::Transaction;
 use crate::types::NodeId;
 use larder_object::format::StoreId;
@@ -24,12 +24,13 @@ pub(crate) struct ColumnsPair {
 
 impl Transaction {
     /// Gives files the user's columns that they, or those that they are made from, had in `past`, where they are tracked since
-    /// then. A copy beside the original gets none that a unique index is about. With `is_dry` only counts. Cost: 30 µs per
-    /// pair.
+    /// then. A copy beside the original gets none that a unique index is about. Where they refer to inodes of files that were
+    /// made anew, `homes`, they follow them. With `is_dry` only counts. Cost: a few lookups per pair.
     pub(crate) fn restore_columns(
         &self,
         past: &Database,
         pairs: &[ColumnsPair],
+        homes: &[(NodeId, NodeId)],
         is_dry: bool,
     ) -> Result<Vec<RowsReport>> {
         let mut stores: BTreeMap<StoreId, [Vec<ColumnsPair>; 2]> = BTreeMap::new();
@@ -48,16 +49,22 @@ impl Transaction {
                 continue;
             };
             let mut updated_count = 0;
+            let moved: Vec<SqlValue> = (columns.inodes.iter())
+                .map(|(_, table)| SqlValue::Text(moved_json(&self.moved(table, homes))))
+                .collect();
+            let with_moved = |pairs: SqlValue| [&[pairs], &moved[..]].concat();
             for (pairs, without) in [(back, &[][..]), (copies, &columns.unique_columns[..])] {
                 let Some(step) = columns.restore(without) else {
                     continue;
                 };
                 for batch in pairs.chunks(BATCH) {
                     let told = |pair: &ColumnsPair| pair.is.filter(|_| !pair.is_new);
-                    updated_count += counted(&self.sql(&step.count, &[listed(batch, told)])?);
+                    let parameters = with_moved(listed(batch, told));
+                    updated_count += counted(&self.sql(&step.count, &parameters)?);
                     if !is_dry {
                         let of = || format!("your columns of store '{}'", columns.table);
-                        self.sql(&step.run, &[listed(batch, |pair| pair.is)])
+                        let parameters = with_moved(listed(batch, |pair| pair.is));
+                        self.sql(&step.run, &parameters)
                             .map_err(|error| error.context(of()))?;
                     }
                 }

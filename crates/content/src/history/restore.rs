@@ -117,11 +117,9 @@ impl Database {
             Some(path) => transaction.restore_files(past, path, options)?,
             None => Default::default(),
         };
-        if !options.rows.is_empty() {
-            // A copy beside the original takes no rows from it.
-            let is_there = |was: NodeId| transaction.attr(was).is_ok_and(|attr| attr.nlink > 0);
-            homes.retain(|(was, _)| !is_there(*was));
-        }
+        // A copy beside the original takes no rows from it.
+        let is_there = |was: NodeId| transaction.attr(was).is_ok_and(|attr| attr.nlink > 0);
+        homes.retain(|(was, _)| !is_there(*was));
         let how = (options.is_exact, options.is_dry);
         for rows in &options.rows {
             let done = transaction
@@ -132,7 +130,7 @@ impl Database {
         if !options.keeps_columns {
             // What they refer to has come back.
             let done = transaction
-                .restore_columns(past, &columns, options.is_dry)
+                .restore_columns(past, &columns, &homes, options.is_dry)
                 .map_err(|error| error.context("--keep-columns leaves them as they are"))?;
             report.rows.extend(done);
         }

@@ -494,7 +494,7 @@ impl<'d> Rollback<'d> {
             .collect();
         let done = self
             .transaction
-            .restore_columns(self.past, &pairs, is_dry)?;
+            .restore_columns(self.past, &pairs, &[], is_dry)?;
         self.report.rows.extend(done);
         Ok(())
     }

@@ -153,11 +153,7 @@ impl Transaction {
             let (false, Some(at)) = (moved.is_empty(), at) else {
                 continue;
             };
-            let pairs: Vec<String> = moved
-                .iter()
-                .map(|(old, new)| format!("\"{old}\":{new}"))
-                .collect();
-            parameters.push(SqlValue::Text(format!("{{{}}}", pairs.join(","))));
+            parameters.push(SqlValue::Text(moved_json(&moved)));
             let (number, name) = (parameters.len(), quoted(column));
             joins += &format!(
                 " LEFT JOIN (SELECT CAST(key AS INTEGER) AS old, value AS new FROM json_each(?{number})) \
@@ -178,13 +174,22 @@ impl Transaction {
     }
 
     /// The inodes of a store's table that were made anew.
-    fn moved(&self, table: &str, homes: &[(NodeId, NodeId)]) -> BTreeMap<u64, u64> {
+    pub(crate) fn moved(&self, table: &str, homes: &[(NodeId, NodeId)]) -> BTreeMap<u64, u64> {
         let stores = self.read_stores();
         let store = stores.iter().find(|one| one.row.name == table);
         let of_store = |node: &NodeId| store.is_some_and(|one| one.row.table_store == node.store);
         let pairs = homes.iter().filter(|(was, _)| of_store(was));
         pairs.map(|(was, is)| (was.ino.0, is.ino.0)).collect()
     }
+}
+
+/// Which inodes are others now, as a statement takes it.
+pub(crate) fn moved_json(moved: &BTreeMap<u64, u64>) -> String {
+    let pairs: Vec<String> = moved
+        .iter()
+        .map(|(old, new)| format!("\"{old}\":{new}"))
+        .collect();
+    format!("{{{}}}", pairs.join(","))
 }
 
 fn in_the_way(table: &str, named: &SqlResult) -> Error {

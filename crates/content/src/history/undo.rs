@@ -90,7 +90,11 @@ impl Database {
                 let made = undo
                     .run(&carrier)
                     .map_err(|error| in_the_way(error, whole))?;
-                transaction.restore_columns(&past, &undo.columns(&made), is_dry)?;
+                let made_of = made
+                    .iter()
+                    .map(|(&(store, ino), node)| (here(store, ino), *node));
+                let homes: Vec<(NodeId, NodeId)> = made_of.collect();
+                transaction.restore_columns(&past, &undo.columns(&made), &homes, is_dry)?;
             }
             Ok(changes)
         })?;
