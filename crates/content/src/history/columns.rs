@@ -52,7 +52,7 @@ impl Transaction {
             let moved: Vec<SqlValue> = (columns.inodes.iter())
                 .map(|(_, table)| SqlValue::Text(moved_json(&self.moved(table, homes))))
                 .collect();
-            let with_moved = |pairs: SqlValue| [&[pairs], &moved[..]].concat();
+            let with_moved = |pairs: SqlValue| [&[pairs][..], &moved[..]].concat();
             for (pairs, without) in [(back, &[][..]), (copies, &columns.unique_columns[..])] {
                 let Some(step) = columns.restore(without) else {
                     continue;
