@@ -319,6 +319,7 @@ impl Catalog {
             grants: RwLock::new(Arc::new(grants)),
             as_of: None,
             past_pin: None,
+            past_columns: Mutex::default(),
             moment_ns: Mutex::default(),
             session: AtomicU64::new(NOBODY),
         })

@@ -15,6 +15,7 @@ use crate::meta::{add_meta, next_commit_seq};
 use crate::patches;
 use crate::rows::{ContentRow, InodeRow};
 use crate::statements::StoreSql;
+use crate::temporal;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{CachedStatement, Connection, Statement, params};
 use std::collections::{BTreeSet, HashMap};
@@ -142,6 +143,16 @@ pub(crate) fn apply_inodes(
     for group in changes.inodes.chunk_by(|a, b| a.0 == b.0) {
         let sql = &stores[&group[0].0];
         let mut ino_max = 0;
+        let mut kept: Option<Option<i64>> = None;
+        let mut find_kept = || match kept {
+            Some(kept) => Ok(kept),
+            None if !keeper.keeps() => Ok(None),
+            None => {
+                let found = temporal::find_kept(txn, &sql.table)?;
+                kept = Some(found);
+                Ok::<_, CatalogError>(found)
+            }
+        };
         let mut insert = txn.prepare_cached(&sql.inode_insert).at(&sql.table)?;
         let mut update: Option<(AttrMask, CachedStatement<'_>)> = None;
         for (_, change) in group {
@@ -150,6 +161,11 @@ pub(crate) fn apply_inodes(
                     let inserted = insert_inode(&mut insert, row, keeper.seq).at(&sql.table)?;
                     require_row(inserted, &sql.table)?;
                     ino_max = ino_max.max(row.ino.0);
+                    if changes.has_revived
+                        && let Some(id) = find_kept()?
+                    {
+                        temporal::keep_absent(txn, keeper, id, signed(row.ino.0))?;
+                    }
                 }
                 InodeChange::Update(row, mask) => {
                     let Some(text) = sql.inode_update(*mask) else {
@@ -174,6 +190,9 @@ pub(crate) fn apply_inodes(
                 InodeChange::Delete(ino) => {
                     for text in sql.keep.all() {
                         keeper.keep(txn, text, params![signed(ino.0)])?;
+                    }
+                    if let Some(id) = find_kept()? {
+                        temporal::keep_deleted(txn, keeper, id, signed(ino.0))?; // TEMPORAL-4
                     }
                     let references = &sql.map_references.pages;
                     let key = params![signed(ino.0)];

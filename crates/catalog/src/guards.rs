@@ -124,8 +124,8 @@ impl Guards {
         }
         let version = schema_version(txn)?;
         if self.schema_version != Some(version) {
-            // With the gate open a guard does nothing, whatever its name. A watched table that no foreign
-            // key joins to others changes by plain SQL only.
+            // With the gate open a guard does nothing, whatever its name. A watched or temporal table that no foreign
+            // key changes when another one changes changes by plain SQL only, or the commit keeps it (TEMPORAL-4).
             self.are_alone = txn
                 .query_row(
                     "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' \
@@ -133,7 +133,9 @@ impl Guards {
                      AND instr(sql, 'WHEN (SELECT open FROM larder_gate) IS NOT 1') = 0 \
                      AND NOT ((name LIKE 'larder\\_watch\\_%' ESCAPE '\\' OR \
                        name LIKE 'larder\\_temporal\\_%' ESCAPE '\\') AND NOT EXISTS \
-                       (SELECT 1 FROM pragma_foreign_key_list(tbl_name))))",
+                       (SELECT 1 FROM pragma_foreign_key_list(tbl_name) \
+                        WHERE on_delete NOT IN ('NO ACTION', 'RESTRICT') \
+                        OR on_update NOT IN ('NO ACTION', 'RESTRICT'))))",
                     [],
                     |row| row.get(0),
                 )

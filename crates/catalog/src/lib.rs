@@ -142,7 +142,9 @@ pub use seals::{Beginnings, KeptRow, SealRow, SealedKind, SealedPart};
 pub use showing::own_snapshot;
 pub use snapshots::SnapshotRow;
 pub use sql::{SqlRow, SqlValue, is_complete};
-pub use temporal::{ExactRows, PastRows, RowsChange, RowsStep, TemporalTable};
+pub use temporal::{
+    ColumnsStep, ExactRows, PastColumns, PastRows, RowsChange, RowsStep, TemporalTable,
+};
 pub use transaction::LogFlush;
 pub use tuning::Tuning;
 pub use user_sql::{SqlControl, SqlStatement};
@@ -192,6 +194,8 @@ pub struct Catalog {
     as_of: Option<CommitSeq>,
     /// What keeps that past.
     past_pin: Option<PastPin>,
+    /// How to read the user's columns then, by store, and of which version of the schema that is.
+    past_columns: Mutex<HashMap<StoreId, (i64, Option<Arc<PastColumns>>)>>,
     /// Of the last step of the owner's transaction.
     moment_ns: Mutex<Option<i64>>,
     /// Whose commits these are (`authors`).

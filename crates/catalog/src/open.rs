@@ -198,6 +198,7 @@ pub(crate) fn open_within(
         own_rows: Mutex::default(),
         as_of: None,
         past_pin: None,
+        past_columns: Mutex::default(),
         moment_ns: Mutex::default(),
         session: AtomicU64::new(NOBODY),
         workspace,

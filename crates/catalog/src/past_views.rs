@@ -10,6 +10,7 @@ use crate::error::{At, Result};
 use crate::history::begins_of;
 use crate::map_pages::resolved;
 use crate::read::rows;
+use crate::temporal::PastColumns;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext};
@@ -65,8 +66,9 @@ pub(crate) fn refusal(context: &AuthContext<'_>, present: &HashSet<String>) -> O
     }
 }
 
-/// Creates the views, for all stores there are.
-pub(crate) fn create(connection: &Connection, seq: CommitSeq) -> Result<()> {
+/// Creates the views, for all stores there are, with those columns of the user's that have a past: what plain SQL did to them
+/// after the commit counts up to `at_ns`.
+pub(crate) fn create(connection: &Connection, seq: CommitSeq, at_ns: i64) -> Result<()> {
     let stores: Vec<(StoreId, String, Option<String>)> = rows(
         connection,
         "SELECT id, name, (SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name = store.name || '_path') \
@@ -79,7 +81,8 @@ pub(crate) fn create(connection: &Connection, seq: CommitSeq) -> Result<()> {
         if seq < begins_of(connection, store)? {
             continue; // HISTORY-7: its names are refused.
         }
-        for view in views(store, &name, seq) {
+        let columns = PastColumns::find(connection, store, (seq, at_ns))?;
+        for view in views(store, &name, seq, columns.as_ref()) {
             connection.execute_batch(&view).at(&name)?;
         }
         // It names no schema, so that in this one it reads the views.
@@ -94,7 +97,7 @@ pub(crate) fn create(connection: &Connection, seq: CommitSeq) -> Result<()> {
     Ok(())
 }
 
-fn views(store: StoreId, name: &str, seq: CommitSeq) -> [String; 5] {
+fn views(store: StoreId, name: &str, seq: CommitSeq, columns: Option<&PastColumns>) -> [String; 5] {
     let attributes = ATTRIBUTES.join(", ");
     let inode = format!("ino, {attributes}");
     let view_of = |suffix: &str, what: &str, columns: &str, now: &str, then: &str, key: &str| {
@@ -109,8 +112,30 @@ fn views(store: StoreId, name: &str, seq: CommitSeq) -> [String; 5] {
         view_of(suffix, what, columns, columns, then, key)
     };
     let only = " AND key = 0";
+    let files = match columns {
+        None => view("", "inode", &inode, &inode, only),
+        Some(past) => {
+            let attributes_of = |row: &str| {
+                let columns = ATTRIBUTES.map(|column| format!(", {row}.{column}"));
+                format!("{row}.ino{}{}", columns.concat(), past.listed())
+            };
+            let names = past.columns.iter();
+            let names = names.map(|column| format!(", \"{}\"", column.replace('"', "\"\"")));
+            format!(
+                "CREATE TEMP VIEW \"{name}\" ({inode}{}) AS SELECT {} FROM main.\"{name}\" AS larder_of{} \
+                 WHERE larder_of.since_seq <= {seq} UNION ALL SELECT {} FROM main.larder_history AS larder_was{} \
+                 WHERE larder_was.store = {store} AND larder_was.what = 'inode' AND larder_was.key = 0 \
+                 AND larder_was.until_seq > {seq} AND larder_was.since_seq <= {seq}",
+                names.collect::<String>(),
+                attributes_of("larder_of"),
+                past.joins("larder_of.ino"),
+                attributes_of("larder_was"),
+                past.joins("larder_was.ino")
+            )
+        }
+    };
     [
-        view("", "inode", &inode, &inode, only),
+        files,
         view(
             "_dirent",
             "name",

@@ -10,6 +10,7 @@ use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
 use crate::{
     Catalog, apart, feed, history, holders, map_pages, patches, retention, schema, showing,
+    temporal,
 };
 use larder_format::{CommitSeq, FileKind, Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -161,6 +162,7 @@ impl Catalog {
                 let seq = CommitSeq(find_meta(txn, "commit_seq")? as u64 + 1);
                 let references = map_pages::ReferenceSql::new(&row.name);
                 map_pages::let_go(txn, seq, &references.all, &[])?;
+                temporal::forget_table(txn, &row.name, seq)?;
                 schema::drop_store_tables(txn, &row.name)?;
             }
             for table in ["larder_orphan", "larder_holder", "larder_piece"] {

@@ -1,4 +1,5 @@
-//! Temporal tables: tables of users whose rows have a past, as files have.
+//! Temporal tables: tables of users whose rows have a past, as files have; and the user's columns of the tables of stores
+//! (`columns`).
 //!
 //! # Words
 //! An *image* is a row as JSON: an object of its columns; a blob is `["x", hex]`, a real number `["r", text]`. A *record* is a
@@ -22,6 +23,7 @@
 //!
 //! REPLACE deletes rows without a DELETE trigger: what it will delete is looked for before.
 
+mod columns;
 mod past;
 mod shape;
 
@@ -31,10 +33,15 @@ use crate::error::{At, CatalogError, Result};
 use crate::history::{newest_until, no_history, search_moments};
 use crate::meta::find_meta;
 use crate::read::rows;
-use larder_format::CommitSeq;
+use columns::Columns;
+use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
 use shape::{Shape, joined, quoted};
 
+pub use columns::{ColumnsStep, PastColumns};
+pub(crate) use columns::{
+    ColumnsText, find_kept, forget_table, keep_absent, keep_changed, keep_deleted,
+};
 pub use past::{ExactRows, PastRows, RowsChange, RowsStep};
 
 const TABLE: &str = "larder_temporal";
@@ -48,34 +55,59 @@ pub struct TemporalTable {
     pub name: String,
     /// The first commit as of which it can be read.
     pub since: CommitSeq,
+    /// It is that of a store: the user's columns of its files.
+    pub store: Option<StoreId>,
+}
+
+/// One that is tracked.
+struct Active {
+    id: i64,
+    /// Its name now.
+    name: String,
+    since: CommitSeq,
+    /// The store whose table it is.
+    store: Option<StoreId>,
+}
+
+/// What is kept of one.
+enum Kept {
+    Rows(Shape),
+    Columns(Columns),
 }
 
 impl Catalog {
-    /// Makes a table of the user's temporal, or lets it go: what is kept of it then stays until the horizon passes.
-    /// Twice is no error. [`CatalogError::Invalid`] for a table of ours, a view, one with a unique index over expressions,
-    /// and where there is no history.
+    /// Makes a table of the user's temporal, or the user's columns of a store's table, or lets it go: what is kept of it then
+    /// stays until the horizon passes. Twice is no error. [`CatalogError::Invalid`] for another table of ours, a view, one
+    /// with a unique index over expressions, and where there is no history.
     pub fn track_table(&self, table: &str, is_tracked: bool) -> Result<()> {
         self.write(|txn| {
             if find_meta(txn, "retention_ns")? <= 0 {
                 return Err(no_history());
             }
-            let name = find_table(txn, table)?;
-            let known = active(txn)?.into_iter().find(|one| one.1 == name);
+            let (name, store) = find_table(txn, table)?;
+            let known = active(txn)?.into_iter().find(|one| one.name == name);
             let seq = find_meta(txn, "commit_seq")?;
             match (known, is_tracked) {
                 (Some(_), true) => return Ok(()),
                 (None, true) => {}
-                (Some((id, ..)), false) => {
-                    Shape::read(txn, id, &name)?.drop_triggers(txn)?;
-                    return end(txn, id, seq);
+                (Some(one), false) => {
+                    match one.kept(txn)? {
+                        Kept::Rows(shape) => shape.drop_triggers(txn)?,
+                        Kept::Columns(columns) => columns.drop(txn)?,
+                    }
+                    return end(txn, one.id, seq);
                 }
                 (None, false) => {
                     return Err(CatalogError::not_found(format!("tracked table '{table}'")));
                 }
             }
-            let shape = begin(txn, &name, seq)?;
-            shape.require_seen()?;
-            shape.make_triggers(txn)
+            match begin(txn, &name, store, seq)?.kept(txn)? {
+                Kept::Rows(shape) => {
+                    shape.require_seen()?;
+                    shape.make_triggers(txn)
+                }
+                Kept::Columns(columns) => columns.make(txn),
+            }
         })
     }
 
@@ -84,11 +116,29 @@ impl Catalog {
         self.read(|reader| {
             let mut found: Vec<TemporalTable> = active(reader)?
                 .into_iter()
-                .map(|(id, name, since)| TemporalTable { id, name, since })
+                .map(|one| TemporalTable {
+                    id: one.id,
+                    name: one.name,
+                    since: one.since,
+                    store: one.store,
+                })
                 .collect();
             found.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(found)
         })
+    }
+
+    /// How to read the user's columns of a store's files as of commit `seq`, or of what plain SQL did after it up to the time
+    /// `at_ns`, and to bring them back; the caller makes sure that the state is kept. `None`: they are not kept since then,
+    /// or there are none. 1 µs where nothing is tracked, else about 100 µs.
+    pub fn past_columns(
+        &self,
+        store: StoreId,
+        seq: CommitSeq,
+        at_ns: i64,
+    ) -> Result<Option<PastColumns>> {
+        let owner = self.store_sql(store)?.table_store;
+        self.read(|reader| PastColumns::find(reader, owner, (seq, at_ns)))
     }
 
     /// How to read a temporal table as of commit `seq`, or of what plain SQL did after it up to the time `at_ns`; the
@@ -126,27 +176,46 @@ impl Catalog {
     }
 }
 
-/// Those that are tracked: number, name now, since when. Where the triggers are, the table is.
-fn active(connection: &Connection) -> Result<Vec<(i64, String, CommitSeq)>> {
+/// Those that are tracked. Where the triggers are, the table is.
+fn active(connection: &Connection) -> Result<Vec<Active>> {
     rows(
         connection,
-        "SELECT t.id, s.tbl_name, t.since_seq FROM larder_temporal AS t JOIN sqlite_schema AS s \
-         ON s.type = 'trigger' AND s.name = 'larder_temporal_' || t.id || '_bd' \
+        "SELECT t.id, s.tbl_name, t.since_seq, o.id FROM larder_temporal AS t JOIN main.sqlite_schema AS s \
+         ON s.type = 'trigger' AND s.name IN ('larder_temporal_' || t.id || '_bd', 'larder_temporal_' || t.id || '_columns') \
+         LEFT JOIN larder_store AS o ON o.table_store = o.id AND o.name = s.tbl_name COLLATE NOCASE \
          WHERE t.until_seq IS NULL ORDER BY t.id",
         [],
         |row| {
-            Ok((
-                row.get(0)?,
-                row.get(1)?,
-                CommitSeq(row.get::<_, i64>(2)? as u64),
-            ))
+            Ok(Active {
+                id: row.get(0)?,
+                name: row.get(1)?,
+                since: CommitSeq(row.get::<_, i64>(2)? as u64),
+                store: row.get::<_, Option<u32>>(3)?.map(StoreId),
+            })
         },
     )
     .at(TABLE)
 }
 
+impl Active {
+    fn kept(&self, connection: &Connection) -> Result<Kept> {
+        Ok(match self.store {
+            None => Kept::Rows(Shape::read(connection, self.id, &self.name)?),
+            Some(_) => Kept::Columns(Columns::read(connection, self.id, &self.name)?),
+        })
+    }
+}
+
 /// Begins to keep a table, which can be read as of `seq`; the triggers are still to be made.
-fn begin(txn: &Connection, name: &str, seq: i64) -> Result<Shape> {
+fn begin(txn: &Connection, name: &str, store: Option<StoreId>, seq: i64) -> Result<Active> {
+    // One of that name may have been dropped.
+    txn.execute(
+        "UPDATE larder_temporal SET until_seq = ?2 WHERE name = ?1 AND until_seq IS NULL AND NOT EXISTS \
+         (SELECT 1 FROM main.sqlite_schema AS s WHERE s.type = 'trigger' AND s.name IN \
+         ('larder_temporal_' || larder_temporal.id || '_bd', 'larder_temporal_' || larder_temporal.id || '_columns'))",
+        params![name, seq],
+    )
+    .at(TABLE)?;
     let id: i64 = txn
         .query_row(
             "INSERT INTO larder_temporal (name, since_seq) VALUES (?1, ?2) RETURNING id",
@@ -154,7 +223,12 @@ fn begin(txn: &Connection, name: &str, seq: i64) -> Result<Shape> {
             |row| row.get(0),
         )
         .at(TABLE)?;
-    Shape::read(txn, id, name)
+    Ok(Active {
+        id,
+        name: name.into(),
+        since: CommitSeq(seq as u64),
+        store,
+    })
 }
 
 fn end(txn: &Connection, id: i64, seq: i64) -> Result<()> {
@@ -168,8 +242,18 @@ fn end(txn: &Connection, id: i64, seq: i64) -> Result<()> {
 
 /// Makes triggers anew that are not what they should be (`TEMPORAL-2`).
 pub(crate) fn refresh(txn: &Connection) -> Result<()> {
-    for (id, name, _) in active(txn)? {
-        let shape = Shape::read(txn, id, &name)?;
+    let all = active(txn)?;
+    columns::drop_left(txn, &all)?;
+    for one in all {
+        let shape = match one.kept(txn)? {
+            Kept::Rows(shape) => shape,
+            Kept::Columns(columns) => {
+                if !columns.is_kept(txn)? {
+                    columns.make(txn)?;
+                }
+                continue;
+            }
+        };
         let found = shape.found_triggers(txn)?;
         if found == shape.triggers().map(|(_, sql)| sql) {
             continue;
@@ -178,8 +262,9 @@ pub(crate) fn refresh(txn: &Connection) -> Result<()> {
             // What an older version kept cannot be told of these keys: the past begins anew, with what is here.
             let seq = signed(newest_until(txn)?.0).max(find_meta(txn, "commit_seq")?);
             shape.drop_triggers(txn)?;
-            end(txn, id, seq)?;
-            begin(txn, &name, seq)?.make_triggers(txn)?;
+            end(txn, one.id, seq)?;
+            let anew = begin(txn, &one.name, None, seq)?;
+            Shape::read(txn, anew.id, &anew.name)?.make_triggers(txn)?;
         } else {
             shape.make_triggers(txn)?;
         }
@@ -210,9 +295,10 @@ pub(crate) fn keep_merged(
     (keys, old_table): (&[String], &str),
     is_done: bool,
 ) -> Result<()> {
-    let Some((id, name, _)) = active(txn)?.into_iter().find(|one| one.1 == table) else {
+    let Some(one) = active(txn)?.into_iter().find(|one| one.name == table) else {
         return Ok(());
     };
+    let (id, name) = (one.id, one.name);
     let shape = Shape::read(txn, id, &name)?;
     let terms = keys
         .iter()
@@ -228,18 +314,34 @@ pub(crate) fn keep_merged(
     txn.execute_batch(&record).at(&name)
 }
 
+/// The records after commit `seq`, or of what plain SQL did after it up to `at_ns`: a condition, in which they are called `h`.
+fn records_after(connection: &Connection, id: i64, seq: CommitSeq, at_ns: i64) -> Result<String> {
+    let later = match is_plain_next(connection, seq)? {
+        true => format!("AND (h.until_seq > {} OR h.mtime_ns > {at_ns})", seq.0 + 1),
+        false => String::new(),
+    };
+    Ok(format!(
+        "h.what = 'row' AND h.ino = {id} AND h.until_seq > {seq} {later}"
+    ))
+}
+
 fn past_rows(connection: &Connection, table: &str, seq: CommitSeq, at_ns: i64) -> Result<PastRows> {
-    let name = find_table(connection, table)?;
-    let found = active(connection)?.into_iter().find(|one| one.1 == name);
-    let Some((id, _, since)) = found else {
+    let (name, _) = find_table(connection, table)?;
+    let found = active(connection)?.into_iter().find(|one| one.name == name);
+    let Some(one) = found else {
         return Err(CatalogError::invalid(format!(
             "table '{name}' has no past; 'larder track' keeps it from then on"
         )));
     };
+    let (id, since) = (one.id, one.since);
     if seq < since {
         return Err(CatalogError::invalid(format!(
             "table '{name}' is tracked since commit {since}; ask for that or later"
         )));
+    }
+    if let Some(store) = one.store {
+        let past = PastColumns::read(connection, &one, store, (seq, at_ns))?;
+        return Ok(PastRows::of_files(&past, (id, seq)));
     }
     let shape = Shape::read(connection, id, &name)?;
     if shape.has_other_keys(&shape.found_triggers(connection)?) {
@@ -247,28 +349,29 @@ fn past_rows(connection: &Connection, table: &str, seq: CommitSeq, at_ns: i64) -
             "an older larder kept the past of table '{name}', by other keys; it begins anew with the next commit"
         )));
     }
-    let later = match is_plain_next(connection, seq)? {
-        true => format!("AND (h.until_seq > {} OR h.mtime_ns > {at_ns})", seq.0 + 1),
-        false => String::new(),
-    };
-    let after = format!("h.what = 'row' AND h.ino = {id} AND h.until_seq > {seq} {later}");
-    let inodes = rows(
-        connection,
-        "SELECT f.\"from\", s.name FROM pragma_foreign_key_list(?1, 'main') AS f JOIN larder_store AS s \
-         ON s.table_store = s.id AND s.name = f.\"table\" COLLATE NOCASE \
-         WHERE coalesce(f.\"to\", 'ino') = 'ino' COLLATE NOCASE",
-        [&name],
-        |row| Ok((row.get(0)?, row.get(1)?)),
-    )
-    .at(&name)?;
+    let after = records_after(connection, id, seq, at_ns)?;
+    let inodes = references(connection, &name)?;
     Ok(PastRows {
         inodes,
         ..PastRows::new(shape, name, (id, seq, after))
     })
 }
 
-/// The name of a table of the user's, as it is written there.
-fn find_table(connection: &Connection, table: &str) -> Result<String> {
+/// Columns of a table that refer to the inode of a store: the column, the store's table.
+fn references(connection: &Connection, table: &str) -> Result<Vec<(String, String)>> {
+    rows(
+        connection,
+        "SELECT f.\"from\", s.name FROM pragma_foreign_key_list(?1, 'main') AS f JOIN larder_store AS s \
+         ON s.table_store = s.id AND s.name = f.\"table\" COLLATE NOCASE \
+         WHERE coalesce(f.\"to\", 'ino') = 'ino' COLLATE NOCASE",
+        [table],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )
+    .at(table)
+}
+
+/// The name of a table of the user's, as it is written there, or of a store's, and that store.
+fn find_table(connection: &Connection, table: &str) -> Result<(String, Option<StoreId>)> {
     let found: Option<(String, String)> = connection
         .query_row(
             "SELECT name, type FROM pragma_table_list WHERE schema = 'main' AND name = ?1 COLLATE NOCASE",
@@ -283,9 +386,20 @@ fn find_table(connection: &Connection, table: &str) -> Result<String> {
             "'{name}' is a {kind}; only tables have a past"
         )));
     }
+    let store: Option<u32> = connection
+        .query_row(
+            "SELECT id FROM larder_store WHERE table_store = id AND name = ?1",
+            [&name],
+            |row| row.get(0),
+        )
+        .optional()
+        .at("larder_store")?;
+    if store.is_some() {
+        return Ok((name, store.map(StoreId)));
+    }
     let is_of_store: bool = connection
         .query_row(
-            "SELECT EXISTS (SELECT 1 FROM larder_store WHERE ?1 IN (name, name || '_dirent', name || '_content', \
+            "SELECT EXISTS (SELECT 1 FROM larder_store WHERE ?1 IN (name || '_dirent', name || '_content', \
              name || '_map', name || '_xattr'))",
             [&name],
             |row| row.get(0),
@@ -294,9 +408,9 @@ fn find_table(connection: &Connection, table: &str) -> Result<String> {
     let lower = name.to_ascii_lowercase();
     if is_of_store || lower.starts_with("larder_") || lower.starts_with("sqlite_") {
         return Err(CatalogError::invalid(format!(
-            "'{name}' is a table of larder: files have a past anyway, your own columns of them have none yet; give a \
-             table of your own"
+            "'{name}' is a table of larder: files have a past anyway; give a table of your own, or the name of a store for \
+             the columns that you added to it"
         )));
     }
-    Ok(name)
+    Ok((name, None))
 }

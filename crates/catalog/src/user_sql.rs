@@ -155,8 +155,21 @@ impl Judge {
         match (compiled, found.refusal.take()) {
             (Ok(compiled), _) => Ok((compiled, found)),
             (Err(_), Some(why)) => Err(refused(why)),
-            (Err(error), None) => Err(explain(sql, start, error)),
+            (Err(error), None) => Err(self.hint(explain(sql, start, error))),
         }
+    }
+
+    /// Of the past some of the user's columns are not known: says why.
+    fn hint(&self, mut error: CatalogError) -> CatalogError {
+        if let CatalogError::Sql { message, .. } = &mut error
+            && message.starts_with("no such column")
+            && lock(&self.present).is_some()
+        {
+            message.push_str(
+                " (as of a moment; your own columns of a store are those that 'larder track' keeps since then)",
+            );
+        }
+        error
     }
 }
 
@@ -323,11 +336,12 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Has the SQL of the user see the tables of stores as they were after commit `seq`, and only those. It lasts
-    /// as long as the catalog is open. The commit is pinned ([`Catalog::pin_past`]). Cost: about 1 ms.
-    pub fn show_past(&self, seq: CommitSeq) -> Result<()> {
+    /// Has the SQL of the user see the tables of stores as they were after commit `seq`, and only those; the user's columns
+    /// also as plain SQL left them after it up to the time `at_ns`. It lasts as long as the catalog is open. The commit is
+    /// pinned ([`Catalog::pin_past`]). Cost: about 1 ms.
+    pub fn show_past(&self, seq: CommitSeq, at_ns: i64) -> Result<()> {
         let user = self.user_side()?;
-        past_views::create(&lock(&self.writer).connection, seq)?;
+        past_views::create(&lock(&self.writer).connection, seq, at_ns)?;
         *lock(&user.judge.present) = Some(HashSet::new());
         Ok(())
     }

@@ -2,7 +2,8 @@
 //!
 //! # Words
 //! A *touch* is a commit that wrote or superseded the row of an inode or one of its names. All that changes a file
-//! touches it so, since it moves `ctime_ns`; what moves its content to another place does not. A commit inside of a
+//! touches it so, since it moves `ctime_ns`; what moves its content to another place does not. So does a commit that changes
+//! the user's columns of it, where they are kept. A commit inside of a
 //! transaction is a *step*: nobody sees a state between two *whole* commits.
 //!
 //! # Concurrency
@@ -17,6 +18,7 @@ use crate::history::{BEGINS, history_begins, no_history, search_moments};
 use crate::meta::{find_meta, of_stores};
 use crate::read::{inode_row, row_limit, rows};
 use crate::rows::InodeRow;
+use crate::temporal::ColumnsText;
 use larder_format::{CommitSeq, Ino, Name, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeSet;
@@ -66,10 +68,12 @@ struct Texts {
     written: String,
     xattrs: String,
     entry: String,
+    /// Of the user's columns, where they are kept.
+    columns: Option<ColumnsText>,
 }
 
 impl Texts {
-    fn new(store: StoreId, name: &str) -> Texts {
+    fn new(store: StoreId, name: &str, columns: Option<ColumnsText>) -> Texts {
         let of = |what: &str| format!("larder_history WHERE store = {store} AND what = '{what}'");
         let within = "until_seq > ?2 AND until_seq <= ?3 OR since_seq > ?2 AND since_seq <= ?3";
         let superseded = |what: &str| {
@@ -104,9 +108,13 @@ impl Texts {
                  UNION SELECT until_seq FROM {inode} AND ino = ?1 AND key = 0 \
                  UNION SELECT since_seq FROM {inode} AND ino = ?1 AND key = 0 \
                  UNION SELECT until_seq FROM {named} AND value = ?1 \
-                 UNION SELECT since_seq FROM {named} AND value = ?1 ORDER BY 1 DESC",
+                 UNION SELECT since_seq FROM {named} AND value = ?1 {columns} ORDER BY 1 DESC",
                 inode = of("inode"),
-                named = of("name")
+                named = of("name"),
+                columns = columns.as_ref().map_or(String::new(), |columns| format!(
+                    "UNION SELECT until_seq FROM larder_history WHERE what = 'row' AND ino = {} AND key = +?1",
+                    columns.id
+                ))
             ),
             named_since: format!(
                 "SELECT ino, since_seq FROM main.\"{name}_dirent\" WHERE since_seq > ?1 AND since_seq <= ?2"
@@ -130,6 +138,7 @@ impl Texts {
                  UNION ALL SELECT value, until_seq FROM {} AND ino = ?1 AND key = ?2 ORDER BY 2 DESC",
                 of("name")
             ),
+            columns,
         }
     }
 }
@@ -187,13 +196,18 @@ impl Catalog {
             )
             .at("larder_store")?;
             let stores = stores.iter();
+            let mut columns = ColumnsText::find(&state)?;
+            let mut columns_of = |store: StoreId| {
+                let at = columns.iter().position(|(one, _)| *one == store)?;
+                Some(columns.swap_remove(at).1)
+            };
             let begun = of_stores(&state, BEGINS)?.into_iter();
             let begins = begun.filter_map(|(store, at)| Some((store?, CommitSeq(at as u64))));
             let reader = HistoryReader {
                 begins: begins.collect(),
                 connection: &state,
                 stores: stores
-                    .map(|(id, name)| Texts::new(StoreId(*id), name))
+                    .map(|(id, name)| Texts::new(StoreId(*id), name, columns_of(StoreId(*id))))
                     .collect(),
             };
             Ok(work(&reader))
@@ -350,11 +364,68 @@ impl HistoryReader<'_> {
                 }
             }
         }
+        self.touch_columns(after, upto, &mut found)?;
         let is_whole = |touch: &Touch| {
             let own = self.begins.iter().find(|(one, _)| *one == touch.store);
             own.is_none_or(|(_, begins)| touch.step > *begins) // HISTORY-7
         };
         Ok(found.into_iter().filter(is_whole).collect())
+    }
+
+    /// Adds those that changed columns of the user's.
+    fn touch_columns(
+        &self,
+        after: CommitSeq,
+        upto: CommitSeq,
+        found: &mut BTreeSet<Touch>,
+    ) -> Result<()> {
+        if self.stores.iter().all(|texts| texts.columns.is_none()) {
+            return Ok(());
+        }
+        let first = first_row_after(self.connection, after)?;
+        let mut list = self
+            .connection
+            .prepare_cached(
+                "SELECT ino, key, until_seq FROM larder_history WHERE id >= ?1 AND what = 'row' AND until_seq <= ?2 \
+                 AND typeof(key) = 'integer'",
+            )
+            .at(TABLE)?;
+        let mut rows = list.query([first, signed(upto.0)]).at(TABLE)?;
+        while let Some(row) = rows.next().at(TABLE)? {
+            let table: i64 = row.get(0).at(TABLE)?;
+            let is_it = |columns: &ColumnsText| columns.id == table;
+            let mut stores = self.stores.iter();
+            let Some(texts) = stores.find(|texts| texts.columns.as_ref().is_some_and(is_it)) else {
+                continue;
+            };
+            found.insert(Touch {
+                step: CommitSeq(unsigned(row, 2).at(TABLE)?),
+                store: texts.store,
+                ino: Ino(unsigned(row, 1).at(TABLE)?),
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether the user's columns of a store are kept since a commit at or before `seq`.
+    pub fn keeps_columns(&self, store: StoreId, seq: CommitSeq) -> Result<bool> {
+        let columns = &self.texts(store)?.columns;
+        Ok(columns.as_ref().is_some_and(|columns| columns.since <= seq))
+    }
+
+    /// Whether the user's columns of an inode have other values after `upto` than after `after`, as far as they are kept.
+    /// 10 µs.
+    pub fn are_columns_changed(
+        &self,
+        store: StoreId,
+        ino: Ino,
+        after: CommitSeq,
+        upto: CommitSeq,
+    ) -> Result<bool> {
+        match &self.texts(store)?.columns {
+            Some(columns) => self.ask(&columns.changed, (ino, after, upto)),
+            None => Ok(false),
+        }
     }
 
     /// The steps that touched one inode, of those that the history knows, newest first. O(touches).
@@ -449,13 +520,21 @@ impl HistoryReader<'_> {
         Ok(found)
     }
 
-    /// Whether rows of temporal tables were changed after `after`, up to `upto`. Cost: the history between the two.
+    /// Whether rows of temporal tables were changed after `after`, up to `upto`; the user's columns of files do not count. Cost:
+    /// the history between the two.
     pub fn are_rows_touched(&self, after: CommitSeq, upto: CommitSeq) -> Result<bool> {
         let first = first_row_after(self.connection, after)?;
+        let columns = self
+            .stores
+            .iter()
+            .filter_map(|texts| texts.columns.as_ref());
+        let ids: Vec<String> = columns.map(|columns| columns.id.to_string()).collect();
         self.connection
-            .prepare_cached(
-                "SELECT EXISTS (SELECT 1 FROM larder_history WHERE id >= ?1 AND what = 'row' AND until_seq <= ?2)",
-            )
+            .prepare_cached(&format!(
+                "SELECT EXISTS (SELECT 1 FROM larder_history WHERE id >= ?1 AND what = 'row' AND until_seq <= ?2 \
+                 AND ino NOT IN ({}))",
+                ids.join(", ")
+            ))
             .and_then(|mut ask| ask.query_row([first, signed(upto.0)], |row| row.get(0)))
             .at(TABLE)
     }

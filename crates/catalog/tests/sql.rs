@@ -53,7 +53,7 @@ fn sql_of_the_past_shows_pages_of_maps_that_are_shared() {
     };
     catalog.commit(&set).unwrap();
     let session = session(dir.path());
-    session.show_past(then).unwrap();
+    session.show_past(then, i64::MIN).unwrap();
     let (rows, _) = run(
         &session,
         "SELECT ino, page, runs FROM main_map ORDER BY ino",

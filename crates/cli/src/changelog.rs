@@ -120,6 +120,7 @@ fn word(event: &LogEvent) -> &'static str {
         LogEvent::Unlinked => "unlinked",
         LogEvent::Content => "content",
         LogEvent::Attributes => "attributes",
+        LogEvent::Columns => "columns",
     }
 }
 

@@ -14,7 +14,8 @@ use std::ffi::OsString;
 /// Show where two trees differ: of two moments, two places or two databases
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Compares names, kinds, modes, owners, content and extended attributes; not times, and not your own columns.
+    after_help = "Compares names, kinds, modes, owners, content and extended attributes; not times. Your own columns of
+a store that is tracked ('larder track') are compared between two moments of a database.
 Between two moments of a database only that content is read of which something was written.
 Exits with 0 when nothing differs, 1 when something does, 2 when it fails.
 Example: larder diff photos.larder@-1h:/2026 photos.larder:/2026"
@@ -135,6 +136,9 @@ fn details(change: &DiffChange) -> Vec<String> {
     if change.xattrs {
         details.push("extended attributes".into());
     }
+    if change.columns {
+        details.push("your columns".into());
+    }
     details
 }
 
@@ -150,6 +154,7 @@ pub(crate) fn change_json(change: &DiffChange) -> Value {
         (change.mode, "mode"),
         (change.owner, "owner"),
         (change.xattrs, "xattrs"),
+        (change.columns, "columns"),
         (change.content, "content"),
     ];
     let differs: Vec<&str> = flags

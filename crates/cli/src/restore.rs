@@ -15,8 +15,8 @@ use std::path::Path;
 /// Bring back a file, a tree or rows as they were, all of it or nothing
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Brings back names, modes, owners, times, extended attributes, content, links, and rows of tracked tables, in one
-commit. What is there now and was not then stays, unless --exact. What DEST has is treated alike.
+    after_help = "Brings back names, modes, owners, times, extended attributes, content, links, your own columns of a tracked
+store, and with --table rows of tracked tables, in one commit. What is there now and was not then stays, unless --exact. What DEST has is treated alike.
 Example: larder restore photos.larder@-1h:/2026 --table albums --where \"year = 2026\""
 )]
 pub(crate) struct RestoreArgs {
@@ -32,6 +32,9 @@ pub(crate) struct RestoreArgs {
     /// Of these tables only rows for which this condition holds
     #[arg(long = "where", value_name = "SQL", requires = "table")]
     pub(crate) filter: Option<String>,
+    /// Leave your own columns as they are, also those of a tracked store
+    #[arg(long)]
+    pub(crate) keep_columns: bool,
     /// Also remove what is there now and was not then
     #[arg(long)]
     pub(crate) exact: bool,
@@ -65,6 +68,7 @@ pub(crate) fn restore(args: &RestoreArgs, out: &mut Output) -> Result<()> {
         to: destination(args.dest.as_deref(), &directory)?,
         rows: rows.collect(),
         is_exact: args.exact,
+        keeps_columns: args.keep_columns,
         is_dry: args.dry_run,
     };
     with_databases("restore", |databases| {

@@ -9,18 +9,20 @@ use clap::{Args, ValueHint};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Keep what is superseded in a table of your own, so that its rows can be read and restored; or list such tables
+/// Keep what is superseded in a table of your own, or in your columns of a store, to read and restore it; or list such tables
 #[derive(Debug, Args)]
 #[command(
     after_help = "From then on, whatever changes the table. Triggers in it do that; ALTER TABLE goes on working, and DROP TABLE ends it.
 Rows are known by their primary key; a table without one must not be renumbered by VACUUM.
-Example: larder track photos.larder albums"
+The name of a store stands for the columns that you added to its table: 'larder restore' brings them back with its files.
+Example: larder track photos.larder albums
+         larder track photos.larder main"
 )]
 pub(crate) struct TrackArgs {
     /// Database
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) db: PathBuf,
-    /// Table of your own [default: list those that are tracked]
+    /// Table of your own, or a store [default: list those that are tracked]
     pub(crate) table: Option<String>,
 }
 
@@ -31,7 +33,7 @@ pub(crate) struct UntrackArgs {
     /// Database
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) db: PathBuf,
-    /// Table of your own
+    /// Table of your own, or a store
     pub(crate) table: String,
 }
 
@@ -44,7 +46,7 @@ pub(crate) struct RowsArgs {
     /// Database, and as of when
     #[arg(value_name = "DB@MOMENT", value_hint = ValueHint::DirPath)]
     pub(crate) db: PathBuf,
-    /// Table that is tracked
+    /// Table that is tracked, or store
     pub(crate) table: String,
     /// Only rows for which this condition holds
     #[arg(long = "where", value_name = "SQL")]

@@ -15,9 +15,10 @@
 //!   and content of the stores that it is about, and the rows of temporal tables, are what they were, or all is as it was
 //!   before. What it undoes is history. What has no past stays, and the report names it.
 //!
-//! User columns have no past: none of this looks at `user.column.NAME`.
+//! User columns have a past where their store's table is tracked (`TEMPORAL-4`), and what comes back brings them (`columns`).
 
 mod carry;
+mod columns;
 mod compare;
 mod diff;
 mod log;

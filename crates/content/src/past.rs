@@ -67,7 +67,8 @@ pub fn parse_moment(text: &str, now_ns: i64) -> Result<Moment> {
 
 impl Database {
     /// This database at a moment, for reading: names, attributes, extended attributes and content as the newest
-    /// whole commit at or before it left them; the stores are those of the present, user columns are not shown.
+    /// whole commit at or before it left them; the stores are those of the present, user columns are shown
+    /// where their store is tracked since then.
     /// What ended before in this process counts. Cost: about 3 ms; it keeps what it shows from being reclaimed
     /// until its last clone goes. Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future, and
     /// where the database keeps no history; [`ErrorKind::NotFound`]: no such snapshot.

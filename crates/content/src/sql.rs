@@ -19,7 +19,6 @@
 use crate::database::Database;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::turnstile::Pool;
-use larder_object::format::CommitSeq;
 use larder_object::{
     Engine, Error, ErrorKind, Moment, Result, Savepoint, SqlControl, SqlRow, SqlStatement, SqlValue,
 };
@@ -166,16 +165,16 @@ impl Database {
     }
 
     /// A read-only session that sees the tables of stores (`main`, `main_dirent`, `main_path`, …) and files as they
-    /// were at a moment, which stays readable for as long. Columns and tables of the user's have no past yet:
-    /// they are refused by their names. Cost: [`Database::as_of`], and 3 ms. Errors as there.
+    /// were at a moment, which stays readable for as long. Of the user's columns those that are tracked
+    /// since then are there; tables of the user's are refused by their names. Cost: [`Database::as_of`], and 3 ms. Errors as there.
     pub fn sql_as_of(&self, moment: &Moment) -> Result<SqlSession> {
         self.session(Some(self.as_of(moment)?), true)
     }
 
     fn session(&self, past: Option<Database>, is_read_only: bool) -> Result<SqlSession> {
         let engine = self.whole()?;
-        let shows = past.as_ref().and_then(Database::shows);
-        let pool = Arc::new(Pool::of_session(shows.map(|(seq, _)| CommitSeq(seq))));
+        let shows = past.as_ref().and_then(|past| past.shared.engine.asked_ns());
+        let pool = Arc::new(Pool::of_session(shows));
         pool.put(pool.take(engine)?);
         Ok(SqlSession {
             database: self.clone(),

@@ -55,7 +55,7 @@ pub(crate) struct Pool {
     /// Its engines serve an SQL session, whose user may change their connections.
     is_shell: bool,
     /// Their SQL sees the tables of stores as they were after this commit.
-    shows: Option<CommitSeq>,
+    shows: Option<(CommitSeq, i64)>,
     idle: Mutex<Vec<Arc<Engine>>>,
     watch: Watch,
 }
@@ -67,7 +67,7 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Pool {
     /// A pool of one SQL session: the same engine serves all of its statements, so that what they change
     /// in their connection lasts.
-    pub(crate) fn of_session(shows: Option<CommitSeq>) -> Pool {
+    pub(crate) fn of_session(shows: Option<(CommitSeq, i64)>) -> Pool {
         Pool {
             is_shell: true,
             shows,
@@ -81,8 +81,8 @@ impl Pool {
             return Ok(engine);
         }
         let engine = Engine::open_private(host, self.is_shell)?;
-        if let Some(seq) = self.shows {
-            engine.show_past(seq)?; // Every engine of the pool, or a session would fall into the present.
+        if let Some((seq, at_ns)) = self.shows {
+            engine.show_past(seq, at_ns)?; // Every engine of the pool, or a session would fall into the present.
         }
         Ok(engine)
     }

@@ -42,6 +42,7 @@ fn told(db: &Database, path: Option<&str>) -> Vec<String> {
             LogEvent::Unlinked => format!("unlinked {path}"),
             LogEvent::Content => format!("content {path}"),
             LogEvent::Attributes => format!("attributes {path}"),
+            LogEvent::Columns => format!("columns {path}"),
         }
     };
     let commits = log(db, path);

@@ -421,7 +421,7 @@ fn what_has_no_past_is_refused() {
     let columns: Vec<String> = (0..64).map(|at| format!("c{at}")).collect();
     query(&db, &format!("CREATE TABLE wide ({})", columns.join(", ")));
     for (table, expected) in [
-        ("main", ErrorKind::InvalidInput),
+        ("main_dirent", ErrorKind::InvalidInput),
         ("main_dirent", ErrorKind::InvalidInput),
         ("larder_meta", ErrorKind::InvalidInput),
         ("v", ErrorKind::InvalidInput),

@@ -102,9 +102,11 @@ pub use larder_catalog::utc;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{Beginnings, Retention, Retentions, SharedPages};
 pub use larder_catalog::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
+pub use larder_catalog::{
+    ColumnsStep, ExactRows, PastColumns, PastRows, RowsChange, RowsStep, TemporalTable,
+};
 pub use larder_catalog::{CommitAuthor, HistoryReader, Touch, WholeCommit};
 pub use larder_catalog::{Conflict, Moment, SCHEMA_VERSION, SnapshotRow, Tuning};
-pub use larder_catalog::{ExactRows, PastRows, RowsChange, RowsStep, TemporalTable};
 pub use larder_catalog::{FeedBounds, FeedChange, FeedEvent};
 pub use larder_catalog::{
     FileRow, FileRows, SqlControl, SqlFile, SqlFiles, SqlMoment, SqlStatement, VALUE_BYTES_MAX,

@@ -109,7 +109,7 @@ impl Engine {
     }
 
     /// The commit that is shown, and the time that was asked for; none: before all times.
-    pub(crate) fn asked_ns(&self) -> Option<(CommitSeq, i64)> {
+    pub fn asked_ns(&self) -> Option<(CommitSeq, i64)> {
         self.past
             .as_ref()
             .map(|past| (past.pin.seq, past.pin.asked_ns))

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 impl Engine {
     /// Has the SQL of this engine see the tables of stores as they were after a commit, and no others. Who asks
-    /// for it keeps that commit readable ([`Engine::open_as_of`]).
-    pub fn show_past(&self, seq: CommitSeq) -> Result<()> {
-        Ok(self.catalog.show_past(seq)?)
+    /// for it keeps that commit readable ([`Engine::open_as_of`]). The user's columns also as plain SQL left them after it up
+    /// to the time `at_ns`.
+    pub fn show_past(&self, seq: CommitSeq, at_ns: i64) -> Result<()> {
+        Ok(self.catalog.show_past(seq, at_ns)?)
     }
 
     /// The statement of `sql` that begins at byte `at`, before it runs; `None` when none is left.

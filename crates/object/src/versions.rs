@@ -2,7 +2,8 @@
 
 use crate::engine::Engine;
 use crate::{Error, Result};
-use larder_catalog::{HistoryReader, LogFlush, PastRows, TemporalTable};
+use larder_catalog::{HistoryReader, LogFlush, PastColumns, PastRows, TemporalTable};
+use larder_space::format::StoreId;
 use std::sync::atomic::Ordering;
 
 impl Engine {
@@ -38,6 +39,15 @@ impl Engine {
                 crate::ErrorKind::InvalidInput,
                 "the present has no rows of the past; open a moment with 'as_of'",
             )),
+        }
+    }
+
+    /// How to read the user's columns of a store as `past` shows them, and to bring them back, in SQL for this engine's
+    /// connection; `None`: they are not kept since then.
+    pub fn past_columns(&self, past: &Engine, store: StoreId) -> Result<Option<PastColumns>> {
+        match past.asked_ns() {
+            Some((seq, at_ns)) => Ok(self.catalog.past_columns(store, seq, at_ns)?),
+            None => Ok(None),
         }
     }
 

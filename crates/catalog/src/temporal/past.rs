@@ -1,6 +1,7 @@
 //! How rows were, and how they come back, in SQL.
 
-use super::shape::{Key, PLACE, Shape, equal, has_null, joined, quoted, text};
+use super::columns::PastColumns;
+use super::shape::{Key, PLACE, Shape, equal, has_null, joined, quoted, value_in};
 use larder_format::CommitSeq;
 
 /// How to read a temporal table as of a commit, and to restore it, in SQL of the present.
@@ -22,6 +23,8 @@ pub struct PastRows {
     pub(super) after: String,
     /// Columns that refer to the inode of a store: the column, the table.
     pub inodes: Vec<(String, String)>,
+    /// They are the user's columns of files: rows come and go with those.
+    pub(super) is_of_files: bool,
 }
 
 /// What a step of a restore does to rows.
@@ -79,13 +82,7 @@ impl PastRows {
                         quoted(column)
                     );
                 }
-                _ => format!(
-                    "(SELECT CASE j.type WHEN 'array' THEN CASE json_extract(j.value, '$[0]') \
-                     WHEN 'x' THEN unhex(json_extract(j.value, '$[1]')) \
-                     ELSE CAST(json_extract(j.value, '$[1]') AS REAL) END ELSE j.value END \
-                     FROM json_each(larder_past.value) AS j WHERE j.key = {})",
-                    text(column)
-                ),
+                _ => value_in("larder_past.value", column),
             };
             format!("{value} AS {}", quoted(column))
         };
@@ -110,6 +107,25 @@ impl PastRows {
             seq,
             after,
             inodes: Vec::new(),
+            is_of_files: false,
+        }
+    }
+
+    /// Of the user's columns of a store's files: those that were there then, by their inodes.
+    pub(super) fn of_files(past: &PastColumns, (id, seq): (i64, CommitSeq)) -> PastRows {
+        let mut columns = vec!["ino".to_owned()];
+        columns.extend(past.columns.iter().cloned());
+        PastRows {
+            columns,
+            key: Key::Rowid("rowid", Some("ino".into())),
+            table: past.table.clone(),
+            select: past.select(seq),
+            id,
+            seq,
+            after: past.after.clone(),
+            // What was made anew in the place of one gets its values.
+            inodes: vec![("ino".into(), past.table.clone())],
+            is_of_files: true,
         }
     }
 
@@ -119,6 +135,11 @@ impl PastRows {
     pub fn restore(&self, source: &str, exact: Option<ExactRows<'_>>) -> Vec<RowsStep> {
         let table = format!("main.{}", quoted(&self.table));
         let mut steps = Vec::new();
+        if self.is_of_files {
+            let columns = &self.columns[1..];
+            steps.extend((!columns.is_empty()).then(|| self.update(source, columns, exact)));
+            return steps;
+        }
         if let Key::Rowid(_, Some(column)) = &self.key {
             let column = quoted(column);
             let which = format!(
@@ -144,21 +165,8 @@ impl PastRows {
                 count: format!("SELECT count(*) {which}"),
             });
         }
+        steps.push(self.update(source, &self.columns, exact));
         let names = || self.columns.iter().map(|column| quoted(column));
-        let set = names().map(|name| format!("{name} = larder_was.{name}"));
-        let which = format!(
-            "({source}) AS larder_was WHERE {} AND ({})",
-            self.is_it("larder_row", exact),
-            self.differs("larder_row")
-        );
-        steps.push(RowsStep {
-            change: RowsChange::Update,
-            run: format!(
-                "UPDATE {table} AS larder_row SET {} FROM {which}",
-                joined(set, ", ")
-            ),
-            count: format!("SELECT count(*) FROM {table} AS larder_row, {which}"),
-        });
         let gone = self.gone(source, &table, exact);
         let (mut into, mut from) = (names().collect::<Vec<_>>(), names().collect::<Vec<_>>());
         if let Key::Rowid(alias, None) | Key::Declared(alias, _) = &self.key {
@@ -174,6 +182,26 @@ impl PastRows {
             count: format!("SELECT count(*) FROM ({gone})"),
         });
         steps
+    }
+
+    /// Has the rows that are there get the values of `columns`.
+    fn update(&self, source: &str, columns: &[String], exact: Option<ExactRows<'_>>) -> RowsStep {
+        let table = format!("main.{}", quoted(&self.table));
+        let names = columns.iter().map(|column| quoted(column));
+        let set = names.map(|name| format!("{name} = larder_was.{name}"));
+        let which = format!(
+            "({source}) AS larder_was WHERE {} AND ({})",
+            self.is_it("larder_row", exact),
+            self.differs("larder_row")
+        );
+        RowsStep {
+            change: RowsChange::Update,
+            run: format!(
+                "UPDATE {table} AS larder_row SET {} FROM {which}",
+                joined(set, ", ")
+            ),
+            count: format!("SELECT count(*) FROM {table} AS larder_row, {which}"),
+        }
     }
 
     /// Those of `source` that are not there, with `larder_free`: the rowid that they had, if they should have it again and

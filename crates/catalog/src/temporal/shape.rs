@@ -5,7 +5,11 @@ use crate::read::rows;
 use rusqlite::{Connection, OptionalExtension};
 
 /// The present in SQL, as triggers know it: whole milliseconds.
-const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000000";
+pub(super) const NOW: &str =
+    "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000000";
+/// The next commit; of what the engine does by foreign keys, the one under way.
+pub(super) const UNTIL: &str = "((SELECT value FROM larder_meta WHERE key = 'commit_seq') \
+     + ((SELECT open FROM larder_gate) IS NOT 1))";
 /// SQLite's functions take 127 arguments at most, and an image two for every column.
 const COLUMNS_MAX: usize = 63;
 /// The triggers of a table.
@@ -81,6 +85,28 @@ pub(super) fn equal(names: &[String], left: &str, right: &str) -> String {
         format!("{left}.{name} = {right}.{name}")
     });
     joined(terms, " AND ")
+}
+
+/// A column and its value, as arguments of `json_object`. (`quote` keeps every real number exactly, but older versions write
+/// an infinite one so that none can read it.)
+pub(super) fn pair(column: &str) -> String {
+    let name = quoted(column);
+    format!(
+        "{}, CASE typeof({name}) WHEN 'blob' THEN json_array('x', hex({name})) \
+         WHEN 'real' THEN json_array('r', replace(quote({name}), 'Inf', '9e999')) ELSE {name} END",
+        text(column)
+    )
+}
+
+/// The value of a column in the image `image`; NULL where that has none, or is none.
+pub(super) fn value_in(image: &str, column: &str) -> String {
+    format!(
+        "(SELECT CASE j.type WHEN 'array' THEN CASE json_extract(j.value, '$[0]') \
+         WHEN 'x' THEN unhex(json_extract(j.value, '$[1]')) \
+         ELSE CAST(json_extract(j.value, '$[1]') AS REAL) END ELSE j.value END \
+         FROM json_each({image}) AS j WHERE j.key = {})",
+        text(column)
+    )
 }
 
 impl Key {
@@ -181,21 +207,12 @@ impl Shape {
         Ok(shape)
     }
 
-    /// (`quote` keeps every real number exactly, but older versions write an infinite one so that none can read it.)
     /// The image of the row of the table for which `condition` holds, in which it is called `larder_copy`
     /// (`TEMPORAL-2`).
     fn image(&self, condition: &str) -> String {
-        let pair = |column: &String| {
-            let name = quoted(column);
-            format!(
-                "{}, CASE typeof({name}) WHEN 'blob' THEN json_array('x', hex({name})) \
-                 WHEN 'real' THEN json_array('r', replace(quote({name}), 'Inf', '9e999')) ELSE {name} END",
-                text(column)
-            )
-        };
         format!(
             "(SELECT (SELECT json_object({}) FROM {} AS larder_copy WHERE {condition}) FROM (SELECT {}))",
-            joined(self.columns.iter().map(pair), ", "),
+            joined(self.columns.iter().map(|column| pair(column)), ", "),
             quoted(&self.name),
             joined(
                 self.columns
@@ -250,9 +267,6 @@ impl Shape {
 
     /// The triggers: their names and texts, as the schema has them.
     pub(super) fn triggers(&self) -> [(String, String); 5] {
-        // The next commit; of what the engine does by foreign keys, the one under way.
-        const UNTIL: &str = "((SELECT value FROM larder_meta WHERE key = 'commit_seq') \
-             + ((SELECT open FROM larder_gate) IS NOT 1))";
         let table = quoted(&self.name);
         let image = |row: &str| self.image(&self.key.same("larder_copy", row));
         let record = |row: &str, value: &str, kind: &str, from: &str| {

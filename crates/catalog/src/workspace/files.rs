@@ -8,9 +8,12 @@ use super::track::Tracked;
 use crate::codec::signed;
 use crate::error::{At, CatalogError, Result};
 use crate::grants::Grants;
+use crate::history::Keeper;
 use crate::map_pages::resolved;
 use crate::read::rows;
+use crate::schema::ENGINE_COLUMNS;
 use crate::statements::StoreSql;
+use crate::temporal;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
@@ -28,6 +31,9 @@ pub(crate) struct Files<'m> {
     pub(crate) seq: CommitSeq,
     pub(crate) old_piece: String,
     pub(crate) old_patch: String,
+    keeper: &'m Keeper,
+    /// The number of the table, if the user's columns are kept.
+    kept_columns: Option<i64>,
     mount: &'m str,
     tables: &'m HashMap<&'m str, &'m Tracked>,
     inode: Shape,
@@ -50,7 +56,7 @@ impl<'m> Files<'m> {
         mount: &'m str,
         tables: &'m HashMap<&'m str, &'m Tracked>,
         grants: &'m Grants,
-        seq: CommitSeq,
+        keeper: &'m Keeper,
     ) -> Result<Files<'m>> {
         let old = |table: &str| -> Result<String> {
             let found = tables.get(table).ok_or_else(|| not_tracked(table))?;
@@ -61,7 +67,9 @@ impl<'m> Files<'m> {
             store,
             sql: StoreSql::new(store, name),
             grants,
-            seq,
+            seq: keeper.seq,
+            keeper,
+            kept_columns: temporal::find_kept(txn, name)?,
             old_piece: old("larder_piece")?,
             old_patch: old("larder_patch")?,
             mount,
@@ -297,6 +305,12 @@ impl<'m> Files<'m> {
         }
         if set.is_empty() {
             return Ok(());
+        }
+        let is_users = |column: &String| !ENGINE_COLUMNS.contains(&column.as_str());
+        if let Some(id) = self.kept_columns
+            && set.iter().any(|(column, _)| is_users(column))
+        {
+            temporal::keep_changed(self.txn, self.keeper, id, ino)?; // TEMPORAL-4
         }
         let assignments: Vec<String> = (set.iter().enumerate())
             .map(|(at, (column, _))| format!("{} = ?{}", quoted(column), at + 2))

@@ -253,12 +253,61 @@ fn a_directory_and_its_rows_are_restored_with_one_command() {
     place.ok(&["untrack", "a.larder", "album"]);
     place.fails(1, &["rows", &then, "album"], "has no past");
 
-    place.fails(1, &["track", "a.larder", "main"], "table of larder");
+    place.fails(1, &["track", "a.larder", "main_map"], "table of larder");
     place.fails(1, &["track", "a.larder", "nobody"], "table 'nobody'");
     place.fails(1, &["untrack", "a.larder", "album"], "album");
     place.fails(2, &["rows", "a.larder", "album"], "names no moment");
     place.fails(2, &["restore", &then], "names no path");
     place.fails(2, &["restore", &then, "--where", "1"], "--table");
+    place.assert_clean("a.larder");
+    place.assert_closed("a.larder");
+}
+
+#[test]
+fn columns_of_a_store_come_back_with_its_files() {
+    let place = with_history();
+    let sql = |text: &str| place.json(&["sql", "a.larder", text]);
+    sql("ALTER TABLE main ADD COLUMN rating");
+    place.ok(&["track", "a.larder", "main"]);
+    place.ok(&["mkdir", "a.larder:/2026"]);
+    put(&place, "/2026/a", "content of a");
+    put(&place, "/2026/b", "content of b");
+    sql(
+        "UPDATE main SET rating = 5 WHERE ino = (SELECT ino FROM main_path WHERE path = '/2026/a')",
+    );
+    put(&place, "/other", "x");
+    let then = now(&place);
+    sql(
+        "UPDATE main SET rating = 4 WHERE ino = (SELECT ino FROM main_path WHERE path = '/2026/b')",
+    );
+    let moment = then.split_once('@').unwrap().1;
+    let as_of = |text: &str| {
+        let argument = format!("--as-of={moment}");
+        place.json(&["sql", &argument, "a.larder", text])
+    };
+    let ratings = "SELECT path, rating FROM main JOIN main_path USING (ino) WHERE rating NOT NULL";
+    let expected = serde_json::json!([{ "path": "/2026/a", "rating": 5 }]);
+    assert_eq!(as_of(ratings), expected);
+    let rows = place.json(&["rows", &then, "main", "--where", "rating = 5"]);
+    assert_eq!(rows[0]["rating"], 5);
+    let difference = exits(&place, 1, &["diff", &format!("{then}:/"), "a.larder:/"]);
+    assert_eq!(difference, "changed  /2026/b  (your columns)\n");
+    let log = place.ok(&["log", "a.larder:/2026/b"]);
+    assert_eq!(changes(&log)[0], "columns     /2026/b", "{log}");
+
+    place.ok(&["rm", "-r", "a.larder:/2026"]);
+    let told = place.ok(&["restore", &format!("{then}:/2026")]);
+    assert!(told.contains("restored /2026 as of commit "), "{told}");
+    assert!(told.contains("restored table main as of commit "), "{told}");
+    assert!(told.ends_with(": 1 updated\n"), "{told}");
+    assert_eq!(sql(ratings), expected);
+    sql("UPDATE main SET rating = 1");
+    let keep = ["restore", &format!("{then}:/2026"), "--keep-columns"];
+    assert!(!place.ok(&keep).contains("table main"));
+    place.ok(&["rollback", "a.larder", moment]);
+    assert_eq!(sql(ratings), expected);
+    place.ok(&["untrack", "a.larder", "main"]);
+    place.fails(1, &["rows", &then, "main"], "has no past");
     place.assert_clean("a.larder");
     place.assert_closed("a.larder");
 }

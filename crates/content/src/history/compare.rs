@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 const PAGE: usize = 1000;
 /// Content that is compared at once, bytes.
 const STEP_BYTES: usize = 1 << 20;
-/// User columns, which have no past.
+/// User columns show under this prefix.
 const COLUMN_PREFIX: &[u8] = b"user.column.";
 
 /// In what two files differ.
@@ -21,6 +21,8 @@ pub(crate) struct Differs {
     pub(crate) mode: bool,
     pub(crate) owner: bool,
     pub(crate) xattrs: bool,
+    /// The user's columns, where they have a past.
+    pub(crate) columns: bool,
     /// The bytes of a file, the target of a symbolic link, the number of a device.
     pub(crate) content: bool,
 }
@@ -177,6 +179,7 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
             mode: a.mode != b.mode,
             owner: (a.uid, a.gid) != (b.uid, b.gid),
             xattrs: !self.has_same_xattrs(a.node, b.node)?,
+            columns: !self.has_same_columns(a.node, b.node)?,
             content,
         })
     }
@@ -232,6 +235,21 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
         Ok(is_untouched || xattrs(self.a, a)? == xattrs(self.b, b)?)
     }
 
+    /// Of two moments of one database, as far as the columns are kept since the earlier one (`TEMPORAL-4`).
+    fn has_same_columns(&self, a: NodeId, b: NodeId) -> Result<bool> {
+        let Some((reader, from, to)) = self.between else {
+            return Ok(true);
+        };
+        let store = self.a.table_of(a.store);
+        if store != self.b.table_of(b.store) || !reader.keeps_columns(store, from)? {
+            return Ok(true);
+        }
+        match a.ino == b.ino {
+            true => Ok(!reader.are_columns_changed(store, a.ino, from, to)?),
+            false => Ok(columns(self.a, a)? == columns(self.b, b)?),
+        }
+    }
+
     fn ask(
         &self,
         a: NodeId,
@@ -247,9 +265,22 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
 
 /// The extended attributes of a node, but the user's columns.
 pub(crate) fn xattrs(database: &Database, node: NodeId) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    attributes(database, node, false)
+}
+
+/// The user's columns of a node that are not NULL.
+fn columns(database: &Database, node: NodeId) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    attributes(database, node, true)
+}
+
+fn attributes(
+    database: &Database,
+    node: NodeId,
+    are_columns: bool,
+) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut found = BTreeMap::new();
     for name in database.xattrs(node)? {
-        if name.starts_with(COLUMN_PREFIX) {
+        if name.starts_with(COLUMN_PREFIX) != are_columns {
             continue;
         }
         match database.xattr(node, &name) {

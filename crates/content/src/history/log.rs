@@ -34,6 +34,8 @@ pub enum LogEvent {
     Content,
     /// Mode, owner, extended attributes, or a time of modification that somebody set.
     Attributes,
+    /// User columns of a tracked store.
+    Columns,
 }
 
 /// One thing that a commit did to one file.
@@ -379,12 +381,13 @@ impl<'r, 'c> Log<'r, 'c> {
         }
         if net.before.is_some()
             && let Some(state) = &net.after
-            && (net.has_content || net.has_attributes)
+            && (net.has_content || net.has_attributes || net.has_columns)
         {
             let told = self.path_of_state(net, state, after)?;
             let events = [
                 (net.has_content, LogEvent::Content),
                 (net.has_attributes, LogEvent::Attributes),
+                (net.has_columns, LogEvent::Columns),
             ];
             for (has, event) in events {
                 found.extend(told.clone().filter(|_| has).map(|told| (told, event)));

@@ -26,6 +26,8 @@ pub(crate) struct NetChange {
     pub(crate) has_content: bool,
     /// Mode, owner, extended attributes, or a time that somebody set.
     pub(crate) has_attributes: bool,
+    /// Its user columns have other values, where they are kept.
+    pub(crate) has_columns: bool,
 }
 
 /// What became of an inode from commit `before` to `after`; `None`: it is there in neither.
@@ -37,7 +39,7 @@ pub(crate) fn net_change(
 ) -> Result<Option<NetChange>> {
     let was = state(reader, (store, ino), before)?;
     let is = state(reader, (store, ino), after)?;
-    let (mut has_content, mut has_attributes) = (false, false);
+    let (mut has_content, mut has_attributes, mut has_columns) = (false, false, false);
     match (&was, &is) {
         (None, None) => return Ok(None),
         (Some(was), Some(is)) => {
@@ -49,6 +51,7 @@ pub(crate) fn net_change(
             has_attributes = (was.mode, was.uid, was.gid) != (is.mode, is.uid, is.gid)
                 || (is.kind != FileKind::Directory && !has_content && was.mtime_ns != is.mtime_ns)
                 || reader.are_xattrs_touched(store, ino, before, after)?;
+            has_columns = reader.are_columns_changed(store, ino, before, after)?;
         }
         _ => {}
     }
@@ -59,6 +62,7 @@ pub(crate) fn net_change(
         after: is,
         has_content,
         has_attributes,
+        has_columns,
     }))
 }
 

@@ -11,6 +11,7 @@
 
 use crate::database::Database;
 use crate::history::carry::{Carrier, times};
+use crate::history::columns::ColumnsPair;
 use crate::history::compare::{Comparison, Differs, compare};
 use crate::history::diff::joined;
 use crate::history::meet::{Lies, Meeting, Met};
@@ -36,6 +37,8 @@ pub struct RestoreOptions {
     pub rows: Vec<RestoreRows>,
     /// Removes what is there now and was not then, so that the tree is as it was.
     pub is_exact: bool,
+    /// Leaves user columns as they are, also those of tracked stores.
+    pub keeps_columns: bool,
     /// Only finds out what would be done.
     pub is_dry: bool,
 }
@@ -86,8 +89,9 @@ impl Database {
     /// of access and modification, extended attributes, content, hard and symbolic links. What is there now and was not
     /// then stays, unless `is_exact`. Directories above `path` that are gone come back too, without the rest that was in
     /// them. What is still the same inode comes back from where it lies now, if that name had something else or the restore
-    /// is exact; directories only in an exact one. User columns have no past and are kept where the inode is. Rows of
-    /// temporal tables come back with it, or without a path; where a foreign key of theirs refers to an inode that is gone,
+    /// is exact; directories only in an exact one. User columns of a tracked store become what they were, unless
+    /// `keeps_columns`; of one that is not they are kept where the inode is. A copy beside the original does not get what a
+    /// unique index is about. Rows of temporal tables come back with it, or without a path; where a foreign key of theirs refers to an inode that is gone,
     /// they refer to the one that is in its place. It is one transaction, which keeps the turn meanwhile.
     ///
     /// Errors: [`ErrorKind::NotFound`] when `path` was not there then; [`ErrorKind::Exists`] when a directory stands where
@@ -109,21 +113,26 @@ impl Database {
             takes_turn: !options.is_dry,
             turn_max: TURN_MAX,
         })?;
-        let (mut report, mut homes) = match path {
+        let (mut report, mut homes, columns) = match path {
             Some(path) => transaction.restore_files(past, path, options)?,
             None => Default::default(),
         };
-        if !options.rows.is_empty() {
-            // A copy beside the original takes no rows from it.
-            let is_there = |was: NodeId| transaction.attr(was).is_ok_and(|attr| attr.nlink > 0);
-            homes.retain(|(was, _)| !is_there(*was));
-        }
+        // A copy beside the original takes no rows from it.
+        let is_there = |was: NodeId| transaction.attr(was).is_ok_and(|attr| attr.nlink > 0);
+        homes.retain(|(was, _)| !is_there(*was));
         let how = (options.is_exact, options.is_dry);
         for rows in &options.rows {
             let done = transaction
                 .restore_rows(past, rows, how, &homes)
                 .map_err(|error| error.context(format!("table '{}'", rows.table)))?;
             report.rows.push(done);
+        }
+        if !options.keeps_columns {
+            // What they refer to has come back.
+            let done = transaction
+                .restore_columns(past, &columns, &homes, options.is_dry)
+                .map_err(|error| error.context("--keep-columns leaves them as they are"))?;
+            report.rows.extend(done);
         }
         if !options.is_dry {
             transaction.commit()?;
@@ -142,7 +151,7 @@ impl Transaction {
         past: &Database,
         path: &[u8],
         options: &RestoreOptions,
-    ) -> Result<(RestoreReport, Homes)> {
+    ) -> Result<(RestoreReport, Homes, Vec<ColumnsPair>)> {
         let to = options.to.as_deref().unwrap_or(path);
         let was = past.resolve(path, false)?;
         let is = match self.resolve(to, false) {
@@ -159,7 +168,8 @@ impl Transaction {
             if !options.is_dry {
                 plan.run()?;
             }
-            Ok((plan.report, plan.anew))
+            let columns = plan.columns();
+            Ok((plan.report, plan.anew, columns))
         })
     }
 }
@@ -223,6 +233,8 @@ struct Plan<'d> {
     /// How many names lead to a file with several in the present, and to the other in the past.
     shared: HashMap<(NodeId, NodeId), u32>,
     anew: Homes,
+    /// Whose user columns come back, and in what, if that is there already.
+    columns: Vec<(NodeId, Option<NodeId>)>,
     report: RestoreReport,
 }
 
@@ -242,6 +254,7 @@ impl<'d> Plan<'d> {
             taken: HashMap::new(),
             shared: HashMap::new(),
             anew: Homes::new(),
+            columns: Vec::new(),
             report: RestoreReport::default(),
         }
     }
@@ -272,6 +285,7 @@ impl<'d> Plan<'d> {
                 kind: was.kind,
                 action: RestoreAction::Create,
             });
+            self.columns.push((was.node, None));
             self.parents.push((above.clone(), was));
         }
         Ok(())
@@ -361,6 +375,7 @@ impl<'d> Plan<'d> {
                 self.note_anew(&was, is.node);
             }
             if !has_content && !has_attributes(is) {
+                self.columns.push((was.node, Some(is.node)));
                 self.note_home(&was, Home::There(is.node));
                 return Ok(());
             }
@@ -401,6 +416,11 @@ impl<'d> Plan<'d> {
                 false => self.note_home(&was, Home::Made),
             }
         }
+        let home = match self.homes.get(&was.node) {
+            Some(Home::There(node)) => Some(*node),
+            _ => kept,
+        };
+        self.columns.push((was.node, home));
         if is_written && was.kind == FileKind::File {
             self.report.content_bytes += was.size_bytes;
         }
@@ -463,6 +483,18 @@ impl<'d> Plan<'d> {
         let shared = self.shared.get(&(was.node, is.node)).copied();
         let is_alone = is.nlink == 1 || shared == Some(is.nlink);
         is_home && !is_taken && can_change && (is.node == was.node || is_alone)
+    }
+
+    /// Whose user columns come back, and in what, as far as that is there.
+    fn columns(&self) -> Vec<ColumnsPair> {
+        let made: HashMap<NodeId, NodeId> = self.anew.iter().copied().collect();
+        let columns: BTreeSet<(NodeId, Option<NodeId>)> = self.columns.iter().copied().collect();
+        let pair = |(was, there): (NodeId, Option<NodeId>)| ColumnsPair {
+            was,
+            is: there.or_else(|| made.get(&was).copied()),
+            is_new: there.is_none(),
+        };
+        columns.into_iter().map(pair).collect()
     }
 
     // ---- doing it ---------------------------------------------------------------------------

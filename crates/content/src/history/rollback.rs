@@ -12,11 +12,13 @@
 use crate::copy::copy_differences;
 use crate::database::Database;
 use crate::handle::Handle;
+use crate::history::columns::ColumnsPair;
 use crate::history::diff::{DiffChange, diff_of};
 use crate::history::net::{State, state};
 use crate::history::restore::TURN_MAX;
 use crate::history::rows::{RestoreRows, RowsReport};
 use crate::transaction::{Transaction, TransactionOptions};
+use crate::types::NodeId;
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
 use larder_object::{
     Change, Engine, Error, ErrorKind, HistoryReader, InodeRow, Moment, Result, SqlValue,
@@ -59,7 +61,7 @@ pub struct RollbackReport {
 }
 
 impl Database {
-    /// Goes back to `moment`, durably: all stores and the rows of all temporal tables; with `path`, where a store is
+    /// Goes back to `moment`, durably: all stores and the rows and user columns of all temporal tables; with `path`, where a store is
     /// mounted, only that store. Names, hard links, inode numbers, attributes, all times, extended attributes and content
     /// become what they were, in one commit that keeps the turn meanwhile; what it undoes is history, so another rollback takes
     /// it back. Files that came later go, and stay readable for who has them open. Not what has no past:
@@ -122,9 +124,7 @@ impl Database {
             if !is_dry {
                 rollback.bring_back(reader)?;
             }
-            if path.is_none() {
-                rollback.restore_all_rows(is_dry)?;
-            }
+            rollback.restore_all_rows(path.is_none(), is_dry)?;
             if !is_dry {
                 rollback.finish()?;
             }
@@ -307,9 +307,10 @@ impl<'d> Rollback<'d> {
                 continue;
             }
             let columns = transaction.enter(|engine| engine.user_columns(store.row.store))?;
-            if !columns.is_empty() {
+            let is_known = self.is_tracked_since(store.row.store)?;
+            if !columns.is_empty() && !is_known {
                 self.report.left.push(format!(
-                    "columns of your own of '{}' ({}) have no past: they stay, and are empty in files that came back",
+                    "columns of your own of '{}' ({}) are not tracked since then: they stay, and are empty in files that came back",
                     store.row.name,
                     columns.join(", ")
                 ));
@@ -446,9 +447,17 @@ impl<'d> Rollback<'d> {
         )
     }
 
-    fn restore_all_rows(&mut self, is_dry: bool) -> Result<()> {
+    /// Whether the user's columns of a store are tracked since then.
+    fn is_tracked_since(&self, store: StoreId) -> Result<bool> {
+        let tables = self.past.shared.engine.temporal_tables()?;
+        let mut tables = tables.iter();
+        Ok(tables.any(|one| one.store == Some(store) && one.since.0 <= self.report.seq))
+    }
+
+    /// Rows of tables, and then, since they may refer to those, the user's columns of files.
+    fn restore_all_rows(&mut self, is_whole: bool, is_dry: bool) -> Result<()> {
         for table in self.past.shared.engine.temporal_tables()? {
-            if table.since.0 > self.report.seq {
+            if table.since.0 > self.report.seq || table.store.is_some() || !is_whole {
                 continue;
             }
             let wanted = RestoreRows {
@@ -461,6 +470,24 @@ impl<'d> Rollback<'d> {
                 .map_err(|error| error.context(format!("table '{}'", wanted.table)))?;
             self.report.rows.push(done);
         }
+        let work = self.work.iter().filter(|work| work.was.is_some());
+        let pairs: Vec<ColumnsPair> = work
+            .map(|work| {
+                let node = NodeId {
+                    store: work.store,
+                    ino: work.ino,
+                };
+                ColumnsPair {
+                    was: node,
+                    is: Some(node),
+                    is_new: work.is.is_none(),
+                }
+            })
+            .collect();
+        let done = self
+            .transaction
+            .restore_columns(self.past, &pairs, &[], is_dry)?;
+        self.report.rows.extend(done);
         Ok(())
     }
 

@@ -33,8 +33,9 @@ pub struct RowsReport {
 
 impl Database {
     /// Keeps what is superseded in a table of the user's from now on, by triggers, for every SQL client: its rows can be read
-    /// and restored as of any moment that the history has. `ALTER TABLE` goes on working. Errors:
-    /// [`ErrorKind::InvalidInput`] for a table of larder, a view, more than 63 columns, and a database without history;
+    /// and restored as of any moment that the history has. The name of a store stands for the columns that the user added to
+    /// its table: they show in its past, and come back with its files. `ALTER TABLE` goes on working. Errors:
+    /// [`ErrorKind::InvalidInput`] for another table of larder, a view, more than 63 columns, and a database without history;
     /// [`ErrorKind::NotFound`]. Cost: one row per row that is superseded, about 10 µs.
     pub fn track_table(&self, table: &str) -> Result<()> {
         self.whole()?.track_table(table, true)
@@ -152,11 +153,7 @@ impl Transaction {
             let (false, Some(at)) = (moved.is_empty(), at) else {
                 continue;
             };
-            let pairs: Vec<String> = moved
-                .iter()
-                .map(|(old, new)| format!("\"{old}\":{new}"))
-                .collect();
-            parameters.push(SqlValue::Text(format!("{{{}}}", pairs.join(","))));
+            parameters.push(SqlValue::Text(moved_json(&moved)));
             let (number, name) = (parameters.len(), quoted(column));
             joins += &format!(
                 " LEFT JOIN (SELECT CAST(key AS INTEGER) AS old, value AS new FROM json_each(?{number})) \
@@ -177,13 +174,22 @@ impl Transaction {
     }
 
     /// The inodes of a store's table that were made anew.
-    fn moved(&self, table: &str, homes: &[(NodeId, NodeId)]) -> BTreeMap<u64, u64> {
+    pub(crate) fn moved(&self, table: &str, homes: &[(NodeId, NodeId)]) -> BTreeMap<u64, u64> {
         let stores = self.read_stores();
         let store = stores.iter().find(|one| one.row.name == table);
         let of_store = |node: &NodeId| store.is_some_and(|one| one.row.table_store == node.store);
         let pairs = homes.iter().filter(|(was, _)| of_store(was));
         pairs.map(|(was, is)| (was.ino.0, is.ino.0)).collect()
     }
+}
+
+/// Which inodes are others now, as a statement takes it.
+pub(crate) fn moved_json(moved: &BTreeMap<u64, u64>) -> String {
+    let pairs: Vec<String> = moved
+        .iter()
+        .map(|(old, new)| format!("\"{old}\":{new}"))
+        .collect();
+    format!("{{{}}}", pairs.join(","))
 }
 
 fn in_the_way(table: &str, named: &SqlResult) -> Error {
@@ -201,7 +207,7 @@ fn in_the_way(table: &str, named: &SqlResult) -> Error {
     )
 }
 
-fn counted(result: &SqlResult) -> u64 {
+pub(crate) fn counted(result: &SqlResult) -> u64 {
     let value = result.rows.first().and_then(|row| row.values.first());
     match value {
         Some(SqlValue::Integer(count)) => u64::try_from(*count).unwrap_or(0),

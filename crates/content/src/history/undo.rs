@@ -11,6 +11,7 @@
 
 use crate::database::Database;
 use crate::history::carry::{Carrier, times};
+use crate::history::columns::ColumnsPair;
 use crate::history::log::{LogChange, changes_of};
 use crate::history::net::{NetChange, Paths, State, net_change, state};
 use crate::history::restore::TURN_MAX;
@@ -86,8 +87,14 @@ impl Database {
             let (undo, changes) = Undo::find(self, reader, (before, whole))?;
             if !is_dry {
                 let carrier = Carrier::new(&past, &transaction);
-                undo.run(&carrier)
+                let made = undo
+                    .run(&carrier)
                     .map_err(|error| in_the_way(error, whole))?;
+                let made_of = made
+                    .iter()
+                    .map(|(&(store, ino), node)| (here(store, ino), *node));
+                let homes: Vec<(NodeId, NodeId)> = made_of.collect();
+                transaction.restore_columns(&past, &undo.columns(&made), &homes, is_dry)?;
             }
             Ok(changes)
         })?;
@@ -192,7 +199,24 @@ impl Undo {
         Ok((undo, changes))
     }
 
-    fn run(&self, carrier: &Carrier<'_>) -> Result<()> {
+    /// Whose columns come back, and in what: of what was made anew with another number, `made`.
+    fn columns(&self, made: &HashMap<(StoreId, Ino), NodeId>) -> Vec<ColumnsPair> {
+        let mut pairs = Vec::new();
+        for net in &self.nets {
+            let is_new = net.after.is_none();
+            if net.before.is_some() && (is_new || net.has_columns) {
+                pairs.push(ColumnsPair {
+                    was: node_of(net),
+                    is: Some(home(made, net.store, net.ino)),
+                    is_new,
+                });
+            }
+        }
+        pairs
+    }
+
+    /// Returns what was made anew.
+    fn run(&self, carrier: &Carrier<'_>) -> Result<HashMap<(StoreId, Ino), NodeId>> {
         let view = carrier.view;
         let mut homes: HashMap<(StoreId, Ino), NodeId> = HashMap::new();
         // Names away.
@@ -286,7 +310,7 @@ impl Undo {
         for (node, was) in made.iter().rev() {
             carrier.set_attributes(was, *node)?;
         }
-        Ok(())
+        Ok(homes)
     }
 
     /// Whether names in a directory come or go.
@@ -346,7 +370,12 @@ fn is_changed_since(reader: &HistoryReader<'_>, net: &NetChange, seq: CommitSeq)
         && left.row.kind == FileKind::File
         && (left.row.size_bytes != now.row.size_bytes
             || reader.is_content_written(net.store, net.ino, seq, NOW)?);
-    Ok((has_names && left.names != now.names) || has_other_rights || has_other_content)
+    let has_other_columns =
+        (is_new || net.has_columns) && reader.are_columns_changed(net.store, net.ino, seq, NOW)?;
+    Ok((has_names && left.names != now.names)
+        || has_other_rights
+        || has_other_content
+        || has_other_columns)
 }
 
 fn node_of(net: &NetChange) -> NodeId {

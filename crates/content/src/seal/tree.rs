@@ -16,7 +16,7 @@ const PAGE: usize = 1000;
 const PIECE_BYTES: usize = 64 << 10;
 /// Content up to this length is read at once; more in steps of it, bytes.
 const STEP_BYTES: usize = 4 << 20;
-/// User columns, which have no past.
+/// User columns, which are sealed with the tables that are tracked.
 const COLUMN_PREFIX: &[u8] = b"user.column.";
 
 /// What a file is, in two digests: so that it can be told what differs.

@@ -565,6 +565,42 @@ fn a_mistake_is_mended_with_cp() {
     shell(rsync, &[&root]);
 }
 
+/// `cp -a` takes them along as any attribute (`TEMPORAL-4`).
+#[test]
+fn user_columns_are_in_the_past() {
+    let clock = Clock::new();
+    let mount = clock.mount(HOUR);
+    let root = mount.root();
+    let database = Database::open(&database_path(mount.directory()), clock.open()).unwrap();
+    let add = "ALTER TABLE main ADD COLUMN rating INTEGER";
+    database
+        .sql(false)
+        .unwrap()
+        .execute(add, &mut |_| Ok(()))
+        .unwrap();
+    database.track_table("main").unwrap();
+    fs::create_dir(root.join("dir")).unwrap();
+    let file = root.join("dir/file");
+    fs::write(&file, "content").unwrap();
+    let name = "user.column.rating";
+    rustix::fs::setxattr(&file, name, b"4", XattrFlags::empty()).unwrap();
+    sync(&mount);
+    clock.pass(2 * MINUTE);
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, "another").unwrap();
+    sync(&mount);
+    let read = |path: &Path| {
+        let mut value = [0; 16];
+        rustix::fs::getxattr(path, name, &mut value).map(|length| value[..length].to_vec())
+    };
+    let then = root.join(".larder/at/-1m/dir/file");
+    assert_eq!(fs::read_to_string(&then).unwrap(), "content");
+    assert_eq!(read(&then).unwrap(), b"4", "TEMPORAL-4");
+    assert_eq!(read(&file), Err(Errno::NODATA));
+    shell("cd \"$1\"; rm -r dir; cp -a .larder/at/-1m/dir .", &[&root]);
+    assert_eq!(read(&file).unwrap(), b"4", "TEMPORAL-4");
+}
+
 #[test]
 fn permissions_hold_in_the_past() {
     if !rustix::process::geteuid().is_root() {
