@@ -82,7 +82,14 @@ impl Engine {
         }
         let _no_commit = self.commit_lock.lock(); // SHARE-10
         let _gate = self.enter_gate();
-        let to_size = self.lock_node(to)?.row.size_bytes;
+        let to_size = {
+            let mut state = self.lock_node(to)?;
+            self.load_content(to, &mut state)?;
+            if state.content.pieces.is_some() {
+                return Ok(0);
+            }
+            state.row.size_bytes
+        };
         let target = (to, to_offset, to_size);
         let offer = self.offer_past((past, as_of), (from, from_offset), target, len_bytes)?;
         past.require_shown()?; // SHARE-10
