@@ -125,7 +125,9 @@ impl Run {
         let path = directory.path().join("0");
         std::fs::create_dir(&path).unwrap();
         let database = clock.create(&path, mib, HOUR);
-        database.create_store(&STORE[1..], "files", None, None).unwrap();
+        database
+            .create_store(&STORE[1..], "files", None, None)
+            .unwrap();
         Run {
             seed,
             step: 0,
@@ -491,7 +493,10 @@ impl Run {
     }
 
     fn forget_snapshot(&mut self) {
-        let found = self.states.iter().position(|state| state.snapshot.is_some());
+        let found = self
+            .states
+            .iter()
+            .position(|state| state.snapshot.is_some());
         if let Some(at) = found
             && let Some(name) = self.states.remove(at).snapshot
         {
@@ -572,7 +577,8 @@ fn run(seed: u64, steps: u32, mib: u64) -> Run {
         }
     }
     // When all is gone nothing is left.
-    let is_root = |path: &&String| (above(path).is_empty() || above(path) == STORE) && *path != STORE;
+    let is_root =
+        |path: &&String| (above(path).is_empty() || above(path) == STORE) && *path != STORE;
     let roots: Vec<String> = run.model.keys().filter(is_root).cloned().collect();
     for path in roots {
         run.remove(&path);
@@ -611,7 +617,10 @@ fn what_comes_out_of_the_past_is_what_the_model_says() {
         }
         taken = (taken.0 + done.taken.0, taken.1 + done.taken.1);
     }
-    println!("{counts:?}; {} bytes came back, {} copied", taken.0, taken.1);
+    println!(
+        "{counts:?}; {} bytes came back, {} copied",
+        taken.0, taken.1
+    );
     if seeds.len() > 1 {
         for what in [
             "clone of the past",

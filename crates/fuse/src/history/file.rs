@@ -1,9 +1,7 @@
 //! An open regular file of the past.
 
 use super::Open;
-use larder::{
-    AllocateMode, Attr, Error, ErrorKind, FileContent, FileHandle, NodeId, SeekTarget,
-};
+use larder::{AllocateMode, Attr, Error, ErrorKind, FileContent, FileHandle, NodeId, SeekTarget};
 use std::sync::Arc;
 
 /// Reads a file as it was, under the node that the mount shows for it.

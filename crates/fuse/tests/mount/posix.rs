@@ -518,7 +518,10 @@ fn copies_out_of_the_past_share_with_the_history() {
     let before = used();
     shell(
         "cp --reflink=auto \"$1\" \"$2\"",
-        &[&mount.path(".larder/snapshots/now/back"), &mount.path("back")],
+        &[
+            &mount.path(".larder/snapshots/now/back"),
+            &mount.path("back"),
+        ],
     );
     assert_eq!(used(), before, "SHARE-9");
     assert!(fs::read(mount.path("back")).unwrap() == now);

@@ -190,7 +190,11 @@ impl Engine {
             young.covers(part)
         };
         if let Some(retired_seq) = row.retired_seq {
-            return Ok(if retired_seq > as_of { part.block_count } else { 0 }); // SHARE-9
+            return Ok(if retired_seq > as_of {
+                part.block_count
+            } else {
+                0
+            }); // SHARE-9
         }
         if row.store == GRANTS || self.catalog.holds(part, to.store, to.ino)? {
             return Ok(0);

@@ -556,7 +556,8 @@ impl Pair {
         }
         let revived = whole.slice(skip, whole.block_count - skip);
         self.space.revive(revived);
-        self.model.set(&revived, State::Quarantined, State::Allocated);
+        self.model
+            .set(&revived, State::Quarantined, State::Allocated);
         self.live.push(revived);
     }
 
