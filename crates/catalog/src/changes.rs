@@ -54,6 +54,18 @@ pub enum InodeChange {
 /// Blocks, and an object that holds them.
 pub type Held = (Extent, StoreId, Ino);
 
+/// Blocks that one more object holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sharing {
+    /// The blocks, and the object.
+    pub held: Held,
+    /// How many of [`ChangeSet::retired`] come before that.
+    pub retired_before: usize,
+    /// The commit whose state has its content there: what of the blocks was retired after it lives again (`SHARE-9`).
+    /// `None`: all of them are live.
+    pub as_of: Option<CommitSeq>,
+}
+
 /// A page of a map that is made of a page of another one, and may be the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapShare {
@@ -115,8 +127,8 @@ pub struct ChangeSet {
     pub xattrs: Vec<XattrChange>,
     /// Newly allocated extents and the object that holds each.
     pub allocated: Vec<Held>,
-    /// Live blocks that one more object holds, and how many of `retired` come before that (`SHARE-1`).
-    pub shared: Vec<(Held, usize)>,
+    /// Blocks that one more object holds, in the order in which that was done (`SHARE-1`).
+    pub shared: Vec<Sharing>,
     /// Extents, or parts of extents, that an object holds no more. Where it was the last one they become rows with
     /// `retired_seq` = this commit.
     pub retired: Vec<Held>,
@@ -153,6 +165,8 @@ pub struct CommitOutcome {
     pub seq: CommitSeq,
     /// What of [`ChangeSet::retired`] nobody holds any more; in a workspace what is its own.
     pub retired: Vec<Extent>,
+    /// Retired blocks that live again, and how many of `retired` come before that (`SHARE-9`).
+    pub revived: Vec<(Extent, usize)>,
     /// The extents that [`ChangeSet::reclaim_horizon`] and [`ChangeSet::moved_away`] set free.
     pub reclaimed: Vec<Extent>,
     /// Those cuts, or older ones: what was held when the commit was made.

@@ -51,7 +51,7 @@ impl Catalog {
             apply_pieces(txn, &stores, changes, &keeper)?;
             apply_xattrs(txn, &stores, changes, &keeper)?;
             extents::allocate(txn, &allocated)?;
-            let retired = holders::apply(txn, seq, &changes.shared, &retired)?;
+            let turned = holders::apply(txn, seq, &changes.shared, &retired)?;
             let dropped = holders::drop_live(txn, seq, &dropped)?;
             let (reclaim_horizon, mut reclaimed) = match &changes.reclaim_horizon {
                 Some(wished) => {
@@ -64,7 +64,8 @@ impl Catalog {
             reclaimed.extend(extents::reclaim_moved(txn, &changes.moved_away)?);
             let mut ags = AgChanges::default();
             ags.allocate(allocated.iter().map(|(extent, ..)| extent));
-            ags.retire(&retired);
+            ags.retire(&turned.retired);
+            ags.revive(turned.revived.iter().map(|(extent, _)| extent));
             ags.drop_live(&dropped);
             ags.reclaim(&reclaimed);
             ags.apply(txn, seq)?; // CATALOG-8
@@ -95,7 +96,8 @@ impl Catalog {
             rows.1 = foreign::newest_row(txn)?;
             Ok(CommitOutcome {
                 seq,
-                retired,
+                retired: turned.retired,
+                revived: turned.revived,
                 reclaimed,
                 reclaim_horizon,
                 patch_blocks_change,

@@ -308,6 +308,11 @@ impl AgChanges {
         self.count(extents, 0, 1);
     }
 
+    /// Retired rows live again.
+    pub(crate) fn revive<'e>(&mut self, extents: impl IntoIterator<Item = &'e Extent>) {
+        self.count(extents, 0, -1);
+    }
+
     /// Live rows were deleted.
     pub(crate) fn drop_live<'e>(&mut self, extents: impl IntoIterator<Item = &'e Extent>) {
         self.count(extents, -1, 0);

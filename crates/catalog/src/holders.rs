@@ -11,12 +11,23 @@
 //!   commit that superseded a map with its blocks, and the histories of all holders can be read.
 //! * `SHARE-3` Where a part of a row gets other holders than the rest, the row is cut, and its sharers follow. A row with
 //!   sharers is not joined to another.
+//! * `SHARE-9` A retired row lives again only by a commit that gives it a holder, whose content is that of a state before the
+//!   row was retired. So `retired_seq` only grows, and whoever held it before reads on: its blocks hold what they held then,
+//!   or `larder_home` says where that is. *Guard*: the state is named in [`Sharing::as_of`], and its commit is
+//!   compared with `retired_seq`; who names it has it pinned (`HISTORY-3`).
+//!
+//! ```text
+//!          share                      the last holder lets go
+//!  live ◀────────▶ live, shared ──▶ live ─────────────────────▶ retired ──reclaim──▶ no row
+//!        let go                      ▲                              │
+//!                                    └── a state that had it: share ┘
+//! ```
 //!
 //! # Cost
 //! A row without sharers is retired by one statement. Cutting a row costs O(its sharers).
 
 use crate::Catalog;
-use crate::changes::Held;
+use crate::changes::{Held, Sharing};
 use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::extents::{AgChanges, TABLE, extent, resize, rows_under};
@@ -63,6 +74,13 @@ impl Catalog {
         Ok(rows.iter().any(|row| row.shared_count > 0))
     }
 
+    /// The rows that have blocks of `extent`, live or retired, by place. O(rows under it).
+    pub fn extents_under(&self, extent: &Extent) -> Result<Vec<ExtentRow>> {
+        let mut rows = self.read(|reader| rows_under(reader, extent))?;
+        rows.reverse();
+        Ok(rows)
+    }
+
     /// The stores of those who own blocks of `extent`, live or retired. O(rows under it).
     pub fn stores_under(&self, extent: &Extent) -> Result<Vec<StoreId>> {
         let rows = self.read(|reader| rows_under(reader, extent))?;
@@ -85,6 +103,9 @@ impl Catalog {
                         })
                         .at(SHARED)
                 };
+                if row.retired_seq.is_some() {
+                    continue; // Nobody does any more.
+                }
                 if (row.store, row.ino) == (store, ino) || (row.shared_count > 0 && shares(&row)?) {
                     return Ok(true);
                 }
@@ -133,56 +154,58 @@ impl Catalog {
     }
 }
 
-/// What a change set does to holders, in its order; returns what nobody holds any more.
+/// What a change set has done to extents.
+#[derive(Debug, Default)]
+pub(crate) struct Turned {
+    /// What nobody holds any more.
+    pub(crate) retired: Vec<Extent>,
+    /// What was retired and lives again, and how many of `retired` come before that.
+    pub(crate) revived: Vec<(Extent, usize)>,
+}
+
+/// What a change set does to holders, in its order.
 pub(crate) fn apply(
     txn: &Connection,
     seq: CommitSeq,
-    shared: &[(Held, usize)],
+    shared: &[Sharing],
     retired: &[Held],
-) -> Result<Vec<Extent>> {
-    let (mut gone, mut done) = (Vec::new(), 0);
-    for (held, before) in shared {
-        let part = retired.get(done..*before).ok_or_else(|| {
+) -> Result<Turned> {
+    let (mut turned, mut done) = (Turned::default(), 0);
+    for sharing in shared {
+        let part = retired.get(done..sharing.retired_before).ok_or_else(|| {
             CatalogError::invalid("what is shared in a workspace, or out of order, is refused")
         })?;
-        gone.extend(retire(txn, seq, part)?);
-        share(txn, held)?;
-        done = *before;
+        turned.retired.extend(retire(txn, seq, part)?);
+        let revived = share(txn, sharing)?;
+        let before = turned.retired.len();
+        (turned.revived).extend(revived.into_iter().map(|extent| (extent, before)));
+        done = sharing.retired_before;
     }
-    gone.extend(retire(txn, seq, &retired[done..])?);
-    Ok(gone)
+    turned.retired.extend(retire(txn, seq, &retired[done..])?);
+    Ok(turned)
 }
 
-/// Gives live blocks one more holder, cutting rows where they are a part of them.
-fn share(txn: &Connection, (extent, store, ino): &Held) -> Result<()> {
-    let mut covered_blocks = 0;
+/// Gives blocks one more holder, cutting rows where they are a part of them. Returns what was retired and lives again.
+fn share(txn: &Connection, sharing: &Sharing) -> Result<Vec<Extent>> {
+    let (extent, store, ino) = &sharing.held;
+    let (mut revived, mut covered_blocks) = (Vec::new(), 0);
     for row in rows_under(txn, extent)? {
-        if row.retired_seq.is_some() {
+        let is_live = row.retired_seq.is_none();
+        if !is_live && (sharing.as_of.is_none() || row.retired_seq <= sharing.as_of) {
             return Err(CatalogError::corrupt(format!(
-                "{extent} is to be shared, but {} is retired (SHARE-1)",
+                "{extent} is to be shared, but {} is retired (SHARE-1, SHARE-9)",
                 row.extent
             )));
         }
-        let row = cut_out(txn, &row, extent, None)?;
-        covered_blocks += row.extent.block_count;
-        let (segment, start) = (row.extent.segment.0, signed(row.extent.start_block));
-        let added = txn
-            .prepare_cached(
-                "INSERT INTO larder_shared (segment, start_block, store, ino) \
-                 SELECT ?1, ?2, ?3, ?4 WHERE ?5 ON CONFLICT DO NOTHING",
-            )
-            .and_then(|mut add| {
-                let is_other = (row.store, row.ino) != (*store, *ino);
-                add.execute(params![segment, start, store.0, signed(ino.0), is_other])
-            })
-            .at(SHARED)?;
-        if added != 1 {
-            return Err(CatalogError::corrupt(format!(
-                "inode {ino} of store {store} is to share {}, which it holds (SHARE-1)",
-                row.extent
-            )));
+        let part = cut_out(txn, &row, extent, None)?;
+        covered_blocks += part.extent.block_count;
+        match is_live {
+            true => add_sharer(txn, &part, *store, *ino)?,
+            false => {
+                revive(txn, &part, *store, *ino)?;
+                revived.push(part.extent);
+            }
         }
-        count_sharers(txn, &row.extent, 1)?;
         if row.store != *store {
             mark_sharing(txn, &[row.store, *store])?; // HISTORY-8
         }
@@ -192,7 +215,41 @@ fn share(txn: &Connection, (extent, store, ino): &Held) -> Result<()> {
             "{extent} is to be shared, but only {covered_blocks} of its blocks are allocated (SHARE-1)"
         )));
     }
-    Ok(())
+    Ok(revived)
+}
+
+/// An object that does not hold a live row shares it.
+fn add_sharer(txn: &Connection, row: &ExtentRow, store: StoreId, ino: Ino) -> Result<()> {
+    let (segment, start) = (row.extent.segment.0, signed(row.extent.start_block));
+    let added = txn
+        .prepare_cached(
+            "INSERT INTO larder_shared (segment, start_block, store, ino) \
+             SELECT ?1, ?2, ?3, ?4 WHERE ?5 ON CONFLICT DO NOTHING",
+        )
+        .and_then(|mut add| {
+            let is_other = (row.store, row.ino) != (store, ino);
+            add.execute(params![segment, start, store.0, signed(ino.0), is_other])
+        })
+        .at(SHARED)?;
+    match added {
+        1 => count_sharers(txn, &row.extent, 1),
+        _ => Err(CatalogError::corrupt(format!(
+            "inode {ino} of store {store} is to share {}, which it holds (SHARE-1)",
+            row.extent
+        ))),
+    }
+}
+
+/// A row that was retired, and cut out as live (`cut_out`), has this object as its owner.
+fn revive(txn: &Connection, row: &ExtentRow, store: StoreId, ino: Ino) -> Result<()> {
+    let (segment, start) = (row.extent.segment.0, signed(row.extent.start_block));
+    txn.prepare_cached(
+        "UPDATE larder_extent SET retired_seq = NULL, store = ?3, ino = ?4 \
+         WHERE segment = ?1 AND start_block = ?2 AND shared_count = 0",
+    )
+    .and_then(|mut revive| revive.execute(params![segment, start, store.0, signed(ino.0)]))
+    .at(TABLE)
+    .map(drop)
 }
 
 /// Lets objects hold these extents no more, cutting rows where an extent is a part of them. What has no other holder

@@ -116,7 +116,9 @@ mod workspace;
 
 pub use apart::HistoryUse;
 pub use authors::CommitAuthor;
-pub use changes::{AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, MapShare, XattrChange};
+pub use changes::{
+    AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, MapShare, Sharing, XattrChange,
+};
 pub use client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use codec::dirent_order;
 pub use cuts::Cuts;

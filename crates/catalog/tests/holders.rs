@@ -1,4 +1,5 @@
-//! Who holds which blocks, against a map of single blocks: `SHARE-1`, `SHARE-2`, `SHARE-3`, `CATALOG-1`, `CATALOG-8`.
+//! Who holds which blocks, against a map of single blocks: `SHARE-1`, `SHARE-2`, `SHARE-3`, `SHARE-9`,
+//! `CATALOG-1`, `CATALOG-8`.
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 mod common;
@@ -6,7 +7,7 @@ mod common;
 use common::{MAIN, Rng, create};
 use larder_catalog::format::limits::AG_BLOCKS;
 use larder_catalog::format::{CommitSeq, Extent, Ino, SegmentIndex};
-use larder_catalog::{Catalog, ChangeSet, Cuts, SharedRow};
+use larder_catalog::{Catalog, ChangeSet, Cuts, SharedRow, Sharing};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The blocks of the model lie on both sides of the border of a group.
@@ -43,6 +44,14 @@ impl Model {
         let end = (start + 1 + rng.below(max)).min(FIRST + BLOCKS);
         let count = (start..end).take_while(|&at| is_right(at)).count() as u64;
         (count > 0).then(|| extent(start, count))
+    }
+}
+
+fn sharing(place: Extent, ino: u64, retired_before: usize, as_of: Option<u64>) -> Sharing {
+    Sharing {
+        held: (place, MAIN, Ino(ino)),
+        retired_before,
+        as_of: as_of.map(CommitSeq),
     }
 }
 
@@ -96,8 +105,8 @@ fn run(seed: u64) {
         })
         .unwrap();
     let mut model = Model::default();
-    let mut counts = [0; 4];
-    for round in 0..100 {
+    let mut counts = [0; 5];
+    for round in 0..200 {
         let mut set = ChangeSet::default();
         let seq = catalog.commit_seq().unwrap().0 + 1;
         let before = model.clone();
@@ -120,15 +129,25 @@ fn run(seed: u64) {
         for _ in 0..rng.below(8) {
             let ino = 2 + rng.below(5);
             if rng.below(2) == 0 {
-                let can = |at| model.is_live(at) && !model.is_held(at, ino);
+                // Of the present, or of a state of the past: what was retired since then lives again.
+                let as_of = (rng.below(2) == 0).then(|| rng.below(seq).min(rng.below(seq)));
+                let can = |at| match model.blocks.get(&at) {
+                    Some(Block::Held(by)) => !by.contains(&ino),
+                    Some(Block::Retired(when)) => as_of.is_some_and(|as_of| as_of < *when),
+                    None => false,
+                };
                 let Some(place) = model.run(&mut rng, 20, can) else {
                     continue;
                 };
                 set.shared
-                    .push(((place, MAIN, Ino(ino)), set.retired.len()));
+                    .push(sharing(place, ino, set.retired.len(), as_of));
                 for at in blocks(place) {
-                    if let Some(Block::Held(by)) = model.blocks.get_mut(&at) {
-                        by.insert(ino);
+                    match model.blocks.get_mut(&at) {
+                        Some(Block::Held(by)) => drop(by.insert(ino)),
+                        _ => {
+                            model.blocks.insert(at, Block::Held([ino].into()));
+                            counts[4] += 1;
+                        }
                     }
                 }
                 counts[1] += 1;
@@ -157,12 +176,31 @@ fn run(seed: u64) {
         }
         let outcome = catalog.commit(&set).unwrap();
         let what = format!("seed {seed}, round {round}");
-        let retired: BTreeSet<u64> = outcome.retired.iter().copied().flat_map(blocks).collect();
-        let expected: BTreeSet<u64> = (model.blocks.iter())
-            .filter(|(_, block)| **block == Block::Retired(seq))
-            .map(|(at, _)| *at)
+        // In the order in which it happened each block is what it was not before.
+        let mut is_live: BTreeMap<u64, bool> = (before.blocks.keys())
+            .map(|&at| (at, before.is_live(at)))
             .collect();
-        assert_eq!(retired, expected, "{what}: SHARE-2");
+        let mut turn = |places: &[Extent], to: bool| {
+            for at in places.iter().copied().flat_map(blocks) {
+                let was = is_live.insert(at, to);
+                assert_eq!(
+                    was.unwrap_or(true),
+                    !to,
+                    "{what}: block {at}: SHARE-2, SHARE-9"
+                );
+            }
+        };
+        let mut done = 0;
+        for (place, before) in &outcome.revived {
+            turn(&outcome.retired[done..*before], false);
+            turn(&[*place], true);
+            done = *before;
+        }
+        turn(&outcome.retired[done..], false);
+        for (at, is_live) in is_live {
+            let is_there = model.blocks.contains_key(&at);
+            assert!(!is_there || is_live == model.is_live(at), "{what}: SHARE-9");
+        }
         assert_eq!(read(&catalog), model.blocks, "{what}: SHARE-1");
         let saved: usize = (model.blocks.values())
             .map(|block| match block {
@@ -207,7 +245,7 @@ fn what_cannot_be_is_refused() {
     };
     catalog.commit(&allocate).unwrap();
     let share = |start, count, ino| ChangeSet {
-        shared: vec![((extent(start, count), MAIN, Ino(ino)), 0)],
+        shared: vec![sharing(extent(start, count), ino, 0, None)],
         ..ChangeSet::default()
     };
     let retire = |start, count, ino| ChangeSet {
@@ -230,9 +268,25 @@ fn what_cannot_be_is_refused() {
         );
         assert_eq!(read(&catalog), before);
     }
-    catalog.commit(&retire(0, 2, 2)).unwrap();
-    let refused = catalog.commit(&share(0, 2, 5)).unwrap_err();
-    assert!(refused.to_string().contains("is retired"), "{refused}");
+    let retired_seq = catalog.commit(&retire(0, 2, 2)).unwrap().seq.0;
+    // Without a state that had it, or with one that did not.
+    for as_of in [None, Some(retired_seq), Some(retired_seq + 1)] {
+        let wrong = ChangeSet {
+            shared: vec![sharing(extent(0, 2), 5, 0, as_of)],
+            ..ChangeSet::default()
+        };
+        let refused = catalog.commit(&wrong).unwrap_err();
+        assert!(refused.to_string().contains("SHARE-9"), "{refused}");
+    }
+    let again = ChangeSet {
+        shared: vec![sharing(extent(1, 1), 5, 0, Some(retired_seq - 1))],
+        ..ChangeSet::default()
+    };
+    let outcome = catalog.commit(&again).unwrap();
+    assert_eq!(outcome.revived, [(extent(1, 1), 0)]);
+    let found = read(&catalog);
+    assert_eq!(found[&0], Block::Retired(retired_seq));
+    assert_eq!(found[&1], Block::Held([5].into()));
     // A store that goes takes only what nobody else holds: here all is of one store.
     assert!(catalog.has_shared().unwrap());
 }
@@ -244,7 +298,7 @@ fn a_letting_go_that_is_told_twice_is_refused() {
     let shared = ChangeSet {
         segments: vec![(SegmentIndex(0), AG_BLOCKS)],
         allocated: vec![held(2)],
-        shared: vec![(held(3), 0)],
+        shared: vec![sharing(extent(0, 8), 3, 0, None)],
         ..ChangeSet::default()
     };
     catalog.commit(&shared).unwrap();

@@ -203,6 +203,7 @@ fn step(model: &mut Model, dice: &mut Dice) -> (ChangeSet, CommitOutcome) {
     let outcome = CommitOutcome {
         seq: CommitSeq(model.seq),
         retired: Vec::new(),
+        revived: Vec::new(),
         reclaimed,
         reclaim_horizon: changes.reclaim_horizon.clone(),
         patch_blocks_change: 0,

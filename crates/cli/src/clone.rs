@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 #[command(
     after_help = "The clone shares the blocks of its content until one side changes them; neither sees what is written to the other.
-DEST must not exist. The root of a store, cloned to DB:/NAME, becomes a store. User columns are not cloned, and what is
-cloned of the past is copied.
+What is cloned of the past shares with the history, and lives on when that goes. DEST must not exist. The root of a store,
+cloned to DB:/NAME, becomes a store. User columns are not cloned.
 Example: larder clone photos.larder:/2026 photos.larder:/2026-try"
 )]
 pub(crate) struct CloneArgs {

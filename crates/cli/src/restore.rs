@@ -16,7 +16,8 @@ use std::path::Path;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Brings back names, modes, owners, times, extended attributes, content, links, your own columns of a tracked
-store, and with --table rows of tracked tables, in one commit. What is there now and was not then stays, unless --exact. What DEST has is treated alike.
+store, and with --table rows of tracked tables, in one commit. What is there now and was not then stays, unless --exact. What DEST
+has is treated alike. Content is shared with the history, and takes no space, but for files of a few KiB and small overwrites.
 Example: larder restore photos.larder@-1h:/2026 --table albums --where \"year = 2026\""
 )]
 pub(crate) struct RestoreArgs {
@@ -131,6 +132,7 @@ fn print(
             "dry_run": args.dry_run,
             "steps": steps,
             "content_bytes": report.content_bytes,
+            "copied_bytes": report.copied_bytes,
             "rows": rows,
         }));
     }
@@ -153,8 +155,12 @@ fn print(
                 word(action),
             )
         });
+        let copied = match args.dry_run {
+            true => String::new(),
+            false => format!(", {} of it copied", show_size(report.copied_bytes)),
+        };
         out.line(&format!(
-            "{done} {} {moment}: {}; {} of content",
+            "{done} {} {moment}: {}; {} of content{copied}",
             String::from_utf8_lossy(path),
             counted(&counts),
             show_size(report.content_bytes)

@@ -31,7 +31,8 @@ pub struct CloneReport {
     pub other_count: u64,
     /// Length of all files, bytes.
     pub content_bytes: u64,
-    /// What of it had to be copied, bytes: files of a few KiB, and what had just been written.
+    /// What of it had to be copied, bytes: files of a few KiB, what had just been written, and of the past what lay in
+    /// small overwrites.
     pub copied_bytes: u64,
     /// A store was made.
     pub is_store: bool,
@@ -41,7 +42,8 @@ impl Database {
     /// Makes `to`, which must not exist, a clone of what `from` names (a symbolic link itself, not its target), durably:
     /// a file, or a directory with all it holds. Content is shared, until one side changes it. A store's root cloned to
     /// a name in the root directory becomes a store of that name. With `past`, another moment of this database, it
-    /// is the clone of what was there then, and its content is copied. One transaction, which keeps the turn meanwhile.
+    /// is the clone of what was there then, and shares that with the history. One transaction, which keeps the turn
+    /// meanwhile.
     ///
     /// Errors: [`ErrorKind::NotFound`]: no `from`; [`ErrorKind::Exists`]: `to` is there; [`ErrorKind::InvalidInput`]: `to`
     /// lies in `from`, or `past` is of another database; [`ErrorKind::Unsupported`] in a long transaction. None leaves

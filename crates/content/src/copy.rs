@@ -12,13 +12,15 @@ pub const COPY_BYTES_MAX: u64 = 64 << 20;
 const STEP_BYTES_MAX: u64 = 1 << 20;
 /// The same where what follows may be shared.
 const GAP_BYTES_MAX: u64 = 128 << 10;
+/// The same of the past, where what lay in patches is in the way: runs of at most 64 KiB.
+const PAST_GAP_BYTES_MAX: u64 = 16 << 10;
 /// How often in a row sharing may be tried in vain.
 const TRIES_MAX: u32 = 16;
 
 /// Copies up to `len_bytes` from one open file to another, or within one (`copy_file_range(2)`), and
 /// returns how many: fewer at the end of `from`, after [`COPY_BYTES_MAX`] of data, or when an error
 /// follows what was copied. Holes stay holes. [`ErrorKind::InvalidInput`] when the ranges overlap in
-/// one file. Between files of one database whole blocks are shared, not copied, where both offsets are multiples of a
+/// one file of one moment. Between files of one database whole blocks are shared, not copied, where both offsets are multiples of a
 /// block ([`FileHandle::share_from`]). Not atomic: each step of 1 MiB is.
 pub fn copy_range(
     (from, from_offset): (&dyn FileHandle, u64),
@@ -28,11 +30,19 @@ pub fn copy_range(
     let source = from.attr()?;
     let len_bytes = len_bytes.min(source.size_bytes.saturating_sub(from_offset));
     let is_apart = from_offset.abs_diff(to_offset) >= len_bytes;
-    if !is_apart && source.node == to.attr()?.node {
+    if !is_apart && source.node == to.attr()?.node && are_of_one_moment(from, to) {
         let why = "the ranges overlap; copy in smaller steps";
         return Err(Error::new(ErrorKind::InvalidInput, why));
     }
     Ok(copy_apart((from, from_offset), (to, to_offset), len_bytes)?.bytes)
+}
+
+/// Whether two handles of one inode show the same content: what is written to the present changes nothing in the past.
+fn are_of_one_moment(from: &dyn FileHandle, to: &dyn FileHandle) -> bool {
+    match (from.content(), to.content()) {
+        (Some(from), Some(to)) => from.engine.shows() == to.engine.shows(),
+        _ => true,
+    }
 }
 
 /// The same to the end of a file that is another one, or the same of another moment: what is written there changes
@@ -196,7 +206,10 @@ fn step(
         if shared > 0 {
             return Ok(Step::Shared(shared));
         }
-        step_bytes_max = GAP_BYTES_MAX;
+        step_bytes_max = match content.engine.shows() {
+            None => GAP_BYTES_MAX,
+            Some(_) => PAST_GAP_BYTES_MAX,
+        };
     }
     copy_step(
         from,

@@ -195,11 +195,11 @@ impl FileHandle for Handle {
         len_bytes: u64,
     ) -> Result<u64> {
         self.require_write()?;
-        if !Arc::ptr_eq(&from.engine, &self.engine) {
-            return Ok(0);
+        let (source, target) = ((&from.node, from_offset), (&self.node, to_offset));
+        match Arc::ptr_eq(&from.engine, &self.engine) {
+            true => self.engine.share(source, target, len_bytes),
+            false => (self.engine).share_past(&from.engine, source, target, len_bytes),
         }
-        let places = ((&from.node, from_offset), (&self.node, to_offset));
-        self.engine.share(places.0, places.1, len_bytes)
     }
 
     fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>> {

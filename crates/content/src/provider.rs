@@ -215,10 +215,10 @@ pub trait FileHandle: Send + Sync {
         None
     }
     /// Makes what `from` has from `from_offset` on the content of this file from `to_offset` on, without copying it:
-    /// both name the same blocks, until one of them is changed there. Returns how many bytes, at most `len_bytes`; 0
-    /// where nothing can be shared, and the caller copies: offsets inside of blocks, another database or
-    /// transaction, the same file, files of a few KiB, files with inserted ranges, long transactions. The length
-    /// grows as by a write.
+    /// both name the same blocks, until one of them is changed there. `from` may be of another moment of the database, of
+    /// the same file too. Returns how many bytes, at most `len_bytes`; 0 where nothing can be shared, and the caller copies:
+    /// offsets inside of blocks, another database or transaction, the same file in the present, files of a few KiB, files
+    /// with inserted ranges, long transactions, of the past what lay in small overwrites. The length grows as by a write.
     fn share_from(
         &self,
         _from: FileContent,

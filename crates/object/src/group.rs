@@ -2,7 +2,7 @@
 
 use crate::moves::Moves;
 use crate::node::Node;
-use larder_catalog::{Held, MapShare};
+use larder_catalog::{Held, MapShare, Sharing};
 use larder_space::format::{Extent, Ino, SegmentIndex, SessionId, StoreId};
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,8 +14,8 @@ pub(crate) struct Group {
     /// When the first change came.
     pub started: Option<Instant>,
     pub retired: Vec<Held>,
-    /// Blocks that an object shares, and how many of `retired` come before that.
-    pub shared: Vec<(Held, usize)>,
+    /// Blocks that an object shares.
+    pub shared: Vec<Sharing>,
     /// Pages of maps that were made of others.
     pub map_shares: Vec<MapShare>,
     /// Written already, to be flushed: what moved in this group.

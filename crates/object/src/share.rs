@@ -10,11 +10,13 @@
 //! names (dirty, frozen, patched) are not shared: the caller copies them. Before, what is dirty is committed and what
 //! is patched is written in place, so that there are few.
 //!
+//! What is shared out of the past: see `past`.
+//!
 //! # Words
 //! *Holder*, *owner* and *sharer* are those of the catalog (`holders`). *Young*: shared by a group that is not committed.
 //!
 //! # Invariants
-//! `SHARE-1` to `SHARE-3`, and `SHARE-7` and `SHARE-8` of the pages of maps, stand in the catalog.
+//! `SHARE-1` to `SHARE-3` and `SHARE-9`, and `SHARE-7` and `SHARE-8` of the pages of maps, stand in the catalog.
 //! * `SHARE-4` A block that has several holders is never written over: no patch is made of it, and no block with a
 //!   patch is shared.
 //! * `SHARE-5` A block that has several holders is not moved.
@@ -32,15 +34,17 @@
 use crate::edit::require_alive;
 use crate::engine::{Edit, Engine, lock};
 use crate::map::Mapped;
-use crate::node::Node;
+use crate::node::{Node, NodeState};
 use crate::room::Room;
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{CommitOutcome, Held, MapShare};
+use larder_catalog::{CommitOutcome, Held, MapShare, Sharing};
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX, MAP_PAGE_BLOCKS};
-use larder_space::format::{Extent, FileKind, Ino, SegmentIndex, StoreId};
+use larder_space::format::{CommitSeq, Extent, FileKind, Ino, SegmentIndex, StoreId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+
+mod past;
 
 /// Mapped blocks that are shared in one step at most (1 GiB).
 const STEP_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES;
@@ -145,6 +149,16 @@ struct Offer {
     has_tail: bool,
 }
 
+impl Offer {
+    /// Leaves out what begins at this block of the target, when it was at `first` of the source and is now at `to_first`.
+    fn cut(&mut self, (first, to_first): (u64, u64), block: u64) {
+        self.block_count = block - to_first;
+        let end = (first + self.block_count) * BLOCK_BYTES;
+        self.has_tail &= end > self.end;
+        self.end = self.end.min(end);
+    }
+}
+
 impl Engine {
     /// Gives `to` the content that `from` has from `from_offset` on, in the place of what it has from `to_offset` on,
     /// without copying. Returns how many bytes, at most `len_bytes`: fewer where the source has just been written, after
@@ -182,14 +196,7 @@ impl Engine {
         else {
             return Ok(0);
         };
-        let taken = self.take_over((from, from_offset), (to, to_offset), &offer);
-        if !matches!(taken, Ok(bytes) if bytes > 0) {
-            // Nobody names them: let go again, in the same group.
-            let mut group = lock(&self.group);
-            let given = offer.runs.iter().map(|run| (run.extent, to.store, to.ino));
-            group.retired.extend(given);
-        }
-        taken
+        self.take_over((from, from_offset), (to, to_offset), &offer)
     }
 
     /// Puts all content where it stays, as far as readers let that be: before much of it is shared. Cost: a commit, and
@@ -251,6 +258,36 @@ impl Engine {
     ) -> Result<Option<Offer>> {
         let mut guard = self.lock_node(from)?;
         let state = &mut *guard;
+        let found = self.find_clean((from, state), from_offset, (to_offset, to_size), len_bytes)?;
+        let Some(mut offer) = found else {
+            return Ok(None);
+        };
+        for index in 0..offer.runs.len() {
+            let run = &offer.runs[index];
+            if self.holds(to, &run.extent)? {
+                // SHARE-1: one map names a block once.
+                let places = (from_offset / BLOCK_BYTES, to_offset / BLOCK_BYTES);
+                offer.cut(places, run.logical_block);
+                offer.runs.truncate(index);
+                break;
+            }
+        }
+        if offer.block_count == 0 {
+            return Ok(None);
+        }
+        // Still under the lock of the source: it cannot let go before.
+        self.hold(to, &offer, None);
+        Ok(Some(offer))
+    }
+
+    /// What of a source is mapped and nothing else from `from_offset` on, up to 1 GiB.
+    fn find_clean(
+        &self,
+        (from, state): (&Node, &mut NodeState),
+        from_offset: u64,
+        (to_offset, to_size): (u64, u64),
+        len_bytes: u64,
+    ) -> Result<Option<Offer>> {
         require_alive(state)?;
         self.load_content(from, state)?;
         let size = state.row.size_bytes;
@@ -283,33 +320,16 @@ impl Engine {
                 },
                 Mapped::Run { extent, checksums } => {
                     let count = extent.block_count.min(stop - at).min(left);
-                    let extent = extent.slice(0, count);
-                    if self.holds(to, &extent)? {
-                        break; // SHARE-1: one map names a block once.
-                    }
                     runs.push(Run {
                         logical_block: at - first + to_offset / BLOCK_BYTES,
-                        extent,
+                        extent: extent.slice(0, count),
                         checksums: checksums[..count as usize].to_vec(),
                     });
                     (at, left) = (at + count, left - count);
                 }
             }
         }
-        if at == first {
-            return Ok(None);
-        }
-        // Still under the lock of the source: it cannot let go before.
-        let mut group = lock(&self.group);
-        let generation = self.open_generation.load(Ordering::SeqCst);
-        let mut young = lock(&self.shares.young);
-        let before = group.retired.len();
-        for run in &runs {
-            let held = (run.extent, to.store, to.ino);
-            group.shared.push((held, before));
-            young.add(generation, held);
-        }
-        Ok(Some(Offer {
+        Ok((at > first).then(|| Offer {
             runs,
             block_count: at - first,
             end: end.min(at * BLOCK_BYTES),
@@ -317,8 +337,41 @@ impl Engine {
         }))
     }
 
-    /// Makes what is offered the content of `to`; 0, and nothing has changed, where that cannot be.
+    /// `to` holds what is offered from here on, in the open group; with `as_of` it is content of that state.
+    fn hold(&self, to: &Node, offer: &Offer, as_of: Option<CommitSeq>) {
+        let mut group = lock(&self.group);
+        let generation = self.open_generation.load(Ordering::SeqCst);
+        let mut young = lock(&self.shares.young);
+        let retired_before = group.retired.len();
+        for run in &offer.runs {
+            let held = (run.extent, to.store, to.ino);
+            group.shared.push(Sharing {
+                held,
+                retired_before,
+                as_of,
+            });
+            young.add(generation, held);
+        }
+    }
+
+    /// Makes what is offered, and held, the content of `to`; 0, and nothing has changed, where that cannot be.
     fn take_over(
+        &self,
+        (from, from_offset): (&Arc<Node>, u64),
+        (to, to_offset): (&Arc<Node>, u64),
+        offer: &Offer,
+    ) -> Result<u64> {
+        let taken = self.try_take_over((from, from_offset), (to, to_offset), offer);
+        if !matches!(taken, Ok(bytes) if bytes > 0) {
+            // Nobody names them: let go again, in the same group.
+            let mut group = lock(&self.group);
+            let given = offer.runs.iter().map(|run| (run.extent, to.store, to.ino));
+            group.retired.extend(given);
+        }
+        taken
+    }
+
+    fn try_take_over(
         &self,
         (from, from_offset): (&Arc<Node>, u64),
         (to, to_offset): (&Arc<Node>, u64),
@@ -372,7 +425,8 @@ impl Engine {
         (to, first): (&Node, u64),
         offer: &Offer,
     ) {
-        if !first.abs_diff(from_first).is_multiple_of(MAP_PAGE_BLOCKS) {
+        let is_one = (from.store, from.ino) == (to.store, to.ino); // As it was.
+        if is_one || !first.abs_diff(from_first).is_multiple_of(MAP_PAGE_BLOCKS) {
             return;
         }
         let mut group = lock(&self.group);
@@ -457,10 +511,20 @@ impl Engine {
         }
     }
 
-    /// Quarantines what nobody holds any more since a commit (`SHARE-6`).
+    /// Quarantines what nobody holds any more since a commit, and takes back what somebody holds again (`SHARE-6`).
     pub(crate) fn quarantine_retired(&self, room: &mut Room, outcome: &CommitOutcome) {
-        if self.may_share() {
-            for extent in &outcome.retired {
+        let is_late = self.may_share();
+        assert!(is_late || outcome.revived.is_empty(), "SHARE-6");
+        let mut done = 0;
+        for (extent, before) in &outcome.revived {
+            for retired in &outcome.retired[done..*before] {
+                self.quarantine(room, *retired);
+            }
+            room.space.revive(*extent);
+            done = *before;
+        }
+        if is_late {
+            for extent in &outcome.retired[done..] {
                 self.quarantine(room, *extent);
             }
         }

@@ -341,6 +341,18 @@ impl Ags {
         });
     }
 
+    /// Quarantined → allocated.
+    pub fn revive(&mut self, extent: &Extent) {
+        let (key, (_, len)) = self.split(extent);
+        self.change(key, |ag, _| {
+            assert!(
+                ag.quarantined_blocks >= len,
+                "SPACE-2: {extent} is revived, but not in quarantine"
+            );
+            ag.quarantined_blocks -= len;
+        });
+    }
+
     /// Quarantined → free, or set aside.
     pub fn release(&mut self, extent: &Extent) {
         let (key, (start, len)) = self.split(extent);

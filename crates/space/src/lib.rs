@@ -6,7 +6,8 @@
 //! # Words
 //! *Reserve*: to promise blocks, counted but without a place. *Allocate*: to turn a promise into
 //! extents. *Retire*: to drop the last reference; here, to put an extent into *quarantine* until
-//! that is durable. *Release* (the end of reclaim): to make it free again. *Hole*: a maximal run of
+//! that is durable. *Revive*: to take it back into use, where it is. *Release* (the end of reclaim): to make it free
+//! again. *Hole*: a maximal run of
 //! free blocks in one allocation group (AG). *Soft region*: a part of a hole, held in memory for a
 //! stream of unknown length. *Held back*: the part of the capacity only privileged work may use.
 //! *Closed*: the end of a segment that is being emptied; *set aside*: free blocks there. A *known* AG
@@ -16,7 +17,7 @@
 //! ```text
 //!            reserve (a count)                    quarantine
 //!   free ───────────────────────▶ allocate ──▶ allocated ──▶ quarantined
-//!    ▲ │  ◀── forfeit                                             │
+//!    ▲ │  ◀── forfeit                              ◀── revive     │
 //!    │ └── close_from ──▶ set aside ──▶ reopen: free │ shrink_segment: gone
 //!    └──────────────────────────── release ───────────────────────┘
 //!   summarize_ag, load_ag: what the catalog says of a whole AG

@@ -228,10 +228,27 @@ impl Space {
     /// when they are known to be free, or more than the AG has allocated (`SPACE-2`).
     pub fn quarantine(&mut self, extent: Extent) {
         assert_eq!(self.check_place(&extent), Ok(()), "SPACE-3");
-        let is_free =
-            self.ags.overlaps(&extent) || !self.streams.find_overlapping(&extent).is_empty();
-        assert!(!is_free, "SPACE-2: {extent} is quarantined, but free");
+        assert!(
+            !self.is_free(&extent),
+            "SPACE-2: {extent} is quarantined, but free"
+        );
         self.ags.quarantine(&extent);
+    }
+
+    /// Quarantined blocks are in use again. Panics when they are known to be free, or more than the AG has in
+    /// quarantine (`SPACE-2`).
+    pub fn revive(&mut self, extent: Extent) {
+        assert_eq!(self.check_place(&extent), Ok(()), "SPACE-3");
+        assert!(
+            !self.is_free(&extent),
+            "SPACE-2: {extent} is revived, but free"
+        );
+        self.ags.revive(&extent);
+    }
+
+    /// Whether a block of `extent` is known to be free.
+    fn is_free(&self, extent: &Extent) -> bool {
+        self.ags.overlaps(extent) || !self.streams.find_overlapping(extent).is_empty()
     }
 
     /// Frees quarantined blocks; those of a closed part are set aside (`SPACE-9`). Panics when they are

@@ -31,7 +31,7 @@ impl<'d> Carrier<'d> {
         self.copied_bytes.get()
     }
 
-    /// Makes a file with the content that `was` has in the past; attributes are set by the next.
+    /// Makes a file with the content that `was` has in the past, shared where it can be; attributes are set by the next.
     pub(crate) fn make(&self, parent: NodeId, name: &Name, was: &Attr) -> Result<NodeId> {
         let owner = Caller {
             uid: was.uid,
@@ -59,7 +59,7 @@ impl<'d> Carrier<'d> {
         Ok(made.node)
     }
 
-    /// Makes the content of a file what it was.
+    /// Makes the content of a file what it was: blocks that it has still go and come back.
     pub(crate) fn write_content(&self, was: &Attr, node: NodeId) -> Result<()> {
         let file = self.view.open_file(node, true)?;
         file.set_len(0)?;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What is still the same inode keeps it, and comes back from where it lies now (`meet`): what users keep with inodes stays
-//! with them. What is gone is made anew, by copying. Another file that has its path now is written over only if it has no
+//! with them. What is gone is made anew; content is shared with the history where it can be, and copied where not. Another file that has its path now is written over only if it has no
 //! other names than those of the file that was there, else it loses the path and keeps its content.
 
 use crate::database::Database;
@@ -73,16 +73,27 @@ pub struct RestoreStep {
     pub action: RestoreAction,
 }
 
-/// What a restore did, or would do.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// What a restore did, or would do. Two are equal where the same is done, whatever of it is copied: a dry run does not know.
+#[derive(Debug, Clone, Default)]
 pub struct RestoreReport {
     /// Step by step; directories before what is in them.
     pub steps: Vec<RestoreStep>,
     /// Content of the files that are written, bytes.
     pub content_bytes: u64,
+    /// What of it was copied, bytes; the rest is shared with the history. 0 in a dry run.
+    pub copied_bytes: u64,
     /// What is done to rows, by table.
     pub rows: Vec<RowsReport>,
 }
+
+impl PartialEq for RestoreReport {
+    fn eq(&self, other: &RestoreReport) -> bool {
+        (&self.steps, self.content_bytes, &self.rows)
+            == (&other.steps, other.content_bytes, &other.rows)
+    }
+}
+
+impl Eq for RestoreReport {}
 
 impl Database {
     /// Restores what `path` named in `past`, another moment of this database, durably: names, kinds, modes, owners, times
@@ -96,7 +107,8 @@ impl Database {
     ///
     /// Errors: [`ErrorKind::NotFound`] when `path` was not there then; [`ErrorKind::Exists`] when a directory stands where
     /// there was none, unless `is_exact`; [`ErrorKind::Conflict`] when the number of a row was given to another that
-    /// may not go; [`ErrorKind::InvalidInput`] when `past` is no moment of this database. None leaves anything changed. Cost: a comparison ([`crate::diff`]); every file that is made or differs is copied.
+    /// may not go; [`ErrorKind::InvalidInput`] when `past` is no moment of this database. None leaves anything changed. Cost: a comparison ([`crate::diff`]); for every file that is
+    /// made or differs what a clone costs ([`Database::clone_path`]), and its copy where it cannot be shared.
     pub fn restore(
         &self,
         past: &Database,
@@ -108,6 +120,10 @@ impl Database {
             let why =
                 "what is restored is another moment of the same database; open it with 'as_of'";
             return Err(Error::new(ErrorKind::InvalidInput, why));
+        }
+        if options.to.is_some() && !options.is_dry {
+            // Before the transaction, which cannot: beside the originals what is in place can be shared.
+            self.whole()?.settle_content()?;
         }
         let transaction = self.begin_with(&TransactionOptions {
             takes_turn: !options.is_dry,
@@ -167,6 +183,7 @@ impl Transaction {
             plan.find(comparison, (was, is))?;
             if !options.is_dry {
                 plan.run()?;
+                plan.report.copied_bytes = plan.carrier.copied_bytes();
             }
             let columns = plan.columns();
             Ok((plan.report, plan.anew, columns))

@@ -1,7 +1,7 @@
 //! An open regular file of the past.
 
 use super::Open;
-use larder::{AllocateMode, Attr, Error, ErrorKind, FileHandle, NodeId, SeekTarget};
+use larder::{AllocateMode, Attr, Error, ErrorKind, FileContent, FileHandle, NodeId, SeekTarget};
 use std::sync::Arc;
 
 /// Reads a file as it was, under the node that the mount shows for it.
@@ -73,6 +73,11 @@ impl FileHandle for PastFile {
 
     fn allocate(&self, _: AllocateMode, _: u64, _: u64) -> Result<(), Error> {
         refuse()
+    }
+
+    /// A copy into the present shares with the history.
+    fn content(&self) -> Option<FileContent> {
+        self.file.content()
     }
 
     fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>, Error> {

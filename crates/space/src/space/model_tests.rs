@@ -217,6 +217,7 @@ impl Pair {
             21 => self.shrink(a, b),
             22 | 23 => self.load(a),
             24 if !self.reservations.is_empty() => self.move_there(a, b),
+            25 if !self.quarantined.is_empty() => self.revive(a, b),
             _ => {}
         }
         self.compare();
@@ -545,6 +546,21 @@ impl Pair {
         self.quarantined.push(retired);
     }
 
+    /// A part of what is in quarantine is in use again.
+    fn revive(&mut self, a: u64, b: u64) {
+        let at = a as usize % self.quarantined.len();
+        let whole = self.quarantined.swap_remove(at);
+        let skip = b % whole.block_count;
+        if skip > 0 {
+            self.quarantined.push(whole.slice(0, skip));
+        }
+        let revived = whole.slice(skip, whole.block_count - skip);
+        self.space.revive(revived);
+        self.model
+            .set(&revived, State::Quarantined, State::Allocated);
+        self.live.push(revived);
+    }
+
     fn grow(&mut self, a: u64, b: u64) {
         let at = b as usize % self.model.segments.len();
         let blocks = &mut self.model.segments[at];
@@ -647,7 +663,7 @@ proptest! {
     #[test]
     fn space_behaves_like_an_array_of_blocks(
         memory_bytes_max in prop::sample::select(&[0, 1500, u64::MAX][..]),
-        steps in prop::collection::vec((0..25u8, any::<u64>(), any::<u64>()), 1..150),
+        steps in prop::collection::vec((0..26u8, any::<u64>(), any::<u64>()), 1..150),
     ) {
         let mut pair = Pair::new(memory_bytes_max);
         for (kind, a, b) in steps {
