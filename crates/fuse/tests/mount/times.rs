@@ -11,10 +11,9 @@ use crate::world::coverage::{
     STORE_PRUNE, STORE_RETENTION,
 };
 use crate::world::{
-    HOUR_NS, ON_A_MOUNT, Options, Sight, Was, World, as_shown, by_way_of_main, find_difference,
-    see_mount,
+    ON_A_MOUNT, Options, Sight, Was, World, as_shown, by_way_of_main, find_difference, see_mount,
 };
-use larder::{CreateOptions, Database, EngineOptions, Moment, OpenOptions, SetAttr, StoreId};
+use larder::{Database, EngineOptions, Moment, OpenOptions, SetAttr, StoreId};
 use larder_testkit::{HostTree, Op, Rng, digest};
 use std::collections::BTreeMap;
 use std::fs;
@@ -460,36 +459,6 @@ fn seeds(all: std::ops::Range<u64>) -> Vec<u64> {
         Ok(seed) => vec![seed.parse().unwrap()],
         Err(_) => all.collect(),
     }
-}
-
-/// Nobody could enter it (`HISTORY-7`).
-#[test]
-fn a_moment_that_main_does_not_show_is_not_mounted() {
-    let directory = new_directory();
-    let path = database_path(directory.path());
-    let options = CreateOptions {
-        retention_ns: Some(HOUR_NS),
-        ..CreateOptions::default()
-    };
-    Database::create(&path, &options).unwrap();
-    let open = || Database::open(&path, OpenOptions::default()).unwrap();
-    let database = open();
-    let put = |text: &[u8]| {
-        database.put(b"/file", text).unwrap();
-        database.sync().unwrap();
-        let now = Moment::At(database.now_ns());
-        database.resolve_moment(&now).unwrap().0
-    };
-    let seq = put(b"one");
-    put(b"two");
-    put(b"three");
-    let all = larder::PruneCut::All;
-    database.prune_store("main", all, false).unwrap();
-    let place = mountpoint(directory.path());
-    let as_of = Some(format!("seq:{seq}"));
-    let refused = mount_at(open(), &place, |options| options.as_of = as_of);
-    let told = refused.err().unwrap().to_string();
-    assert!(told.contains("history of store 'main' begins"), "{told}");
 }
 
 #[test]
