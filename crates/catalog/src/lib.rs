@@ -197,7 +197,7 @@ pub struct Catalog {
     /// What keeps that past.
     past_pin: Option<PastPin>,
     /// How to read the user's columns then, by store, and of which version of the schema that is.
-    past_columns: Mutex<HashMap<StoreId, (i64, Option<Arc<PastColumns>>)>>,
+    past_columns: Mutex<HashMap<StoreId, VersionedColumns>>,
     /// Of the last step of the owner's transaction.
     moment_ns: Mutex<Option<i64>>,
     /// Whose commits these are (`authors`).
@@ -206,6 +206,10 @@ pub struct Catalog {
     workspace: Option<u64>,
     grants: RwLock<Arc<Grants>>,
 }
+
+/// How to read the user's columns of a store as of a moment, and of which version of the schema that is; `None`: they have no
+/// past.
+type VersionedColumns = (i64, Option<Arc<PastColumns>>);
 
 /// The connection that writes.
 struct Writer {

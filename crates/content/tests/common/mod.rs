@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, dead_code, missing_docs)] // Each test file uses some of it.
 
+pub mod columns;
 pub mod moments;
 pub mod others;
 pub mod replay;

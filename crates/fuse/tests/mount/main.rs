@@ -2,6 +2,7 @@
 
 mod alike;
 mod arena;
+mod carried;
 mod common;
 mod exact;
 mod ids;

@@ -18,34 +18,34 @@ use std::time::{Duration, Instant};
 /// When the tests begin, nanoseconds since 1970: 2027-01-15T08:00:00Z.
 const BEGIN_NS: i64 = 1_800_000_000_000_000_000;
 const MILLISECOND: i64 = 1_000_000;
-const MINUTE: i64 = 60_000 * MILLISECOND;
-const HOUR: i64 = 60 * MINUTE;
+pub const MINUTE: i64 = 60_000 * MILLISECOND;
+pub const HOUR: i64 = 60 * MINUTE;
 
 /// A clock that goes when it is told.
 #[derive(Clone)]
-struct Clock(Arc<AtomicI64>);
+pub struct Clock(Arc<AtomicI64>);
 
 impl Clock {
-    fn new() -> Clock {
+    pub fn new() -> Clock {
         Clock(Arc::new(AtomicI64::new(BEGIN_NS)))
     }
 
-    fn now(&self) -> i64 {
+    pub fn now(&self) -> i64 {
         self.0.load(Ordering::SeqCst)
     }
 
-    fn pass(&self, ns: i64) {
+    pub fn pass(&self, ns: i64) {
         self.0.fetch_add(ns, Ordering::SeqCst);
     }
 
-    fn open(&self) -> OpenOptions {
+    pub fn open(&self) -> OpenOptions {
         let clock = self.clone();
         let mut options = OpenOptions::default();
         options.engine.clock = Some(Arc::new(move || clock.now()));
         options
     }
 
-    fn mount(&self, retention_ns: i64) -> TestMount {
+    pub fn mount(&self, retention_ns: i64) -> TestMount {
         TestMount::with(256 << 20, Some(retention_ns), self.open())
     }
 }
@@ -58,7 +58,7 @@ fn text_of(at_ns: i64) -> String {
     format!("2027-01-15T08:00:{seconds:02}.{rest:09}Z")
 }
 
-fn sync(mount: &TestMount) {
+pub fn sync(mount: &TestMount) {
     File::open(mount.root()).unwrap().sync_all().unwrap();
 }
 
@@ -563,42 +563,6 @@ fn a_mistake_is_mended_with_cp() {
     let rsync = "command -v rsync >/dev/null || exit 0; cd \"$1\"; rsync -aH --delete .larder/at/-1m/dir/ dir/; \
                  diff -r .larder/at/-1m/dir dir";
     shell(rsync, &[&root]);
-}
-
-/// `cp -a` takes them along as any attribute (`TEMPORAL-4`).
-#[test]
-fn user_columns_are_in_the_past() {
-    let clock = Clock::new();
-    let mount = clock.mount(HOUR);
-    let root = mount.root();
-    let database = Database::open(&database_path(mount.directory()), clock.open()).unwrap();
-    let add = "ALTER TABLE main ADD COLUMN rating INTEGER";
-    database
-        .sql(false)
-        .unwrap()
-        .execute(add, &mut |_| Ok(()))
-        .unwrap();
-    database.track_table("main").unwrap();
-    fs::create_dir(root.join("dir")).unwrap();
-    let file = root.join("dir/file");
-    fs::write(&file, "content").unwrap();
-    let name = "user.column.rating";
-    rustix::fs::setxattr(&file, name, b"4", XattrFlags::empty()).unwrap();
-    sync(&mount);
-    clock.pass(2 * MINUTE);
-    fs::remove_file(&file).unwrap();
-    fs::write(&file, "another").unwrap();
-    sync(&mount);
-    let read = |path: &Path| {
-        let mut value = [0; 16];
-        rustix::fs::getxattr(path, name, &mut value).map(|length| value[..length].to_vec())
-    };
-    let then = root.join(".larder/at/-1m/dir/file");
-    assert_eq!(fs::read_to_string(&then).unwrap(), "content");
-    assert_eq!(read(&then).unwrap(), b"4", "TEMPORAL-4");
-    assert_eq!(read(&file), Err(Errno::NODATA));
-    shell("cd \"$1\"; rm -r dir; cp -a .larder/at/-1m/dir .", &[&root]);
-    assert_eq!(read(&file).unwrap(), b"4", "TEMPORAL-4");
 }
 
 #[test]

@@ -489,46 +489,6 @@ fn copies_within_the_mount_share_their_blocks() {
 }
 
 #[test]
-fn copies_out_of_the_past_share_with_the_history() {
-    let mount = TestMount::new();
-    let content = noise(4 << 20, 7);
-    fs::write(mount.path("from"), &content).unwrap();
-    let beside = larder::Database::open(&database_path(mount.directory()), Default::default());
-    let beside = beside.unwrap();
-    let used = || {
-        shell("sync -f \"$1\"", &[&mount.root()]);
-        let space = beside.space().unwrap();
-        space.live_bytes + space.retired_bytes
-    };
-    let before = used();
-    beside.create_snapshot("s").unwrap();
-    fs::remove_file(mount.path("from")).unwrap();
-    shell(
-        "cp --reflink=auto \"$1\" \"$2\"",
-        &[&mount.path(".larder/snapshots/s/from"), &mount.path("back")],
-    );
-    assert_eq!(used(), before, "SHARE-9");
-    assert!(fs::read(mount.path("back")).unwrap() == content);
-    // Over what is there, which then was the same inode.
-    let now = noise(4 << 20, 8);
-    fs::write(mount.path("back"), &now).unwrap();
-    used();
-    beside.create_snapshot("now").unwrap();
-    fs::write(mount.path("back"), &content).unwrap();
-    let before = used();
-    shell(
-        "cp --reflink=auto \"$1\" \"$2\"",
-        &[
-            &mount.path(".larder/snapshots/now/back"),
-            &mount.path("back"),
-        ],
-    );
-    assert_eq!(used(), before, "SHARE-9");
-    assert!(fs::read(mount.path("back")).unwrap() == now);
-    beside.close().unwrap();
-}
-
-#[test]
 fn a_full_database_says_so_and_recovers() {
     let mount = TestMount::with_capacity(24 << 20);
     let content = noise(1 << 20, 9);

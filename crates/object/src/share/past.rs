@@ -15,8 +15,9 @@
 //!   the state is still kept then. *Guard*: the lock of the commits, and the turn; the pin of the state is looked for after
 //!   that. In the commit of that group holders come before what is reclaimed, so the end of the pin may come at any
 //!   time.
-//! * `SHARE-4` counts here as well: the holder of a live row may be another object than the one that is read, with patches that
-//!   wait.
+//!
+//! Blocks with patches are not shared here either (SHARE-4): the holder of a live row may be another object than the one that is
+//! read, with patches that wait.
 //!
 //! # Why the histories stay as they were
 //! The row lives longer than `retired_seq` said, so nobody's past loses it. Who holds it now may patch it in place or move it:
