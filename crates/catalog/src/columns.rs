@@ -10,6 +10,9 @@ use larder_format::{Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::sync::Arc;
 
+/// How to read the columns of a store in a catalog of the past, and of which version of the schema that is.
+pub(crate) type Shown = (i64, Option<Arc<PastColumns>>);
+
 impl Catalog {
     /// The user's columns of a store table, in order: all that are not ours, generated ones too; of the past those that
     /// have one (`TEMPORAL-4`).

@@ -190,8 +190,8 @@ pub struct Catalog {
     as_of: Option<CommitSeq>,
     /// What keeps that past.
     past_pin: Option<PastPin>,
-    /// How to read the user's columns then, by store, and of which version of the schema that is.
-    past_columns: Mutex<HashMap<StoreId, (i64, Option<Arc<PastColumns>>)>>,
+    /// How to read the user's columns then, by store.
+    past_columns: Mutex<HashMap<StoreId, columns::Shown>>,
     /// Of the last step of the owner's transaction.
     moment_ns: Mutex<Option<i64>>,
     /// Whose commits these are (`authors`).
