@@ -28,7 +28,9 @@ const COMMIT_ROWS: u64 = 16;
 const WAL_BYTES_REST: u64 = 1 << 20;
 /// ... or what is left after so many times beside commits.
 const PASSES_MAX: usize = 4;
-/// So long the background waits for the turn; then it goes on with its other work, and comes again.
+/// The background tries so often to get the turn, 1 ms apart; then it goes on with its other work, and comes again.
+const TURN_TRIES: u32 = 20;
+/// When the log's file is longer than its bound it waits for the turn, among the others and so long.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(100);
 
 impl Engine {
@@ -84,20 +86,34 @@ impl Engine {
             }
         }
         // With nothing more coming it is copied to its end: the next commit begins it anew.
-        let taken = (self.turn).begin_within(TURN_WAIT_MAX, || self.refresh_with_turn());
-        if let Err(error) = taken {
-            return match error.kind() {
-                ErrorKind::Busy => Ok(false),
-                _ => Err(error),
-            };
+        let is_long = self.catalog.wal_bytes()? > WAL_BYTES_MAX;
+        if !self.get_turn(is_long)? {
+            return Ok(false);
         }
         let _edit = Edit { engine: self };
         let _no_commit = self.commit_lock.lock();
-        let kind = match self.catalog.wal_bytes()? > WAL_BYTES_MAX {
+        self.catalog.checkpoint(match is_long {
             true => CheckpointKind::Truncate,
             false => CheckpointKind::Passive,
-        };
-        self.catalog.checkpoint(kind)?;
+        })?;
         Ok(true)
+    }
+
+    /// Who only tries is nobody that others give the turn back for, or that a transaction which idles is rolled back for.
+    fn get_turn(&self, waits: bool) -> Result<bool> {
+        if waits {
+            let taken = (self.turn).begin_within(TURN_WAIT_MAX, || self.refresh_with_turn());
+            return match taken {
+                Err(error) if error.kind() == ErrorKind::Busy => Ok(false),
+                taken => taken.map(|()| true),
+            };
+        }
+        for _ in 0..TURN_TRIES {
+            if self.turn.try_begin(|| self.refresh_with_turn())? {
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(false)
     }
 }

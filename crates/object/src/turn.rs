@@ -132,12 +132,21 @@ impl Turn {
     /// Joins the users of the turn, taking it first if need be. `refresh` runs each time the turn
     /// has just been taken, before anybody uses it: another session may have committed meanwhile.
     pub fn begin(&self, refresh: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.begin_within(self.wait_max, refresh)
+        self.begin_by(None, self.wait_max, refresh)
     }
 
-    /// The same, waiting for other sessions no longer than so.
+    /// The same, waiting no longer than so for others in this process, and then for other sessions.
     pub fn begin_within(
         &self,
+        wait_max: Duration,
+        refresh: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.begin_by(Some(Instant::now() + wait_max), wait_max, refresh)
+    }
+
+    fn begin_by(
+        &self,
+        deadline: Option<Instant>,
         wait_max: Duration,
         refresh: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
@@ -153,7 +162,18 @@ impl Turn {
             if !state.is_held && !state.is_acquiring && !state.is_closed {
                 break;
             }
-            state = self.wait(state);
+            state = match deadline {
+                None => self.wait(state),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        let why = "this process waits for the turn, or is busy with it; try again";
+                        return Err(Error::new(ErrorKind::Busy, why));
+                    }
+                    let waited = self.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
         state.is_acquiring = true;
         drop(state);
@@ -537,5 +557,26 @@ mod tests {
         let other = Turn::open(dir.path()).unwrap();
         other.begin(|| Ok(())).unwrap();
         other.end();
+    }
+
+    #[test]
+    fn who_waits_no_longer_than_so_waits_no_longer_for_its_own_process_either() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mine, other) = (
+            Turn::open(dir.path()).unwrap(),
+            Turn::open(dir.path()).unwrap(),
+        );
+        other.begin(|| Ok(())).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| mine.begin(|| Ok(())).unwrap());
+            while !mine.state().is_acquiring {
+                std::thread::yield_now();
+            }
+            let refused = mine.begin_within(Duration::from_millis(50), || Ok(()));
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
+            assert!(!waits.is_finished());
+            other.end();
+            assert!(other.release(|| true));
+        });
     }
 }

@@ -81,6 +81,12 @@ impl Engine {
         } = left;
         let is_new = self.open_at_present(private, state, stage)?;
         if is_new {
+            if stage == Stage::Reading {
+                // The names that it looked up would be forgotten, and not compared the next time.
+                return Err(conflict(format!(
+                    "others have committed since commit {before}, and the turn was not to be had"
+                )));
+            }
             self.require_same(private, state, (before, &stores, &read))?;
         }
         for savepoint in savepoints {
@@ -235,4 +241,97 @@ fn conflict(what: String) -> Error {
         ErrorKind::Conflict,
         format!("{what}; nothing was done, run the transaction again"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EngineOptions, InitOptions};
+    use larder_catalog::Catalog;
+    use larder_space::format::Name;
+    use std::time::Duration;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).unwrap()
+    }
+
+    fn add(engine: &Arc<Engine>, text: &str) {
+        let root = engine.node(StoreId::MAIN, Ino::ROOT).unwrap();
+        let row = InodeRow {
+            kind: FileKind::File,
+            nlink: 1,
+            ..engine.row(&root).unwrap()
+        };
+        let change = engine.change().unwrap();
+        let node = change.insert(StoreId::MAIN, row, None).unwrap();
+        change
+            .set_entry(&root, &name(text), Some((node.ino, FileKind::File)))
+            .unwrap();
+        drop(change);
+        engine.sync().unwrap();
+    }
+
+    /// A transaction looks a name up, and wants the turn while another session has it; meanwhile that one commits something else
+    /// if `commits`. Then it makes the name, and the transaction wants the turn again.
+    fn outcome(waits: bool, commits: bool) -> (bool, Result<()>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let options = EngineOptions {
+            has_background: false,
+            ..EngineOptions::default()
+        };
+        let init = InitOptions {
+            capacity_bytes: Some(64 << 20),
+            retention_ns: 3_600_000_000_000,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+        };
+        Engine::create(&path, &init, &options).unwrap();
+        let host = Engine::open(&path, "host", &options).unwrap();
+        host.give_turn_back();
+        let other = Engine::open(&path, "other", &options).unwrap();
+        let catalog = Catalog::open_private(&path, &host.options.for_catalog(), false).unwrap();
+        catalog.promise_to_tell();
+        let turn = host.turn.open_beside(&path, Box::new(|| Ok(()))).unwrap();
+        let turn = turn.waiting(Duration::from_millis(50));
+        let transaction = Engine::assemble_private(&host, catalog, turn);
+        transaction.snapshot().unwrap();
+        let root = transaction.view().node(StoreId::MAIN, Ino::ROOT).unwrap();
+        let found = transaction.view().find_entry(&root, &name("lock"));
+        assert_eq!(found.unwrap(), None);
+        let kept = other.edit().unwrap();
+        if commits {
+            add(&other, "unrelated");
+        }
+        if waits {
+            let refused = transaction.take_turn().unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Busy);
+        }
+        let is_lost = transaction.is_lost();
+        add(&other, "lock");
+        drop(kept);
+        other.give_turn_back();
+        let taken = transaction.take_turn();
+        drop(transaction.roll_back());
+        (is_lost, taken)
+    }
+
+    #[test]
+    fn who_waited_in_vain_goes_on_only_with_what_it_has_read() {
+        for (waits, commits, loses) in [
+            (false, false, false),
+            (true, false, false),
+            (true, true, true),
+        ] {
+            let (is_lost, taken) = outcome(waits, commits);
+            assert_eq!(is_lost, loses, "PRIVATE-5: {waits}, {commits}");
+            let kind = taken.unwrap_err().kind();
+            let expected = match loses {
+                true => ErrorKind::InvalidInput,
+                false => ErrorKind::Conflict,
+            };
+            assert_eq!(kind, expected, "PRIVATE-5: {waits}, {commits}");
+        }
+    }
 }
