@@ -243,13 +243,20 @@ fn add_sharer(txn: &Connection, row: &ExtentRow, store: StoreId, ino: Ino) -> Re
 /// A row that was retired, and cut out as live (`cut_out`), has this object as its owner.
 fn revive(txn: &Connection, row: &ExtentRow, store: StoreId, ino: Ino) -> Result<()> {
     let (segment, start) = (row.extent.segment.0, signed(row.extent.start_block));
-    txn.prepare_cached(
-        "UPDATE larder_extent SET retired_seq = NULL, store = ?3, ino = ?4 \
-         WHERE segment = ?1 AND start_block = ?2 AND shared_count = 0",
-    )
-    .and_then(|mut revive| revive.execute(params![segment, start, store.0, signed(ino.0)]))
-    .at(TABLE)
-    .map(drop)
+    let changed = txn
+        .prepare_cached(
+            "UPDATE larder_extent SET retired_seq = NULL, store = ?3, ino = ?4 \
+             WHERE segment = ?1 AND start_block = ?2 AND shared_count = 0",
+        )
+        .and_then(|mut revive| revive.execute(params![segment, start, store.0, signed(ino.0)]))
+        .at(TABLE)?;
+    match changed {
+        1 => Ok(()),
+        _ => Err(CatalogError::corrupt(format!(
+            "{TABLE}: {} is retired and has holders (SHARE-1)",
+            row.extent
+        ))),
+    }
 }
 
 /// Lets objects hold these extents no more, cutting rows where an extent is a part of them. What has no other holder

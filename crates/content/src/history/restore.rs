@@ -73,8 +73,8 @@ pub struct RestoreStep {
     pub action: RestoreAction,
 }
 
-/// What a restore did, or would do. Two are equal where the same is done, whatever of it is copied: a dry run does not know.
-#[derive(Debug, Clone, Default)]
+/// What a restore did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RestoreReport {
     /// Step by step; directories before what is in them.
     pub steps: Vec<RestoreStep>,
@@ -86,14 +86,15 @@ pub struct RestoreReport {
     pub rows: Vec<RowsReport>,
 }
 
-impl PartialEq for RestoreReport {
-    fn eq(&self, other: &RestoreReport) -> bool {
-        (&self.steps, self.content_bytes, &self.rows)
-            == (&other.steps, other.content_bytes, &other.rows)
+impl RestoreReport {
+    /// What a dry run tells of it.
+    pub fn planned(&self) -> RestoreReport {
+        RestoreReport {
+            copied_bytes: 0,
+            ..self.clone()
+        }
     }
 }
-
-impl Eq for RestoreReport {}
 
 impl Database {
     /// Restores what `path` named in `past`, another moment of this database, durably: names, kinds, modes, owners, times

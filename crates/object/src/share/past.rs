@@ -17,7 +17,7 @@
 //!   time.
 //!
 //! Blocks with patches are not shared here either (SHARE-4): the holder of a live row may be another object than the one that is
-//! read, with patches that wait.
+//! read, with patches that wait; a row that was shared in part by this group is one row still. And none is applied meanwhile.
 //!
 //! # Why the histories stay as they were
 //! The row lives longer than `retired_seq` said, so nobody's past loses it. Who holds it now may patch it in place or move it:
@@ -81,6 +81,8 @@ impl Engine {
         if !is_fresh && has_let_go() {
             self.commit_now()?;
         }
+        // What is being applied is over places that its object may have let go of meanwhile.
+        let _no_apply = lock(&self.patches.applying);
         let _no_commit = self.commit_lock.lock(); // SHARE-10
         let _gate = self.enter_gate();
         let to_size = {
@@ -183,13 +185,9 @@ impl Engine {
         to: &Node,
         patched: &mut Patched,
     ) -> Result<u64> {
-        let is_young = {
-            let young = lock(&self.shares.young);
-            if young.is_held(part, (to.store, to.ino)) {
-                return Ok(0); // SHARE-1: one map names a block once.
-            }
-            young.covers(part)
-        };
+        if lock(&self.shares.young).is_held(part, (to.store, to.ino)) {
+            return Ok(0); // SHARE-1: one map names a block once.
+        }
         if let Some(retired_seq) = row.retired_seq {
             return Ok(if retired_seq > as_of {
                 part.block_count
@@ -200,8 +198,8 @@ impl Engine {
         if row.store == GRANTS || self.catalog.holds(part, to.store, to.ino)? {
             return Ok(0);
         }
-        if is_young || row.shared_count > 0 {
-            return Ok(part.block_count);
+        if row.shared_count > 0 {
+            return Ok(part.block_count); // Nothing of it is patched.
         }
         let waiting = match patched.entry((row.store, row.ino)) {
             Entry::Occupied(known) => known.into_mut(),

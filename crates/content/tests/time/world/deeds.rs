@@ -6,7 +6,7 @@ use super::coverage::{PRUNE, ROLLBACK};
 use super::seen::{EVERYTHING, Shows, Sight, as_shown, below, find_difference, see};
 use super::{Branch, Was, World, is_refused};
 
-use larder::{ErrorKind, Moment, PruneCut, RestoreOptions, RestoreRows, StoreId};
+use larder::{ErrorKind, Moment, PruneCut, RestoreOptions, RestoreReport, RestoreRows, StoreId};
 use larder_testkit::EntryKind;
 
 /// Stores that are made as clones, at most.
@@ -264,7 +264,8 @@ impl World {
         drop(past);
         assert_eq!(
             planned.as_ref().map_err(|error| error.to_string()),
-            outcome.as_ref().map_err(|error| error.to_string()),
+            (outcome.as_ref().map(RestoreReport::planned).as_ref())
+                .map_err(|error| error.to_string()),
             "seed {}, {how}: a dry run tells what is done",
             self.seed
         );
