@@ -106,7 +106,7 @@ fn run(seed: u64) {
         .unwrap();
     let mut model = Model::default();
     let mut counts = [0; 5];
-    for round in 0..200 {
+    for round in 0..240 {
         let mut set = ChangeSet::default();
         let seq = catalog.commit_seq().unwrap().0 + 1;
         let before = model.clone();

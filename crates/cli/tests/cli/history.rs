@@ -292,6 +292,8 @@ fn columns_of_a_store_come_back_with_its_files() {
     assert_eq!(rows[0]["rating"], 5);
     let difference = exits(&place, 1, &["diff", &format!("{then}:/"), "a.larder:/"]);
     assert_eq!(difference, "changed  /2026/b  (your columns)\n");
+    // What plain SQL did counts to a commit of its own, when the next one comes.
+    put(&place, "/other", "y");
     let log = place.ok(&["log", "a.larder:/2026/b"]);
     assert_eq!(changes(&log)[0], "columns     /2026/b", "{log}");
 
