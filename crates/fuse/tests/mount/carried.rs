@@ -52,9 +52,9 @@ fn copies_out_of_the_past_share_with_the_history() {
     let beside = larder::Database::open(&database_path(mount.directory()), Default::default());
     let beside = beside.unwrap();
     let used = || {
-        shell("sync -f \"$1\"", &[&mount.root()]);
-        let space = beside.space().unwrap();
-        space.live_bytes + space.retired_bytes
+        sync(&mount);
+        let stats = beside.stats().unwrap(); // Of what is committed, noticed or not.
+        stats.live_bytes + stats.retired_bytes
     };
     let before = used();
     beside.create_snapshot("s").unwrap();
