@@ -212,7 +212,7 @@ fn stores_that_keep_their_past_apart_read_as_the_model_says() {
     let done = run_worlds(&seeds, 250, 20, true);
     if seeds.len() > 1 {
         done.require(&DEEDS_APART);
-        (done.coverage).require(&WAYS, 20, (&EVENTS_APART, 10));
+        (done.coverage).require(&WAYS, 20, (&EVENTS_APART, 3));
     }
 }
 
