@@ -10,7 +10,12 @@ use crate::serving_lock::ServingLock;
 use crate::settings::Settings;
 use crate::units::show_time;
 use larder_fuse::{MountInfo, Mounted};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Looks for the mount that was just made, and the time between two.
+const LOOKS: u32 = 5;
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// What to mount, where, and how.
 #[derive(Debug)]
@@ -50,6 +55,18 @@ impl Request {
     }
 }
 
+/// The kernel tells its list of mounts in parts, so while others mount and unmount a look may miss one that is there.
+fn find_own_mount(dir: &Path) -> std::result::Result<Option<MountInfo>, larder::Error> {
+    for _ in 0..LOOKS {
+        let found = larder_fuse::find_mount(dir)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        std::thread::sleep(LOOK_PAUSE);
+    }
+    Ok(None)
+}
+
 /// Serves until the mount ends; `ready` is called when it serves.
 pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<()>) -> Result<()> {
     let Request { db, dir, settings } = request;
@@ -67,7 +84,7 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
     // The mount owns the database, and closes it at its end.
     let mounted = larder_fuse::mount(database, dir, &options).at(cannot)?;
     let lock_and_tell = || {
-        let info = larder_fuse::find_mount(dir).at(cannot)?.ok_or_else(|| {
+        let info = find_own_mount(dir).at(cannot)?.ok_or_else(|| {
             Failure::Other(format!(
                 "'{}' was unmounted at once; mount it again",
                 dir.display()
