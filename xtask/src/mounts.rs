@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -63,9 +64,12 @@ impl Larder {
     /// Starts `larder mount` in the foreground, and returns once it serves.
     pub fn mount(&self, database: &Path, directory: &Path) -> Result<Mount, String> {
         let arguments = [OsStr::new("mount"), database.as_ref(), directory.as_ref()];
+        let mut served = Served::start(&self.path, &arguments, directory, Stdio::piped())?;
+        // What is unmounted before it has said so is a mount that failed.
+        served.wait_for_line()?;
         Ok(Mount {
             larder: self.clone(),
-            served: Served::start(&self.path, &arguments, directory)?,
+            served,
         })
     }
 }
@@ -96,6 +100,11 @@ impl Mount {
         self.served.wait()
     }
 
+    /// Kills the server with SIGKILL: who uses the mount meets errors, until [`Mount::kill`] takes it away.
+    pub fn kill_server(&mut self) -> Result<(), String> {
+        self.served.kill_server()
+    }
+
     /// Kills the server with SIGKILL, and takes away the dead mount that it leaves.
     pub fn kill(mut self) -> Result<(), String> {
         self.served.end()
@@ -108,11 +117,18 @@ pub struct Served {
     program: String,
     child: Child,
     directory: PathBuf,
+    /// The server was killed, and its mount is there.
+    is_dead: bool,
 }
 
 impl Served {
-    /// Starts `program`, and returns once something is mounted at `directory`.
-    pub fn start(program: &Path, arguments: &[&OsStr], directory: &Path) -> Result<Served, String> {
+    /// Starts `program`, which says to `stdout` what it says, and returns once something is mounted at `directory`.
+    pub fn start(
+        program: &Path,
+        arguments: &[&OsStr],
+        directory: &Path,
+        stdout: Stdio,
+    ) -> Result<Served, String> {
         let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
         let explain = |error| format!("{}: {error}", directory.display());
         let before = device(directory).map_err(explain)?;
@@ -120,13 +136,14 @@ impl Served {
         let child = Command::new(&program)
             .args(arguments)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(stdout)
             .spawn()
             .map_err(|error| format!("'{program}' does not run: {error}"))?;
         let mut served = Served {
             program,
             child,
             directory: directory.to_owned(),
+            is_dead: false,
         };
         let started = Instant::now();
         while device(directory).map_err(explain)? == before {
@@ -139,6 +156,20 @@ impl Served {
             thread::sleep(Duration::from_millis(2));
         }
         Ok(served)
+    }
+
+    /// Waits until it has said a line, to a pipe.
+    fn wait_for_line(&mut self) -> Result<(), String> {
+        let Some(stdout) = self.child.stdout.as_mut() else {
+            return Err(format!("'{}' has no pipe", self.program));
+        };
+        let mut byte = [0];
+        while byte != *b"\n" {
+            stdout.read_exact(&mut byte).map_err(|error| {
+                format!("'{}' does not say that it serves: {error}", self.program)
+            })?;
+        }
+        Ok(())
     }
 
     /// The process that serves.
@@ -163,13 +194,21 @@ impl Served {
         }
     }
 
-    fn end(&mut self) -> Result<(), String> {
+    fn kill_server(&mut self) -> Result<(), String> {
         let explain = |error| format!("killing the mount: {error}");
-        if self.child.try_wait().map_err(explain)?.is_some() {
+        if self.child.try_wait().map_err(explain)?.is_none() {
+            self.child.kill().map_err(explain)?;
+            self.child.wait().map_err(explain)?;
+            self.is_dead = true;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.kill_server()?;
+        if !std::mem::take(&mut self.is_dead) {
             return Ok(());
         }
-        self.child.kill().map_err(explain)?;
-        self.child.wait().map_err(explain)?;
         process::output(
             "fusermount3",
             &["-u", "-z", &self.directory.to_string_lossy()],

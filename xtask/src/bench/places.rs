@@ -5,6 +5,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Instant;
 
 use rustix::fs::IFlags;
@@ -99,7 +100,7 @@ impl Place {
     fn yardstick(name: &'static str, root: PathBuf, verb: &[&OsStr]) -> Result<Place, String> {
         let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
         let arguments = [verb, &[root.as_ref()]].concat();
-        let served = Served::start(&program, &arguments, &root)?;
+        let served = Served::start(&program, &arguments, &root, Stdio::null())?;
         Ok(Place {
             name,
             root,
@@ -141,7 +142,7 @@ impl Place {
             .map(AsRef::as_ref)
             .chain([root.as_ref()])
             .collect();
-        let served = Served::start(program, &arguments, &root)?;
+        let served = Served::start(program, &arguments, &root, Stdio::null())?;
         Ok(Place {
             name: JUICEFS,
             root,

@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -229,26 +229,20 @@ fn load_and_kill(
     delay: Duration,
     step: impl Fn(u64) -> std::io::Result<()> + Sync,
 ) -> Result<(), String> {
-    let mount: Mount = site.mount()?;
-    let is_killed = AtomicBool::new(false);
-    // When the dead mount is taken away, the directory below it takes what comes then.
-    let is_over = AtomicBool::new(false);
+    let mut mount: Mount = site.mount()?;
     thread::scope(|scope| {
-        let load = scope.spawn(|| {
-            (0..)
-                .take_while(|_| !is_over.load(Ordering::SeqCst))
-                .find_map(|number| step(number).err().map(|error| (number, error)))
-        });
+        let load = scope
+            .spawn(|| (0..).find_map(|number| step(number).err().map(|error| (number, error))));
         let started = Instant::now();
         while started.elapsed() < delay && !load.is_finished() {
             thread::sleep(Duration::from_millis(1));
         }
-        is_killed.store(!load.is_finished(), Ordering::SeqCst);
-        let killed = mount.kill();
-        is_over.store(true, Ordering::SeqCst);
-        killed?;
+        let is_killed = !load.is_finished();
+        mount.kill_server()?;
+        // The dead mount ends the load. Taken away before, it would leave the directory below, where records can be synced.
         let ended = load.join().map_err(|_| "the load panicked".to_owned())?;
-        match (ended, is_killed.load(Ordering::SeqCst)) {
+        mount.kill()?;
+        match (ended, is_killed) {
             (Some((number, error)), false) => Err(format!("step {number}: {error}")),
             _ => Ok(()),
         }
