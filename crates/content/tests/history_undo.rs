@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::moments::{Clock, HOUR, create, now};
+use common::moments::{Clock, HOUR, create, now, open};
 use common::{assert_clean, folder, kind, name, pattern, put};
 use larder::{
     AllocateMode, Database, DefragOptions, ErrorKind, Moment, NewNode, NodeId, RenameMode, SetAttr,
@@ -215,6 +215,31 @@ fn work_in_the_background_is_no_later_change() {
     now(&db);
     assert_eq!(kind(db.undo(seq, false)), ErrorKind::Conflict);
     assert_clean(&db);
+}
+
+/// Files that grow beside each other lie in parts, and are placed whole when nobody writes to them any more.
+#[test]
+fn what_is_placed_whole_later_is_no_later_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), 64);
+    let files = ["one", "two"].map(|name| put(&db, R, name, b""));
+    let handles = files.map(|file| db.open_file(file, true).unwrap());
+    for part in 0..4 {
+        for handle in &handles {
+            handle
+                .write_at(part << 16, &pattern(1 << 16, part + 1))
+                .unwrap();
+        }
+        now(&db);
+    }
+    drop(handles);
+    let Moment::Seq(seq) = now(&db) else {
+        panic!("a number")
+    };
+    db.close().unwrap();
+    let db = open(dir.path());
+    assert!(db.stats().unwrap().commit_seq > seq, "they were placed");
+    db.undo(seq, true).unwrap();
 }
 
 /// Before, the times of a file told whether somebody had written it.

@@ -337,15 +337,17 @@ impl Engine {
                 }
             }
             let lost: u64 = replaced.iter().map(|extent| extent.block_count).sum();
-            state.row.block_count = state.row.block_count + flush.block_count() - lost;
+            let blocks_before = state.row.block_count;
+            state.row.block_count = blocks_before + flush.block_count() - lost;
             frozen.row.block_count = state.row.block_count;
             let has_other_blocks = state.row.block_count > flush.block_count();
             let is_split = allocated.len() > 1 || (has_other_blocks && !allocated.is_empty());
             if is_split && !flush.keeps {
                 self.add_candidate(&frozen.node, state.row.block_count, allocated.len() > 1);
             }
-            // A move, or a patch, changes no attribute that the catalog keeps beside it.
-            frozen.mask.size |= !allocated.is_empty();
+            // What is only placed anew, moved or patched changes no attribute that the catalog keeps beside it: who looks
+            // for writes takes the row of the inode for one.
+            frozen.mask.size |= state.row.block_count != blocks_before;
             if !ended.is_empty() {
                 set.patches.push((store, ino, ending(ended)));
             }
