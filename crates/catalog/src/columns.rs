@@ -4,7 +4,7 @@ use crate::codec::{TextOrBlob, signed};
 use crate::error::{At, CatalogError, Result};
 use crate::read::rows;
 use crate::schema::ENGINE_COLUMNS;
-use crate::temporal::PastColumns;
+use crate::temporal::StoreColumns;
 use crate::{Catalog, lock};
 use larder_format::{Ino, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -45,7 +45,7 @@ impl Catalog {
 
     /// How to read the columns of a store in this catalog of the past; `None`: they have none. 2 µs while the schema is the
     /// same.
-    fn shown_columns(&self, store: StoreId) -> Result<Option<Arc<PastColumns>>> {
+    fn shown_columns(&self, store: StoreId) -> Result<Option<Arc<StoreColumns>>> {
         let Some(pin) = &self.past_pin else {
             return Ok(None);
         };
@@ -61,7 +61,7 @@ impl Catalog {
             {
                 return Ok(past);
             }
-            let past = PastColumns::find(reader, owner, (pin.seq, pin.asked_ns))?.map(Arc::new);
+            let past = StoreColumns::find(reader, owner, (pin.seq, pin.asked_ns))?.map(Arc::new);
             lock(&self.past_columns).insert(owner, (version, past.clone()));
             Ok(past)
         })

@@ -145,7 +145,7 @@ pub use showing::own_snapshot;
 pub use snapshots::SnapshotRow;
 pub use sql::{SqlRow, SqlValue, is_complete};
 pub use temporal::{
-    ColumnsStep, ExactRows, PastColumns, PastRows, RowsChange, RowsStep, TemporalTable,
+    ColumnsStep, ExactRows, StoreColumns, PastRows, RowsChange, RowsStep, TemporalTable,
 };
 pub use transaction::LogFlush;
 pub use tuning::Tuning;
@@ -209,7 +209,7 @@ pub struct Catalog {
 
 /// How to read the user's columns of a store as of a moment, and of which version of the schema that is; `None`: they have no
 /// past.
-type VersionedColumns = (i64, Option<Arc<PastColumns>>);
+type VersionedColumns = (i64, Option<Arc<StoreColumns>>);
 
 /// The connection that writes.
 struct Writer {

@@ -10,7 +10,7 @@ use crate::error::{At, Result};
 use crate::history::begins_of;
 use crate::map_pages::resolved;
 use crate::read::rows;
-use crate::temporal::PastColumns;
+use crate::temporal::StoreColumns;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext};
@@ -81,7 +81,7 @@ pub(crate) fn create(connection: &Connection, seq: CommitSeq, at_ns: i64) -> Res
         if seq < begins_of(connection, store)? {
             continue; // HISTORY-7: its names are refused.
         }
-        let columns = PastColumns::find(connection, store, (seq, at_ns))?;
+        let columns = StoreColumns::find(connection, store, (seq, at_ns))?;
         for view in views(store, &name, seq, columns.as_ref()) {
             connection.execute_batch(&view).at(&name)?;
         }
@@ -97,7 +97,7 @@ pub(crate) fn create(connection: &Connection, seq: CommitSeq, at_ns: i64) -> Res
     Ok(())
 }
 
-fn views(store: StoreId, name: &str, seq: CommitSeq, columns: Option<&PastColumns>) -> [String; 5] {
+fn views(store: StoreId, name: &str, seq: CommitSeq, columns: Option<&StoreColumns>) -> [String; 5] {
     let attributes = ATTRIBUTES.join(", ");
     let inode = format!("ino, {attributes}");
     let view_of = |suffix: &str, what: &str, columns: &str, now: &str, then: &str, key: &str| {

@@ -38,7 +38,7 @@ use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
 use shape::{Shape, joined, quoted};
 
-pub use columns::{ColumnsStep, PastColumns};
+pub use columns::{ColumnsStep, StoreColumns};
 pub(crate) use columns::{
     ColumnsText, find_kept, forget_table, keep_absent, keep_changed, keep_deleted,
 };
@@ -136,9 +136,15 @@ impl Catalog {
         store: StoreId,
         seq: CommitSeq,
         at_ns: i64,
-    ) -> Result<Option<PastColumns>> {
+    ) -> Result<Option<StoreColumns>> {
         let owner = self.store_sql(store)?.table_store;
-        self.read(|reader| PastColumns::find(reader, owner, (seq, at_ns)))
+        self.read(|reader| StoreColumns::find(reader, owner, (seq, at_ns)))
+    }
+
+    /// The same of the user's columns as they are now; `None`: there are none. About 50 µs.
+    pub fn present_columns(&self, store: StoreId) -> Result<Option<StoreColumns>> {
+        let sql = self.store_sql(store)?;
+        self.read(|reader| StoreColumns::of_present(reader, &sql.table, sql.table_store))
     }
 
     /// How to read a temporal table as of commit `seq`, or of what plain SQL did after it up to the time `at_ns`; the
@@ -340,7 +346,7 @@ fn past_rows(connection: &Connection, table: &str, seq: CommitSeq, at_ns: i64) -
         )));
     }
     if let Some(store) = one.store {
-        let past = PastColumns::read(connection, &one, store, (seq, at_ns))?;
+        let past = StoreColumns::read(connection, &one, store, (seq, at_ns))?;
         return Ok(PastRows::of_files(&past, (id, seq)));
     }
     let shape = Shape::read(connection, id, &name)?;

@@ -4,10 +4,11 @@
 //! * `CLONE-1` A clone is made as a whole or not at all. From then on neither side sees what is written to the other.
 //!
 //! What a clone has: names, kinds, modes, owners, times of access and modification, extended attributes, hard links among
-//! what is cloned, content. Not: user columns, which belong to the rows of one table.
+//! what is cloned, content; and within one store the user columns, but those that a unique index is about. Those that refer
+//! to what is cloned refer to the clone. Another store has columns of its own, a new one none.
 
 use crate::database::Database;
-use crate::history::Carrier;
+use crate::history::{Carrier, ColumnsPair, give_columns};
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::types::{Attr, NodeId};
 use larder_object::format::{FileKind, Ino, Name, StoreId};
@@ -108,6 +109,7 @@ impl Transaction {
             view,
             carrier: Carrier::new(source, view),
             homes: HashMap::new(),
+            made: Vec::new(),
             report: CloneReport::default(),
         };
         let is_store = was.node.ino == Ino::ROOT && was.node.store != StoreId::MAIN;
@@ -115,6 +117,13 @@ impl Transaction {
             true => cloner.store(&was, &name)?,
             false => cloner.place((parent, &name), &was)?,
         }
+        let pairs = cloner.made.iter().map(|&(was, is)| ColumnsPair {
+            was,
+            is: Some(is),
+            is_new: true,
+        });
+        let pairs: Vec<ColumnsPair> = pairs.collect();
+        give_columns(self, source, &pairs, &cloner.made, false)?;
         cloner.report.copied_bytes = cloner.carrier.copied_bytes();
         Ok(cloner.report)
     }
@@ -141,6 +150,8 @@ struct Cloner<'d> {
     carrier: Carrier<'d>,
     /// What files with several names became.
     homes: HashMap<NodeId, NodeId>,
+    /// All files, and what they became.
+    made: Vec<(NodeId, NodeId)>,
     report: CloneReport,
 }
 
@@ -217,6 +228,7 @@ impl Cloner<'_> {
             return Ok(self.view.link(*home, parent, name)?.node);
         }
         let node = self.carrier.make(parent, name, was)?;
+        self.made.push((was.node, node));
         match was.kind {
             FileKind::File => {
                 self.report.file_count += 1;

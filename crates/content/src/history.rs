@@ -15,7 +15,8 @@
 //!   and content of the stores that it is about, and the rows of temporal tables, are what they were, or all is as it was
 //!   before. What it undoes is history. What has no past stays, and the report names it.
 //!
-//! User columns have a past where their store's table is tracked (`TEMPORAL-4`), and what comes back brings them (`columns`).
+//! User columns have a past where their store's table is tracked (`TEMPORAL-4`). What comes back brings them (`columns`), and
+//! so do clones.
 
 mod carry;
 mod columns;
@@ -31,6 +32,7 @@ mod rows;
 mod undo;
 
 pub(crate) use carry::Carrier;
+pub(crate) use columns::{ColumnsPair, give_columns};
 pub use diff::{DiffChange, DiffEvent, DiffReport, diff};
 pub use log::{LogChange, LogCommit, LogEvent};
 pub use restore::{RestoreAction, RestoreOptions, RestoreReport, RestoreStep};

@@ -1,12 +1,11 @@
 //! What `undo`, `rollback`, `log`, `diff` and seals make of user columns.
-//! files, and costing nothing where they are not changed (`TEMPORAL-4`, `TEMPORAL-5`).
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 mod common;
 
 use common::columns::*;
 use common::temporal::{moment, query};
-use common::{assert_clean, folder, name, put};
+use common::{assert_clean, folder, kind, name, pattern, put};
 use larder::{Database, DiffEvent, ErrorKind, LogEvent, Moment, SqlValue, VerifyOptions, diff};
 use std::ops::ControlFlow;
 
@@ -227,4 +226,83 @@ fn a_seal_covers_columns() {
         found.iter().any(|what| what.contains("main")),
         "SEAL-2: {found:?}"
     );
+}
+
+#[test]
+fn clones_have_the_columns_of_what_they_were_made_from() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, other) = rated(dir.path());
+    let d = folder(&db, R, "d");
+    let a = put(&db, d, "a", &pattern(30_000, 1));
+    put(&db, d, "plain", b"none");
+    db.link(a, d, &name("linked")).unwrap();
+    let outside = put(&db, R, "outside", b"outside");
+    db.sync().unwrap();
+    let in_d = |file: &str| format!("(SELECT ino FROM main_path WHERE path = '/d/{file}')");
+    other.run(&format!(
+        "ALTER TABLE main ADD COLUMN serial; CREATE UNIQUE INDEX serial ON main (serial); \
+         ALTER TABLE main ADD COLUMN cover INTEGER REFERENCES main (ino); \
+         UPDATE main SET rating = 5, tag = x'00ff', serial = 7, cover = {} WHERE ino = {}; \
+         UPDATE main SET cover = {} WHERE ino = {}; \
+         UPDATE main SET tag = 'all' WHERE ino = (SELECT ino FROM main_path WHERE path = '/d');",
+        in_d("plain"),
+        in_d("a"),
+        outside.ino,
+        in_d("plain"),
+    ));
+    let then = moment(&db, 1);
+    let of = |root: &str| {
+        query(
+            &db,
+            &format!(
+                "SELECT substr(p.path, {}), rating, tag, serial, c.path FROM main AS m JOIN main_path AS p USING (ino) \
+                 LEFT JOIN main_path AS c ON c.ino = m.cover WHERE p.path = '{root}' OR p.path GLOB '{root}/*' \
+                 ORDER BY p.path",
+                root.len() + 1
+            ),
+        )
+    };
+    let expected = |root: &str, serial: SqlValue| {
+        let null = SqlValue::Null;
+        let inner = text(&format!("{root}/plain"));
+        let bytes = SqlValue::Blob(vec![0, 255]);
+        let a = [integer(5), bytes, serial, inner];
+        let row = |path: &str, values: &[SqlValue]| [&[text(path)], values].concat();
+        vec![
+            row("", &[null.clone(), text("all"), null.clone(), null.clone()]),
+            row("/a", &a),
+            row("/linked", &a),
+            row("/plain", &[null.clone(), null.clone(), null, text("/outside")]),
+        ]
+    };
+    assert_eq!(of("/d"), expected("/d", integer(7)));
+    db.clone_path(None, b"/d", b"/copy").unwrap();
+    assert_eq!(of("/copy"), expected("/copy", SqlValue::Null));
+    // Neither follows the other.
+    set(&db, "UPDATE main SET rating = 1 WHERE rating = 5 AND serial = 7");
+    assert_eq!(of("/copy"), expected("/copy", SqlValue::Null));
+    // Of the past, beside the original and without it.
+    let past = db.as_of(&then).unwrap();
+    db.clone_path(Some(&past), b"/d", b"/was").unwrap();
+    assert_eq!(of("/was"), expected("/was", SqlValue::Null));
+    for file in ["a", "linked", "plain"] {
+        db.unlink(d, &name(file)).unwrap();
+    }
+    db.clone_path(Some(&past), b"/d", b"/back").unwrap();
+    assert_eq!(of("/back"), expected("/back", integer(7)));
+    // Another store has no such columns.
+    let store = db.create_store("two", "files", None, None).unwrap();
+    db.clone_path(None, b"/copy", b"/two/copy").unwrap();
+    let there = db.resolve(b"/two/copy/a", false).unwrap().node;
+    assert_eq!(there.store, store.store);
+    assert!(db.xattrs(there).unwrap().is_empty());
+    // What a constraint refuses is refused as a whole.
+    other.run(
+        "CREATE TRIGGER one BEFORE UPDATE OF rating ON main WHEN NEW.rating = 5 BEGIN SELECT RAISE(ABORT, 'no fives'); END;",
+    );
+    let refused = db.clone_path(None, b"/copy", b"/again").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Sql, "{refused}");
+    assert!(refused.to_string().contains("no fives"), "{refused}");
+    assert_eq!(kind(db.resolve(b"/again", false)), ErrorKind::NotFound);
+    assert_clean(&db);
 }

@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::{Error, Result};
-use larder_catalog::{HistoryReader, LogFlush, PastColumns, PastRows, TemporalTable};
+use larder_catalog::{HistoryReader, LogFlush, StoreColumns, PastRows, TemporalTable};
 use larder_space::format::StoreId;
 use std::sync::atomic::Ordering;
 
@@ -42,12 +42,12 @@ impl Engine {
         }
     }
 
-    /// How to read the user's columns of a store as `past` shows them, and to bring them back, in SQL for this engine's
-    /// connection; `None`: they are not kept since then.
-    pub fn past_columns(&self, past: &Engine, store: StoreId) -> Result<Option<PastColumns>> {
-        match past.asked_ns() {
+    /// How to read the user's columns of a store as `source` shows them, and to give them to files, in SQL for this engine's
+    /// connection; `None`: there are none, or they are not kept since then.
+    pub fn columns_in(&self, source: &Engine, store: StoreId) -> Result<Option<StoreColumns>> {
+        match source.asked_ns() {
             Some((seq, at_ns)) => Ok(self.catalog.past_columns(store, seq, at_ns)?),
-            None => Ok(None),
+            None => Ok(self.catalog.present_columns(store)?),
         }
     }
 

@@ -235,9 +235,10 @@ pub(super) fn drop_left(txn: &Connection, active: &[Active]) -> Result<()> {
 
 // ---- reading --------------------------------------------------------------------------------
 
-/// How to read the user's columns of a store's files as of a moment, and to bring them back, in SQL of the present.
+/// How to read the user's columns of a store's files, as of a moment or as they are, and to give them to files, in SQL of the
+/// present.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PastColumns {
+pub struct StoreColumns {
     /// The store's table.
     pub table: String,
     /// The columns that it has now, but those that are computed.
@@ -247,12 +248,12 @@ pub struct PastColumns {
     /// Those of them that refer to the inode of a store: the column, the table.
     pub inodes: Vec<(String, String)>,
     store: StoreId,
-    /// The records after the moment, which are called `h` in it.
+    /// The records after the moment, which are called `h` in it: none of the present.
     pub(super) after: String,
 }
 
-/// What brings columns back: of the pairs of inodes in parameter 1, JSON like `[[2, 2], [3, null]]`, the second gets what the
-/// first had; null is one that is still to be made. For each of [`PastColumns::inodes`] there is a parameter more, from 2 on:
+/// What gives columns to files: of the pairs of inodes in parameter 1, JSON like `[[2, 2], [3, null]]`, the second gets what the
+/// first had; null is one that is still to be made. For each of [`StoreColumns::inodes`] there is a parameter more, from 2 on:
 /// which files are other inodes now, JSON like `{"4": 9}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColumnsStep {
@@ -262,14 +263,14 @@ pub struct ColumnsStep {
     pub run: String,
 }
 
-impl PastColumns {
+impl StoreColumns {
     /// Of the store that owns a table, as of commit `seq`, and what plain SQL did after it up to `at_ns`; `None` when its
     /// columns are not kept since then, or it has none.
     pub(crate) fn find(
         connection: &Connection,
         store: StoreId,
         (seq, at_ns): (CommitSeq, i64),
-    ) -> Result<Option<PastColumns>> {
+    ) -> Result<Option<StoreColumns>> {
         let is_any = connection
             .prepare_cached("SELECT 1 FROM larder_temporal WHERE until_seq IS NULL LIMIT 1")
             .and_then(|mut find| find.exists([]))
@@ -282,7 +283,7 @@ impl PastColumns {
         let Some(one) = found.next() else {
             return Ok(None);
         };
-        let past = PastColumns::read(connection, &one, store, (seq, at_ns))?;
+        let past = StoreColumns::read(connection, &one, store, (seq, at_ns))?;
         Ok(Some(past).filter(|past| !past.columns.is_empty()))
     }
 
@@ -291,33 +292,53 @@ impl PastColumns {
         one: &Active,
         store: StoreId,
         (seq, at_ns): (CommitSeq, i64),
-    ) -> Result<PastColumns> {
+    ) -> Result<StoreColumns> {
         require_reach(connection, store, &one.name, seq)?;
-        let columns = stored_columns(connection, &one.name)?;
+        let after = super::records_after(connection, one.id, seq, at_ns)?;
+        StoreColumns::of(connection, &one.name, store, after)
+    }
+
+    /// As they are in the table of a store now; `None`: it has none.
+    pub(super) fn of_present(
+        connection: &Connection,
+        table: &str,
+        store: StoreId,
+    ) -> Result<Option<StoreColumns>> {
+        let present = StoreColumns::of(connection, table, store, "0".into())?;
+        Ok(Some(present).filter(|present| !present.columns.is_empty()))
+    }
+
+    fn of(
+        connection: &Connection,
+        table: &str,
+        store: StoreId,
+        after: String,
+    ) -> Result<StoreColumns> {
+        let columns = stored_columns(connection, table)?;
         let unique: Vec<Option<String>> = rows(
             connection,
             "SELECT p.name FROM pragma_index_list(?1, 'main') AS l, pragma_index_info(l.name, 'main') AS p \
              WHERE l.\"unique\"",
-            [&one.name],
+            [table],
             |row| row.get(0),
         )
-        .at(&one.name)?;
+        .at(table)?;
         // An expression has no name there, and may be about any.
         let is_unique = |column: &&String| {
             let mut unique = unique.iter();
             unique.any(|one| one.as_ref().is_none_or(|one| one == *column))
         };
-        Ok(PastColumns {
+        Ok(StoreColumns {
             unique_columns: columns.iter().filter(is_unique).cloned().collect(),
-            inodes: super::references(connection, &one.name)?,
-            after: super::records_after(connection, one.id, seq, at_ns)?,
-            table: one.name.clone(),
+            inodes: super::references(connection, table)?,
+            after,
+            table: table.into(),
             columns,
             store,
         })
     }
 
-    /// The value that a column of an inode had, where [`PastColumns::joins`] stands.
+    /// The value that a column of an inode had, where [`StoreColumns::joins`] stands.
     pub(crate) fn value(&self, column: &str) -> String {
         format!(
             "CASE WHEN larder_record.id IS NULL THEN larder_now.{} ELSE {} END",
@@ -359,8 +380,8 @@ impl PastColumns {
         )
     }
 
-    /// What brings the columns back, but `without` some; `None`: nothing is left.
-    pub fn restore(&self, without: &[String]) -> Option<ColumnsStep> {
+    /// What gives files the columns, but `without` some; `None`: nothing is left.
+    pub fn give(&self, without: &[String]) -> Option<ColumnsStep> {
         let columns: Vec<String> = (self.columns.iter())
             .filter(|column| !without.contains(column))
             .map(|column| quoted(column))

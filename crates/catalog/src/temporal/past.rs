@@ -1,6 +1,6 @@
 //! How rows were, and how they come back, in SQL.
 
-use super::columns::PastColumns;
+use super::columns::StoreColumns;
 use super::shape::{Key, PLACE, Shape, equal, has_null, joined, quoted, value_in};
 use larder_format::CommitSeq;
 
@@ -112,7 +112,7 @@ impl PastRows {
     }
 
     /// Of the user's columns of a store's files: those that were there then, by their inodes.
-    pub(super) fn of_files(past: &PastColumns, (id, seq): (i64, CommitSeq)) -> PastRows {
+    pub(super) fn of_files(past: &StoreColumns, (id, seq): (i64, CommitSeq)) -> PastRows {
         let mut columns = vec!["ino".to_owned()];
         columns.extend(past.columns.iter().cloned());
         PastRows {

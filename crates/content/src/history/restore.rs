@@ -11,7 +11,7 @@
 
 use crate::database::Database;
 use crate::history::carry::{Carrier, times};
-use crate::history::columns::{ColumnsPair, restore_columns};
+use crate::history::columns::{ColumnsPair, give_columns};
 use crate::history::compare::{Comparison, Differs, compare};
 use crate::history::diff::joined;
 use crate::history::meet::{Lies, Meeting, Met};
@@ -146,7 +146,7 @@ impl Database {
         }
         if !options.keeps_columns {
             // What they refer to has come back.
-            let done = restore_columns(&transaction, past, &columns, &homes, options.is_dry)
+            let done = give_columns(&transaction, past, &columns, &homes, options.is_dry)
                 .map_err(|error| error.context("--keep-columns leaves them as they are"))?;
             report.rows.extend(done);
         }
