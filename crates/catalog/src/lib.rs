@@ -242,6 +242,16 @@ pub struct CheckpointOutcome {
     pub copied_pages: u64,
 }
 
+/// How much of the log's file is in use. (The file is longer: it stays as long as it ever was, and is written from the start
+/// again once all is copied.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogUse {
+    /// Pages that were logged since it began anew, bytes.
+    pub used_bytes: u64,
+    /// Those that no checkpoint has copied yet, bytes.
+    pub pending_bytes: u64,
+}
+
 impl Catalog {
     /// Whether another connection (any process, or an SQL session) committed since the last call,
     /// or since opening. Our own commits do not count. Waits for a commit that is running; else 1 µs.
@@ -269,15 +279,18 @@ impl Catalog {
         })
     }
 
-    /// Pages in the log that no checkpoint has copied yet, in bytes. (The log's file is longer: it
-    /// stays as long as it ever was, and is written from the start again once all is copied.)
-    pub fn wal_pending_bytes(&self) -> Result<u64> {
+    /// How much of the log is in use.
+    pub fn log_use(&self) -> Result<LogUse> {
         let (log, copied): (i64, i64) = lock(&self.checkpointer)
             .query_row("PRAGMA wal_checkpoint(NOOP)", [], |row| {
                 Ok((row.get(1)?, row.get(2)?))
             })
             .at("the length of the log")?;
-        Ok((log - copied).max(0) as u64 * u64::from(self.page_bytes))
+        let bytes = |pages: i64| pages.max(0) as u64 * u64::from(self.page_bytes);
+        Ok(LogUse {
+            used_bytes: bytes(log),
+            pending_bytes: bytes(log - copied),
+        })
     }
 
     /// Bytes of the log file on disk; 0 when there is none.

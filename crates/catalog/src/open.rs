@@ -269,18 +269,24 @@ fn wait_for_locks(connection: &Connection, timeout: Duration) -> Result<()> {
     }
 }
 
-/// Sleeps once, 1 ms at first and later 4; 0: it was long enough.
+/// Sleeps once: 0.1 ms at first, as long as a commit takes; later 1 ms, then 4. 0: it was long enough.
 extern "C" fn wait_again(timeout_ms: *mut c_void, waits: c_int) -> c_int {
-    const SHORT_COUNT: usize = 20;
-    const PAUSES_MS: [usize; 2] = [1, 4];
-    let waits = usize::try_from(waits).unwrap_or(0);
-    let short = waits.min(SHORT_COUNT);
-    let waited_ms = short * PAUSES_MS[0] + (waits - short) * PAUSES_MS[1];
-    if waited_ms >= timeout_ms.addr() {
+    const STEPS: [(usize, usize); 2] = [(20, 100), (20, 1000)];
+    const LAST_US: usize = 4000;
+    let (mut left, mut waited_us, mut pause_us) = (usize::try_from(waits).unwrap_or(0), 0, LAST_US);
+    for (count, step_us) in STEPS {
+        if left < count {
+            pause_us = step_us;
+            break;
+        }
+        left -= count;
+        waited_us += count * step_us;
+    }
+    waited_us += left * pause_us;
+    if waited_us >= timeout_ms.addr().saturating_mul(1000) {
         return 0;
     }
-    let pause_ms = PAUSES_MS[usize::from(waits >= SHORT_COUNT)];
-    std::thread::sleep(Duration::from_millis(pause_ms as u64));
+    std::thread::sleep(Duration::from_micros(pause_us as u64));
     1
 }
 
@@ -526,7 +532,8 @@ pub(crate) mod tests {
         // By SQLite's own way 12 to 24 s.
         let took = since.elapsed();
         assert!(took < Duration::from_secs(5), "{took:?}");
-        assert_eq!(wait_again(std::ptr::without_provenance_mut(20), 20), 0);
+        let goes_on = |waits| wait_again(std::ptr::without_provenance_mut(22), waits);
+        assert_eq!([0, 19, 39, 40, 50].map(goes_on), [1, 1, 1, 0, 0]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ fn a_checkpoint_bounds_the_log() {
     }
     let grown = catalog.wal_bytes().unwrap();
     assert!(grown > 100_000, "auto-checkpoint is off: {grown}");
-    let pending = catalog.wal_pending_bytes().unwrap();
+    let pending = catalog.log_use().unwrap().pending_bytes;
     assert!(
         pending > 100_000 && pending <= grown,
         "{pending} of {grown}"
@@ -27,9 +27,9 @@ fn a_checkpoint_bounds_the_log() {
             .unwrap()
             .is_complete
     );
-    assert_eq!(catalog.wal_pending_bytes().unwrap(), 0);
+    assert_eq!(catalog.log_use().unwrap().pending_bytes, 0);
     catalog.commit(&new_file(30, "f30")).unwrap();
-    let pending = catalog.wal_pending_bytes().unwrap();
+    let pending = catalog.log_use().unwrap().pending_bytes;
     assert!(pending > 0 && pending < grown, "{pending}");
     assert_eq!(
         catalog.wal_bytes().unwrap(),

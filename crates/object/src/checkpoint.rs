@@ -8,6 +8,8 @@
 //! # Invariants
 //! * `CHECKPOINT-1` The log is bounded: when more than [`WAL_BYTES_MAX`] wait to be copied, commits wait for a
 //!   checkpoint; and when its file is longer than that, the end of a copy waits for those who read the log.
+//! * `CHECKPOINT-2` It begins anew beside sessions that leave each other no pause: from [`WAL_BYTES_LONG`] on the end of a copy
+//!   queues for the turn, as long as the log grows. (Where nobody commits, one that idles need not give the turn up for it.)
 
 use crate::engine::{Edit, Engine};
 use crate::{ErrorKind, Result};
@@ -20,6 +22,9 @@ use std::time::Duration;
 const WAL_BYTES_PASSIVE: u64 = 32 << 20;
 /// When it is longer than this in spite of that, a checkpoint waits for readers.
 const WAL_BYTES_MAX: u64 = 256 << 20;
+/// When more of it than this is in use, a checkpoint waits for the turn: a file that grows is slower to flush than one that is
+/// written over.
+const WAL_BYTES_LONG: u64 = 64 << 20;
 /// The length of the log is looked at again after so many changed rows, of a few pages each at worst. A
 /// commit counts as some more: the pages that every commit changes.
 const WAL_LOOK_ROWS: u64 = 1024;
@@ -30,7 +35,7 @@ const WAL_BYTES_REST: u64 = 1 << 20;
 const PASSES_MAX: usize = 4;
 /// The background tries so often to get the turn, 1 ms apart; then it goes on with its other work, and comes again.
 const TURN_TRIES: u32 = 20;
-/// When the log's file is longer than its bound it waits for the turn, among the others and so long.
+/// When it waits for the turn, among the others and so long.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(100);
 
 impl Engine {
@@ -53,7 +58,7 @@ impl Engine {
         if is_wanted && self.catalog.wal_bytes()? <= WAL_BYTES_MAX {
             return Ok(());
         }
-        let wal = self.catalog.wal_pending_bytes()?;
+        let wal = self.catalog.log_use()?.pending_bytes;
         if wal > WAL_BYTES_MAX {
             self.catalog.checkpoint(CheckpointKind::Truncate)?; // CHECKPOINT-1
         } else if wal > WAL_BYTES_PASSIVE {
@@ -79,15 +84,21 @@ impl Engine {
 
     /// `false`: somebody else kept the turn, so the log has an end that is not copied.
     fn copy_log(&self) -> Result<bool> {
+        let mut log = self.catalog.log_use()?;
         for _ in 0..PASSES_MAX {
             self.catalog.checkpoint(CheckpointKind::Passive)?;
-            if self.catalog.wal_pending_bytes()? <= WAL_BYTES_REST {
+            log = self.catalog.log_use()?;
+            if log.pending_bytes <= WAL_BYTES_REST {
                 break;
             }
         }
-        // With nothing more coming it is copied to its end: the next commit begins it anew.
         let is_long = self.catalog.wal_bytes()? > WAL_BYTES_MAX;
-        if !self.get_turn(is_long)? {
+        let grows = log.used_bytes > self.log_used.swap(log.used_bytes, Ordering::SeqCst);
+        if log.used_bytes < WAL_BYTES_PASSIVE && !is_long {
+            return Ok(true); // Another session has had it begin anew.
+        }
+        // With nothing more coming it is copied to its end: the next commit begins it anew.
+        if !self.get_turn(is_long || grows && log.used_bytes > WAL_BYTES_LONG)? {
             return Ok(false);
         }
         let _edit = Edit { engine: self };

@@ -175,6 +175,8 @@ pub struct Engine {
     pub(crate) unlogged_rows: AtomicU64,
     /// The background shall copy the log.
     pub(crate) is_checkpoint_wanted: AtomicBool,
+    /// How much of the log was in use when the background looked last, bytes.
+    pub(crate) log_used: AtomicU64,
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
     /// What others commit.
     pub(crate) foreign: Foreign,
@@ -345,6 +347,7 @@ impl Engine {
             has_foreign_change: AtomicBool::new(false),
             unlogged_rows: AtomicU64::new(0),
             is_checkpoint_wanted: AtomicBool::new(false),
+            log_used: AtomicU64::new(0),
             next_inos: Mutex::default(),
             foreign: Foreign::default(),
             stopped: OnceLock::new(),

@@ -22,13 +22,15 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// How often the background looks for foreign commits and due groups.
 const TICK: Duration = Duration::from_millis(20);
 /// The same in the process of a program that has loaded the extension: it only moves its pin and reclaims, by commits.
 const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
+/// What others retire waits so much longer for this session before it is reclaimed.
+const PIN_REST: Duration = Duration::from_millis(200);
 
 /// In the directory of a database: a flush of the log has failed. What the system has kept of the log in memory may be
 /// on no medium then, and what is appended to it would be lost with it (`FLUSH-4`).
@@ -44,6 +46,8 @@ pub(crate) struct Session {
     _lock: OwnedFd,
     /// The pin as the catalog has it.
     pub(crate) row_pin: AtomicU64,
+    /// When it was written last.
+    pinned_at: Mutex<Option<Instant>>,
 }
 
 fn open_lock(path: &Path) -> Result<OwnedFd> {
@@ -125,6 +129,7 @@ impl Session {
             directory: directory.to_owned(),
             _lock: file,
             row_pin: AtomicU64::new(pin.0),
+            pinned_at: Mutex::default(),
         };
         Ok((session, pin))
     }
@@ -386,13 +391,18 @@ impl Engine {
         Ok(oldest.map_or_else(|| self.own_pin(), |pin| pin.min(self.own_pin())))
     }
 
-    /// Lets other sessions reclaim what this one has stopped using.
+    /// Lets other sessions reclaim what this one has stopped using; not at each tick, since that is a commit, and has
+    /// everybody look at the catalog anew.
     fn advance_pin(&self) -> Result<()> {
         let pin = self.own_pin();
-        if pin.0 > self.session.row_pin.load(Ordering::SeqCst) && self.catalog.sessions()?.len() > 1
+        let is_due = lock(&self.session.pinned_at).is_none_or(|at| at.elapsed() >= PIN_REST);
+        if is_due
+            && pin.0 > self.session.row_pin.load(Ordering::SeqCst)
+            && self.catalog.sessions()?.len() > 1
         {
             self.catalog.set_pin(self.session.id, pin)?;
             self.session.row_pin.store(pin.0, Ordering::SeqCst);
+            *lock(&self.session.pinned_at) = Some(Instant::now());
         }
         Ok(())
     }
