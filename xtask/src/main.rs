@@ -14,6 +14,7 @@ mod lab_docs;
 mod mounts;
 mod posix;
 mod process;
+mod programs;
 mod suites;
 mod tidy;
 mod workspace;

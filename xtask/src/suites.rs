@@ -2,11 +2,12 @@
 //!
 //! A suite that fails does not stop the others. The last line is the sum of all of them.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::process;
 use crate::workspace::{EXTENSION, Workspace};
-use crate::{Outcome, Tally, bank, extension, install, kill9, posix, tidy};
+use crate::{Outcome, Tally, bank, extension, install, kill9, posix, programs, tidy};
 
 /// Kills in the test run; `cargo xtask kill9` does more.
 const KILLS: u64 = 12;
@@ -112,9 +113,7 @@ pub fn run() -> Outcome {
     sum.add(suite("tidy", || Tally::of(1, tidy::run())));
     sum.add(suite("format", || Tally::of(1, format())));
     sum.add(suite("lints", || Tally::of(1, lint())));
-    sum.add(suite("tests", || {
-        cargo_test(&["test", "--workspace", "--no-fail-fast"])
-    }));
+    sum.add(suite("tests", test_programs));
     sum.add(suite("extension", || match extension::prepare_test() {
         Ok(command) => {
             let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
@@ -184,6 +183,13 @@ fn suite(name: &str, run: impl FnOnce() -> Tally) -> Tally {
     tally
 }
 
+/// Runs the tests of the workspace, shows what they print, and adds up their results.
+fn test_programs() -> Tally {
+    let tally = Mutex::new(Tally::default());
+    let success = programs::run(&|line| count_line(&tally, line));
+    end_count(tally, success)
+}
+
 /// Runs `cargo test`, shows its output as it comes, and adds up its results.
 fn cargo_test(arguments: &[&str]) -> Tally {
     count_tests("cargo", arguments)
@@ -191,20 +197,24 @@ fn cargo_test(arguments: &[&str]) -> Tally {
 
 /// The same by any program that runs it.
 fn count_tests(program: &str, arguments: &[&str]) -> Tally {
-    let mut tally = Tally::default();
-    let mut on_line = |line: &str| {
-        println!("{line}");
-        tally.add(find_result(line).unwrap_or_default());
-    };
-    let success = process::run_streaming(program, arguments, &mut on_line);
-    // What does not compile prints no result, and must not pass for that.
+    let tally = Mutex::new(Tally::default());
+    let success = process::run_streaming(program, arguments, &mut |line| count_line(&tally, line));
+    end_count(tally, success)
+}
+
+fn count_line(tally: &Mutex<Tally>, line: &str) {
+    println!("{line}");
+    let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+    tally.add(find_result(line).unwrap_or_default());
+}
+
+/// What does not compile, or does not run, prints no result, and must not pass for that.
+fn end_count(tally: Mutex<Tally>, success: Result<bool, String>) -> Tally {
+    let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
     if tally.failed == 0 && success != Ok(true) {
-        println!(
-            "failed: {}",
-            success
-                .err()
-                .unwrap_or("cargo test did not end well".to_owned())
-        );
+        let why = success.err();
+        let why = why.unwrap_or("a program of tests did not end well".to_owned());
+        println!("failed: {why}");
         tally.failed += 1;
     }
     tally

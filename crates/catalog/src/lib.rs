@@ -145,7 +145,7 @@ pub use showing::own_snapshot;
 pub use snapshots::SnapshotRow;
 pub use sql::{SqlRow, SqlValue, is_complete};
 pub use temporal::{
-    ColumnsStep, ExactRows, StoreColumns, PastRows, RowsChange, RowsStep, TemporalTable,
+    ColumnsStep, ExactRows, PastRows, RowsChange, RowsStep, StoreColumns, TemporalTable,
 };
 pub use transaction::LogFlush;
 pub use tuning::Tuning;

@@ -97,7 +97,12 @@ pub(crate) fn create(connection: &Connection, seq: CommitSeq, at_ns: i64) -> Res
     Ok(())
 }
 
-fn views(store: StoreId, name: &str, seq: CommitSeq, columns: Option<&StoreColumns>) -> [String; 5] {
+fn views(
+    store: StoreId,
+    name: &str,
+    seq: CommitSeq,
+    columns: Option<&StoreColumns>,
+) -> [String; 5] {
     let attributes = ATTRIBUTES.join(", ");
     let inode = format!("ino, {attributes}");
     let view_of = |suffix: &str, what: &str, columns: &str, now: &str, then: &str, key: &str| {

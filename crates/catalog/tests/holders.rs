@@ -168,7 +168,8 @@ fn run(seed: u64) {
             }
         }
         if rng.below(4) == 0 {
-            let horizon = rng.below(seq);
+            // Low ones: what is reclaimed does not come back.
+            let horizon = rng.below(seq).min(rng.below(seq));
             set.reclaim_horizon = Some(Cuts::even(CommitSeq(horizon)));
             model
                 .blocks

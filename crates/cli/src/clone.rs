@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 #[command(
     after_help = "The clone shares the blocks of its content until one side changes them; neither sees what is written to the other.
 What is cloned of the past shares with the history, and lives on when that goes. DEST must not exist. The root of a store,
-cloned to DB:/NAME, becomes a store. User columns are not cloned.
+cloned to DB:/NAME, becomes a store. Within one store it has the user columns, but those with a unique index.
 Example: larder clone photos.larder:/2026 photos.larder:/2026-try"
 )]
 pub(crate) struct CloneArgs {

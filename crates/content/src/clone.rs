@@ -47,8 +47,8 @@ impl Database {
     /// meanwhile.
     ///
     /// Errors: [`ErrorKind::NotFound`]: no `from`; [`ErrorKind::Exists`]: `to` is there; [`ErrorKind::InvalidInput`]: `to`
-    /// lies in `from`, or `past` is of another database; [`ErrorKind::Unsupported`] in a long transaction. None leaves
-    /// anything changed. Cost: about 0.1 ms for a file, whose map is read; some 200 bytes of the catalog, and 14 more for
+    /// lies in `from`, or `past` is of another database; [`ErrorKind::Unsupported`] in a long transaction;
+    /// [`ErrorKind::Sql`]: a constraint of the user's refuses the user columns. None leaves anything changed. Cost: about 0.1 ms for a file, whose map is read; some 200 bytes of the catalog, and 14 more for
     /// each 8 MiB of content.
     pub fn clone_path(
         &self,

@@ -272,14 +272,20 @@ fn clones_have_the_columns_of_what_they_were_made_from() {
             row("", &[null.clone(), text("all"), null.clone(), null.clone()]),
             row("/a", &a),
             row("/linked", &a),
-            row("/plain", &[null.clone(), null.clone(), null, text("/outside")]),
+            row(
+                "/plain",
+                &[null.clone(), null.clone(), null, text("/outside")],
+            ),
         ]
     };
     assert_eq!(of("/d"), expected("/d", integer(7)));
     db.clone_path(None, b"/d", b"/copy").unwrap();
     assert_eq!(of("/copy"), expected("/copy", SqlValue::Null));
     // Neither follows the other.
-    set(&db, "UPDATE main SET rating = 1 WHERE rating = 5 AND serial = 7");
+    set(
+        &db,
+        "UPDATE main SET rating = 1 WHERE rating = 5 AND serial = 7",
+    );
     assert_eq!(of("/copy"), expected("/copy", SqlValue::Null));
     // Of the past, beside the original and without it.
     let past = db.as_of(&then).unwrap();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use larder::{CreateOptions, Database, ErrorKind, NodeId, OpenOptions};
+use larder::{CreateOptions, Database, ErrorKind, NodeId, OpenOptions, TransactionOptions};
 use larder_object::format::SegmentIndex;
 use larder_object::{Device, EngineOptions, Storage};
 use larder_testkit::SimStorage;
@@ -70,6 +70,44 @@ fn the_log_begins_anew_beside_transactions() {
 
     assert_clean(&db);
     db.close().unwrap();
+}
+
+/// Sessions that leave each other no pause: somebody always wants the turn.
+#[test]
+fn the_log_begins_anew_beside_busy_sessions() {
+    const SESSIONS: u64 = 4;
+    const COUNT: u64 = 3000;
+    let dir = tempfile::tempdir().unwrap();
+    let first = create(dir.path(), None);
+    let bytes = pattern(16 * 4096, 1);
+    std::thread::scope(|scope| {
+        for session in 0..SESSIONS {
+            let (dir, bytes) = (&dir, &bytes);
+            scope.spawn(move || {
+                let db = open(dir.path());
+                let options = TransactionOptions {
+                    takes_turn: true,
+                    ..TransactionOptions::default()
+                };
+                for index in 0..COUNT / SESSIONS {
+                    let transaction = db.begin_with(&options).unwrap();
+                    let path = format!("/{session}-{}", index % 16);
+                    transaction.put(path.as_bytes(), bytes).unwrap();
+                    transaction.commit().unwrap();
+                }
+                db.close().unwrap();
+            });
+        }
+    });
+    let len_bytes = first.stats().unwrap().wal_bytes;
+    // Without that: 47 KiB a transaction.
+    let written = COUNT * (47 << 10);
+    assert!(
+        len_bytes < written * 2 / 3,
+        "CHECKPOINT-2: {len_bytes} bytes of {written}"
+    );
+    assert_clean(&first);
+    first.close().unwrap();
 }
 
 /// A host whose room is taken by segments and by the catalog's log.

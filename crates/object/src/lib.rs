@@ -103,7 +103,7 @@ pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlV
 pub use larder_catalog::{Beginnings, Retention, Retentions, SharedPages};
 pub use larder_catalog::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use larder_catalog::{
-    ColumnsStep, ExactRows, StoreColumns, PastRows, RowsChange, RowsStep, TemporalTable,
+    ColumnsStep, ExactRows, PastRows, RowsChange, RowsStep, StoreColumns, TemporalTable,
 };
 pub use larder_catalog::{CommitAuthor, HistoryReader, Touch, WholeCommit};
 pub use larder_catalog::{Conflict, Moment, SCHEMA_VERSION, SnapshotRow, Tuning};

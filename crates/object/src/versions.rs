@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::{Error, Result};
-use larder_catalog::{HistoryReader, LogFlush, StoreColumns, PastRows, TemporalTable};
+use larder_catalog::{HistoryReader, LogFlush, PastRows, StoreColumns, TemporalTable};
 use larder_space::format::StoreId;
 use std::sync::atomic::Ordering;
 

@@ -1,0 +1,223 @@
+//! The test programs of the workspace: built by cargo, run as many at a time as there are processors.
+//!
+//! cargo runs one program after the other. Many have one long test, beside which all other processors idle. So here each
+//! program runs its tests one by one, beside other programs. Those of [`ALONE`] follow by themselves.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::process;
+
+/// Packages whose tests look at the kernel's mounts, and at how fast they are answered.
+const ALONE: [&str; 3] = ["larder-cli", "larder-fuse", "larder-fuse-protocol"];
+
+/// A program of tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Program {
+    /// Of the package and the target, as `larder tests/clones.rs`.
+    name: String,
+    package: String,
+    path: PathBuf,
+    /// Where its package lies, which its tests run in.
+    directory: PathBuf,
+}
+
+/// Runs all test programs, then the examples in the documentation; each line of what they print goes to `on_line`. Says
+/// whether all ended well.
+pub fn run(on_line: &(dyn Fn(&str) + Sync)) -> Result<bool, String> {
+    let (alone, together): (Vec<Program>, Vec<Program>) = build()?
+        .into_iter()
+        .partition(|program| ALONE.contains(&program.package.as_str()));
+    let at_a_time = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut is_well = run_all(together, at_a_time, on_line)?;
+    is_well &= run_all(alone, 1, on_line)?;
+    let examples = ["test", "--workspace", "--doc", "--no-fail-fast"];
+    is_well &= process::run_streaming("cargo", &examples, &mut |line| on_line(line))?;
+    Ok(is_well)
+}
+
+/// Builds them all.
+fn build() -> Result<Vec<Program>, String> {
+    let arguments = [
+        "test",
+        "--workspace",
+        "--no-run",
+        "--quiet",
+        "--message-format=json-render-diagnostics",
+    ];
+    let mut programs: Vec<Result<Program, String>> = Vec::new();
+    let is_built = process::run_streaming("cargo", &arguments, &mut |line| {
+        programs.extend(find_program(line));
+    })?;
+    match is_built {
+        true => programs.into_iter().collect(),
+        false => Err("the tests do not compile".into()),
+    }
+}
+
+/// The test program that a line of cargo's tells of.
+fn find_program(line: &str) -> Option<Result<Program, String>> {
+    let found: Value = match serde_json::from_str(line) {
+        Ok(found) => found,
+        Err(error) => return Some(Err(format!("a line of cargo's: {error}"))),
+    };
+    let is_test = found["profile"]["test"].as_bool() == Some(true);
+    let path = found["executable"].as_str().filter(|_| is_test)?;
+    let told = || {
+        let manifest = Path::new(found["manifest_path"].as_str()?);
+        let directory = manifest.parent()?;
+        let source = Path::new(found["target"]["src_path"].as_str()?);
+        let source = source.strip_prefix(directory).ok()?;
+        // `path+file:///home/larder/crates/content#larder@0.1.0`, or `…/crates/xtask#0.1.0`.
+        let (before, after) = found["package_id"].as_str()?.rsplit_once('#')?;
+        let package = match after.split_once('@') {
+            Some((name, _)) => name,
+            None => before.rsplit('/').next()?,
+        };
+        Some(Program {
+            name: format!("{package} {}", source.display()),
+            package: package.into(),
+            path: path.into(),
+            directory: directory.into(),
+        })
+    };
+    Some(told().ok_or_else(|| format!("cargo does not say where the tests {path} are from")))
+}
+
+/// Runs programs, so many at a time: by themselves as cargo does. Whether all ended well.
+fn run_all(
+    programs: Vec<Program>,
+    at_a_time: usize,
+    on_line: &(dyn Fn(&str) + Sync),
+) -> Result<bool, String> {
+    let waiting = Mutex::new(VecDeque::from(programs));
+    let work = || -> Result<bool, String> {
+        let mut is_well = true;
+        loop {
+            let next = waiting
+                .lock()
+                .map_err(|error| error.to_string())?
+                .pop_front();
+            let Some(program) = next else {
+                return Ok(is_well);
+            };
+            let started = Instant::now();
+            let mut command = Command::new(&program.path);
+            if at_a_time > 1 {
+                command.arg("--test-threads=1");
+            }
+            let output = command
+                .current_dir(&program.directory)
+                .env("CARGO_MANIFEST_DIR", &program.directory)
+                .stdin(Stdio::null())
+                .output()
+                .map_err(|error| format!("{} does not run: {error}", program.path.display()))?;
+            // One after the other, each as a whole.
+            let _others_wait = waiting.lock().map_err(|error| error.to_string())?;
+            let seconds = started.elapsed().as_secs_f64();
+            on_line(&format!("\n     Ran {} in {seconds:.1} s", program.name));
+            for text in [&output.stdout, &output.stderr] {
+                String::from_utf8_lossy(text).lines().for_each(on_line);
+            }
+            if !output.status.success() {
+                on_line(&format!("failed: {} ({})", program.name, output.status));
+                is_well = false;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..at_a_time).map(|_| scope.spawn(work)).collect();
+        let mut is_well = true;
+        for worker in workers {
+            is_well &= worker.join().unwrap_or(Err("a thread panicked".into()))?;
+        }
+        Ok(is_well)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/crates/content#larder@0.1.0","manifest_path":"/w/crates/content/Cargo.toml","target":{"kind":["test"],"name":"clones","src_path":"/w/crates/content/tests/clones.rs"},"profile":{"test":true},"executable":"/w/target/debug/deps/clones-1"}"#;
+
+    #[test]
+    fn programs_are_found_in_what_cargo_says() {
+        let program = find_program(LINE).unwrap().unwrap();
+        let expected = Program {
+            name: "larder tests/clones.rs".into(),
+            package: "larder".into(),
+            path: "/w/target/debug/deps/clones-1".into(),
+            directory: "/w/crates/content".into(),
+        };
+        assert_eq!(program, expected);
+        let unnamed = LINE.replace("crates/content#larder@0.1.0", "xtask#0.1.0");
+        assert_eq!(find_program(&unnamed).unwrap().unwrap().package, "xtask");
+        // A library is none, and what is not understood is told.
+        assert_eq!(
+            find_program(&LINE.replace(r#""test":true"#, r#""test":false"#)),
+            None
+        );
+        assert!(
+            find_program(&LINE.replace("manifest_path", "manifest"))
+                .unwrap()
+                .is_err()
+        );
+        assert!(find_program("no JSON").unwrap().is_err());
+    }
+
+    /// A script in the place of a program.
+    fn script(dir: &Path, name: &str, text: &str) -> Program {
+        let path = dir.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&path, mode).unwrap();
+        Program {
+            name: name.into(),
+            package: name.into(),
+            path,
+            directory: dir.into(),
+        }
+    }
+
+    #[test]
+    fn what_programs_print_stays_together_and_a_failure_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        // Each waits for the other: they run at the same time.
+        let meet = |mine: &str, other: &str| {
+            format!(
+                "touch {mine}; until [ -e {other} ]; do sleep 0.01; done; echo $1 1; sleep 0.05; echo $1 2"
+            )
+        };
+        let programs = vec![
+            script(dir.path(), "a", &meet("x", "y")),
+            script(dir.path(), "b", &meet("y", "x")),
+            script(dir.path(), "c", "pwd >&2; exit 3"),
+        ];
+        let lines = Mutex::new(Vec::new());
+        let on_line = |line: &str| lines.lock().unwrap().push(line.to_owned());
+        assert_eq!(run_all(programs, 2, &on_line), Ok(false));
+        let lines = lines.into_inner().unwrap();
+        let printed: Vec<&str> = (lines.iter().map(String::as_str))
+            .filter(|line| !line.starts_with('\n'))
+            .collect();
+        let pairs: Vec<&[&str]> = printed.chunks(2).collect();
+        let of = |pair: [&'static str; 2]| pairs.iter().filter(|one| ***one == pair).count();
+        assert_eq!(of(["--test-threads=1 1", "--test-threads=1 2"]), 2);
+        let place = dir.path().canonicalize().unwrap();
+        let failed = [place.to_str().unwrap(), "failed: c (exit status: 3)"];
+        assert!(pairs.contains(&&failed[..]), "{pairs:?}");
+        let well = vec![script(dir.path(), "d", "test $# = 0")];
+        assert_eq!(run_all(well, 1, &|_| {}), Ok(true));
+        let absent = Program {
+            path: dir.path().join("absent"),
+            ..script(dir.path(), "e", "")
+        };
+        assert!(run_all(vec![absent], 1, &|_| {}).is_err());
+    }
+}
