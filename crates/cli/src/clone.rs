@@ -6,7 +6,7 @@ use crate::error::{At, Failure, Result};
 use crate::output::Output;
 use crate::units::show_size;
 use clap::Args;
-use larder::CloneReport;
+use larder::{CloneOptions, CloneReport};
 use serde_json::json;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 #[command(
     after_help = "The clone shares the blocks of its content until one side changes them; neither sees what is written to the other.
 What is cloned of the past shares with the history, and lives on when that goes. DEST must not exist. The root of a store,
-cloned to DB:/NAME, becomes a store. Within one store it has the user columns, but those with a unique index.
+cloned to DB:/NAME, becomes a store. Within one store it has the user columns, but those
+with a unique index; those of the past, where the store is tracked since then.
 Example: larder clone photos.larder:/2026 photos.larder:/2026-try"
 )]
 pub(crate) struct CloneArgs {
@@ -26,6 +27,9 @@ pub(crate) struct CloneArgs {
     /// The path that it gets in the same database
     #[arg(value_name = "DEST")]
     pub(crate) dest: OsString,
+    /// Without the user columns
+    #[arg(long)]
+    pub(crate) no_columns: bool,
 }
 
 /// `larder clone`.
@@ -55,8 +59,11 @@ pub(crate) fn clone(args: &CloneArgs, out: &mut Output) -> Result<()> {
             None => None,
         };
         let present = databases.open(&directory)?;
+        let options = CloneOptions {
+            without_columns: args.no_columns,
+        };
         let report = present
-            .clone_path(then.as_ref(), &source.path, &dest.path)
+            .clone_path_with(then.as_ref(), &source.path, &dest.path, &options)
             .at(|| format!("cannot clone '{}'", args.source.display()))?;
         print(args, &report, out)
     })

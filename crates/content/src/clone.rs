@@ -4,11 +4,12 @@
 //! * `CLONE-1` A clone is made as a whole or not at all. From then on neither side sees what is written to the other.
 //!
 //! What a clone has: names, kinds, modes, owners, times of access and modification, extended attributes, hard links among
-//! what is cloned, content; and within one store the user columns, but those that a unique index is about. Those that refer
-//! to what is cloned refer to the clone. Another store has columns of its own, a new one none.
+//! what is cloned, content; and within one store the user columns (of the past: where it is tracked since then), but those
+//! that a unique index is about. Those that refer to what is cloned refer to the clone. Another store has columns of its own, a
+//! new one none.
 
 use crate::database::Database;
-use crate::history::{Carrier, ColumnsPair, give_columns};
+use crate::history::{Carrier, ColumnsPair, Giving, give_columns};
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::types::{Attr, NodeId};
 use larder_object::format::{FileKind, Ino, Name, StoreId};
@@ -20,6 +21,13 @@ use std::time::Duration;
 const TURN_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Entries of a directory that are read at a time.
 const PAGE: usize = 1000;
+
+/// How something is cloned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CloneOptions {
+    /// It gets no user columns, also where it could have them: a constraint may refuse those of the past.
+    pub without_columns: bool,
+}
 
 /// What a clone was made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,6 +64,17 @@ impl Database {
         from: &[u8],
         to: &[u8],
     ) -> Result<CloneReport> {
+        self.clone_path_with(past, from, to, &CloneOptions::default())
+    }
+
+    /// The same with options.
+    pub fn clone_path_with(
+        &self,
+        past: Option<&Database>,
+        from: &[u8],
+        to: &[u8],
+        options: &CloneOptions,
+    ) -> Result<CloneReport> {
         if let Some(past) = past {
             let is_one = past.shared.engine.is_of_one_database(&self.shared.engine);
             if past.shows().is_none() || !is_one {
@@ -76,14 +95,20 @@ impl Database {
             takes_turn: true,
             turn_max: TURN_MAX,
         })?;
-        let report = transaction.clone_here(past, from, to)?;
+        let report = transaction.clone_here(past, from, to, options)?;
         transaction.commit()?;
         Ok(report)
     }
 }
 
 impl Transaction {
-    fn clone_here(&self, past: Option<&Database>, from: &[u8], to: &[u8]) -> Result<CloneReport> {
+    fn clone_here(
+        &self,
+        past: Option<&Database>,
+        from: &[u8],
+        to: &[u8],
+        options: &CloneOptions,
+    ) -> Result<CloneReport> {
         let view: &Database = self;
         let source = past.unwrap_or(view);
         let was = source.resolve(from, false)?;
@@ -117,13 +142,16 @@ impl Transaction {
             true => cloner.store(&was, &name)?,
             false => cloner.place((parent, &name), &was)?,
         }
-        let pairs = cloner.made.iter().map(|&(was, is)| ColumnsPair {
-            was,
-            is: Some(is),
-            is_new: true,
-        });
-        let pairs: Vec<ColumnsPair> = pairs.collect();
-        give_columns(self, source, &pairs, &cloner.made, false)?;
+        if !options.without_columns {
+            let pairs = cloner.made.iter().map(|&(was, is)| ColumnsPair {
+                was,
+                is: Some(is),
+                is_new: true,
+            });
+            let pairs: Vec<ColumnsPair> = pairs.collect();
+            give_columns(self, source, &pairs, &cloner.made, Giving::Cloned)
+                .map_err(|error| error.context("--no-columns leaves them out"))?;
+        }
         cloner.report.copied_bytes = cloner.carrier.copied_bytes();
         Ok(cloner.report)
     }

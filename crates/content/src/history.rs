@@ -32,7 +32,7 @@ mod rows;
 mod undo;
 
 pub(crate) use carry::Carrier;
-pub(crate) use columns::{ColumnsPair, give_columns};
+pub(crate) use columns::{ColumnsPair, Giving, give_columns};
 pub use diff::{DiffChange, DiffEvent, DiffReport, diff};
 pub use log::{LogChange, LogCommit, LogEvent};
 pub use restore::{RestoreAction, RestoreOptions, RestoreReport, RestoreStep};

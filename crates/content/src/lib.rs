@@ -57,7 +57,7 @@ mod xattr;
 
 pub use changes::Changes;
 pub use client::attach_client;
-pub use clone::CloneReport;
+pub use clone::{CloneOptions, CloneReport};
 pub use copy::{COPY_BYTES_MAX, copy_range};
 pub use database::{CreateOptions, Database, OpenOptions, RETENTION_NS_DEFAULT, StoreInfo};
 pub use environment::TRANSACTION_VARIABLE;

@@ -6,7 +6,9 @@ mod common;
 use common::columns::*;
 use common::temporal::{moment, query};
 use common::{assert_clean, folder, kind, name, pattern, put};
-use larder::{Database, DiffEvent, ErrorKind, LogEvent, Moment, SqlValue, VerifyOptions, diff};
+use larder::{
+    CloneOptions, Database, DiffEvent, ErrorKind, LogEvent, Moment, SqlValue, VerifyOptions, diff,
+};
 use std::ops::ControlFlow;
 
 #[test]
@@ -287,28 +289,68 @@ fn clones_have_the_columns_of_what_they_were_made_from() {
         "UPDATE main SET rating = 1 WHERE rating = 5 AND serial = 7",
     );
     assert_eq!(of("/copy"), expected("/copy", SqlValue::Null));
-    // Of the past, beside the original and without it.
+    // Of the past, beside the original and without it, again and again.
     let past = db.as_of(&then).unwrap();
     db.clone_path(Some(&past), b"/d", b"/was").unwrap();
     assert_eq!(of("/was"), expected("/was", SqlValue::Null));
     for file in ["a", "linked", "plain"] {
         db.unlink(d, &name(file)).unwrap();
     }
-    db.clone_path(Some(&past), b"/d", b"/back").unwrap();
-    assert_eq!(of("/back"), expected("/back", integer(7)));
+    for path in ["/back", "/again"] {
+        db.clone_path(Some(&past), b"/d", path.as_bytes()).unwrap();
+        assert_eq!(of(path), expected(path, SqlValue::Null));
+    }
     // Another store has no such columns.
     let store = db.create_store("two", "files", None, None).unwrap();
     db.clone_path(None, b"/copy", b"/two/copy").unwrap();
     let there = db.resolve(b"/two/copy/a", false).unwrap().node;
     assert_eq!(there.store, store.store);
     assert!(db.xattrs(there).unwrap().is_empty());
-    // What a constraint refuses is refused as a whole.
-    other.run(
-        "CREATE TRIGGER one BEFORE UPDATE OF rating ON main WHEN NEW.rating = 5 BEGIN SELECT RAISE(ABORT, 'no fives'); END;",
-    );
-    let refused = db.clone_path(None, b"/copy", b"/again").unwrap_err();
+    // Nor has one that shows another at another moment.
+    let Moment::Seq(seq) = then else {
+        panic!("{then:?}")
+    };
+    db.create_store("shown", &format!("asof=seq:{seq}"), None, None)
+        .unwrap();
+    db.clone_path(None, b"/shown/d", b"/of-shown").unwrap();
+    let is_null = |row: &Vec<SqlValue>| row[1..].iter().all(|value| *value == SqlValue::Null);
+    assert!(of("/of-shown").iter().all(is_null));
+    // What a constraint refuses is refused as a whole, and can be left out.
+    db.unlink(R, &name("outside")).unwrap();
+    db.sync().unwrap();
+    let refused = db.clone_path(Some(&past), b"/d", b"/none").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Sql, "{refused}");
-    assert!(refused.to_string().contains("no fives"), "{refused}");
-    assert_eq!(kind(db.resolve(b"/again", false)), ErrorKind::NotFound);
+    assert!(refused.to_string().contains("--no-columns"), "{refused}");
+    assert_eq!(kind(db.resolve(b"/none", false)), ErrorKind::NotFound);
+    let without = CloneOptions {
+        without_columns: true,
+    };
+    db.clone_path_with(Some(&past), b"/d", b"/none", &without)
+        .unwrap();
+    assert!(of("/none").iter().all(is_null));
+    assert_clean(&db);
+}
+
+#[test]
+fn columns_in_conditions_and_expressions_of_unique_indexes_are_not_cloned() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, other) = rated(dir.path());
+    put(&db, R, "a", b"a");
+    db.sync().unwrap();
+    other.run(
+        "ALTER TABLE main ADD COLUMN home; ALTER TABLE main ADD COLUMN title; ALTER TABLE main ADD COLUMN ratings; \
+         CREATE UNIQUE INDEX rating ON main (kind) WHERE home; CREATE UNIQUE INDEX tag ON main (lower(\"Title\")); \
+         UPDATE main SET home = 1, title = 'A', rating = 1, ratings = 2, tag = 3 WHERE kind = 'file';",
+    );
+    db.clone_path(None, b"/a", b"/b").unwrap();
+    let found = query(
+        &db,
+        "SELECT home, title, rating, ratings, tag FROM main JOIN main_path USING (ino) WHERE path = '/b'",
+    );
+    let null = SqlValue::Null;
+    assert_eq!(
+        found,
+        [[null.clone(), null, integer(1), integer(2), text("3")]]
+    );
     assert_clean(&db);
 }

@@ -9,7 +9,7 @@
 //! * `CHECKPOINT-1` The log is bounded: when more than [`WAL_BYTES_MAX`] wait to be copied, commits wait for a
 //!   checkpoint; and when its file is longer than that, the end of a copy waits for those who read the log.
 //! * `CHECKPOINT-2` It begins anew beside sessions that leave each other no pause: from [`WAL_BYTES_LONG`] on the end of a copy
-//!   queues for the turn, as long as the log grows. (Where nobody commits, one that idles need not give the turn up for it.)
+//!   queues for the turn, as long as the log grows. (Where nobody commits, one that idles need not give the turn up for it, up to [`WAL_BYTES_MAX`].)
 
 use crate::engine::{Edit, Engine};
 use crate::{ErrorKind, Result};
@@ -36,7 +36,7 @@ const PASSES_MAX: usize = 4;
 /// The background tries so often to get the turn, 1 ms apart; then it goes on with its other work, and comes again.
 const TURN_TRIES: u32 = 20;
 /// When it waits for the turn, among the others and so long.
-const TURN_WAIT_MAX: Duration = Duration::from_millis(100);
+const TURN_WAIT_MAX: Duration = Duration::from_millis(30);
 
 impl Engine {
     /// Looks after the log, after a commit.

@@ -183,8 +183,8 @@ impl Engine {
             if !is_time || !has_leftovers {
                 return Ok(());
             }
-            // Space waits to be reclaimed, and nobody else may come to do it. Never wait for the
-            // turn here: this thread's pin is what others may wait for.
+            // Space waits to be reclaimed, and nobody else may come to do it. Do not wait for the
+            // turn: this thread's pin is what others may wait for.
             if !self.turn.try_begin(|| self.refresh_with_turn())? {
                 lock(&self.group).reclaim_after = Some(Instant::now() + RECLAIM_PAUSE);
                 return Ok(());

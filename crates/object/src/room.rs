@@ -28,7 +28,7 @@ use std::time::Duration;
 /// the one that reclaims, and one that was running already.
 const RECLAIM_COMMITS_MAX: u32 = 3;
 /// How often, and how long each time, a full database waits for other sessions' pins.
-const PIN_WAITS_MAX: u32 = 20;
+const PIN_WAITS_MAX: u32 = 40;
 const PIN_WAIT: Duration = Duration::from_millis(25);
 
 /// The free set.

@@ -30,7 +30,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// The same in the process of a program that has loaded the extension: it only moves its pin and reclaims, by commits.
 const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
 /// What others retire waits so much longer for this session before it is reclaimed.
-const PIN_REST: Duration = Duration::from_millis(200);
+const PIN_REST: Duration = Duration::from_millis(100);
 
 /// In the directory of a database: a flush of the log has failed. What the system has kept of the log in memory may be
 /// on no medium then, and what is appended to it would be lost with it (`FLUSH-4`).

@@ -178,7 +178,8 @@ impl Turn {
         state.is_acquiring = true;
         drop(state);
         let acquiring = Acquiring { turn: self };
-        self.acquire(wait_max)?;
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        self.acquire(left.unwrap_or(wait_max))?;
         acquiring.finish(refresh)
     }
 

@@ -315,18 +315,21 @@ impl StoreColumns {
         after: String,
     ) -> Result<StoreColumns> {
         let columns = stored_columns(connection, table)?;
-        let unique: Vec<Option<String>> = rows(
+        let unique: Vec<(Option<String>, Option<String>)> = rows(
             connection,
-            "SELECT p.name FROM pragma_index_list(?1, 'main') AS l, pragma_index_info(l.name, 'main') AS p \
-             WHERE l.\"unique\"",
+            "SELECT p.name, CASE WHEN l.partial OR p.name IS NULL THEN s.sql END \
+             FROM pragma_index_list(?1, 'main') AS l, pragma_index_info(l.name, 'main') AS p \
+             LEFT JOIN main.sqlite_schema AS s ON s.type = 'index' AND s.name = l.name WHERE l.\"unique\"",
             [table],
-            |row| row.get(0),
+            |row| Ok((row.get(0)?, row.get(1)?)),
         )
         .at(table)?;
-        // An expression has no name there, and may be about any.
+        // What an expression or a condition is about, its text says.
         let is_unique = |column: &&String| {
-            let mut unique = unique.iter();
-            unique.any(|one| one.as_ref().is_none_or(|one| one == *column))
+            unique.iter().any(|(name, sql)| {
+                name.as_ref() == Some(*column)
+                    || sql.as_ref().is_some_and(|sql| index_names(sql, column))
+            })
         };
         Ok(StoreColumns {
             unique_columns: columns.iter().filter(is_unique).cloned().collect(),
@@ -440,6 +443,18 @@ impl StoreColumns {
         }
         format!("SELECT larder_now_ino{listed} FROM ({source}) AS larder_then{joins}")
     }
+}
+
+/// Whether the text of an index names a column behind the table.
+fn index_names(sql: &str, column: &str) -> bool {
+    let sql = sql.to_lowercase();
+    let about = sql.find('(').map_or("", |at| &sql[at..]);
+    let is_of_name = |letter: char| letter.is_alphanumeric() || letter == '_';
+    about
+        .match_indices(&column.to_lowercase())
+        .any(|(at, found)| {
+            !about[..at].ends_with(is_of_name) && !about[at + found.len()..].starts_with(is_of_name)
+        })
 }
 
 /// Statements about what became of the columns of one inode (`versions`).

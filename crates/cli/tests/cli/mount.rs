@@ -396,3 +396,27 @@ fn a_moment_is_mounted_by_its_name() {
     place.ok(&["umount", "mnt"]);
     place.assert_clean("a.larder");
 }
+
+#[test]
+fn a_moment_that_the_root_does_not_reach_any_more_is_not_mounted() {
+    let place = Place::new();
+    place.ok(&["init", "a.larder", "--retention", "1h"]);
+    place.ok(&["store", "create", "a.larder", "raw"]);
+    place.write("f", 10);
+    place.ok(&["cp", "f", "a.larder:/raw/"]);
+    place.ok(&["cp", "f", "a.larder:/"]);
+    place.ok(&["prune", "a.larder:/"]);
+    fs::create_dir(place.path("mnt")).unwrap();
+    // The other store has kept its past.
+    assert_eq!(place.ok(&["ls", "a.larder@seq:2:/raw"]), "f\n");
+    let why = "history of store 'main' begins at ";
+    place.fails(1, &["mount", "--daemon", "a.larder@seq:2", "mnt"], why);
+    assert!(!place.path("mnt/raw").exists());
+    place.ok(&["mount", "--daemon", "a.larder", "mnt"]);
+    assert!(!place.path("mnt/.larder/at/seq:2").exists());
+    place.ok(&["umount", "mnt"]);
+    let log = fs::read_to_string(place.path("a.larder/mount.log")).unwrap();
+    let told = format!("there is no '.larder/at/seq:2': {why}");
+    assert!(log.contains(&told), "{log}");
+    place.assert_clean("a.larder");
+}

@@ -22,21 +22,42 @@ pub(crate) struct ColumnsPair {
     pub(crate) is_new: bool,
 }
 
+/// What is done with the columns of pairs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Giving {
+    /// It is counted how many files would get other values.
+    Planned,
+    /// They get them, and are counted. A copy beside the original gets none that a unique index is about.
+    Restored,
+    /// They get them, but none that a unique index is about, and are not counted.
+    Cloned,
+}
+
+impl Giving {
+    pub(crate) fn restored(is_dry: bool) -> Giving {
+        match is_dry {
+            true => Giving::Planned,
+            false => Giving::Restored,
+        }
+    }
+}
+
 /// Gives files the user's columns that those of the pairs have in `source`: the transaction's own database, or a moment of it
-/// since which they are tracked. A copy beside the original gets none that a unique index is about. Where they refer to
-/// inodes of files that were made anew, `homes`, they follow them. With `is_dry` only counts. Cost: about 50 µs for each
+/// since which they are tracked. What a store has that shows another one stays there. Where they refer to
+/// inodes of files that were made anew, `homes`, they follow them. Cost: about 50 µs for each
 /// store, and a few lookups per pair where it has such columns.
 pub(crate) fn give_columns(
     transaction: &Transaction,
     source: &Database,
     pairs: &[ColumnsPair],
     homes: &[(NodeId, NodeId)],
-    is_dry: bool,
+    how: Giving,
 ) -> Result<Vec<RowsReport>> {
     let mut stores: BTreeMap<StoreId, Vec<ColumnsPair>> = BTreeMap::new();
     for pair in pairs {
         let store = transaction.table_of(pair.was.store);
-        if (pair.is).is_none_or(|is| transaction.table_of(is.store) == store) {
+        let is_same = |is: NodeId| transaction.table_of(is.store) == store;
+        if pair.was.store == store && pair.is.is_none_or(is_same) {
             stores.entry(store).or_default().push(*pair);
         }
     }
@@ -48,7 +69,14 @@ pub(crate) fn give_columns(
         };
         let (copies, back): (Vec<_>, Vec<_>) = match columns.unique_columns.is_empty() {
             true => (Vec::new(), pairs),
-            false => pairs.iter().partition(|pair| is_copy(transaction, pair)),
+            false => {
+                (pairs.iter()).partition(|pair| how == Giving::Cloned || is_copy(transaction, pair))
+            }
+        };
+        // Each batch would read again which inodes are others now.
+        let batch_len = match columns.inodes.is_empty() {
+            true => BATCH,
+            false => usize::MAX,
         };
         let mut updated_count = 0;
         let moved: Vec<SqlValue> = (columns.inodes.iter())
@@ -59,11 +87,13 @@ pub(crate) fn give_columns(
             let Some(step) = columns.give(without) else {
                 continue;
             };
-            for batch in pairs.chunks(BATCH) {
-                let told = |pair: &ColumnsPair| pair.is.filter(|_| !pair.is_new);
-                let parameters = with_moved(listed(batch, told));
-                updated_count += counted(&transaction.sql(&step.count, &parameters)?);
-                if !is_dry {
+            for batch in pairs.chunks(batch_len) {
+                if how != Giving::Cloned {
+                    let told = |pair: &ColumnsPair| pair.is.filter(|_| !pair.is_new);
+                    let parameters = with_moved(listed(batch, told));
+                    updated_count += counted(&transaction.sql(&step.count, &parameters)?);
+                }
+                if how != Giving::Planned {
                     let of = || format!("your columns of store '{}'", columns.table);
                     let parameters = with_moved(listed(batch, |pair| pair.is));
                     transaction

@@ -11,7 +11,7 @@
 
 use crate::database::Database;
 use crate::history::carry::{Carrier, times};
-use crate::history::columns::{ColumnsPair, give_columns};
+use crate::history::columns::{ColumnsPair, Giving, give_columns};
 use crate::history::compare::{Comparison, Differs, compare};
 use crate::history::diff::joined;
 use crate::history::meet::{Lies, Meeting, Met};
@@ -146,8 +146,14 @@ impl Database {
         }
         if !options.keeps_columns {
             // What they refer to has come back.
-            let done = give_columns(&transaction, past, &columns, &homes, options.is_dry)
-                .map_err(|error| error.context("--keep-columns leaves them as they are"))?;
+            let done = give_columns(
+                &transaction,
+                past,
+                &columns,
+                &homes,
+                Giving::restored(options.is_dry),
+            )
+            .map_err(|error| error.context("--keep-columns leaves them as they are"))?;
             report.rows.extend(done);
         }
         if !options.is_dry {

@@ -12,7 +12,7 @@
 use crate::copy::copy_differences;
 use crate::database::Database;
 use crate::handle::Handle;
-use crate::history::columns::{ColumnsPair, give_columns};
+use crate::history::columns::{ColumnsPair, Giving, give_columns};
 use crate::history::diff::{DiffChange, diff_of};
 use crate::history::net::{State, state};
 use crate::history::restore::TURN_MAX;
@@ -484,7 +484,13 @@ impl<'d> Rollback<'d> {
                 }
             })
             .collect();
-        let done = give_columns(self.transaction, self.past, &pairs, &[], is_dry)?;
+        let done = give_columns(
+            self.transaction,
+            self.past,
+            &pairs,
+            &[],
+            Giving::restored(is_dry),
+        )?;
         self.report.rows.extend(done);
         Ok(())
     }

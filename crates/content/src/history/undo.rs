@@ -11,7 +11,7 @@
 
 use crate::database::Database;
 use crate::history::carry::{Carrier, times};
-use crate::history::columns::{ColumnsPair, give_columns};
+use crate::history::columns::{ColumnsPair, Giving, give_columns};
 use crate::history::log::{LogChange, changes_of};
 use crate::history::net::{NetChange, Paths, State, net_change, state};
 use crate::history::restore::TURN_MAX;
@@ -94,7 +94,8 @@ impl Database {
                     .iter()
                     .map(|(&(store, ino), node)| (here(store, ino), *node));
                 let homes: Vec<(NodeId, NodeId)> = made_of.collect();
-                give_columns(&transaction, &past, &undo.columns(&made), &homes, is_dry)?;
+                let pairs = undo.columns(&made);
+                give_columns(&transaction, &past, &pairs, &homes, Giving::Restored)?;
             }
             Ok(changes)
         })?;
