@@ -37,15 +37,12 @@ impl Larder {
     /// Builds it.
     pub fn build(profile: Profile) -> Result<Larder, String> {
         let workspace = Workspace::load()?;
-        let mut arguments = vec!["build", "--quiet", "--package", "larder-cli"];
-        let directory = match profile {
-            Profile::Debug => "debug",
-            Profile::Release => {
-                arguments.push("--release");
-                "release"
-            }
+        let (arguments, directory) = match profile {
+            // With the features that it has in tests: it is built once for both.
+            Profile::Debug => (["--workspace", "--bin", "larder"], "debug"),
+            Profile::Release => (["--release", "--package", "larder-cli"], "release"),
         };
-        process::run("cargo", &arguments)?;
+        process::run("cargo", &[&["build", "--quiet"][..], &arguments].concat())?;
         Ok(Larder {
             path: workspace.target.join(directory).join("larder"),
         })

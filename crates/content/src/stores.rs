@@ -156,6 +156,22 @@ impl Database {
             })
     }
 
+    /// Opens the stores that show snapshots: who does that first makes a commit, which has to come before a transaction that
+    /// may look into them with the write lock in hand. What fails is told to whoever looks.
+    pub(crate) fn look_into_snapshots(&self) {
+        let stores = self.read_stores();
+        let shown = stores
+            .iter()
+            .filter(|store| store.row.provider.starts_with(AS_OF));
+        let shown: Vec<_> = shown.filter_map(|store| store.provider.clone()).collect();
+        drop(stores);
+        for provider in shown {
+            if let Err(error) = provider.attr(Ino::ROOT) {
+                tracing::debug!("a store that shows a snapshot: {error}");
+            }
+        }
+    }
+
     /// Destroys a store with all its files and rows. `main` stays.
     pub fn destroy_store(&self, name: &str) -> Result<()> {
         let store = self.find_store(name)?;

@@ -98,6 +98,7 @@ impl Database {
         if let Err(error) = self.shared.engine.make_missed_room(options.takes_turn) {
             tracing::warn!("no room is made for transactions: {error}"); // It may need none.
         }
+        self.look_into_snapshots();
         // First a place, then the engine: the last one to have it has just given back one that knows the present.
         let ticket = (options.takes_turn).then(|| self.shared.engine.enter_writers());
         let engine = pool.take(&self.shared.engine)?;

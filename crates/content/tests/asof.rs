@@ -192,3 +192,26 @@ fn what_cannot_be_shown_is_refused() {
     assert_eq!(db.snapshots().unwrap(), Vec::new());
     assert_eq!(db.stores().unwrap().len(), 1);
 }
+
+/// Who opens it first pins its moment by a commit, which cannot wait for a transaction that waits for it.
+#[test]
+fn a_transaction_that_writes_can_be_the_first_to_look_into_it() {
+    let dir = scratch();
+    let clock = Arc::new(AtomicI64::new(BEGIN_NS));
+    let db = open(dir.path(), &clock);
+    db.put(b"/f", b"old").unwrap();
+    db.create_snapshot("monday").unwrap();
+    clock.fetch_add(SECOND, Ordering::SeqCst);
+    db.put(b"/f", b"new").unwrap();
+    db.create_store("audit", "asof=monday", None, None).unwrap();
+    let txn = db.begin().unwrap();
+    txn.put(b"/g", b"mine").unwrap();
+    assert_eq!(txn.get(b"/audit/f").unwrap(), b"old");
+    txn.commit().unwrap();
+    // So does a clone out of it.
+    db.close().unwrap();
+    let db = open(dir.path(), &clock);
+    db.clone_path(None, b"/audit/f", b"/back").unwrap();
+    assert_eq!(read(&db, "/back"), b"old");
+    db.close().unwrap();
+}

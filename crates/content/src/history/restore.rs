@@ -146,14 +146,9 @@ impl Database {
         }
         if !options.keeps_columns {
             // What they refer to has come back.
-            let done = give_columns(
-                &transaction,
-                past,
-                &columns,
-                &homes,
-                Giving::restored(options.is_dry),
-            )
-            .map_err(|error| error.context("--keep-columns leaves them as they are"))?;
+            let giving = Giving::restored(options.is_dry);
+            let done = give_columns(&transaction, past, &columns, &homes, giving)
+                .map_err(|error| error.context("--keep-columns leaves them as they are"))?;
             report.rows.extend(done);
         }
         if !options.is_dry {
