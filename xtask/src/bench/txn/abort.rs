@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use larder::{Database, OpenOptions, SpaceReport};
+use larder::{Database, OpenOptions, RETENTION_NS_DEFAULT, Retention, SpaceReport};
 
 use super::super::content;
 use super::super::report::{Goal, Report, Samples};
@@ -198,6 +198,14 @@ impl Site {
         let api: Box<dyn Side> = Box::new(Api::create(&site.database, None)?);
         grow(&*api, GROWN_BYTES)?;
         api.close()?;
+        // From here on as users get it: with a history, by which others know what the transaction has changed.
+        let database = Database::open(&site.database, OpenOptions::default()).map_err(explain)?;
+        let retention = Retention {
+            retention_ns: RETENTION_NS_DEFAULT,
+            is_guaranteed: false,
+        };
+        database.set_retention(retention).map_err(explain)?;
+        database.close().map_err(explain)?;
         Ok(site)
     }
 
