@@ -113,11 +113,13 @@ fn look_at_what_is_left(world: &mut World, found: &ContentTree) {
     world.check(found.database());
     let mark = world.coverage.mark();
     world.happened(CRASH);
-    for _ in 0..3 {
-        let was = world.pick();
-        world.look_by_api(found.database(), &was);
-        world.look_by_sql(found.database(), &was);
-    }
+    world.look_at_copy(|world| {
+        for _ in 0..3 {
+            let was = world.pick();
+            world.look_by_api(found.database(), &was);
+            world.look_by_sql(found.database(), &was);
+        }
+    });
     world.coverage.go_back(mark);
 }
 

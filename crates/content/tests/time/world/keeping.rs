@@ -35,7 +35,7 @@ pub struct Keeping {
     held: BTreeSet<String>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Kept {
     own: Option<Retention>,
     /// From this time on it must be there.
@@ -70,6 +70,18 @@ impl Keeping {
         self.readers.clear();
     }
 
+    /// What a copy of the database knows of, which nobody reads: to be put back when the look at it is over.
+    fn of_a_copy(&mut self) -> Keeping {
+        let copy = Keeping {
+            default: self.default,
+            stores: self.stores.clone(),
+            rest_floor_ns: self.rest_floor_ns,
+            readers: Vec::new(),
+            held: self.held.clone(),
+        };
+        std::mem::replace(self, copy)
+    }
+
     fn of(&self, store: StoreId) -> Retention {
         self.stores[&store].own.unwrap_or(self.default)
     }
@@ -81,6 +93,13 @@ impl Keeping {
 }
 
 impl World {
+    /// Looks at a copy, in which what readers here hold may be gone.
+    pub fn look_at_copy(&mut self, look: impl FnOnce(&mut World)) {
+        let here = self.keeping.of_a_copy();
+        look(self);
+        self.keeping = here;
+    }
+
     // ---- what must be there -----------------------------------------------------------------
 
     /// The times that are held of a store; of what belongs to none, of any.
