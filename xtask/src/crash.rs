@@ -53,7 +53,12 @@ fn replay(first: u64, points: u64, total: u64) -> Outcome {
                 "LARDER_CRASH_THREADS=1".to_owned(),
             ];
             let settings = settings.each_ref().map(String::as_str);
-            let test = [&binary, "every_crash", "--test-threads=1", "--nocapture"];
+            let test = [
+                &binary,
+                "replay::every_crash",
+                "--test-threads=1",
+                "--nocapture",
+            ];
             let outcome = process::output("env", &[&settings[..], &test].concat());
             let _one_at_a_time = print.lock();
             match outcome {

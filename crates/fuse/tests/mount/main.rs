@@ -19,5 +19,5 @@ mod support;
 mod times;
 mod together;
 #[allow(clippy::unwrap_used)] // Shared with the tests of the Content API.
-#[path = "../../../content/tests/time/world/mod.rs"]
+#[path = "../../../content/tests/world/mod.rs"]
 mod world;

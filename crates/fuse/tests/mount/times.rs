@@ -1,6 +1,6 @@
 //! The past of a database that a mount, the API and SQL change by turns, against one model, by all ways to look at it: the API,
 //! SQL, `.larder` on the mount of the present, and mounts of a moment. The server of the mount is a process of its own, which is
-//! killed now and then; in between there are clones, restores, rollbacks, defrag and prunes (`content/tests/time/world`).
+//! killed now and then; in between there are clones, restores, rollbacks, defrag and prunes (`content/tests/world`).
 //!
 //! `LARDER_SEED` makes another run.
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.

@@ -1,0 +1,17 @@
+//! The catalog: round trips, guards, and models of what it holds.
+#![allow(clippy::unwrap_used)] // All of it is tests.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod concurrency;
+mod guards;
+mod holders;
+mod map_pages;
+mod model;
+mod open;
+mod places;
+mod retentions;
+mod round_trip;
+mod sql;
+mod surveys;

@@ -1,0 +1,181 @@
+//! The catalog's log begins anew, in place, while commits go on.
+
+use crate::common::*;
+use larder::{CreateOptions, Database, ErrorKind, NodeId, OpenOptions, TransactionOptions};
+use larder_object::format::SegmentIndex;
+use larder_object::{Device, EngineOptions, Storage};
+use larder_testkit::SimStorage;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// More than three times what makes the background copy the log; without that its file has all of it.
+#[test]
+fn the_log_is_copied_beside_commits_and_begins_anew() {
+    const WRITTEN: u64 = 110 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let node = make(&db, NodeId::ROOT, "f");
+    let handle = db.open_file(node, true).unwrap();
+    let bytes = pattern(16 * 4096, 1);
+    let began = Instant::now();
+    // Logged: at least the content goes into the log.
+    for index in 0..WRITTEN / bytes.len() as u64 {
+        handle.write_at(index * bytes.len() as u64, &bytes).unwrap();
+        handle.sync().unwrap();
+        // No faster than a device: a background that has no processor in time is not what is tested.
+        let due = Duration::from_millis(index);
+        std::thread::sleep(due.saturating_sub(began.elapsed()));
+    }
+    let len_bytes = db.stats().unwrap().wal_bytes;
+    assert!(
+        len_bytes < WRITTEN * 3 / 4,
+        "CHECKPOINT-1: {len_bytes} bytes"
+    );
+    assert_clean(&db);
+    drop(handle);
+    db.close().unwrap();
+}
+
+/// Transactions follow each other without a pause, so there is no moment in which all of the log is copied by itself.
+#[test]
+fn the_log_begins_anew_beside_transactions() {
+    const COUNT: u64 = 2500;
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let bytes = pattern(16 * 4096, 1);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (db, bytes) = (&db, &bytes);
+            scope.spawn(move || {
+                for index in 0..COUNT / 2 {
+                    let transaction = db.begin().unwrap();
+                    let path = format!("/{thread}-{}", index % 16);
+                    transaction.put(path.as_bytes(), bytes).unwrap();
+                    transaction.commit().unwrap();
+                }
+            });
+        }
+    });
+    let len_bytes = db.stats().unwrap().wal_bytes;
+    // Without that: 47 KiB a transaction.
+    let written = COUNT * (47 << 10);
+    assert!(
+        len_bytes < written / 2,
+        "CHECKPOINT-1: {len_bytes} bytes of {written}"
+    );
+
+    assert_clean(&db);
+    db.close().unwrap();
+}
+
+/// Sessions that leave each other no pause: somebody always wants the turn.
+#[test]
+fn the_log_begins_anew_beside_busy_sessions() {
+    const SESSIONS: u64 = 4;
+    const COUNT: u64 = 3000;
+    let dir = tempfile::tempdir().unwrap();
+    let first = create(dir.path(), None);
+    let bytes = pattern(16 * 4096, 1);
+    std::thread::scope(|scope| {
+        for session in 0..SESSIONS {
+            let (dir, bytes) = (&dir, &bytes);
+            scope.spawn(move || {
+                let db = open(dir.path());
+                let options = TransactionOptions {
+                    takes_turn: true,
+                    ..TransactionOptions::default()
+                };
+                for index in 0..COUNT / SESSIONS {
+                    let transaction = db.begin_with(&options).unwrap();
+                    let path = format!("/{session}-{}", index % 16);
+                    transaction.put(path.as_bytes(), bytes).unwrap();
+                    transaction.commit().unwrap();
+                }
+                db.close().unwrap();
+            });
+        }
+    });
+    let len_bytes = first.stats().unwrap().wal_bytes;
+    // Without that: 47 KiB a transaction.
+    let written = COUNT * (47 << 10);
+    assert!(
+        len_bytes < written * 7 / 8,
+        "CHECKPOINT-2: {len_bytes} bytes of {written}"
+    );
+    assert_clean(&first);
+    first.close().unwrap();
+}
+
+/// A host whose room is taken by segments and by the catalog's log.
+struct SmallHost {
+    segments: SimStorage,
+    log: PathBuf,
+}
+
+impl Storage for SmallHost {
+    fn open_segment(&self, segment: SegmentIndex) -> std::io::Result<Arc<dyn Device>> {
+        self.segments.open_segment(segment)
+    }
+    fn create_segment(&self, segment: SegmentIndex) -> std::io::Result<Arc<dyn Device>> {
+        self.segments.create_segment(segment)
+    }
+    fn segments(&self) -> std::io::Result<Vec<SegmentIndex>> {
+        self.segments.segments()
+    }
+    fn available_bytes(&self) -> std::io::Result<u64> {
+        let log_bytes = std::fs::metadata(&self.log).map_or(0, |metadata| metadata.len());
+        Ok(self.segments.available_bytes()?.saturating_sub(log_bytes))
+    }
+}
+
+/// What growth leaves to the host is there for the log, which takes it while commits are many: it takes nothing of what
+/// the database has said is available.
+#[test]
+fn a_long_log_takes_no_room_from_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.larder");
+    let host = SmallHost {
+        segments: SimStorage::new(),
+        log: path.join("catalog.db-wal"),
+    };
+    host.segments.faults().limit_host(200 << 20);
+    let engine = EngineOptions {
+        storage: Some(Arc::new(host)),
+        ..EngineOptions::default()
+    };
+    let init = CreateOptions {
+        retention_ns: Some(0),
+        ..CreateOptions::default()
+    };
+    Database::create_with(&path, &init, &engine).unwrap();
+    let options = OpenOptions {
+        engine,
+        ..OpenOptions::default()
+    };
+    let db = Database::open(&path, options).unwrap();
+    let available = db.space().unwrap().available_bytes;
+    let bytes = pattern(64 * 4096, 1);
+    let mut written = 0;
+    let mut log_bytes = 0;
+    let refused = loop {
+        let name = format!("/{written}");
+        let done = db.put(name.as_bytes(), &bytes).and_then(|_| db.sync());
+        log_bytes = log_bytes.max(db.stats().unwrap().wal_bytes);
+        match done {
+            Ok(()) => written += bytes.len() as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    assert!(
+        log_bytes > 16 << 20,
+        "a log of {log_bytes} bytes tests nothing"
+    );
+    assert!(
+        written + (2 << 20) >= available,
+        "{written} of {available} bytes, beside a log of {log_bytes}"
+    );
+    assert_clean(&db);
+    db.close().unwrap();
+}

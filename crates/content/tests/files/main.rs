@@ -1,0 +1,21 @@
+//! Names, content and space: what the Content API promises for files of the present.
+#![allow(clippy::unwrap_used)] // All of it is tests.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod aging;
+mod compact;
+mod files;
+mod fragments;
+mod growth;
+mod listing;
+mod log;
+mod patches;
+mod posix;
+mod put_get;
+mod review;
+mod shrink;
+mod shrink_race;
+mod tuning;
+mod whole;

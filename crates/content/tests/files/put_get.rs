@@ -1,0 +1,150 @@
+//! Whole objects: put and got in one call, and names that are remembered.
+
+use crate::common::*;
+use larder::{AlignedBuf, Caller, Database, ErrorKind, NewNode, NodeId, XattrMode};
+use std::time::{Duration, Instant};
+
+const R: NodeId = NodeId::ROOT;
+/// Inline, one block, ragged, whole blocks, long enough for parallel requests, two map pages.
+const SIZES: [usize; 8] = [0, 1, 2048, 2049, 10_000, 65_536, 1_000_000, 9_000_001];
+
+#[test]
+fn what_is_put_is_got_whatever_was_there_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let mut buffer = AlignedBuf::default();
+    for (i, before) in SIZES.into_iter().enumerate() {
+        for (j, size) in SIZES.into_iter().enumerate() {
+            let path = format!("/{i}-{j}");
+            let old = pattern(before, 1);
+            let new = pattern(size, 2);
+            let inode = db.put(path.as_bytes(), &old).unwrap().node;
+            assert_eq!(db.get(path.as_bytes()).unwrap(), old, "{path}");
+            // Dirty, being committed, committed: all three are replaced.
+            if j % 3 > 0 {
+                db.sync().unwrap();
+            }
+            let attr = db.put(path.as_bytes(), &new).unwrap();
+            assert_eq!((attr.node, attr.size_bytes), (inode, size as u64), "{path}");
+            assert!(db.get(path.as_bytes()).unwrap() == new, "{path}");
+            db.sync().unwrap();
+            db.get_into(path.as_bytes(), &mut buffer).unwrap();
+            assert!(buffer[..] == new[..], "{path}");
+            if (i + j) % 2 == 0 {
+                db.unlink(R, &name(&path[1..])).unwrap();
+            }
+        }
+    }
+    assert_clean(&db);
+    db.close().unwrap();
+    let db = open(dir.path());
+    for (i, _) in SIZES.iter().enumerate() {
+        for (j, &size) in SIZES.iter().enumerate() {
+            let found = db.get(format!("/{i}-{j}").as_bytes());
+            match (i + j) % 2 {
+                0 => assert_eq!(found.unwrap_err().kind(), ErrorKind::NotFound),
+                _ => assert!(found.unwrap() == pattern(size, 2), "{i}-{j}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn put_keeps_what_is_not_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let node = db.put(b"/f", &pattern(50_000, 1)).unwrap().node;
+    db.set_xattr(node, b"user.a", b"1", XattrMode::Set).unwrap();
+    db.link(node, R, &name("g")).unwrap();
+    let reader = db.open_file(node, false).unwrap();
+    db.put(b"/g", &pattern(3000, 2)).unwrap();
+    assert!(db.get(b"/f").unwrap() == pattern(3000, 2));
+    assert_eq!(db.xattr(node, b"user.a").unwrap(), b"1");
+    assert_eq!(reader.attr().unwrap().size_bytes, 3000);
+    assert_eq!(reader.attr().unwrap().nlink, 2);
+    assert_clean(&db);
+}
+
+#[test]
+fn put_and_get_refuse_what_is_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let caller = Caller::current();
+    let sub = db
+        .create_node(R, &name("d"), NewNode::Directory, 0o755, caller)
+        .unwrap()
+        .node;
+    db.create_node(R, &name("l"), NewNode::Symlink(b"d/f"), 0o777, caller)
+        .unwrap();
+    db.create_node(sub, &name("up"), NewNode::Symlink(b"../d/f"), 0o777, caller)
+        .unwrap();
+    assert_eq!(kind(db.put(b"/d", b"x")), ErrorKind::IsADirectory);
+    assert_eq!(kind(db.put(b"/l", b"x")), ErrorKind::InvalidInput);
+    assert_eq!(kind(db.put(b"/no/f", b"x")), ErrorKind::NotFound);
+    assert_eq!(kind(db.get(b"/d")), ErrorKind::IsADirectory);
+    assert_eq!(kind(db.get(b"/l")), ErrorKind::NotFound);
+    db.put(b"/d/f", b"deep").unwrap();
+    for path in [&b"/l"[..], b"/d/f", b"/d/../d/./f", b"/d/up", b"//d//f"] {
+        assert_eq!(db.get(path).unwrap(), b"deep");
+    }
+    assert_eq!(kind(db.get(b"/d/f/g")), ErrorKind::NotADirectory);
+}
+
+#[test]
+fn names_are_forgotten_when_they_change_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let is_there = |path: &str| match db.get(path.as_bytes()) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::NotFound);
+            false
+        }
+    };
+    assert!(!is_there("/a"), "CACHE-1: absent is remembered");
+    db.put(b"/a", b"1").unwrap();
+    for round in 0..3 {
+        assert!(is_there("/a") && !is_there("/b"), "CACHE-1");
+        db.rename(R, &name("a"), R, &name("b"), larder::RenameMode::Replace)
+            .unwrap();
+        if round == 1 {
+            db.sync().unwrap();
+        }
+        assert!(!is_there("/a") && is_there("/b"), "CACHE-1");
+        db.rename(R, &name("b"), R, &name("a"), larder::RenameMode::Replace)
+            .unwrap();
+        db.sync().unwrap();
+    }
+    db.unlink(R, &name("a")).unwrap();
+    assert!(!is_there("/a"), "CACHE-1");
+}
+
+#[test]
+fn names_are_forgotten_when_another_session_changes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = create(dir.path(), None);
+    let two = open(dir.path());
+    let wait = |db: &Database, path: &str, expected: Option<&[u8]>| {
+        let patience = Instant::now();
+        while db.get(path.as_bytes()).ok().as_deref() != expected {
+            assert!(
+                patience.elapsed() < Duration::from_secs(5),
+                "CACHE-1: {path}"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait(&two, "/f", None);
+    one.put(b"/f", &pattern(20_000, 1)).unwrap();
+    one.sync().unwrap();
+    wait(&two, "/f", Some(&pattern(20_000, 1)));
+    one.put(b"/new", &pattern(30_000, 2)).unwrap();
+    one.rename(R, &name("new"), R, &name("f"), larder::RenameMode::Replace)
+        .unwrap();
+    one.sync().unwrap();
+    wait(&two, "/f", Some(&pattern(30_000, 2)));
+    one.unlink(R, &name("f")).unwrap();
+    one.sync().unwrap();
+    wait(&two, "/f", None);
+    assert_clean(&two);
+}

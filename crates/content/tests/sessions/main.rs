@@ -1,0 +1,21 @@
+//! Several users of a database: transactions, sessions, SQL.
+#![allow(clippy::unwrap_used)] // All of it is tests.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod feed;
+mod foreign;
+mod races;
+mod review_transactions;
+mod rows;
+mod sessions;
+mod shared_flush;
+mod sql;
+mod sql_review;
+mod sql_rows;
+mod staging;
+mod stress;
+mod transactions;
+mod workspaces;
+mod workspaces_model;

@@ -1,0 +1,252 @@
+//! Files as rows: user columns and constraints, stores, and several sessions at once.
+
+use crate::common::*;
+use larder::{ErrorKind, NewNode, NodeId, RenameMode, SetAttr, SqlValue, XattrMode};
+use std::time::{Duration, Instant};
+
+#[test]
+fn attributes_and_user_columns_show_as_xattrs_and_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let node = put(&db, NodeId::ROOT, "photo.jpg", b"jpeg");
+    db.set_xattr(node, b"user.note", b"hello", XattrMode::Create)
+        .unwrap();
+    assert_eq!(
+        kind(db.set_xattr(node, b"user.note", b"x", XattrMode::Create)),
+        ErrorKind::Exists
+    );
+    assert_eq!(
+        kind(db.set_xattr(node, b"user.none", b"x", XattrMode::Replace)),
+        ErrorKind::NoAttribute
+    );
+    assert_eq!(
+        kind(db.set_xattr(node, b"user.column.place", b"x", XattrMode::Set)),
+        ErrorKind::NoAttribute
+    );
+    db.sync().unwrap();
+    let mut sql = db.sql(false).unwrap();
+    sql.execute("ALTER TABLE main ADD COLUMN place TEXT; UPDATE main SET place = 'Split', mode = 384 WHERE kind = 'file'", &mut |_| Ok(()))
+        .unwrap();
+    let patience = Instant::now();
+    while db.attr(node).unwrap().mode != 0o600 {
+        assert!(
+            patience.elapsed() < Duration::from_secs(2),
+            "a foreign chmod is seen"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(db.xattr(node, b"user.column.place").unwrap(), b"Split");
+    db.set_xattr(node, b"user.column.place", b"Zadar", XattrMode::Replace)
+        .unwrap();
+    let mut places = Vec::new();
+    sql.execute(
+        "SELECT path, place FROM main JOIN main_path USING (ino) WHERE place IS NOT NULL",
+        &mut |row| {
+            places.push(row.values.clone());
+            Ok(())
+        },
+    )
+    .unwrap();
+    assert_eq!(
+        places,
+        [[
+            SqlValue::Text("/photo.jpg".into()),
+            SqlValue::Text("Zadar".into())
+        ]]
+    );
+    let mut names = db.xattrs(node).unwrap();
+    names.sort();
+    assert_eq!(
+        names,
+        [b"user.column.place".to_vec(), b"user.note".to_vec()]
+    );
+    let refused = sql
+        .execute("UPDATE main SET size = 7", &mut |_| Ok(()))
+        .unwrap_err();
+    assert!(refused.to_string().contains("size"), "{refused}");
+    assert_clean(&db);
+}
+
+#[test]
+fn stores_are_dispatched_by_the_longest_mount() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    db.create_store("photos", "files", None, None).unwrap();
+    db.create_store("raw", "files", Some("/photos/raw"), None)
+        .unwrap();
+    db.create_store("shown", "readonly", None, Some("photos"))
+        .unwrap();
+    assert_eq!(
+        kind(db.create_store("x", "files", Some("/a/b"), None)),
+        ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        kind(db.create_store("x", "magic", None, None)),
+        ErrorKind::InvalidInput
+    );
+    let photos = db.resolve(b"/photos", true).unwrap().node;
+    put(&db, photos, "a.jpg", b"a");
+    let raw = db.resolve(b"/photos/raw", true).unwrap().node;
+    assert_ne!(raw.store, photos.store);
+    put(&db, raw, "a.raw", b"r");
+    assert_eq!(db.parent(raw).unwrap(), photos);
+    let listed: Vec<String> = db
+        .read_dir(photos, None, 100)
+        .unwrap()
+        .into_iter()
+        .map(|entry| entry.name.to_string())
+        .collect();
+    assert_eq!(listed, ["a.jpg", "raw"], "CONTENT-1");
+    let shown = db.resolve(b"/shown/a.jpg", true).unwrap();
+    assert_eq!(content(&db, shown.node), b"a");
+    assert_eq!(
+        kind(db.open_file(shown.node, true).map(drop)),
+        ErrorKind::ReadOnly
+    );
+    assert_eq!(
+        kind(db.set_attr(shown.node, &SetAttr::default())),
+        ErrorKind::ReadOnly
+    );
+    assert_eq!(
+        kind(db.create_node(NodeId::ROOT, &name("photos"), NewNode::File, 0, OWNER)),
+        ErrorKind::Exists
+    );
+    assert_eq!(
+        kind(db.rename(
+            photos,
+            &name("a.jpg"),
+            NodeId::ROOT,
+            &name("b"),
+            RenameMode::Replace
+        )),
+        ErrorKind::CrossStore,
+        "CONTENT-2"
+    );
+    assert_clean(&db);
+    assert_eq!(kind(db.destroy_store("main")), ErrorKind::InvalidInput);
+    db.destroy_store("raw").unwrap();
+    assert_eq!(kind(db.resolve(b"/photos/raw", true)), ErrorKind::NotFound);
+    assert_clean(&db);
+}
+
+#[test]
+fn two_sessions_see_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = create_without_history(dir.path(), None);
+    let two = open(dir.path());
+    let data = pattern(100_000, 5);
+    for round in 0..20 {
+        let (from, to) = if round % 2 == 0 {
+            (&one, &two)
+        } else {
+            (&two, &one)
+        };
+        put(from, NodeId::ROOT, &format!("r{round}"), &data);
+        from.sync().unwrap();
+        let patience = Instant::now();
+        let seen = loop {
+            match to.resolve(format!("/r{round}").as_bytes(), true) {
+                Ok(attr) => break attr,
+                Err(error) => assert!(patience.elapsed() < Duration::from_secs(2), "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        assert!(content(to, seen.node) == data, "round {round}");
+        if round % 3 == 2 {
+            to.unlink(NodeId::ROOT, &name(&format!("r{round}")))
+                .unwrap();
+        }
+    }
+    // Both write at the same time, and one unlinks what the other has open.
+    std::thread::scope(|scope| {
+        for (who, db) in [("a", &one), ("b", &two)] {
+            let data = &data;
+            scope.spawn(move || {
+                for index in 0..60 {
+                    put(db, NodeId::ROOT, &format!("{who}{index}"), data);
+                    if index % 4 == 0 {
+                        db.unlink(NodeId::ROOT, &name(&format!("{who}{index}")))
+                            .unwrap();
+                    }
+                }
+                db.sync().unwrap();
+            });
+        }
+    });
+    let held = one.resolve(b"/a1", true).unwrap().node;
+    let handle = one.open_file(held, false).unwrap();
+    two.unlink(NodeId::ROOT, &name("a1")).unwrap();
+    for index in 0..40 {
+        put(
+            &two,
+            NodeId::ROOT,
+            &format!("more{index}"),
+            &pattern(100_000, index),
+        );
+        two.sync().unwrap();
+    }
+    let mut bytes = vec![0; data.len()];
+    handle.read_at(0, &mut bytes).unwrap();
+    assert!(
+        bytes == data,
+        "SESSION-2, SESSION-3: what one has open the other does not reuse"
+    );
+    drop(handle);
+    assert_clean(&one);
+    two.close().unwrap();
+    assert_clean(&one);
+    one.close().unwrap();
+    let db = open(dir.path());
+    assert_clean(&db);
+    let space = db.space().unwrap();
+    assert_eq!(space.retired_bytes, 0, "{space:?}");
+}
+
+#[test]
+fn a_foreign_key_of_the_users_refuses_unlink_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let kept = put(&db, NodeId::ROOT, "kept", b"contract");
+    put(&db, NodeId::ROOT, "free", b"draft");
+    db.sync().unwrap();
+    let mut sql = db.sql(false).unwrap();
+    sql.execute("CREATE TABLE deal (id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES main (ino) ON DELETE RESTRICT)", &mut |_| Ok(()))
+        .unwrap();
+    sql.execute(
+        &format!("INSERT INTO deal (file) VALUES ({})", kept.ino),
+        &mut |_| Ok(()),
+    )
+    .unwrap();
+    // The schema change is a foreign commit: noticed within a tick of 20 ms.
+    std::thread::sleep(Duration::from_millis(200));
+    db.rename(
+        NodeId::ROOT,
+        &name("kept"),
+        NodeId::ROOT,
+        &name("kept2"),
+        RenameMode::Replace,
+    )
+    .unwrap();
+    let refused = db.unlink(NodeId::ROOT, &name("kept2")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+    assert!(refused.to_string().contains("FOREIGN KEY"), "{refused}");
+    let refused = db
+        .rename(
+            NodeId::ROOT,
+            &name("free"),
+            NodeId::ROOT,
+            &name("kept2"),
+            RenameMode::Replace,
+        )
+        .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+    assert_eq!(
+        content(&db, db.resolve(b"/kept2", true).unwrap().node),
+        b"contract"
+    );
+    db.unlink(NodeId::ROOT, &name("free")).unwrap();
+    sql.execute("DELETE FROM deal", &mut |_| Ok(())).unwrap();
+    db.unlink(NodeId::ROOT, &name("kept2")).unwrap();
+    db.sync().unwrap();
+    assert_clean(&db);
+}

@@ -1,0 +1,75 @@
+//! What a strict reader found wrong with the guards of SQL; each test failed before its mend.
+
+use crate::common::{assert_clean, create, put, sql};
+use larder::{Database, NodeId, SqlValue};
+
+fn integer(db: &Database, text: &str) -> i64 {
+    let mut session = db.sql(false).unwrap();
+    match &sql::run(&mut session, text).unwrap()[..] {
+        [SqlValue::Integer(value)] => *value,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A user's trigger that changes its own table runs once, whatever else says `replace`.
+#[test]
+fn who_says_replace_and_means_the_function_starts_no_recursion() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let mut session = db.sql(false).unwrap();
+    sql::run(
+        &mut session,
+        "CREATE TABLE notes (id INTEGER PRIMARY KEY, text, changed INTEGER NOT NULL DEFAULT 0);
+         CREATE TRIGGER counts AFTER UPDATE ON notes
+         BEGIN UPDATE notes SET changed = changed + 1 WHERE id = NEW.id; END;
+         INSERT INTO notes (text) VALUES ('please replace it')",
+    )
+    .unwrap();
+    let set = "UPDATE notes SET text = replace(text, 'it', 'that')";
+    sql::run(&mut session, set).unwrap();
+    assert_eq!(integer(&db, "SELECT changed FROM notes"), 1);
+    sql::run(&mut session, "UPDATE notes SET text = 'OR REPLACE'").unwrap();
+    assert_eq!(integer(&db, "SELECT changed FROM notes"), 2);
+    // Triggers of ours, which call the function.
+    db.track_table("notes").unwrap();
+    sql::run(&mut session, "UPDATE notes SET text = 'c'").unwrap();
+    db.transaction(|txn| txn.sql("UPDATE notes SET text = 'd'", &[]).map(drop))
+        .unwrap();
+    assert_eq!(integer(&db, "SELECT changed FROM notes"), 4);
+    drop(session);
+    assert_clean(&db);
+}
+
+/// The session knows whether deletes by REPLACE are seen: its user does not change that behind its back.
+#[test]
+fn no_setting_hides_from_the_guards_what_replace_deletes() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    let [a, b] = ["a", "b"].map(|text| put(&db, NodeId::ROOT, text, b"content").ino);
+    db.sync().unwrap();
+    let mut session = db.sql(false).unwrap();
+    sql::run(
+        &mut session,
+        &format!(
+            "ALTER TABLE main ADD COLUMN tag; CREATE UNIQUE INDEX by_tag ON main (tag);
+             UPDATE main SET tag = 'a' WHERE ino = {a}; CREATE TABLE n (n PRIMARY KEY);
+             INSERT OR REPLACE INTO n VALUES (1)"
+        ),
+    )
+    .unwrap();
+    for setting in [
+        "PRAGMA recursive_triggers = OFF",
+        "PRAGMA main.Recursive_Triggers(0)",
+        "PRAGMA recursive_triggers = ON",
+    ] {
+        let replace = format!("UPDATE OR REPLACE main SET tag = 'a' WHERE ino = {b}");
+        let told = sql::told(&mut session, &format!("{setting}; {replace}"));
+        assert!(told.contains("leave out"), "CATALOG-3: {setting}: {told}");
+        let told = sql::told(&mut session, &replace);
+        assert!(told.contains("through the mount"), "CATALOG-3: {told}");
+    }
+    // To ask is allowed.
+    sql::run(&mut session, "PRAGMA recursive_triggers").unwrap();
+    drop(session);
+    assert_clean(&db);
+}
