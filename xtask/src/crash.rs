@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::Outcome;
-use crate::process;
+use xtask::Outcome;
+use xtask::process;
 
 /// Crash points per seed and mode, unless `--points` says another number.
 const POINTS: u64 = 2000;

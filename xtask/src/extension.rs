@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::mounts::{Larder, Profile};
-use crate::workspace::{EXTENSION, Workspace};
-use crate::{Outcome, process};
+use xtask::mounts::{Larder, Profile};
+use xtask::workspace::{EXTENSION, Workspace};
+use xtask::{Outcome, process};
 
 /// Builds it as users run it.
 pub fn run() -> Outcome {

@@ -2,61 +2,16 @@
 //!
 //! Each verb prints what it does and ends with exit code 0 only when all went well.
 
-mod bank;
-mod bench;
-mod compare;
 mod crash;
-mod demo_import;
 mod extension;
-mod install;
-mod kill9;
-mod lab_docs;
-mod mounts;
-mod posix;
-mod process;
 mod programs;
 mod suites;
 mod tidy;
-mod workspace;
 
 use std::process::ExitCode;
 
-/// What a verb answers: `Err` holds one line for people.
-type Outcome = Result<(), String>;
-
-/// What suites count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
-    /// Tests that passed.
-    pub passed: u64,
-    /// Tests that failed.
-    pub failed: u64,
-}
-
-impl Tally {
-    /// What `outcome` says of `count` tests that stand or fall together; the error is printed.
-    pub fn of(count: u64, outcome: Outcome) -> Tally {
-        match outcome {
-            Ok(()) => Tally {
-                passed: count,
-                failed: 0,
-            },
-            Err(line) => {
-                println!("failed: {line}");
-                Tally {
-                    passed: 0,
-                    failed: 1,
-                }
-            }
-        }
-    }
-
-    /// Adds what another suite counted.
-    pub fn add(&mut self, other: Tally) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-    }
-}
+use xtask::Outcome;
+use xtask::workspace::Workspace;
 
 const USAGE: &str = "\
 usage: cargo xtask VERB
@@ -82,23 +37,9 @@ fn main() -> ExitCode {
         ["test"] => suites::run(),
         ["test", "--long"] => suites::run_long(),
         ["crash", ref rest @ ..] => crash::parse_and_run(rest),
-        ["kill9", ref rest @ ..] => kill9::parse_and_run(rest),
-        ["bank", ref rest @ ..] => bank::parse_and_run(rest),
-        [bank::WORKER, ref rest @ ..] => bank::work(rest),
-        ["demo-import", directory] => demo_import::run(directory),
         ["extension"] => extension::run(),
-        ["posix", ref rest @ ..] => posix::parse_and_run(rest),
-        ["bench", ref rest @ ..] => bench::run(rest),
-        [bench::COUNT, database, count] => bench::count(database, count),
-        [bench::WRITE, directory, bytes, code] => bench::write(directory, bytes, code, None),
-        [bench::WRITE, directory, bytes, code, begun] => {
-            bench::write(directory, bytes, code, Some(begun))
-        }
-        [bench::SERVE_MEMORY, mountpoint] => bench::serve_memory(mountpoint),
-        [bench::SERVE_PASSTHROUGH, directory, mountpoint] => {
-            bench::serve_passthrough(directory, mountpoint)
-        }
-        ["lab-docs", ref rest @ ..] => lab_docs::parse_and_run(rest),
+        ref all @ ["kill9" | "bank" | "posix" | "demo-import" | "lab-docs", ..] => drive(all),
+        ["bench", ref rest @ ..] => bench(rest),
         ["help" | "--help" | "-h"] | [] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -115,4 +56,23 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Has `larder-suites` do what the arguments say.
+fn drive(arguments: &[&str]) -> Outcome {
+    let program = Workspace::load()?.build_program("larder-suites")?;
+    xtask::process::run(&program, arguments)
+}
+
+/// Has `larder-bench`, built with optimisation, do what the arguments say.
+fn bench(arguments: &[&str]) -> Outcome {
+    let run = [
+        "run",
+        "--quiet",
+        "--release",
+        "--package",
+        "larder-bench",
+        "--",
+    ];
+    xtask::process::run("cargo", &[&run, arguments].concat())
 }

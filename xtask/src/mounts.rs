@@ -37,15 +37,15 @@ impl Larder {
     /// Builds it.
     pub fn build(profile: Profile) -> Result<Larder, String> {
         let workspace = Workspace::load()?;
-        let (arguments, directory) = match profile {
-            // With the features that it has in tests: it is built once for both.
-            Profile::Debug => (["--workspace", "--bin", "larder"], "debug"),
-            Profile::Release => (["--release", "--package", "larder-cli"], "release"),
+        let path = match profile {
+            Profile::Debug => workspace.build_program("larder")?.into(),
+            Profile::Release => {
+                let build = ["build", "--quiet", "--release", "--package", "larder-cli"];
+                process::run("cargo", &build)?;
+                workspace.target.join("release").join("larder")
+            }
         };
-        process::run("cargo", &[&["build", "--quiet"][..], &arguments].concat())?;
-        Ok(Larder {
-            path: workspace.target.join(directory).join("larder"),
-        })
+        Ok(Larder { path })
     }
 
     /// Where it was built.

@@ -1,9 +1,10 @@
 //! The test programs of the workspace: built by cargo, run as many at a time as there are processors.
 //!
-//! cargo runs one program after the other. Many have one long test, beside which all other processors idle. So here each
-//! program runs its tests one by one, beside other programs. Those of [`ALONE`] follow by themselves.
+//! cargo runs one program after the other. Many have one long test, beside which all other processors
+//! idle. So here each module of a program runs its tests one by one in a process of its own, beside
+//! other modules. The programs of [`ALONE`] follow by themselves.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -11,7 +12,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::process;
+use xtask::process;
 
 /// Packages whose tests look at the kernel's mounts, and at how fast they are answered.
 const ALONE: [&str; 3] = ["larder-cli", "larder-fuse", "larder-fuse-protocol"];
@@ -25,6 +26,10 @@ struct Program {
     path: PathBuf,
     /// Where its package lies, which its tests run in.
     directory: PathBuf,
+    /// It is an integration test: its modules share nothing.
+    is_integration: bool,
+    /// The tests to run, by their whole names; none: all.
+    tests: Vec<String>,
 }
 
 /// Runs all test programs, then the examples in the documentation; each line of what they print goes to `on_line`. Says
@@ -34,7 +39,11 @@ pub fn run(on_line: &(dyn Fn(&str) + Sync)) -> Result<bool, String> {
         .into_iter()
         .partition(|program| ALONE.contains(&program.package.as_str()));
     let at_a_time = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut is_well = run_all(together, at_a_time, on_line)?;
+    let mut parts = Vec::new();
+    for program in together {
+        parts.extend(split(program)?);
+    }
+    let mut is_well = run_all(parts, at_a_time, on_line)?;
     is_well &= run_all(alone, 1, on_line)?;
     let examples = ["test", "--workspace", "--doc", "--no-fail-fast"];
     is_well &= process::run_streaming("cargo", &examples, &mut |line| on_line(line))?;
@@ -84,9 +93,34 @@ fn find_program(line: &str) -> Option<Result<Program, String>> {
             package: package.into(),
             path: path.into(),
             directory: directory.into(),
+            is_integration: found["target"]["kind"][0] == "test",
+            tests: Vec::new(),
         })
     };
     Some(told().ok_or_else(|| format!("cargo does not say where the tests {path} are from")))
+}
+
+/// A program for each module of an integration test.
+fn split(program: Program) -> Result<Vec<Program>, String> {
+    if !program.is_integration {
+        return Ok(vec![program]);
+    }
+    let path = program.path.display().to_string();
+    let listed = process::output(&path, &["--list", "--format", "terse"])?;
+    let mut modules: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for test in listed
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"))
+    {
+        let module = test.split_once("::").map_or("", |(module, _)| module);
+        modules.entry(module).or_default().push(test.to_owned());
+    }
+    let part = |(module, tests): (&str, Vec<String>)| Program {
+        name: format!("{} {module}", program.name),
+        tests,
+        ..program.clone()
+    };
+    Ok(modules.into_iter().map(part).collect())
 }
 
 /// Runs programs, so many at a time: by themselves as cargo does. Whether all ended well.
@@ -110,6 +144,9 @@ fn run_all(
             let mut command = Command::new(&program.path);
             if at_a_time > 1 {
                 command.arg("--test-threads=1");
+            }
+            if !program.tests.is_empty() {
+                command.arg("--exact").args(&program.tests);
             }
             // Where one does not end, it is the one that is running.
             on_line(&format!("     Running {}", program.name));
@@ -161,6 +198,8 @@ mod tests {
             package: "larder".into(),
             path: "/w/target/debug/deps/clones-1".into(),
             directory: "/w/crates/content".into(),
+            is_integration: true,
+            tests: Vec::new(),
         };
         assert_eq!(program, expected);
         let unnamed = LINE.replace("crates/content#larder@0.1.0", "xtask#0.1.0");
@@ -189,7 +228,42 @@ mod tests {
             package: name.into(),
             path,
             directory: dir.into(),
+            is_integration: false,
+            tests: Vec::new(),
         }
+    }
+
+    #[test]
+    fn each_module_of_an_integration_test_runs_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let listing =
+            "printf 'a::x: test\\nb::c::y: test\\na::z: test\\nw: test\\nm: benchmark\\n'";
+        let whole = script(dir.path(), "p", listing);
+        assert_eq!(split(whole.clone()), Ok(vec![whole.clone()]));
+        let integration = Program {
+            is_integration: true,
+            ..whole
+        };
+        let parts: Vec<(String, Vec<String>)> = split(integration)
+            .unwrap()
+            .into_iter()
+            .map(|part| (part.name, part.tests))
+            .collect();
+        let part = |name: &str, tests: &[&str]| {
+            (
+                name.to_owned(),
+                tests.iter().map(|&test| test.to_owned()).collect(),
+            )
+        };
+        let expected = [
+            part("p ", &["w"]),
+            part("p a", &["a::x", "a::z"]),
+            part("p b", &["b::c::y"]),
+        ];
+        assert_eq!(parts, expected);
+        let mut exact = script(dir.path(), "q", "test \"$1 $2\" = '--exact a::x'");
+        exact.tests = vec!["a::x".into()];
+        assert_eq!(run_all(vec![exact], 1, &|_| {}), Ok(true));
     }
 
     #[test]

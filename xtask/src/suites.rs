@@ -5,12 +5,16 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::process;
-use crate::workspace::{EXTENSION, Workspace};
-use crate::{Outcome, Tally, bank, extension, install, kill9, posix, programs, tidy};
+use crate::{extension, programs, tidy};
+use xtask::process;
+use xtask::workspace::{EXTENSION, Workspace};
+use xtask::{Outcome, Tally, install};
 
 /// Kills in the test run; `cargo xtask kill9` does more.
-const KILLS: u64 = 12;
+const KILLS: &str = "12";
+
+/// Seconds of the bank in the test run; `cargo xtask bank` does more.
+const BANK_SECONDS: &str = "12";
 
 /// Suites of `cargo xtask posix` that take part, quickly.
 const POSIX_SUITES: [&str; 3] = [PJDFSTEST, "fsx", "durability"];
@@ -37,7 +41,7 @@ pub fn run_long() -> Outcome {
     for target in find_long_targets(&Workspace::load()?)? {
         sum.add(suite(&target.name, || run_long_target(&target)));
     }
-    end(sum)
+    sum.end()
 }
 
 fn run_long_target(target: &LongTarget) -> Tally {
@@ -121,17 +125,19 @@ pub fn run() -> Outcome {
         }
         Err(line) => Tally::of(1, Err(line)),
     }));
-    sum.add(suite("kill -9", || kill9::count(KILLS)));
-    sum.add(suite("bank", bank::count));
+    sum.add(suite("kill -9", || drive(&["kill9", "--rounds", KILLS])));
+    sum.add(suite("bank", || {
+        drive(&["bank", "--seconds", BANK_SECONDS])
+    }));
     for name in POSIX_SUITES {
         if name == PJDFSTEST && !rustix::process::geteuid().is_root() {
             println!("\n== {name}: not run, because it needs root");
             continue;
         }
-        sum.add(suite(name, || posix::count(name, posix::Length::Quick)));
+        sum.add(suite(name, || drive(&["posix", name, "--quick"])));
     }
     println!("\nall suites, {:.0} s:", started.elapsed().as_secs_f64());
-    end(sum)
+    sum.end()
 }
 
 /// The path of the extension's manifest, wherever the caller is.
@@ -162,11 +168,12 @@ fn lint() -> Outcome {
     clippy(&["--manifest-path", &manifest, "--target-dir", &target])
 }
 
-fn end(sum: Tally) -> Outcome {
-    println!("{} passed, {} failed", sum.passed, sum.failed);
-    match sum.failed {
-        0 => Ok(()),
-        failed => Err(format!("{failed} failed")),
+/// Runs a suite of `larder-suites`, which closes with what it counted.
+fn drive(arguments: &[&str]) -> Tally {
+    let program = Workspace::load().and_then(|workspace| workspace.build_program("larder-suites"));
+    match program {
+        Ok(program) => count_tests(&program, arguments),
+        Err(line) => Tally::of(1, Err(line)),
     }
 }
 
@@ -220,12 +227,15 @@ fn end_count(tally: Mutex<Tally>, success: Result<bool, String>) -> Tally {
     tally
 }
 
-/// What a line like `test result: ok. 14 passed; 0 failed; …` counts.
+/// What a line like `test result: ok. 14 passed; 0 failed; …` counts, or `14 passed, 0 failed`.
 fn find_result(line: &str) -> Option<Tally> {
-    let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
+    let counts = match line.strip_prefix("test result: ") {
+        Some(result) => result.split_once(". ")?.1,
+        None => line,
+    };
     let count = |what: &str| {
         counts
-            .split("; ")
+            .split([';', ','])
             .find_map(|part| part.strip_suffix(what)?.trim().parse().ok())
     };
     Some(Tally {
@@ -248,6 +258,12 @@ mod tests {
                 failed: 2
             })
         );
+        let plain = Tally {
+            passed: 12,
+            failed: 0,
+        };
+        assert_eq!(find_result("12 passed, 0 failed"), Some(plain));
+        assert_eq!(find_result("== fsx 12 passed, 0 failed, 3.0 s"), None);
         assert_eq!(find_result("test result_is_ok ... ok"), None);
         assert_eq!(find_result("running 2 tests"), None);
     }
@@ -266,7 +282,7 @@ mod tests {
     fn every_test_that_names_the_long_run_is_in_it() {
         let targets = find_long_targets(&Workspace::load().unwrap()).unwrap();
         let names: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
-        for name in ["history", "rollback", "stress", "time"] {
+        for name in ["past", "sessions"] {
             assert!(names.contains(&name), "{name}: {names:?}");
         }
     }

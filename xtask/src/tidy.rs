@@ -13,8 +13,8 @@ mod text;
 
 use std::fs;
 
-use crate::Outcome;
-use crate::workspace::{EXTENSION_LOCK, Source, Workspace};
+use xtask::Outcome;
+use xtask::workspace::{EXTENSION_LOCK, Source, Workspace};
 
 /// Runs all checks and prints what they find.
 pub fn run() -> Outcome {

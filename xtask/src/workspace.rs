@@ -129,6 +129,13 @@ impl Workspace {
         Ok(workspace)
     }
 
+    /// Builds a program of the workspace, and says where it is. It has the features that it has in
+    /// the tests, so that nothing is built twice.
+    pub fn build_program(&self, name: &str) -> Result<String, String> {
+        process::run("cargo", &["build", "--quiet", "--workspace", "--bin", name])?;
+        Ok(self.target.join("debug").join(name).display().to_string())
+    }
+
     /// All `.rs` files below the package's directory.
     pub fn sources(&self, package: &Package) -> Result<Vec<Source>, String> {
         let mut sources = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::workspace::Package;
+use xtask::workspace::Package;
 
 const DOCUMENTS: [&str; 8] = [
     "README.md",
@@ -116,7 +116,7 @@ fn short(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workspace::Edge;
+    use xtask::workspace::Edge;
 
     const TABLE: &str = "# A\n\n| crate | may use | what |\n|---|---|---|\n| `content` | `object` | x |\n| object | — | y |\n\nText.";
 

@@ -1,9 +1,9 @@
 //! Which package may use which: the house plan, as a table.
 
-use crate::workspace::Package;
+use xtask::workspace::Package;
 
 /// The edges of the house. Dependencies run strictly down.
-const EDGES: [(&str, &[&str]); 12] = [
+const EDGES: [(&str, &[&str]); 14] = [
     ("larder-cli", &["larder", "larder-fuse", "larder-lab"]),
     ("larder-lab", &["larder"]),
     ("larder-sql", &["larder"]),
@@ -18,7 +18,12 @@ const EDGES: [(&str, &[&str]); 12] = [
     ("larder-segment", &["larder-format"]),
     ("larder-space", &["larder-format"]),
     ("larder-format", &[]),
-    ("xtask", &["larder", "larder-fuse-protocol", TESTKIT]),
+    ("xtask", &[]),
+    ("larder-suites", &["larder", TESTKIT, "xtask"]),
+    (
+        "larder-bench",
+        &["larder", "larder-fuse-protocol", TESTKIT, "xtask"],
+    ),
 ];
 
 const TESTKIT: &str = "larder-testkit";
@@ -71,7 +76,7 @@ fn check_package(package: &Package) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workspace::Edge;
+    use xtask::workspace::Edge;
 
     fn package(name: &str, uses: &[&str]) -> Package {
         let edge = |to: &&str| match to.strip_prefix("dev:") {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::workspace::Source;
+use xtask::workspace::Source;
 
 /// Every source is a root or is named by a `mod` of a source that is reached.
 pub fn check_reachable(sources: &[Source], roots: &[String]) -> Vec<String> {
@@ -41,7 +41,7 @@ fn children(source: &Source, is_root: bool) -> Vec<String> {
             .strip_prefix("#[path = \"")
             .and_then(|rest| rest.strip_suffix("\"]"))
         {
-            path_attribute = Some(format!("{directory}/{path}"));
+            path_attribute = Some(resolve(directory, path));
         } else if let Some(name) = declared_module(text) {
             children.push(format!("{inside}/{name}.rs"));
             children.push(format!("{inside}/{name}/mod.rs"));
@@ -49,6 +49,18 @@ fn children(source: &Source, is_root: bool) -> Vec<String> {
         }
     }
     children
+}
+
+/// `path` as seen from `directory`, without `..`.
+fn resolve(directory: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = directory.split('/').collect();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
 }
 
 /// The name in `mod name;`, with any visibility.
@@ -80,7 +92,7 @@ mod tests {
         let sources = [
             source(
                 "c/src/lib.rs",
-                "mod a;\npub(crate) mod b;\n#[path = \"odd/place.rs\"]\nmod c;\n",
+                "mod a;\npub(crate) mod b;\n#[path = \"../src/odd/place.rs\"]\nmod c;\n",
             ),
             source("c/src/a.rs", "mod deep;\n// mod dead;\n"),
             source("c/src/a/deep.rs", ""),

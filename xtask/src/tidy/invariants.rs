@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::workspace::{Line, Source};
+use xtask::workspace::{Line, Source};
 
 /// How many lines an assert may be away from the id that it is about.
 const NEARBY_LINES: usize = 3;

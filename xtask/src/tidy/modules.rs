@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::files::declared_module;
-use crate::workspace::Source;
+use xtask::workspace::Source;
 
 /// No module uses itself through others.
 pub fn check_cycles(sources: &[Source], root: &str) -> Vec<String> {

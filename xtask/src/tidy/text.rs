@@ -1,6 +1,6 @@
 //! Rules about single lines: length of files, promises not kept, `unwrap`, docstrings.
 
-use crate::workspace::{Line, Source};
+use xtask::workspace::{Line, Source};
 
 const LINES_MAX: usize = 700;
 

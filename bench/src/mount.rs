@@ -1,0 +1,129 @@
+//! `bench mount`: what programs meet on the mount, beside the plain filesystem of the same disk, beside
+//! JuiceFS, and beside what FUSE itself allows.
+//!
+//! Every side is a directory, and a process that serves it; Larder's is the released command. The sides
+//! take turns, in another order each round; before another side has its turn everything is durable.
+//! Beside the rates stands what an operation costs the processors: the programs that ask, and the
+//! process that serves.
+
+mod create;
+mod pgbench;
+mod random;
+mod read;
+mod stream;
+mod tree;
+
+use std::path::{Path, PathBuf};
+
+use super::figures::Figures;
+use super::places::Place;
+use super::report::Report;
+use super::setting::{Options, Setting, alternate};
+use xtask::Outcome;
+use xtask::mounts::{Larder, Profile};
+
+const ROUNDS: usize = 5;
+type Part = fn(&Bench, &mut Report) -> Outcome;
+
+/// The parts, in this order.
+const PARTS: [(&str, Part); 7] = [
+    ("create", create::run),
+    ("sync", create::run_synced),
+    ("read", read::run),
+    ("tree", tree::run),
+    ("stream", stream::run),
+    ("random", random::run),
+    ("pgbench", pgbench::run),
+];
+
+/// What every part needs.
+struct Bench<'a> {
+    setting: &'a Setting,
+    larder: Larder,
+    rounds: usize,
+}
+
+impl Bench<'_> {
+    fn options(&self) -> &Options {
+        &self.setting.options
+    }
+
+    /// What a database has grown by before it is measured, where a part says nothing else, bytes.
+    fn grown_bytes(&self) -> u64 {
+        self.options().choose(128 << 20, 256 << 20, 512 << 20)
+    }
+
+    /// A mounted database and a plain directory; with `--stub` also a filesystem in memory.
+    fn places(&self, at: &Path, grown_bytes: u64) -> Result<Vec<Place>, String> {
+        let mut places = vec![
+            Place::larder(&self.larder, at, grown_bytes)?,
+            Place::plain(at)?,
+        ];
+        if self.options().is_stub {
+            places.push(Place::floor(at)?);
+        }
+        Ok(places)
+    }
+
+    /// The same, and the filesystem in memory always.
+    fn places_and_floor(&self, at: &Path, grown_bytes: u64) -> Result<Vec<Place>, String> {
+        let mut places = self.places(at, grown_bytes)?;
+        if !self.options().is_stub {
+            places.push(Place::floor(at)?);
+        }
+        Ok(places)
+    }
+
+    /// Every place has its turn in every round: `turn(place's number, place, round)`.
+    fn alternate(
+        &self,
+        places: &mut [Place],
+        mut turn: impl FnMut(usize, &mut Place, usize) -> Outcome,
+    ) -> Outcome {
+        alternate(self.rounds, places.len(), |round, index| {
+            turn(index, &mut places[index], round)
+        })
+    }
+}
+
+/// Measures.
+pub fn run(setting: &mut Setting) -> Result<Report, String> {
+    let options = setting.options.clone();
+    let bench = Bench {
+        setting,
+        larder: Larder::build(Profile::Release)?,
+        rounds: options.rounds.unwrap_or(ROUNDS),
+    };
+    let mut report = Report::new(
+        "mount",
+        &format!(
+            "{} {} rounds, in turns. (An ext4 that is mounted with `discard` and has no journal tells the device of every \
+             file that is removed, before the next one.) `larder mount` and every other server are processes of their own, with the options \
+             that users get. CPU time is that of the asking programs and of the serving process, up to the moment when \
+             everything is durable; threads of the kernel are not in it.",
+            setting.machine()?,
+            bench.rounds
+        ),
+    );
+    let asked = options.part.as_deref().unwrap_or("");
+    for (name, part) in PARTS.into_iter().filter(|(name, _)| name.contains(asked)) {
+        let started = std::time::Instant::now();
+        part(&bench, &mut report).map_err(|line| format!("{name}: {line}"))?;
+        eprintln!(
+            "bench mount: {name} took {:.0} s",
+            started.elapsed().as_secs_f64()
+        );
+    }
+    Ok(report)
+}
+
+impl Bench<'_> {
+    fn juicefs(&self) -> Option<PathBuf> {
+        self.options().juicefs.as_ref().map(PathBuf::from)
+    }
+}
+
+/// A table for these places.
+fn figures(unit: &str, places: &[Place]) -> Figures {
+    Figures::new(unit, places.iter().map(|place| place.name).collect())
+}
