@@ -36,18 +36,23 @@ pub(crate) fn expose(
             open_handle_count,
         ),
         (
+            "larder_resident_bytes",
+            "Memory of the process",
+            gauges.resident_bytes,
+        ),
+        (
             "larder_dirty_bytes",
-            "Content that waits to be written",
+            "Memory of content that waits to be written",
             gauges.dirty_bytes,
         ),
         (
             "larder_dirty_bytes_max",
-            "Dirty content at which writers wait",
+            "Memory of content at which writers wait",
             gauges.dirty_bytes_max,
         ),
         (
             "larder_kept_bytes",
-            "Clean content kept in memory",
+            "Memory of clean content that is kept",
             gauges.kept_bytes,
         ),
         (

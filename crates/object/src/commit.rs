@@ -214,9 +214,7 @@ impl Engine {
                     .is_none_or(|after| Instant::now() >= after),
             )
         };
-        let gathered =
-            self.dirty_bytes.load(Ordering::Relaxed) + self.kept_bytes.load(Ordering::Relaxed);
-        let is_large = gathered > self.dirty_bytes_max / 4 * 3;
+        let is_large = self.gathered_bytes() > self.dirty_bytes_max / 4 * 3;
         let is_ripe = is_old && (age >= PATIENCE_WITH_STREAMS || self.half_written_bytes() == 0);
         if is_ripe || is_large || self.is_worth_writing() {
             self.commit_now()?;
@@ -435,9 +433,8 @@ impl Engine {
         {
             content.inline = Some(block[..size as usize].to_vec());
             content.inline_dirty = true;
-            let gone = content.gather.discard(0, u64::MAX);
-            self.dirty_bytes
-                .fetch_sub(gone * BLOCK_BYTES, Ordering::Relaxed);
+            let (_, freed_bytes) = content.gather.discard(0, u64::MAX);
+            self.dirty_bytes.fetch_sub(freed_bytes, Ordering::Relaxed);
             if let Some(promise) = content.promise.take() {
                 self.lock_room().space.forfeit(promise);
             }

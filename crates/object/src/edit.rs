@@ -79,7 +79,7 @@ impl Engine {
         asked: Option<u64>,
         data: &[u8],
     ) -> Result<u64> {
-        self.wait_for_memory()?;
+        let _memory = self.claim_memory(data.len() as u64)?;
         let edit = self.edit()?;
         let mut promise = self.promise(
             &edit,
@@ -134,15 +134,15 @@ impl Engine {
         change: impl FnOnce(&mut Gather, &mut dyn FnMut(u64, &mut [u8]) -> Result<()>) -> Result<u64>,
     ) -> Result<u64> {
         let mut gather = std::mem::take(&mut state.content.gather);
-        let before = gather.block_count();
+        let (before, memory_before) = (gather.block_count(), gather.memory_bytes());
         let outcome = change(&mut gather, &mut |block, target| {
             self.read_block(node, state, block, target)
         });
         let added = gather.block_count() - before;
+        self.dirty_bytes
+            .fetch_add(gather.memory_bytes() - memory_before, Ordering::Relaxed);
         state.content.gather = gather;
         promise.give(added, &mut state.content.promise);
-        self.dirty_bytes
-            .fetch_add(added * BLOCK_BYTES, Ordering::Relaxed);
         if added > 0 {
             self.mark_dirty(node, state);
         }
@@ -423,13 +423,12 @@ impl Engine {
 
     /// Forgets dirty blocks `from..to` and their promise.
     pub(crate) fn discard(&self, state: &mut NodeState, from: u64, to: u64) {
-        let gone = state.content.kept.discard(from, to);
-        self.kept_bytes
-            .fetch_sub(gone * BLOCK_BYTES, Ordering::Relaxed);
-        state.content.is_provisional &= !state.content.kept.is_empty();
-        let gone = state.content.gather.discard(from, to);
-        self.dirty_bytes
-            .fetch_sub(gone * BLOCK_BYTES, Ordering::Relaxed);
+        let content = &mut state.content;
+        let (_, freed_bytes) = content.kept.discard(from, to);
+        self.kept_bytes.fetch_sub(freed_bytes, Ordering::Relaxed);
+        content.is_provisional &= !content.kept.is_empty();
+        let (gone, freed_bytes) = content.gather.discard(from, to);
+        self.dirty_bytes.fetch_sub(freed_bytes, Ordering::Relaxed);
         if let Some(promise) = state.content.promise.as_mut().filter(|_| gone > 0) {
             let part = promise.split(gone);
             self.lock_room().space.forfeit(part);
@@ -487,16 +486,6 @@ impl Engine {
             state.in_group = true;
             lock(&self.group).push(node.clone());
         }
-    }
-
-    /// Makes a writer wait while too much is in memory (`WHOLE-2`): it commits.
-    pub(crate) fn wait_for_memory(&self) -> Result<()> {
-        let gathered =
-            self.dirty_bytes.load(Ordering::Relaxed) + self.kept_bytes.load(Ordering::Relaxed);
-        if gathered < self.dirty_bytes_max {
-            return Ok(());
-        }
-        self.commit_now()
     }
 }
 

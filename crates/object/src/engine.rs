@@ -1,6 +1,7 @@
 //! An open database: its parts, its locks, and how operations begin and end.
 
 use crate::cache::NodeCache;
+use crate::claims::Claims;
 use crate::commit_lock::CommitLock;
 use crate::defrag::Compactor;
 use crate::foreign::Foreign;
@@ -158,6 +159,7 @@ pub struct Engine {
     pub(crate) dirty_bytes: AtomicU64,
     /// Bytes of clean blocks that are kept in memory (`WHOLE-2`).
     pub(crate) kept_bytes: AtomicU64,
+    pub(crate) claims: Claims,
     /// Provisional objects without a writer that are in no group (`WHOLE-3`).
     pub(crate) unsettled: Mutex<Vec<Arc<Node>>>,
     pub(crate) patches: PatchBook,
@@ -305,11 +307,13 @@ impl Engine {
         private: Option<Private>,
     ) -> Engine {
         catalog.set_session(session.id);
+        let dirty_bytes_max = tuning::gather_bytes(options.dirty_bytes_max, &info.tuning);
+        crate::chunk_pool::allow(dirty_bytes_max);
         Engine {
             path: path.to_owned(),
             workspace,
             turn,
-            dirty_bytes_max: tuning::gather_bytes(options.dirty_bytes_max, &info.tuning),
+            dirty_bytes_max,
             inline_bytes_max: tuning::inline_bytes_max(&info.tuning),
             history: History::new(&info),
             catalog,
@@ -340,6 +344,7 @@ impl Engine {
             dirty_bytes: AtomicU64::new(0),
             patches: PatchBook::default(),
             kept_bytes: AtomicU64::new(0),
+            claims: Claims::default(),
             unsettled: Mutex::default(),
             constrained: RwLock::default(),
             may_have_pieces: AtomicBool::new(false),

@@ -120,7 +120,7 @@ impl Engine {
     /// room. Both places lie inside the object. Cost: a few blocks, and the pages of pieces of the
     /// shorter of what moves and what makes room.
     pub fn move_range(&self, node: &Arc<Node>, from: u64, len_bytes: u64, to: u64) -> Result<()> {
-        self.wait_for_memory()?;
+        let _memory = self.claim_memory(REWRITE_BYTES_MAX)?;
         let edit = self.edit()?;
         let blocks = REWRITE_BYTES_MAX / BLOCK_BYTES + EDGE_BLOCKS;
         let mut promise = self.promise(&edit, blocks, Purpose::Privileged)?;
@@ -160,7 +160,7 @@ impl Engine {
         filling: Filling<'_>,
         reach: Reach,
     ) -> Result<()> {
-        self.wait_for_memory()?;
+        let _memory = self.claim_memory(filling.block_count() * BLOCK_BYTES + REWRITE_BYTES_MAX)?;
         let edit = self.edit()?;
         let blocks = filling.block_count() + REWRITE_BYTES_MAX / BLOCK_BYTES + EDGE_BLOCKS;
         let purpose = if filling.block_count() > 0 {

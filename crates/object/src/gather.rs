@@ -5,6 +5,7 @@
 //!   content. A partial write brings the rest of the block along (`fill`).
 //! * `GATHER-2` Bytes after the logical end of the object are zero in every present block, so that
 //!   extending the object reveals zeros and nothing else.
+//! * `GATHER-3` [`Gather::memory_bytes`] is what the buffers of all its chunks take of memory.
 
 use crate::chunk_pool;
 use larder_segment::AlignedBuf;
@@ -16,12 +17,20 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// Blocks in one chunk of memory (32 KiB): one bit each in [`Chunk::present`]. A lone dirty block
 /// takes a whole chunk at worst.
 const CHUNK_BLOCKS: u64 = 8;
+/// Memory of a whole chunk, bytes: its blocks, and one more for aligning them.
+const CHUNK_MEMORY_BYTES: u64 = (CHUNK_BLOCKS + 1) * BLOCK_BYTES;
+
+/// The memory that a write of `len_bytes` anywhere can take, bytes, at most.
+pub(crate) fn memory_bytes_max(len_bytes: u64) -> u64 {
+    (len_bytes.div_ceil(CHUNK_BLOCKS * BLOCK_BYTES) + 1) * CHUNK_MEMORY_BYTES
+}
 
 /// Dirty blocks by logical block number.
 #[derive(Debug, Default)]
 pub(crate) struct Gather {
     chunks: BTreeMap<u64, Chunk>,
     block_count: u64,
+    memory_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +41,10 @@ struct Chunk {
 }
 
 impl Chunk {
+    fn memory_bytes(&self) -> u64 {
+        self.bytes.memory_bytes() as u64
+    }
+
     /// Moves to a buffer in which `len_bytes` have room, if they have none yet.
     fn make_room(&mut self, len_bytes: usize) {
         if self.bytes.room_bytes() < len_bytes {
@@ -52,6 +65,16 @@ impl Gather {
     /// Number of dirty blocks.
     pub fn block_count(&self) -> u64 {
         self.block_count
+    }
+
+    /// What it takes of memory, bytes; at least that of its blocks.
+    pub fn memory_bytes(&self) -> u64 {
+        debug_assert_eq!(
+            self.memory_bytes,
+            self.chunks.values().map(Chunk::memory_bytes).sum::<u64>(),
+            "GATHER-3"
+        );
+        self.memory_bytes
     }
 
     /// Whether nothing is dirty.
@@ -114,6 +137,7 @@ impl Gather {
     fn copy_in(&mut self, position: u64, data: &[u8]) {
         let block = position / BLOCK_BYTES;
         let chunk = self.chunks.entry(block / CHUNK_BLOCKS).or_default();
+        let memory_before = chunk.memory_bytes();
         let start = (position % (CHUNK_BLOCKS * BLOCK_BYTES)) as usize;
         let end = start + data.len();
         let padded = end.next_multiple_of(BLOCK);
@@ -131,6 +155,7 @@ impl Gather {
             }
             chunk.bytes[start..end].copy_from_slice(data);
         }
+        self.memory_bytes += chunk.memory_bytes() - memory_before;
         for at in start / BLOCK..padded / BLOCK {
             if chunk.present & (1 << at) == 0 {
                 chunk.present |= 1 << at;
@@ -156,11 +181,12 @@ impl Gather {
         true
     }
 
-    /// Forgets the dirty blocks `from..to`; returns how many there were.
-    pub fn discard(&mut self, from: u64, to: u64) -> u64 {
-        let before = self.block_count;
+    /// Forgets the dirty blocks `from..to`; returns how many there were, and how many bytes of memory
+    /// that freed.
+    pub fn discard(&mut self, from: u64, to: u64) -> (u64, u64) {
+        let (before, memory_before) = (self.block_count, self.memory_bytes);
         if from >= to {
-            return 0;
+            return (0, 0);
         }
         let touched: Vec<u64> = self
             .chunks
@@ -176,11 +202,12 @@ impl Gather {
                 self.block_count -= u64::from((chunk.present & mask).count_ones());
                 chunk.present &= !mask;
                 if chunk.present == 0 {
+                    self.memory_bytes -= chunk.memory_bytes();
                     self.chunks.remove(&index);
                 }
             }
         }
-        before - self.block_count
+        (before - self.block_count, memory_before - self.memory_bytes)
     }
 
     /// Takes over the blocks of `newer`; where both have one, that of `newer` stays.
@@ -189,10 +216,12 @@ impl Gather {
             match self.chunks.entry(index) {
                 Entry::Vacant(vacant) => {
                     self.block_count += u64::from(chunk.present.count_ones());
+                    self.memory_bytes += chunk.memory_bytes();
                     vacant.insert(chunk);
                 }
                 Entry::Occupied(mut occupied) => {
                     let mine = occupied.get_mut();
+                    let memory_before = mine.memory_bytes();
                     if mine.bytes.len() < chunk.bytes.len() {
                         mine.make_room(chunk.bytes.len());
                         mine.bytes.resize(chunk.bytes.len(), 0);
@@ -204,6 +233,7 @@ impl Gather {
                     }
                     self.block_count += u64::from((chunk.present & !mine.present).count_ones());
                     mine.present |= chunk.present;
+                    self.memory_bytes += mine.memory_bytes() - memory_before;
                 }
             }
         }
@@ -276,10 +306,13 @@ mod tests {
             for op in ops {
                 match op {
                     Op::Write(at, data) => {
+                        let memory_before = gather.memory_bytes();
                         gather.write(at, &data, |block, buffer| {
                             buffer.fill(block as u8);
                             Ok::<(), ()>(())
                         }).unwrap();
+                        let grown_bytes = gather.memory_bytes() - memory_before;
+                        prop_assert!(grown_bytes <= memory_bytes_max(data.len() as u64), "GATHER-3");
                         for (i, byte) in data.iter().enumerate() {
                             let position = at + i as u64;
                             let block = position / BLOCK_BYTES;
@@ -288,7 +321,7 @@ mod tests {
                         }
                     }
                     Op::Discard(from, to) => {
-                        let gone = gather.discard(from, to);
+                        let (gone, _) = gather.discard(from, to);
                         let before = model.len() as u64;
                         model.retain(|block, _| !(from..to).contains(block));
                         prop_assert_eq!(gone, before - model.len() as u64);
@@ -302,6 +335,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(gather.block_count(), model.len() as u64);
+                prop_assert!(gather.memory_bytes() >= gather.block_count() * BLOCK_BYTES, "GATHER-3");
                 let mut seen = 0;
                 for (first, count) in gather.runs() {
                     let bytes = gather.slices(first, count).concat();

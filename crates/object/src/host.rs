@@ -30,6 +30,14 @@ pub(crate) fn memory_pages() -> u64 {
     kib.unwrap_or(0) * 1024 / rustix::param::page_size() as u64
 }
 
+/// Memory that this process has resident, bytes; 0 when the system does not say.
+pub(crate) fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split_whitespace().nth(1);
+    let pages: u64 = pages.and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}
+
 /// The user and group that run this process.
 pub fn process_owner() -> (u32, u32) {
     (

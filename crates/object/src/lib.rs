@@ -33,6 +33,7 @@ mod check_holders;
 mod check_pieces;
 mod checkpoint;
 mod chunk_pool;
+mod claims;
 mod client;
 mod commit;
 mod commit_lock;

@@ -1,6 +1,7 @@
 //! The whole content of an object at once: replaced in one step, at its known length.
 
 use crate::Result;
+use crate::claims::Claim;
 use crate::edit::{Promise, too_large};
 use crate::engine::Engine;
 use crate::gather::Gather;
@@ -19,6 +20,8 @@ pub struct NewContent<'e> {
     inline: Option<Vec<u8>>,
     gather: Gather,
     promise: Promise<'e>,
+    /// Until the gather counts as dirty.
+    _memory: Claim<'e>,
 }
 
 impl Engine {
@@ -29,12 +32,12 @@ impl Engine {
         if size_bytes > FILE_BYTES_MAX {
             return Err(too_large());
         }
+        let memory = self.claim_memory(size_bytes)?;
         let mut gather = Gather::default();
         let inline = (size_bytes <= self.inline_bytes_max).then(|| bytes.to_vec());
         if inline.is_none() {
             let Ok(_) = gather.write(0, bytes, |_, _| Ok::<(), Infallible>(()));
         }
-        self.wait_for_memory()?;
         let edit = self.edit()?;
         let promise = self.promise(&edit, gather.block_count(), Purpose::Ordinary)?;
         let content = NewContent {
@@ -42,6 +45,7 @@ impl Engine {
             inline,
             gather,
             promise,
+            _memory: memory,
         };
         Ok((self.begin_change(edit)?, content))
     }
@@ -58,6 +62,7 @@ impl Change<'_> {
             inline,
             gather,
             mut promise,
+            _memory,
         } = new;
         let keep = gather.block_count();
         let mut state = engine.lock_node(node)?;
@@ -82,15 +87,15 @@ impl Change<'_> {
         engine.begin_content(node, &mut state)?;
         engine.load_content(node, &mut state)?;
         engine.discard(&mut state, 0, u64::MAX);
+        engine
+            .dirty_bytes
+            .fetch_add(gather.memory_bytes(), Ordering::Relaxed);
         let content = &mut state.content;
         content.inline_dirty = inline.is_some();
         content.inline = inline;
         content.gather = gather;
         content.expected_bytes = size_bytes;
         promise.give(keep, &mut content.promise);
-        engine
-            .dirty_bytes
-            .fetch_add(keep * BLOCK_BYTES, Ordering::Relaxed);
         state.row.size_bytes = size_bytes;
         engine.touch_content(node, &mut state);
         Ok(())

@@ -115,11 +115,13 @@ pub struct Gauges {
     pub commit_seq: u64,
     /// Groups that this session has committed.
     pub group_count: u64,
-    /// Content that waits to be written, bytes.
+    /// Memory of the whole process, bytes; 0 where the system does not say.
+    pub resident_bytes: u64,
+    /// Memory of content that waits to be written, bytes.
     pub dirty_bytes: u64,
-    /// Beyond that, writers wait.
+    /// Beyond that, of dirty and kept content together, writers wait.
     pub dirty_bytes_max: u64,
-    /// Clean content kept in memory, bytes.
+    /// Memory of clean content that is kept, bytes.
     pub kept_bytes: u64,
     /// Inodes in memory.
     pub cached_inode_count: u64,

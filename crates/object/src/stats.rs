@@ -3,6 +3,7 @@
 
 use crate::Result;
 use crate::engine::{Engine, lock};
+use crate::host::resident_bytes;
 use crate::report::{Gauges, MapCell, SegmentMap, StatsReport};
 use larder_space::format::SegmentIndex;
 use larder_space::format::limits::BLOCK_BYTES;
@@ -41,6 +42,7 @@ impl Engine {
         Ok(Gauges {
             commit_seq: self.known_seq().0,
             group_count: self.commit_lock.committed(),
+            resident_bytes: resident_bytes(),
             dirty_bytes: self.dirty_bytes.load(Ordering::Relaxed),
             dirty_bytes_max: self.dirty_bytes_max,
             kept_bytes: self.kept_bytes.load(Ordering::Relaxed),

@@ -21,8 +21,7 @@
 //! # Invariants
 //! * `WHOLE-1` While anything of an object is kept and no commit is writing it, the kept blocks are
 //!   exactly its mapped ones, and have their content.
-//! * `WHOLE-2` What is kept is at most half of the bound of the gather; dirty and kept bytes together
-//!   make writers wait at that bound.
+//! * `WHOLE-2` What is kept is at most half of the bound of the gather (`CLAIM-1`).
 //! * `WHOLE-3` A provisional object whose last writer is gone is in the open group or on the list of
 //!   the unsettled, so the next commits place it whole.
 //!
@@ -124,11 +123,11 @@ impl Engine {
             is_rewrite = !is_whole && self.gather_kept(content);
             keeps = is_open
                 && (is_whole || is_rewrite)
-                && self.promise_to_keep(content.gather.block_count());
+                && self.promise_to_keep(content.gather.memory_bytes());
             content.was_synced = is_synced;
             content.is_provisional = false;
         } else if in_memory.max(expected_blocks) > self.whole_blocks_max()
-            || !self.promise_to_keep(content.gather.block_count())
+            || !self.promise_to_keep(content.gather.memory_bytes())
         {
             // Too long for memory: what is provisional becomes the beginning of the stream.
             is_rewrite = self.gather_kept(content);
@@ -161,9 +160,8 @@ impl Engine {
         Some(flush)
     }
 
-    /// Counts `blocks` more as kept if the bound allows it (`WHOLE-2`). Only the freeze asks.
-    fn promise_to_keep(&self, blocks: u64) -> bool {
-        let bytes = blocks * BLOCK_BYTES;
+    /// Counts `bytes` of memory more as kept if the bound allows it (`WHOLE-2`). Only the freeze asks.
+    fn promise_to_keep(&self, bytes: u64) -> bool {
         let fits = self.kept_bytes.load(Ordering::Relaxed) + bytes <= self.dirty_bytes_max / 2;
         if fits {
             self.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -186,16 +184,14 @@ impl Engine {
             return false;
         };
         let mut all = std::mem::take(&mut content.kept);
-        let kept_count = all.block_count();
+        let kept_bytes = all.memory_bytes();
         let dirty = std::mem::take(&mut content.gather);
-        let dirty_count = dirty.block_count();
+        self.dirty_bytes
+            .fetch_sub(dirty.memory_bytes(), Ordering::Relaxed);
         all.absorb(dirty);
-        self.kept_bytes
-            .fetch_sub(kept_count * BLOCK_BYTES, Ordering::Relaxed);
-        self.dirty_bytes.fetch_add(
-            (all.block_count() - dirty_count) * BLOCK_BYTES,
-            Ordering::Relaxed,
-        );
+        self.dirty_bytes
+            .fetch_add(all.memory_bytes(), Ordering::Relaxed);
+        self.kept_bytes.fetch_sub(kept_bytes, Ordering::Relaxed);
         // The promise of blocks that are in both is given back with the rest of it.
         match content.promise.as_mut() {
             Some(promise) => promise.merge(extra),
@@ -209,22 +205,21 @@ impl Engine {
     pub(crate) fn drop_kept(&self, content: &mut Content) {
         let kept = std::mem::take(&mut content.kept);
         self.kept_bytes
-            .fetch_sub(kept.block_count() * BLOCK_BYTES, Ordering::Relaxed);
+            .fetch_sub(kept.memory_bytes(), Ordering::Relaxed);
         content.is_provisional = false;
         content.was_synced = false;
     }
 
     /// Takes flushed blocks, promised to be kept, as kept ones; `WHOLE-1` holds again.
     pub(crate) fn keep(&self, node: &Arc<Node>, state: &mut NodeState, flushed: Arc<Gather>) {
-        let (promised, before) = (flushed.block_count(), state.content.kept.block_count());
+        let (promised, before) = (flushed.memory_bytes(), state.content.kept.memory_bytes());
         if !state.is_deleted {
             // Nobody else looks at them any more: readers copy under the node's lock.
             let flushed = Arc::into_inner(flushed).unwrap_or_default();
             state.content.kept.absorb(flushed);
         }
-        let twice = before + promised - state.content.kept.block_count();
-        self.kept_bytes
-            .fetch_sub(twice * BLOCK_BYTES, Ordering::Relaxed);
+        let twice = before + promised - state.content.kept.memory_bytes();
+        self.kept_bytes.fetch_sub(twice, Ordering::Relaxed);
         debug_assert!(
             self.kept_bytes.load(Ordering::Relaxed) <= self.dirty_bytes_max / 2,
             "WHOLE-2"
@@ -294,7 +289,7 @@ impl Engine {
                 && content.gather.block_count() + content.kept.block_count()
                     <= self.whole_blocks_max();
             if is_active && is_half_written {
-                bytes += content.gather.block_count() * BLOCK_BYTES;
+                bytes += content.gather.memory_bytes();
             }
         }
         bytes

@@ -14,7 +14,6 @@ use crate::whole::Fate;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::ChangeSet;
 use larder_segment::{BlockWrite, write_all};
-use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{Extent, SegmentIndex, block_checksum};
 use larder_space::{Placement, Reservation};
 use std::cmp::Reverse;
@@ -369,7 +368,7 @@ impl Engine {
             );
             frozen.node.thaw(&mut state);
             self.dirty_bytes
-                .fetch_sub(flush.gather.block_count() * BLOCK_BYTES, Ordering::Relaxed);
+                .fetch_sub(flush.gather.memory_bytes(), Ordering::Relaxed);
             if flush.keeps {
                 self.keep(&frozen.node, &mut state, std::mem::take(&mut flush.gather));
             }

@@ -11,6 +11,7 @@ mod fragments;
 mod growth;
 mod listing;
 mod log;
+mod memory;
 mod patches;
 mod posix;
 mod put_get;
