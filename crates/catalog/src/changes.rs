@@ -83,14 +83,32 @@ pub struct MapShare {
     pub from_page: u64,
 }
 
+/// What users attached to an inode goes over to another one (`SAVE-2`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Save {
+    /// The store of both.
+    pub store: StoreId,
+    /// The inode that is replaced.
+    pub from: Ino,
+    /// The one that is the file from here on.
+    pub to: Ino,
+    /// It is taken back: whatever the store's `save_keeps` says by now.
+    pub is_forced: bool,
+}
+
 /// `(store, ino, attribute name, value)`.
 pub type XattrChange = (StoreId, Ino, Vec<u8>, Option<Vec<u8>>);
 
 /// Everything one group commit changes. Applied as a whole or not at all, in field order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangeSet {
-    /// Store rows.
+    /// Store rows. With `saves` those that are deleted come last.
     pub inodes: Vec<(StoreId, InodeChange)>,
+    /// Files that become other inodes, in the order in which that was done; after the rows of `inodes` that are new and
+    /// before those that go.
+    pub saves: Vec<Save>,
+    /// Inodes that are a file again that has no inode, by its number (`SAVE-1`). Where it has one nothing is done.
+    pub file_ids: Vec<(StoreId, Ino, i64)>,
     /// Directory entries: `(store, parent, name, Some(ino))` sets, `None` removes. Each
     /// `(store, parent, name)` appears at most once.
     pub dirents: Vec<(StoreId, Ino, Name, Option<Ino>)>,

@@ -2,8 +2,8 @@
 //! of the layer above, which can decode maps.
 
 use crate::codec::unsigned;
-use crate::error::{At, Result};
-use crate::{Catalog, map_pages, schema};
+use crate::error::{At, CatalogError, Result};
+use crate::{Catalog, damage, map_pages, schema};
 use rusqlite::{Connection, TransactionBehavior};
 use std::collections::BTreeSet;
 
@@ -199,6 +199,11 @@ const STORE: &[&str] = &[
          || max(h.until_seq) || ' (HISTORY-1)'
        FROM \"{t}\" AS i JOIN larder_history AS h ON h.store = ?1 AND h.ino = i.ino AND h.what = 'inode'
          AND h.key = 0 GROUP BY i.ino HAVING max(h.until_seq) > i.since_seq",
+    "SELECT '{t}: inodes ' || i.ino || ' and ' || j.ino || ' have the file_id ' || i.first_ino || ' (SAVE-1)'
+       FROM \"{t}\" AS i JOIN \"{t}\" AS j ON j.ino = i.first_ino
+       WHERE i.first_ino IS NOT NULL AND j.first_ino IS NULL",
+    "SELECT '{t}: ' || count(*) || ' inodes have the file_id ' || first_ino || ' (SAVE-1)'
+       FROM \"{t}\" WHERE first_ino IS NOT NULL GROUP BY first_ino HAVING count(*) > 1",
     "SELECT '{t}_dirent: ' || quote(d.name) || ' in directory ' || d.parent || ' is there since commit '
          || d.since_seq || ' and was superseded by ' || max(h.until_seq) || ' (HISTORY-1)'
        FROM \"{t}_dirent\" AS d JOIN larder_history AS h ON h.store = ?1 AND h.ino = d.parent
@@ -221,7 +226,17 @@ impl Catalog {
             let txn = rusqlite::Transaction::new_unchecked(reader, TransactionBehavior::Deferred)
                 .at("the start of a check")?;
             let mut findings = Vec::new();
-            collect(&txn, "PRAGMA integrity_check", None, &mut findings)?;
+            let read = collect(&txn, "PRAGMA integrity_check", None, &mut findings);
+            let is_damaged = match read {
+                Err(CatalogError::Damaged { .. }) => true,
+                read => read.map(|()| findings != ["ok"])?,
+            };
+            if is_damaged {
+                let damaged = damage::survey(&txn, true)?;
+                if !damaged.is_empty() {
+                    return Ok(damaged);
+                }
+            }
             findings.retain(|finding| finding != "ok");
             let stores = stores_with_tables(&txn)?;
             let is_complete = check_schema(&txn, &stores, &mut findings)?;

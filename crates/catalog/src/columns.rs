@@ -114,7 +114,7 @@ impl Catalog {
     }
 }
 
-fn user_columns(connection: &Connection, table: &str) -> Result<Vec<String>> {
+pub(crate) fn user_columns(connection: &Connection, table: &str) -> Result<Vec<String>> {
     let mut columns: Vec<String> = rows(
         connection,
         "SELECT name FROM pragma_table_xinfo(?1)",

@@ -14,6 +14,7 @@ use crate::map_pages;
 use crate::meta::{add_meta, next_commit_seq};
 use crate::patches;
 use crate::rows::{ContentRow, InodeRow};
+use crate::saves;
 use crate::statements::StoreSql;
 use crate::temporal;
 use larder_format::{CommitSeq, StoreId};
@@ -22,7 +23,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// The statements of every store that a change set names.
-type Stores = HashMap<StoreId, Arc<StoreSql>>;
+pub(crate) type Stores = HashMap<StoreId, Arc<StoreSql>>;
 
 impl Catalog {
     /// Applies `changes` as a whole, durably, as the next commit. One `BEGIN IMMEDIATE … COMMIT`;
@@ -44,7 +45,11 @@ impl Catalog {
                 true => Keeper::begin_step(txn, seq)?,
                 false => Keeper::begin(txn, seq, changes.now_ns)?.by(self.author(changes.user)),
             };
-            apply_inodes(txn, &stores, changes, &keeper)?;
+            let purpose = match is_step {
+                true => saves::Purpose::Step,
+                false => saves::Purpose::Commit,
+            };
+            apply_inodes(txn, &stores, changes, &keeper, purpose)?;
             apply_dirents(txn, &stores, changes, &keeper)?;
             apply_contents(txn, &stores, changes, &keeper)?;
             apply_maps(txn, &stores, changes, &keeper)?;
@@ -112,6 +117,8 @@ impl Catalog {
 
     pub(crate) fn stores_of(&self, changes: &ChangeSet) -> Result<Stores> {
         let mut ids: BTreeSet<StoreId> = changes.inodes.iter().map(|change| change.0).collect();
+        ids.extend(changes.saves.iter().map(|save| save.store));
+        ids.extend(changes.file_ids.iter().map(|change| change.0));
         ids.extend(changes.dirents.iter().map(|change| change.0));
         ids.extend(changes.contents.iter().map(|change| change.0));
         ids.extend(changes.map_pages.iter().map(|change| change.0));
@@ -136,13 +143,35 @@ impl Catalog {
     }
 }
 
+/// What is new and what changes, what goes over from row to row, and what goes (`SAVE-2`).
 pub(crate) fn apply_inodes(
     txn: &Connection,
     stores: &Stores,
     changes: &ChangeSet,
     keeper: &Keeper,
+    purpose: saves::Purpose,
 ) -> Result<()> {
-    for group in changes.inodes.chunk_by(|a, b| a.0 == b.0) {
+    let stays = |(_, change): &(StoreId, InodeChange)| !matches!(change, InodeChange::Delete(_));
+    let (made, gone) = match changes.saves.is_empty() && changes.file_ids.is_empty() {
+        true => (&changes.inodes[..], &[][..]),
+        false => {
+            let inodes = &changes.inodes;
+            debug_assert!(inodes.is_sorted_by_key(|one| !stays(one)), "SAVE-2");
+            inodes.split_at(inodes.partition_point(stays))
+        }
+    };
+    apply_rows(txn, stores, (changes, made), keeper)?;
+    saves::apply(txn, stores, changes, keeper, purpose)?;
+    apply_rows(txn, stores, (changes, gone), keeper)
+}
+
+fn apply_rows(
+    txn: &Connection,
+    stores: &Stores,
+    (changes, inodes): (&ChangeSet, &[(StoreId, InodeChange)]),
+    keeper: &Keeper,
+) -> Result<()> {
+    for group in inodes.chunk_by(|a, b| a.0 == b.0) {
         let sql = &stores[&group[0].0];
         let mut ino_max = 0;
         let mut kept: Option<Option<i64>> = None;
@@ -160,7 +189,11 @@ pub(crate) fn apply_inodes(
         for (_, change) in group {
             match change {
                 InodeChange::Insert(row) => {
-                    let inserted = insert_inode(&mut insert, row, keeper.seq).at(&sql.table)?;
+                    let is_given = changes.has_revived && saves::is_given(txn, sql, row.ino)?;
+                    let inserted = match is_given {
+                        true => saves::insert_given(txn, sql, row, keeper.seq)?,
+                        false => insert_inode(&mut insert, row, keeper.seq).at(&sql.table)?,
+                    };
                     require_row(inserted, &sql.table)?;
                     ino_max = ino_max.max(row.ino.0);
                     if changes.has_revived

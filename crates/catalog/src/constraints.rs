@@ -10,6 +10,7 @@ use crate::commit::apply_inodes;
 use crate::error::{At, CatalogError, Result};
 use crate::history::Keeper;
 use crate::read::rows;
+use crate::saves;
 use crate::transaction::{Stage, as_trial};
 use crate::{Catalog, Writer};
 use larder_format::{Ino, StoreId};
@@ -17,7 +18,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 impl Catalog {
     /// Whether something of the user's may refuse a row of a store table: a trigger on it, a foreign
-    /// key that points to it or out of it, or a UNIQUE index. (A CHECK on a column of the user's must
+    /// key that points to it or out of it, or a UNIQUE index but of `file_id` (`SAVE-1`). (A CHECK on a column of the user's must
     /// accept the column's default anyway, or `ALTER TABLE` refuses it.) Cost ≈ 0.1 ms.
     pub fn has_constraints(&self, store: StoreId) -> Result<bool> {
         let sql = self.store_sql(store)?;
@@ -29,7 +30,9 @@ impl Catalog {
                      OR EXISTS (SELECT 1 FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS f \
                        WHERE t.type = 'table' AND (f.\"table\" = ?1 COLLATE NOCASE \
                          OR t.name = ?1 COLLATE NOCASE)) \
-                     OR EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE \"unique\")",
+                     OR EXISTS (SELECT 1 FROM pragma_index_list(?1) AS l WHERE l.\"unique\" \
+                       AND (SELECT group_concat(coalesce(name, '?')) FROM pragma_index_info(l.name)) \
+                         IS NOT 'file_id')",
                 )
                 .and_then(|mut ask| ask.query_row(params![sql.table], |row| row.get(0)))
                 .at(&sql.table)
@@ -42,9 +45,19 @@ impl Catalog {
     pub fn try_inode(&self, store: StoreId, change: &InodeChange) -> Result<()> {
         let changes = ChangeSet {
             inodes: vec![(store, change.clone())],
+            has_revived: matches!(change, InodeChange::Insert(_)),
             ..ChangeSet::default()
         };
-        let stores = self.stores_of(&changes)?;
+        self.try_changes(&changes)
+    }
+
+    /// The same of a save that removes the inode which it replaces (`SAVE-2`).
+    pub fn try_save(&self, store: StoreId, from: Ino, to: Ino) -> Result<()> {
+        self.try_changes(&saves::trial(store, from, to))
+    }
+
+    fn try_changes(&self, changes: &ChangeSet) -> Result<()> {
+        let stores = self.stores_of(changes)?;
         let mut writer = crate::lock(&self.writer);
         let Writer {
             connection,
@@ -54,7 +67,8 @@ impl Catalog {
         } = &mut *writer;
         let mut tried = |step: &Connection| {
             guards.open(step)?;
-            apply_inodes(step, &stores, &changes, &Keeper::off())
+            let trial = saves::Purpose::Trial;
+            apply_inodes(step, &stores, changes, &Keeper::off(), trial)
         };
         let outcome = match *stage {
             Stage::Idle => {
@@ -68,9 +82,12 @@ impl Catalog {
             // No savepoint can be set under a client's statement; the change itself fails in a moment.
             Stage::Client => return Ok(()),
         };
-        match (outcome, change) {
-            (Err(error @ CatalogError::Constraint { .. }), InodeChange::Delete(ino)) => {
-                let table = &self.store_sql(store)?.table;
+        match (outcome, &changes.inodes[..]) {
+            (
+                Err(error @ CatalogError::Constraint { .. }),
+                [(store, InodeChange::Delete(ino))],
+            ) => {
+                let table = &self.store_sql(*store)?.table;
                 Err(name_keys(connection, table, *ino)?.unwrap_or(error))
             }
             (outcome, _) => outcome,

@@ -77,6 +77,21 @@ pub enum CatalogError {
         /// What was expected, what was found.
         what: String,
     },
+    /// Pages of the catalog are damaged: SQLite cannot read them.
+    #[error(
+        "the catalog is damaged at {what}; 'larder check' names the tables, and what still reads; restore the database from \
+         a copy"
+    )]
+    Damaged {
+        /// Where, and what SQLite said.
+        what: String,
+    },
+    /// Recovering the log would lose acknowledged commits (`LOG-6`). Nothing was changed.
+    #[error("{what}")]
+    LogDamaged {
+        /// What is damaged, what would be lost, and what to do.
+        what: String,
+    },
     /// The filesystem that holds the catalog is full.
     #[error("the filesystem that holds the catalog is full; free some space there")]
     NoSpace,
@@ -155,11 +170,23 @@ pub(crate) fn sort(context: &str, source: rusqlite::Error) -> CatalogError {
             Some(ErrorCode::ReadOnly) => CatalogError::ReadOnly {
                 what: context.into(),
             },
+            Some(ErrorCode::SystemIoFailure)
+                if source.sqlite_error().map(|error| error.extended_code)
+                    == Some(rusqlite::ffi::SQLITE_IOERR_DATA) =>
+            {
+                match crate::log_vfs::take_refused() {
+                    Some(what) => CatalogError::LogDamaged { what },
+                    None => CatalogError::Sqlite {
+                        context: context.into(),
+                        source,
+                    },
+                }
+            }
             Some(ErrorCode::DiskFull) => CatalogError::NoSpace,
             Some(ErrorCode::ConstraintViolation) => constraint(context, &source),
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                CatalogError::corrupt(format!("{context}: {source}"))
-            }
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => CatalogError::Damaged {
+                what: format!("{context}: {source}"),
+            },
             _ => CatalogError::Sqlite {
                 context: context.into(),
                 source,
@@ -223,7 +250,7 @@ mod tests {
         ));
         assert!(matches!(
             sorted(ffi::SQLITE_CORRUPT_VTAB),
-            CatalogError::Corrupt { .. }
+            CatalogError::Damaged { .. }
         ));
         assert!(matches!(
             sorted(ffi::SQLITE_IOERR_WRITE),

@@ -90,9 +90,9 @@ impl KeepSql {
     /// For the tables of store `name`, which `store` owns.
     pub(crate) fn new(store: StoreId, name: &str) -> KeepSql {
         let inode = format!(
-            "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, kind, mode, uid, gid, \
+            "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value, kind, mode, uid, gid, \
              nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, rdev) \
-             SELECT ?1, 'inode', {store}, ino, 0, since_seq, kind, mode, uid, gid, nlink, size, blocks, \
+             SELECT ?1, 'inode', {store}, ino, 0, since_seq, first_ino, kind, mode, uid, gid, nlink, size, blocks, \
              atime_ns, mtime_ns, ctime_ns, btime_ns, rdev FROM main.\"{name}\" WHERE since_seq < ?1 AND "
         );
         let side = |what: &str, columns: &str, suffix: &str| {

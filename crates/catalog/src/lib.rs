@@ -69,6 +69,7 @@ mod columns;
 mod commit;
 mod constraints;
 mod cuts;
+mod damage;
 mod error;
 mod extents;
 mod feed;
@@ -82,6 +83,7 @@ mod guards;
 mod history;
 mod holders;
 mod horizon;
+mod log_scan;
 mod log_vfs;
 mod loose;
 mod map_pages;
@@ -96,6 +98,7 @@ mod reach;
 mod read;
 mod retention;
 mod rows;
+mod saves;
 mod schema;
 mod seals;
 mod sessions;
@@ -117,11 +120,12 @@ mod workspace;
 pub use apart::HistoryUse;
 pub use authors::CommitAuthor;
 pub use changes::{
-    AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, MapShare, Sharing, XattrChange,
+    AttrMask, ChangeSet, CommitOutcome, Held, InodeChange, MapShare, Save, Sharing, XattrChange,
 };
 pub use client::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
 pub use codec::dirent_order;
 pub use cuts::Cuts;
+pub use damage::find_damage;
 pub use error::{BUSY_TIMEOUT, CatalogError, Result};
 pub use feed::{FeedBounds, FeedChange, FeedEvent};
 pub use foreign::{ForeignLook, Mark};
@@ -131,6 +135,7 @@ pub use history::SupersededMap;
 pub use holders::SharedRow;
 pub use horizon::{HistoryHorizon, StoreHorizon};
 pub use larder_format as format;
+pub use log_scan::{UNFLUSHED_COMMITS_MAX, require_sound_log};
 pub use map_pages::SharedPages;
 pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
 pub use past::{Moment, PastPin};
@@ -242,6 +247,15 @@ pub struct CheckpointOutcome {
     pub copied_pages: u64,
 }
 
+/// How long the catalog's file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Length {
+    /// All of it, bytes.
+    pub bytes: u64,
+    /// Of it, what new rows take before it grows, bytes.
+    pub free_bytes: u64,
+}
+
 /// How much of the log's file is in use. (The file is longer: it stays as long as it ever was, and is written from the start
 /// again once all is copied.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -290,6 +304,23 @@ impl Catalog {
         Ok(LogUse {
             used_bytes: bytes(log),
             pending_bytes: bytes(log - copied),
+        })
+    }
+
+    /// How long the catalog's file is when all of the log is copied. 10 µs.
+    pub fn length(&self) -> Result<Length> {
+        self.read(|reader| {
+            let ask = |sql: &str| -> Result<u64> {
+                let pages: u64 = reader
+                    .prepare_cached(sql)
+                    .and_then(|mut ask| ask.query_row([], |row| codec::unsigned(row, 0)))
+                    .at("the length of the catalog")?;
+                Ok(pages * u64::from(self.page_bytes))
+            };
+            Ok(Length {
+                bytes: ask("PRAGMA page_count")?,
+                free_bytes: ask("PRAGMA freelist_count")?,
+            })
         })
     }
 

@@ -18,6 +18,11 @@
 //!   (`LOG-1`). The flush of the log's head is never left out: old frames under a head that is not on the medium
 //!   yet would bring back what a checkpoint has long overwritten.
 //!
+//! * `LOG-5` Before the first flush of a log is left out, a mark beside it says so, durably: the log's salts. Without
+//!   one, every commit in it was flushed before the next one was written (`SCAN-1`).
+//! * `LOG-6` No log is recovered by a connection of ours that would lose acknowledged commits by it (`log_scan`).
+//!   *Guard*: SQLite reads the log's header when, and only when, it recovers, with all locks of the log in hand.
+//!
 //! Whether a COMMIT has flushed the log, which one without changes does not, is told by [`take_flushed`].
 //!
 //! # Safety, for the whole file
@@ -28,13 +33,17 @@
 //! SQLite uses one file from one thread at a time.
 
 use crate::error::{CatalogError, Result};
+use crate::log_scan::{self, SHARED_FLUSH_SUFFIX};
 use rusqlite::Connection;
 use rusqlite::ffi::{
     self, SQLITE_OK, sqlite3_file, sqlite3_filename, sqlite3_int64, sqlite3_io_methods, sqlite3_vfs,
 };
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::mem::size_of;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Most bytes that are kept: SQLite's "unix" takes no more than 0x1ffff in one call.
@@ -45,6 +54,8 @@ const _: () = assert!(KEPT_BYTES_MAX <= 0x1ffff);
 #[repr(C)]
 struct LogFile {
     base: sqlite3_file,
+    /// The VFS below.
+    worker: *mut sqlite3_vfs,
     /// What was written and is not in the file below. Owned: freed at close.
     kept: *mut Kept,
 }
@@ -62,7 +73,24 @@ struct Kept {
     is_owed: bool,
     /// One was made.
     is_flushed: bool,
+    /// The log's path.
+    path: CString,
+    /// The salts of the log that is marked (`LOG-5`).
+    marked: Option<[u8; 8]>,
 }
+
+thread_local! {
+    /// Why this thread's last recovery was refused.
+    static REFUSED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Why SQLite has just failed with `SQLITE_IOERR_DATA` in this thread, if it was for a log (`LOG-6`).
+pub(crate) fn take_refused() -> Option<String> {
+    REFUSED.take()
+}
+
+/// How the names of the VFSs of this file begin.
+const NAME_START: &str = "larder-log-";
 
 /// The head of the log, bytes.
 const HEAD_BYTES: i64 = 32;
@@ -123,16 +151,45 @@ fn with_kept<T>(connection: &Connection, work: impl FnOnce(&mut Kept) -> T) -> O
 
 /// The name of the VFS in front of the one named `below` (none: the system's); registered the first time.
 pub(crate) fn register(below: Option<&str>) -> Result<String> {
-    static NAMES: Mutex<Option<HashMap<Option<String>, String>>> = Mutex::new(None);
+    register_for(below, Keeping::Commits)
+}
+
+/// The same for connections that may not keep `LOG-1`: they write as SQLite does, and are kept from recovering what
+/// is damaged (`LOG-6`).
+pub(crate) fn register_through(below: Option<&str>) -> Result<String> {
+    register_for(below, Keeping::Nothing)
+}
+
+/// Whether a VFS of this name was registered here.
+pub(crate) fn is_ours(name: &str) -> bool {
+    name.starts_with(NAME_START)
+}
+
+/// What a VFS keeps in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Keeping {
+    Commits,
+    Nothing,
+}
+
+type Names = HashMap<(Option<String>, Keeping), String>;
+
+fn register_for(below: Option<&str>, keeping: Keeping) -> Result<String> {
+    static NAMES: Mutex<Option<Names>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let names = names.get_or_insert_default();
-    if let Some(name) = names.get(&below.map(str::to_owned)) {
+    let key = (below.map(str::to_owned), keeping);
+    if let Some(name) = names.get(&key) {
         return Ok(name.clone());
     }
     let failed = |what: &str| CatalogError::invalid(format!("the log's VFS: {what}"));
     let below_name = CString::new(below.unwrap_or_default())
         .map_err(|_| failed("a name contains a NUL byte"))?;
-    let name = format!("larder-log-{}", below.unwrap_or("system"));
+    let kind = match keeping {
+        Keeping::Commits => "gathers",
+        Keeping::Nothing => "through",
+    };
+    let name = format!("{NAME_START}{kind}-{}", below.unwrap_or("system"));
     let c_name = CString::new(name.as_str()).map_err(|_| failed("a name contains a NUL byte"))?;
     // In an extension SQLite has started long ago.
     #[cfg(feature = "bundled")]
@@ -155,7 +212,10 @@ pub(crate) fn register(below: Option<&str>) -> Result<String> {
         pNext: std::ptr::null_mut(),
         zName: c_name.into_raw(),
         pAppData: found.cast(),
-        xOpen: Some(open),
+        xOpen: Some(match keeping {
+            Keeping::Commits => open,
+            Keeping::Nothing => open_through,
+        }),
         xDelete: Some(delete),
         xAccess: Some(access),
         xFullPathname: Some(full_pathname),
@@ -177,7 +237,7 @@ pub(crate) fn register(below: Option<&str>) -> Result<String> {
     if unsafe { ffi::sqlite3_vfs_register(Box::into_raw(vfs), 0) } != SQLITE_OK {
         return Err(failed("SQLite does not take it"));
     }
-    names.insert(below.map(str::to_owned), name.clone());
+    names.insert(key, name.clone());
     Ok(name)
 }
 
@@ -191,6 +251,31 @@ unsafe fn worker(vfs: *mut sqlite3_vfs) -> *mut sqlite3_vfs {
 }
 
 unsafe extern "C" fn open(
+    vfs: *mut sqlite3_vfs,
+    path: sqlite3_filename,
+    file: *mut sqlite3_file,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> c_int {
+    // SAFETY: SQLite's arguments, handed on.
+    unsafe { open_with(&METHODS, vfs, path, file, flags, out_flags) }
+}
+
+unsafe extern "C" fn open_through(
+    vfs: *mut sqlite3_vfs,
+    path: sqlite3_filename,
+    file: *mut sqlite3_file,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> c_int {
+    // SAFETY: SQLite's arguments, handed on.
+    unsafe { open_with(&THROUGH, vfs, path, file, flags, out_flags) }
+}
+
+/// # Safety
+/// The arguments are those that SQLite has called `xOpen` of one of our VFSs with.
+unsafe fn open_with(
+    methods: &'static sqlite3_io_methods,
     vfs: *mut sqlite3_vfs,
     path: sqlite3_filename,
     file: *mut sqlite3_file,
@@ -214,8 +299,13 @@ unsafe extern "C" fn open(
         (*head).base.pMethods = std::ptr::null();
         let code = open_below(worker, path, below(file), flags, out_flags);
         if !(*below(file)).pMethods.is_null() {
-            (*head).kept = Box::into_raw(Box::default());
-            (*head).base.pMethods = &raw const METHODS;
+            let kept = Kept {
+                path: CStr::from_ptr(path).to_owned(),
+                ..Kept::default()
+            };
+            (*head).worker = worker;
+            (*head).kept = Box::into_raw(Box::new(kept));
+            (*head).base.pMethods = methods;
         }
         code
     }
@@ -367,16 +457,108 @@ macro_rules! after_writing {
 }
 
 after_writing! {
-    read = read_below(data: *mut c_void, len: c_int, offset: sqlite3_int64);
+    read = read_checked(data: *mut c_void, len: c_int, offset: sqlite3_int64);
     truncate = truncate_below(size: sqlite3_int64);
     flush = sync_below(flags: c_int);
     file_size = file_size_below(out: *mut sqlite3_int64);
 }
 
+/// Reads; before a recovery it looks whether that may be (`LOG-6`).
+unsafe extern "C" fn read_checked(
+    file: *mut sqlite3_file,
+    data: *mut c_void,
+    len: c_int,
+    offset: sqlite3_int64,
+) -> c_int {
+    if offset == 0 && i64::from(len) == HEAD_BYTES {
+        // SAFETY: SQLite passes an open log.
+        let path = unsafe { Path::new(OsStr::from_bytes(kept(file).path.to_bytes())) };
+        let refused = log_scan::why_refused(path);
+        if refused.is_some() {
+            REFUSED.set(refused);
+            return ffi::SQLITE_IOERR_DATA;
+        }
+    }
+    // SAFETY: SQLite's arguments for the file below.
+    unsafe { read_below(file, data, len, offset) }
+}
+
+/// Marks the log as one in which flushes are left out (`LOG-5`), unless it is; whether it is now.
+///
+/// # Safety
+/// As [`kept`].
+unsafe fn is_marked(file: *mut sqlite3_file) -> bool {
+    let mut head = [0_u8; HEAD_BYTES as usize];
+    // SAFETY: an open log, and room for what is read; nobody else uses it.
+    unsafe {
+        if read_below(file, head.as_mut_ptr().cast(), HEAD_BYTES as c_int, 0) != SQLITE_OK {
+            return false;
+        }
+        let mut salts = [0; 8];
+        salts.copy_from_slice(&head[16..24]);
+        if kept(file).marked != Some(salts) {
+            let code = write_mark(file, &salts);
+            if code != SQLITE_OK {
+                tracing::warn!(
+                    "transactions do not share their flushes: the mark beside the log cannot be written (SQLite code {code})"
+                );
+                return false;
+            }
+            kept(file).marked = Some(salts);
+        }
+    }
+    true
+}
+
+/// # Safety
+/// As [`kept`].
+unsafe fn write_mark(file: *mut sqlite3_file, salts: &[u8; 8]) -> c_int {
+    const FLAGS: c_int =
+        ffi::SQLITE_OPEN_READWRITE | ffi::SQLITE_OPEN_CREATE | ffi::SQLITE_OPEN_SUPER_JOURNAL;
+    // SAFETY: the VFS below gets the memory that it asks for, aligned to 8, a C string that outlives the call, and
+    // flags of a file without parameters; the file is closed if and only if it has methods.
+    unsafe {
+        let worker = (*file.cast::<LogFile>()).worker;
+        let mut name = kept(file).path.to_bytes().to_vec();
+        name.extend_from_slice(SHARED_FLUSH_SUFFIX.as_bytes());
+        let (Ok(name), Some(open)) = (CString::new(name), (*worker).xOpen) else {
+            return ffi::SQLITE_CANTOPEN;
+        };
+        let mut memory = vec![0_u64; ((*worker).szOsFile as usize).div_ceil(8)];
+        let mark: *mut sqlite3_file = memory.as_mut_ptr().cast();
+        let mut code = open(worker, name.as_ptr(), mark, FLAGS, std::ptr::null_mut());
+        let Some(methods) = (*mark).pMethods.as_ref() else {
+            return if code == SQLITE_OK {
+                ffi::SQLITE_CANTOPEN
+            } else {
+                code
+            };
+        };
+        if code == SQLITE_OK {
+            code = match (methods.xWrite, methods.xSync) {
+                (Some(write), Some(sync)) => {
+                    match write(mark, salts.as_ptr().cast(), salts.len() as c_int, 0) {
+                        SQLITE_OK => sync(mark, ffi::SQLITE_SYNC_NORMAL),
+                        code => code,
+                    }
+                }
+                _ => ffi::SQLITE_MISUSE,
+            };
+        }
+        match methods.xClose {
+            Some(close) => {
+                let closed = close(mark);
+                if code == SQLITE_OK { closed } else { code }
+            }
+            None => code,
+        }
+    }
+}
+
 unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: SQLite passes an open log.
     unsafe {
-        if kept(file).defers && !kept(file).has_new_head {
+        if kept(file).defers && !kept(file).has_new_head && is_marked(file) {
             kept(file).is_owed = true;
             return write_kept(file); // LOG-4
         }
@@ -408,6 +590,16 @@ static METHODS: sqlite3_io_methods = sqlite3_io_methods {
     xShmUnmap: None,
     xFetch: None,
     xUnfetch: None,
+};
+
+/// Of a log that is written as SQLite does: what is kept is always empty.
+static THROUGH: sqlite3_io_methods = sqlite3_io_methods {
+    xRead: Some(read_checked),
+    xWrite: Some(write_below),
+    xTruncate: Some(truncate_below),
+    xSync: Some(sync_below),
+    xFileSize: Some(file_size_below),
+    ..METHODS
 };
 
 #[cfg(test)]

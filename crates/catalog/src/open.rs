@@ -224,10 +224,12 @@ pub(crate) fn connect_with(
     flags: OpenFlags,
     timeout: Duration,
 ) -> Result<Connection> {
-    let opened = match &options.vfs {
-        Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs.as_str()),
-        None => Connection::open_with_flags(path, flags),
+    // LOG-6
+    let vfs = match &options.vfs {
+        Some(vfs) if log_vfs::is_ours(vfs) => vfs.clone(),
+        below => log_vfs::register_through(below.as_deref())?,
     };
+    let opened = Connection::open_with_flags_and_vfs(path, flags, vfs.as_str());
     let connection = opened.map_err(|error| match error.sqlite_error_code() {
         Some(ErrorCode::CannotOpen) if flags.contains(OpenFlags::SQLITE_OPEN_CREATE) => {
             CatalogError::ReadOnly {
@@ -420,7 +422,9 @@ fn initialise(connection: &Connection, path: &Path, init: &DatabaseInit) -> Resu
     };
     match is_pristine(connection) {
         Ok(true) => {}
-        Ok(false) | Err(CatalogError::Corrupt { .. }) => return Err(exists()),
+        Ok(false) | Err(CatalogError::Corrupt { .. } | CatalogError::Damaged { .. }) => {
+            return Err(exists());
+        }
         Err(error) => return Err(error),
     }
     connection

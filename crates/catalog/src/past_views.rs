@@ -104,7 +104,8 @@ fn views(
     columns: Option<&StoreColumns>,
 ) -> [String; 5] {
     let attributes = ATTRIBUTES.join(", ");
-    let inode = format!("ino, {attributes}");
+    let inode = format!("ino, {attributes}, file_id");
+    let inode_then = format!("ino, {attributes}, coalesce(value, ino)");
     let view_of = |suffix: &str, what: &str, columns: &str, now: &str, then: &str, key: &str| {
         format!(
             "CREATE TEMP VIEW \"{name}{suffix}\" ({columns}) AS \
@@ -118,11 +119,11 @@ fn views(
     };
     let only = " AND key = 0";
     let files = match columns {
-        None => view("", "inode", &inode, &inode, only),
+        None => view("", "inode", &inode, &inode_then, only),
         Some(past) => {
-            let attributes_of = |row: &str| {
+            let attributes_of = |row: &str, file_id: &str| {
                 let columns = ATTRIBUTES.map(|column| format!(", {row}.{column}"));
-                format!("{row}.ino{}{}", columns.concat(), past.listed())
+                format!("{row}.ino{}, {file_id}{}", columns.concat(), past.listed())
             };
             let names = past.columns.iter();
             let names = names.map(|column| format!(", \"{}\"", column.replace('"', "\"\"")));
@@ -132,9 +133,9 @@ fn views(
                  WHERE larder_was.store = {store} AND larder_was.what = 'inode' AND larder_was.key = 0 \
                  AND larder_was.until_seq > {seq} AND larder_was.since_seq <= {seq}",
                 names.collect::<String>(),
-                attributes_of("larder_of"),
+                attributes_of("larder_of", "larder_of.file_id"),
                 past.joins("larder_of.ino"),
-                attributes_of("larder_was"),
+                attributes_of("larder_was", "coalesce(larder_was.value, larder_was.ino)"),
                 past.joins("larder_was.ino")
             )
         }

@@ -20,7 +20,7 @@
 use crate::Catalog;
 use crate::error::{At, Result};
 use crate::read::rows;
-use crate::schema::ENGINE_COLUMNS;
+use crate::schema::{ENGINE_COLUMNS, FILE_ID};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::{Connection, ErrorCode};
 use std::collections::HashSet;
@@ -210,10 +210,11 @@ impl Compiler {
     fn reaches(&self, schema: &Schema, table: &str) -> Result<bool> {
         let is_store = schema.stores.contains(&lower(table));
         let columns: Vec<String> = match is_store {
-            // Its key never changes, and the user's columns are not the engine's.
+            // Its key never changes, nobody sets what is computed, and the user's columns are not the engine's.
             true => ENGINE_COLUMNS
                 .iter()
                 .skip(1)
+                .filter(|&&name| name != FILE_ID)
                 .map(|&name| name.into())
                 .collect(),
             false => rows(

@@ -9,6 +9,9 @@
 //! `retention_guarantee:STORE` are those of single stores.
 //!
 //! Where it was 0 there is a gap in history: turning it on begins anew, with a commit of its own.
+//!
+//! Where no store keeps any, the first snapshot begins history all the same, and the end of the last one ends it: meanwhile the
+//! longest retention is [`KEPT_NS_MIN`], and the default 0, so that commits keep what snapshots show and nothing else lasts.
 
 use crate::Catalog;
 use crate::apart::owners;
@@ -16,6 +19,7 @@ use crate::codec::{signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::history::{BEGINS, GIVEN_UP, given_up, history_begins, search_moments};
 use crate::holders::{find_sharing, mark_sharing};
+use crate::horizon::KEPT_NS_MIN;
 use crate::meta::{find_meta, is_guaranteed, next_commit_seq, of_store, of_stores};
 use crate::read::rows;
 use larder_format::{CommitSeq, SessionId, StoreId};
@@ -47,6 +51,8 @@ pub struct Retentions {
     pub default: Retention,
     /// Of single stores, by number.
     pub stores: Vec<(StoreId, Retention)>,
+    /// History is kept, if for snapshots alone.
+    pub is_on: bool,
 }
 
 impl Retentions {
@@ -63,6 +69,14 @@ impl Retentions {
 
     /// The longest, nanoseconds; 0: no history is kept.
     pub fn longest_ns(&self) -> i64 {
+        match self.longest_wanted_ns() {
+            0 if self.is_on => KEPT_NS_MIN,
+            longest_ns => longest_ns,
+        }
+    }
+
+    /// The longest that somebody has asked for.
+    fn longest_wanted_ns(&self) -> i64 {
         self.all().map(|one| one.retention_ns).max().unwrap_or(0)
     }
 
@@ -102,6 +116,7 @@ pub(crate) fn retentions(connection: &Connection) -> Result<Retentions> {
             is_guaranteed: is_guaranteed(connection)?,
         },
         stores,
+        is_on: find_meta(connection, OWN)? > 0,
     })
 }
 
@@ -123,6 +138,7 @@ impl Catalog {
     ) -> Result<CommitSeq> {
         self.write(|txn| {
             let mut settings = retentions(txn)?;
+            let is_for_snapshots = settings.longest_wanted_ns() == 0 && has_snapshots(txn)?;
             match store {
                 None => settings.default = wanted.unwrap_or_default(),
                 Some(store) => {
@@ -134,7 +150,29 @@ impl Catalog {
             if wanted.is_some_and(|wanted| wanted.is_guaranteed) {
                 take_back(txn, &settings, store)?;
             }
-            write_settings(txn, &settings, now_ns)
+            write_settings(txn, &settings, is_for_snapshots, now_ns)
+        })
+    }
+
+    /// A snapshot is going to be made: where no store keeps history, it begins. The newest commit then; `None`: it is kept
+    /// already. The caller has the turn.
+    pub fn keep_for_snapshots(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
+        self.write(|txn| match find_meta(txn, OWN)? > 0 {
+            true => Ok(None),
+            false => write_settings(txn, &retentions(txn)?, true, now_ns).map(Some),
+        })
+    }
+
+    /// Whether history is kept for snapshots alone, and there is none, nor a reader of the past.
+    pub fn is_kept_in_vain(&self) -> Result<bool> {
+        self.read(is_kept_in_vain)
+    }
+
+    /// Ends such a history. The newest commit then; `None`: somebody needs it. The caller has the turn.
+    pub fn end_kept_in_vain(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
+        self.write(|txn| match is_kept_in_vain(txn)? {
+            false => Ok(None),
+            true => write_settings(txn, &retentions(txn)?, false, now_ns).map(Some),
         })
     }
 
@@ -177,6 +215,20 @@ impl Catalog {
     }
 }
 
+fn has_snapshots(connection: &Connection) -> Result<bool> {
+    connection
+        .prepare("SELECT 1 FROM larder_snapshot")
+        .and_then(|mut find| find.exists([]))
+        .at("larder_snapshot")
+}
+
+fn is_kept_in_vain(connection: &Connection) -> Result<bool> {
+    Ok(find_meta(connection, OWN)? > 0
+        && retentions(connection)?.longest_wanted_ns() == 0
+        && !has_snapshots(connection)?
+        && past_readers(connection)?.is_empty())
+}
+
 fn past_readers(connection: &Connection) -> Result<Vec<(SessionId, CommitSeq)>> {
     rows(
         connection,
@@ -194,7 +246,8 @@ pub(crate) fn forget_store(txn: &Connection, store: StoreId, now_ns: i64) -> Res
         return Ok(());
     }
     settings.stores.retain(|(one, _)| *one != store);
-    write_settings(txn, &settings, now_ns).map(drop)
+    let is_for_snapshots = settings.longest_wanted_ns() == 0 && has_snapshots(txn)?;
+    write_settings(txn, &settings, is_for_snapshots, now_ns).map(drop)
 }
 
 /// Somebody guarantees history, of one store or of those that follow the database: what was given up of it before and is still
@@ -226,10 +279,19 @@ fn take_back(txn: &Connection, settings: &Retentions, store: Option<StoreId>) ->
     Ok(())
 }
 
-/// Writes the settings; returns the newest commit, a new one if history begins or ends with it.
-fn write_settings(txn: &Connection, settings: &Retentions, now_ns: i64) -> Result<CommitSeq> {
+/// Writes the settings; returns the newest commit, a new one if history begins or ends with it. `is_for_snapshots`: where no
+/// store keeps any, it is kept for snapshots.
+fn write_settings(
+    txn: &Connection,
+    settings: &Retentions,
+    is_for_snapshots: bool,
+    now_ns: i64,
+) -> Result<CommitSeq> {
     let is_on = find_meta(txn, OWN)? > 0;
-    let longest_ns = settings.longest_ns();
+    let longest_ns = match settings.longest_wanted_ns() {
+        0 if is_for_snapshots => KEPT_NS_MIN,
+        longest_ns => longest_ns,
+    };
     if is_on && longest_ns == 0 {
         refuse_if_needed(txn)?;
     }

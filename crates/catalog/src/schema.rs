@@ -101,6 +101,11 @@ pub(crate) const STEPS: &[Step] = &[
         store_sql: None,
         guarded: &[],
     },
+    Step {
+        sql: include_str!("schema/v12.sql"),
+        store_sql: Some(include_str!("schema/v12_store.sql")),
+        guarded: &[],
+    },
 ];
 
 /// The version this build writes: `PRAGMA user_version`.
@@ -113,10 +118,15 @@ const STORE: &str = include_str!("schema/store.sql");
 const SUFFIXES: [&str; 5] = ["_dirent", "_content", "_map", "_xattr", "_path"];
 
 /// The columns of a store table that are ours; all others are the user's.
-pub(crate) const ENGINE_COLUMNS: [&str; 14] = [
+pub(crate) const ENGINE_COLUMNS: [&str; 16] = [
     "ino", "kind", "mode", "uid", "gid", "nlink", "size", "blocks", "atime_ns", "mtime_ns",
-    "ctime_ns", "btime_ns", "rdev", SINCE,
+    "ctime_ns", "btime_ns", "rdev", SINCE, FIRST_INO, FILE_ID,
 ];
+
+/// The column that says which inode a file had first (`SAVE-1`).
+pub(crate) const FIRST_INO: &str = "first_ino";
+/// The number of a file, computed of that.
+pub(crate) const FILE_ID: &str = "file_id";
 
 /// The column that says which commit wrote a row.
 pub(crate) const SINCE: &str = "since_seq";
@@ -153,6 +163,7 @@ pub(crate) fn apply(connection: &Connection, steps: &[Step], found: u32) -> Resu
         }
         if let Some(store_sql) = step.store_sql {
             for (id, name) in stores_with_tables(connection)? {
+                require_free_columns(connection, store_sql, &name)?;
                 add_to_store(connection, store_sql, id, &name)?;
             }
         }
@@ -170,6 +181,25 @@ fn stores_with_tables(connection: &Connection) -> Result<Vec<(StoreId, String)>>
                 .collect()
         })
         .at("larder_store")
+}
+
+/// Refuses a step that adds a column to a store whose table has one of the user's with its name.
+fn require_free_columns(connection: &Connection, store_sql: &str, name: &str) -> Result<()> {
+    let of_table = "ALTER TABLE \"{name}\" ADD COLUMN ";
+    let added = store_sql.split(of_table).skip(1);
+    for column in added.filter_map(|rest| rest.split_whitespace().next()) {
+        let is_taken = connection
+            .prepare("SELECT 1 FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE")
+            .and_then(|mut find| find.exists([name, column]))
+            .at(name)?;
+        if is_taken {
+            return Err(CatalogError::invalid(format!(
+                "this version needs the column name '{column}' of table '{name}', which is one of yours; rename yours \
+                 first: sqlite3 catalog.db 'ALTER TABLE {name} RENAME COLUMN {column} TO my_{column}'"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn add_to_store(connection: &Connection, sql: &str, id: StoreId, name: &str) -> Result<()> {
@@ -458,7 +488,7 @@ mod tests {
     fn later_versions_keep_the_history_and_take_rows() {
         const HISTORY: &str = "SELECT printf('%s|%s|%s|%s|%s|%s|%s|%s|%s', id, until_seq, what, store, ino, quote(key), \
              since_seq, quote(value), quote(extra)) FROM larder_history ORDER BY id";
-        for version in [6, 7, 8, 9] {
+        for version in [6, 7, 8, 9, 10, 11] {
             let connection = old(version);
             let before = match version {
                 6 => Vec::new(),
@@ -505,6 +535,35 @@ mod tests {
                 connection.execute_batch(sql).unwrap_err();
             }
         }
+    }
+
+    #[test]
+    fn version_12_knows_files_by_their_inodes_and_takes_no_column_away() {
+        let connection = old(11);
+        let mine = "ALTER TABLE main ADD COLUMN File_Id TEXT; UPDATE main SET file_id = 'mine'";
+        connection.execute_batch(mine).unwrap();
+        let refused = upgrade(&connection, STEPS, |_| Ok(())).unwrap_err();
+        assert!(refused.to_string().contains("RENAME COLUMN file_id"), "{refused}");
+        assert_eq!(version(&connection).unwrap(), 11, "nothing was done");
+        let rename = "ALTER TABLE main RENAME COLUMN file_id TO my_file_id";
+        connection.execute_batch(rename).unwrap();
+        upgrade(&connection, STEPS, |_| Ok(())).unwrap();
+        let row = "SELECT file_id || ' ' || (first_ino IS NULL) || ' ' || my_file_id FROM main";
+        assert_eq!(text(&connection, row), ["1 1 mine"], "SAVE-1");
+        let keeps = "SELECT save_keeps FROM larder_store";
+        assert_eq!(text(&connection, keeps), ["columns"]);
+        // What plain SQL changes is kept with its file.
+        connection
+            .execute_batch(
+                "UPDATE larder_gate SET open = 1; UPDATE main SET first_ino = 7; UPDATE larder_gate SET open = 0;
+                 UPDATE main SET mode = 448",
+            )
+            .unwrap();
+        let kept = "SELECT '' || value FROM larder_history WHERE what = 'inode' AND until_seq = 10";
+        assert_eq!(text(&connection, kept), ["7"], "SAVE-3");
+        let parent = "CREATE UNIQUE INDEX mine ON main (file_id);
+             CREATE TABLE child (file REFERENCES main (file_id)); INSERT INTO child VALUES (7)";
+        connection.execute_batch(parent).unwrap();
     }
 
     #[test]

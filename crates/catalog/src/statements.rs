@@ -3,8 +3,9 @@
 use crate::changes::AttrMask;
 use crate::history::KeepSql;
 use crate::map_pages::{ReferenceSql, resolved};
+use crate::saves::Known;
 use larder_format::StoreId;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 /// Every combination of the seven flags of an [`AttrMask`].
 const MASKS: usize = 1 << 7;
@@ -63,6 +64,8 @@ pub(crate) struct StoreSql {
 
     /// What a commit supersedes (`history`).
     pub(crate) keep: KeepSql,
+    /// What the schema says of what users attach to the files (`saves`).
+    pub(crate) attached: Mutex<Known>,
 }
 
 impl StoreSql {
@@ -176,6 +179,7 @@ impl StoreSql {
                  WHERE store = ?1 AND ino = ?2 ORDER BY id"
                 .into(),
             keep: KeepSql::new(table_store, name),
+            attached: Mutex::default(),
         }
     }
 

@@ -61,6 +61,8 @@ pub struct HistoryReader<'c> {
 struct Texts {
     store: StoreId,
     inode: String,
+    file_id: String,
+    inodes_of_file: String,
     names: String,
     touches: String,
     named_since: String,
@@ -94,6 +96,17 @@ impl Texts {
                 "SELECT ino, {ATTRIBUTES} FROM main.\"{name}\" WHERE ino = ?1 AND since_seq <= ?2 \
                  UNION ALL SELECT ino, {ATTRIBUTES} FROM (SELECT * FROM {} AND ino = ?1 AND key = 0 \
                  AND until_seq > ?2 ORDER BY until_seq LIMIT 1) WHERE since_seq <= ?2",
+                of("inode")
+            ),
+            file_id: format!(
+                "SELECT file_id FROM main.\"{name}\" WHERE ino = ?1 AND since_seq <= ?2 \
+                 UNION ALL SELECT coalesce(value, ino) FROM (SELECT * FROM {} AND ino = ?1 AND key = 0 \
+                 AND until_seq > ?2 ORDER BY until_seq LIMIT 1) WHERE since_seq <= ?2",
+                of("inode")
+            ),
+            inodes_of_file: format!(
+                "SELECT ?1 UNION SELECT ino FROM main.\"{name}\" WHERE first_ino = ?1 \
+                 UNION SELECT ino FROM {} AND value = ?1 AND value IS NOT NULL",
                 of("inode")
             ),
             names: format!(
@@ -456,6 +469,28 @@ impl HistoryReader<'_> {
                     .optional()
             })
             .at(TABLE)
+    }
+
+    /// Which file an inode was after commit `seq`: its `file_id` (`SAVE-1`). 5 µs.
+    pub fn file_id(&self, store: StoreId, ino: Ino, seq: CommitSeq) -> Result<Option<i64>> {
+        self.connection
+            .prepare_cached(&self.texts(store)?.file_id)
+            .and_then(|mut find| {
+                find.query_row([signed(ino.0), signed(seq.0)], |row| row.get(0))
+                    .optional()
+            })
+            .at(TABLE)
+    }
+
+    /// The inodes that a file is or was, as far as the history knows: one for each save. O(those).
+    pub fn inodes_of_file(&self, store: StoreId, file_id: i64) -> Result<Vec<Ino>> {
+        rows(
+            self.connection,
+            &self.texts(store)?.inodes_of_file,
+            [file_id],
+            |row| Ok(Ino(unsigned(row, 0)?)),
+        )
+        .at(TABLE)
     }
 
     /// The names of an inode after commit `seq`, with their directories. 5 µs.

@@ -226,7 +226,7 @@ pub(crate) enum StoreVerb {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Change where a store hangs, or what serves it
+    /// Change where a store hangs, what serves it, or what saved files keep
     #[command(after_help = "Example: larder store set photos.larder raw --provider readonly")]
     Set {
         /// Database that holds it
@@ -235,12 +235,25 @@ pub(crate) enum StoreVerb {
         /// Store to change
         name: String,
         /// What serves it: files or readonly
-        #[arg(long, required_unless_present = "mount")]
+        #[arg(long, required_unless_present_any = ["mount", "save_keeps"])]
         provider: Option<String>,
         /// Where it hangs in the tree
         #[arg(long, value_name = "PATH")]
         mount: Option<String>,
+        /// What a file keeps when a program saves it by renaming a new one over it: your columns, its file_id and the rows
+        /// that refer to it, or nothing
+        #[arg(long, value_name = "WHAT")]
+        save_keeps: Option<SaveKeeps>,
     },
+}
+
+/// What a file keeps when it is saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SaveKeeps {
+    /// Nothing: the new file is another one
+    None,
+    /// User columns, file_id, and the rows that refer to it
+    Columns,
 }
 
 /// List directories and files

@@ -8,7 +8,7 @@ use crate::retention::{history_json, history_summary};
 use crate::units::{percent, show_size};
 use indicatif::{ProgressBar, ProgressStyle};
 use larder::limits::INLINE_BYTES_MAX;
-use larder::{CheckReport, FragReport, SpaceReport, Tuning, gather_bytes_default};
+use larder::{CheckReport, FragReport, SpaceReport, Tuning, find_damage, gather_bytes_default};
 use serde_json::{Value, json};
 
 /// `larder df`.
@@ -230,14 +230,33 @@ fn frag_pairs(report: &FragReport) -> Vec<(&'static str, String)> {
 /// `larder check`.
 pub(crate) fn check(args: &CheckArgs, out: &mut Output) -> Result<()> {
     let bar = check_bar();
-    let report = with_database(&args.db, "check", |database| {
-        Ok(database.check(args.read, &mut |done_bytes, total_bytes| {
+    let mut found = None;
+    let ended = with_database(&args.db, "check", |database| {
+        found = Some(database.check(args.read, &mut |done_bytes, total_bytes| {
             bar.set_length(total_bytes);
             bar.set_position(done_bytes);
-        })?)
+        })?);
+        Ok(())
     });
     bar.finish_and_clear();
-    let report = report?;
+    let report = match (found, ended) {
+        (Some(report), Ok(())) => report,
+        // What is damaged may be needed to close it.
+        (Some(report), Err(_)) if !report.findings.is_empty() => report,
+        (None, Err(Failure::Larder(error))) if error.is_of_catalog() => {
+            // It cannot be opened: the catalog alone is looked at.
+            let findings = find_damage(&args.db)?;
+            if findings.is_empty() {
+                return Err(error.into());
+            }
+            CheckReport {
+                findings,
+                ..CheckReport::default()
+            }
+        }
+        (_, Err(failure)) => return Err(failure),
+        (None, Ok(())) => unreachable!("a check that ends well has a report"),
+    };
     print_check(&report, out)?;
     if report.findings.is_empty() {
         Ok(())

@@ -200,7 +200,10 @@ pub(crate) fn own_line(one: &StoreRetention) -> String {
 pub(crate) fn history_lines(report: &HistoryReport, out: &mut Output) -> Result<()> {
     let is_kept = |one: &StoreRetention| one.own.is_some_and(|own| own.retention_ns > 0);
     if report.retention.retention_ns == 0 && !report.own.iter().any(is_kept) {
-        return out.line("no history is kept; 'larder retention DB 1h' begins one");
+        return out.line(match report.blocked_by.is_none() {
+            true => "no history is kept; 'larder retention DB 1h' begins one",
+            false => "history is kept for snapshots alone; 'larder retention DB 1h' keeps more",
+        });
     }
     let how = match report.retention.is_guaranteed {
         true => "guaranteed",

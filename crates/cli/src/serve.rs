@@ -80,6 +80,12 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
     let signals = listen()?;
     let label = std::path::absolute(dir).at(|| format!("cannot examine '{}'", dir.display()))?;
     let database = open_database(db, &format!("mount {}", label.display()))?;
+    if database.is_readonly() && !options.read_only && options.as_of.is_none() {
+        return Err(Failure::Other(format!(
+            "cannot mount '{name}' for writing: it is read-only for this process; mount it with '-o ro', or make the \
+             directory and its files writable"
+        )));
+    }
     let for_metrics = endpoint.is_some().then(|| database.clone());
     // The mount owns the database, and closes it at its end.
     let mounted = larder_fuse::mount(database, dir, &options).at(cannot)?;

@@ -50,7 +50,11 @@ impl ServingLock {
     /// Removes the file. The lock itself goes with the process.
     pub(crate) fn leave(self) -> Result<()> {
         std::mem::forget(self.file);
-        std::fs::remove_file(&self.path).at(|| format!("cannot remove '{}'", self.path.display()))
+        match std::fs::remove_file(&self.path) {
+            // The copy of a database that cannot be written went with its session.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.at(|| format!("cannot remove '{}'", self.path.display())),
+        }
     }
 }
 

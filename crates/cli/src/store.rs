@@ -1,6 +1,6 @@
 //! `larder init` and `larder store`: databases and stores come and go.
 
-use crate::args::{InitArgs, StoreVerb};
+use crate::args::{InitArgs, SaveKeeps, StoreVerb};
 use crate::databases::with_database;
 use crate::error::{At, Failure, Result};
 use crate::output::{Align, Output, Table};
@@ -100,20 +100,34 @@ pub(crate) fn store(verb: &StoreVerb, out: &mut Output) -> Result<()> {
             name,
             provider,
             mount,
+            save_keeps,
         } => with_database(db, "store set", |database| {
-            database
-                .set_store(name, provider.as_deref(), mount.as_deref())
-                .at(|| format!("cannot change store '{name}'"))?;
+            let failed = || format!("cannot change store '{name}'");
+            if provider.is_some() || mount.is_some() {
+                database
+                    .set_store(name, provider.as_deref(), mount.as_deref())
+                    .at(failed)?;
+            }
+            if let Some(keeps) = save_keeps {
+                let keeps = *keeps == SaveKeeps::Columns;
+                database.set_save_keeps(name, keeps).at(failed)?;
+            }
             database.sync()?;
             let info = find_store(database, name)?;
-            tell(
-                out,
-                &info,
-                &format!(
-                    "store {} is served by {} at {}",
-                    info.name, info.provider, info.mount
-                ),
-            )
+            let keeps = match database.save_keeps(name)? {
+                true => "columns",
+                false => "none",
+            };
+            if out.is_json() {
+                let mut document = store_json(&info);
+                document["save_keeps"] = json!(keeps);
+                return out.document(&document);
+            }
+            let line = format!(
+                "store {} is served by {} at {}; saved files keep {keeps}",
+                info.name, info.provider, info.mount
+            );
+            out.line(&line)
         }),
     }
 }

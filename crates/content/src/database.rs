@@ -154,6 +154,12 @@ impl Database {
         Ok(database)
     }
 
+    /// Whether this process cannot write the database: it is shown as it was when it was opened, and reads of its content fail
+    /// ([`ErrorKind::Stopped`]) once somebody else changes it.
+    pub fn is_readonly(&self) -> bool {
+        self.shared.engine.is_readonly()
+    }
+
     /// Commits everything, gives back what may be reclaimed, and ends the session. Handles that
     /// are still open answer [`ErrorKind::Stopped`] afterwards.
     pub fn close(self) -> Result<()> {

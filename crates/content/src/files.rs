@@ -14,7 +14,7 @@ use larder_object::format::limits::LINK_COUNT_MAX;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{
     AlignedBuf, AttrMask, CAPABILITY_XATTR, Change, Engine, Error, ErrorKind, InodeRow, Node,
-    Result,
+    Result, is_backup,
 };
 use std::sync::Arc;
 
@@ -134,6 +134,9 @@ impl FilesProvider {
         let kind = row.kind;
         let node = change.insert(self.table, row, target)?;
         lists.give(change, &node)?;
+        if kind == FileKind::File {
+            change.fill_name(&node, dir, name)?;
+        }
         change.set_entry(dir, name, Some((node.ino(), kind)))?;
         if kind == FileKind::Directory {
             add_links(change, dir, 1)?;
@@ -151,10 +154,22 @@ impl FilesProvider {
     ) -> Result<()> {
         let (node, row) = moved;
         let is_directory = row.kind == FileKind::Directory;
+        let is_file = |row: &InodeRow| row.kind == FileKind::File;
+        // An older backup that goes is not the file that its backup is of.
+        let is_backup = from.0.ino() == to.0.ino() && is_backup(to.1, from.1);
         if let Some((old, old_row)) = replaced {
-            change.drop_name(old)?;
+            match is_file(row) && is_file(old_row) && old_row.nlink == 1 && !is_backup {
+                true => change.replace(old, node)?,
+                false => change.drop_name(old)?,
+            }
             if old_row.kind == FileKind::Directory {
                 add_links(change, to.0, -1)?;
+            }
+        }
+        if is_file(row) && row.nlink == 1 {
+            change.set_aside(node, (from.0, from.1), (to.0, to.1));
+            if replaced.is_none() {
+                change.fill_name(node, to.0, to.1)?;
             }
         }
         change.set_entry(from.0, from.1, None)?;
@@ -392,7 +407,14 @@ impl StoreProvider for FilesProvider {
                 format!("'{name}' is a directory; remove it as one"),
             ));
         }
-        change.drop_name(&node)?;
+        let successor = match row.kind == FileKind::File && row.nlink == 1 {
+            true => change.find_successor(&node)?,
+            false => None,
+        };
+        match successor {
+            Some(successor) => change.replace(&node, &successor)?,
+            None => change.drop_name(&node)?,
+        }
         change.set_entry(&dir, name, None)
     }
 

@@ -69,7 +69,6 @@ pub use history::{
 };
 pub use larder_object::ClientHandle;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
-pub use larder_object::utc;
 pub use larder_object::{
     AlignedBuf, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject, DefragOptions,
     DefragReport, EngineOptions, Error, ErrorKind, FeedBounds, FeedChange, FeedEvent,
@@ -79,6 +78,7 @@ pub use larder_object::{
     StoreRetention, TemporalTable, TransactionInfo, TransactionOutcome, Tuning, act_for,
     gather_bytes_default,
 };
+pub use larder_object::{find_damage, utc};
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use past::parse_moment;
 pub use path::split_path;

@@ -173,6 +173,7 @@ impl Database {
 
     fn session(&self, past: Option<Database>, is_read_only: bool) -> Result<SqlSession> {
         let engine = self.whole()?;
+        let is_read_only = is_read_only || engine.is_readonly();
         let shows = past.as_ref().and_then(|past| past.shared.engine.asked_ns());
         let pool = Arc::new(Pool::of_session(shows));
         pool.put(pool.take(engine)?);

@@ -214,6 +214,19 @@ impl Database {
         self.reload_stores()
     }
 
+    /// Whether a file that is saved, which means that a program renames another one over it, keeps what users attached to
+    /// it: their columns, its `file_id`, rows that refer to it. A store that shows another one does as that one. 10 µs.
+    pub fn save_keeps(&self, name: &str) -> Result<bool> {
+        let store = self.find_store(name)?;
+        self.enter(|engine| engine.save_keeps(store))
+    }
+
+    /// Changes that, for saves from here on.
+    pub fn set_save_keeps(&self, name: &str, keeps: bool) -> Result<()> {
+        let store = self.find_store(name)?;
+        self.enter(|engine| engine.set_save_keeps(store, keeps))
+    }
+
     /// A mount hides what is under it: nothing may be there.
     fn require_free(&self, host: StoreId, entry: &Name, mount: &str) -> Result<()> {
         let root = NodeId {

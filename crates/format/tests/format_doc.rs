@@ -28,8 +28,10 @@ const SCHEMA: &[&str] = &[
     include_str!("../../catalog/src/schema/v9.sql"),
     include_str!("../../catalog/src/schema/v10.sql"),
     include_str!("../../catalog/src/schema/v11.sql"),
+    include_str!("../../catalog/src/schema/v12.sql"),
     include_str!("../../catalog/src/schema/store.sql"),
     include_str!("../../catalog/src/schema/v7_store.sql"),
+    include_str!("../../catalog/src/schema/v12_store.sql"),
     include_str!("../../catalog/src/schema/guard.sql"),
 ];
 

@@ -22,6 +22,9 @@ use std::time::Duration;
 const WAL_BYTES_PASSIVE: u64 = 32 << 20;
 /// When it is longer than this in spite of that, a checkpoint waits for readers.
 const WAL_BYTES_MAX: u64 = 256 << 20;
+/// The same two where the host has little room.
+const WAL_BYTES_PASSIVE_LITTLE: u64 = 4 << 20;
+const WAL_BYTES_MAX_LITTLE: u64 = 8 << 20;
 /// When more of it than this is in use, a checkpoint waits for the turn: a file that grows is slower to flush than one that is
 /// written over.
 const WAL_BYTES_LONG: u64 = 64 << 20;
@@ -55,13 +58,17 @@ impl Engine {
         self.unlogged_rows.store(0, Ordering::Relaxed);
         let is_wanted = self.is_checkpoint_wanted.load(Ordering::SeqCst);
         // The file's length is not kept from us by who copies it.
-        if is_wanted && self.catalog.wal_bytes()? <= WAL_BYTES_MAX {
+        if is_wanted && !self.has_little_room() && self.catalog.wal_bytes()? <= WAL_BYTES_MAX {
             return Ok(());
         }
         let wal = self.catalog.log_use()?.pending_bytes;
-        if wal > WAL_BYTES_MAX {
+        let (passive, max) = match self.has_little_room() {
+            true => (WAL_BYTES_PASSIVE_LITTLE, WAL_BYTES_MAX_LITTLE), // HOST-2
+            false => (WAL_BYTES_PASSIVE, WAL_BYTES_MAX),
+        };
+        if wal > max {
             self.catalog.checkpoint(CheckpointKind::Truncate)?; // CHECKPOINT-1
-        } else if wal > WAL_BYTES_PASSIVE {
+        } else if wal > passive {
             if self.options.has_background {
                 self.is_checkpoint_wanted.store(true, Ordering::SeqCst);
             } else {
@@ -69,6 +76,15 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// The host is full: what of the log can be copied without more space makes room.
+    pub(crate) fn shorten_log(&self) {
+        if self.private.is_none()
+            && let Err(error) = self.catalog.checkpoint(CheckpointKind::Truncate)
+        {
+            tracing::warn!("the log cannot be copied: {error}");
+        }
     }
 
     /// The background's part.
@@ -92,9 +108,15 @@ impl Engine {
                 break;
             }
         }
-        let is_long = self.catalog.wal_bytes()? > WAL_BYTES_MAX;
+        let has_little = self.has_little_room();
+        let max = if has_little {
+            WAL_BYTES_MAX_LITTLE
+        } else {
+            WAL_BYTES_MAX
+        };
+        let is_long = self.catalog.wal_bytes()? > max;
         let grows = log.used_bytes > self.log_used.swap(log.used_bytes, Ordering::SeqCst);
-        if log.used_bytes < WAL_BYTES_PASSIVE && !is_long {
+        if log.used_bytes < WAL_BYTES_PASSIVE && !is_long && !has_little {
             return Ok(true); // Another session has had it begin anew.
         }
         // With nothing more coming it is copied to its end: the next commit begins it anew.

@@ -34,6 +34,7 @@ use larder_catalog::{
 };
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent, FileKind, Ino, Name, StoreId};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -489,6 +490,8 @@ impl Engine {
             now_ns: self.now_ns(),
             user: group.user,
             has_revived: group.has_revived,
+            saves: group.saves,
+            file_ids: group.file_ids,
             ..ChangeSet::default()
         };
         self.flush_contents(&mut nodes, &mut set, is_awaited, is_alone)?;
@@ -500,6 +503,7 @@ impl Engine {
         {
             self.collect_lost_orphans(horizon.pinned, &mut set)?;
         }
+        settle_saves(&nodes, &mut set);
         if self.workspace.is_some() {
             assert_granted(&self.catalog.grants(), &set.allocated);
         }
@@ -641,6 +645,9 @@ impl Engine {
                     if !self.catalog.is_clients() && Instant::now() < deadline =>
                 {
                     tracing::warn!("a commit waits: {error}");
+                    if matches!(error, CatalogError::NoSpace) {
+                        self.shorten_log();
+                    }
                     std::thread::sleep(Duration::from_millis(500));
                 }
                 Err(error) => return Err(error.into()),
@@ -678,6 +685,23 @@ impl Engine {
         }
         self.commit_lock.set_committed(generation);
     }
+}
+
+/// Leaves out what was saved to inodes that came and went in this group, and lets what goes come last (`SAVE-2`).
+fn settle_saves(nodes: &[FrozenNode], set: &mut ChangeSet) {
+    if set.saves.is_empty() && set.file_ids.is_empty() {
+        return;
+    }
+    let never_there: HashSet<(StoreId, Ino)> = nodes
+        .iter()
+        .filter(|frozen| frozen.is_fresh && frozen.is_deleted)
+        .map(|frozen| (frozen.node.store, frozen.node.ino))
+        .collect();
+    set.saves
+        .retain(|save| !never_there.contains(&(save.store, save.to)));
+    set.file_ids
+        .retain(|&(store, ino, _)| !never_there.contains(&(store, ino)));
+    (set.inodes).sort_by_key(|(_, change)| matches!(change, InodeChange::Delete(_)));
 }
 
 /// An error that says that the engine cannot go on.

@@ -80,6 +80,7 @@ impl Engine {
         data: &[u8],
     ) -> Result<u64> {
         let _memory = self.claim_memory(data.len() as u64)?;
+        self.require_host_room()?;
         let edit = self.edit()?;
         let mut promise = self.promise(
             &edit,

@@ -9,11 +9,14 @@ use crate::group::Group;
 use crate::growth::Growth;
 use crate::history::History;
 use crate::host::{random_id, system_clock};
+use crate::host_room::HostRoom;
 use crate::node::Node;
 use crate::overlay::PatchBook;
 use crate::past::Past;
 use crate::pins::Pins;
+use crate::readonly::Readonly;
 use crate::room::Room;
+use crate::saves::Asides;
 use crate::session::Session;
 use crate::share::Shares;
 use crate::shared_flush::SharedFlush;
@@ -68,6 +71,8 @@ pub struct EngineOptions {
     /// The process is another program's, which has loaded the extension: the session does nothing that can
     /// be left to others: no checkpoints, no upgrade; it reclaims where it need not wait.
     pub is_extension: bool,
+    /// Set by [`Engine::open`]: the database cannot be written by this process.
+    pub readonly: Option<Arc<Readonly>>,
 }
 
 impl EngineOptions {
@@ -91,6 +96,7 @@ impl Default for EngineOptions {
             clock: None,
             has_background: true,
             is_extension: false,
+            readonly: None,
         }
     }
 }
@@ -150,6 +156,7 @@ pub struct Engine {
     pub(crate) shares: Shares,
     pub(crate) compactor: Mutex<Compactor>,
     pub(crate) growth: Growth,
+    pub(crate) host_room: HostRoom,
     pub(crate) is_growing: AtomicBool,
     /// Segments are being shrunk: nothing is grown ahead.
     pub(crate) is_shrinking: AtomicBool,
@@ -180,6 +187,8 @@ pub struct Engine {
     /// How much of the log was in use when the background looked last, bytes.
     pub(crate) log_used: AtomicU64,
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
+    /// A leaf lock.
+    pub(crate) asides: Mutex<Asides>,
     /// What others commit.
     pub(crate) foreign: Foreign,
     /// Why the engine stopped, once it has.
@@ -261,7 +270,30 @@ impl Engine {
 
     /// Opens the database in `path`. Recovery is what opening does: free space is computed from
     /// the committed extent rows, sessions that died are forgotten, what they held open is gone.
+    ///
+    /// A database that this process cannot write is shown as it is now ([`Engine::is_readonly`]).
     pub fn open(path: &Path, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
+        let own_place = match options.storage.is_none() && !options.is_extension {
+            true => Readonly::find(path)?,
+            false => None,
+        };
+        let Some(readonly) = own_place else {
+            return Engine::open_in(path, label, options);
+        };
+        let options = EngineOptions {
+            storage: Some(Arc::new(FileStorage::read_only(readonly.database()))),
+            has_background: false,
+            readonly: Some(Arc::new(readonly)),
+            ..options.clone()
+        };
+        let directory = options
+            .readonly
+            .as_ref()
+            .map(|copy| copy.directory().to_owned());
+        Engine::open_in(&directory.unwrap_or_default(), label, &options)
+    }
+
+    fn open_in(path: &Path, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
         let workspace = Workspace::find(path)?;
         let catalog = Catalog::open(path, &options.for_catalog())?;
         catalog.promise_to_tell(); // FOREIGN-2
@@ -288,7 +320,7 @@ impl Engine {
         engine.find_pieces()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
-        if !options.is_extension {
+        if !options.is_extension && !engine.is_readonly() {
             engine.sweep_transactions()?;
         }
         if options.has_background {
@@ -337,6 +369,7 @@ impl Engine {
             shares: Shares::default(),
             compactor: Mutex::default(),
             growth: Growth::default(),
+            host_room: HostRoom::default(),
             is_growing: AtomicBool::new(false),
             is_shrinking: AtomicBool::new(false),
             segments: RwLock::default(),
@@ -354,6 +387,7 @@ impl Engine {
             is_checkpoint_wanted: AtomicBool::new(false),
             log_used: AtomicU64::new(0),
             next_inos: Mutex::default(),
+            asides: Mutex::default(),
             foreign: Foreign::default(),
             stopped: OnceLock::new(),
             is_closed: AtomicBool::new(false),
@@ -378,6 +412,7 @@ impl Engine {
         }
         self.stop_background();
         let outcome = match self.options.is_extension {
+            _ if self.is_readonly() => Ok(()), // READONLY-1
             true => self.reclaim_left(), // Nothing else is changed by it but through the client.
             false => self.close_orderly(),
         };
@@ -480,8 +515,13 @@ impl Engine {
     /// Begins something that must be alone: no change is under way, none begins, and no commit runs
     /// except the caller's.
     pub(crate) fn alone(&self) -> Result<Alone<'_>> {
-        self.check_running()?;
         self.require_present()?;
+        self.alone_to_look()
+    }
+
+    /// The same for who changes nothing.
+    pub(crate) fn alone_to_look(&self) -> Result<Alone<'_>> {
+        self.check_running()?;
         self.queue_as_writer()?;
         self.turn
             .begin_exclusive(|| self.refresh_with_turn())

@@ -106,6 +106,23 @@ impl Error {
         }
     }
 
+    /// As a finding of a check, which is no advice to run one.
+    pub(crate) fn as_finding(&self) -> String {
+        let told = self.to_string();
+        let advice = ["; run `larder check`", "; run 'larder check'"];
+        let plain = advice.iter().find_map(|advice| told.strip_suffix(advice));
+        plain.unwrap_or(&told).to_owned()
+    }
+
+    /// Whether the catalog cannot be read for its damage: then [`crate::find_damage`] says more.
+    pub fn is_of_catalog(&self) -> bool {
+        let source = self
+            .source
+            .as_ref()
+            .and_then(|source| source.downcast_ref());
+        matches!(source, Some(CatalogError::Damaged { .. }))
+    }
+
     /// The same error, told with more context in front.
     pub fn context(mut self, what: impl std::fmt::Display) -> Error {
         self.context = match self.context.as_str() {
@@ -161,7 +178,9 @@ impl From<CatalogError> for Error {
             CatalogError::ReadOnly { .. } => ErrorKind::ReadOnly,
             CatalogError::Busy { .. } | CatalogError::InUse { .. } => ErrorKind::Busy,
             CatalogError::Constraint { .. } | CatalogError::Sql { .. } => ErrorKind::Sql,
-            CatalogError::Corrupt { .. } => ErrorKind::Corrupt,
+            CatalogError::Corrupt { .. }
+            | CatalogError::Damaged { .. }
+            | CatalogError::LogDamaged { .. } => ErrorKind::Corrupt,
             CatalogError::NoSpace => ErrorKind::NoSpace,
             CatalogError::Invalid { .. } => ErrorKind::InvalidInput,
             CatalogError::CommitUnknown { .. } | CatalogError::PastEnded => ErrorKind::Stopped,

@@ -2,7 +2,7 @@
 
 use crate::moves::Moves;
 use crate::node::Node;
-use larder_catalog::{Held, MapShare, Sharing};
+use larder_catalog::{Held, MapShare, Save, Sharing};
 use larder_space::format::{Extent, Ino, SegmentIndex, SessionId, StoreId};
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,6 +30,10 @@ pub(crate) struct Group {
     pub segments: Vec<(SegmentIndex, u64)>,
     /// An inode number came back (`ROLLBACK-1`).
     pub has_revived: bool,
+    /// Files that become other inodes (`SAVE-2`).
+    pub saves: Vec<Save>,
+    /// Inodes that are files again which have none.
+    pub file_ids: Vec<(StoreId, Ino, i64)>,
     pub orphans_added: Vec<(StoreId, Ino)>,
     pub orphans_removed: Vec<(StoreId, Ino)>,
     pub holders_added: Vec<(StoreId, Ino, SessionId)>,
@@ -63,6 +67,21 @@ impl Group {
             && self.orphans_removed.is_empty()
             && self.holders_added.is_empty()
             && self.holders_removed.is_empty()
+    }
+
+    /// Notes a save. Of an inode that the catalog does not know yet, `is_fresh`, only what has come over to it in this
+    /// group goes on: nobody can have attached anything to it.
+    pub fn add_save(&mut self, save: Save, is_fresh: bool) {
+        if !is_fresh {
+            self.saves.push(save);
+            return;
+        }
+        let mut earlier = self.saves.iter_mut();
+        if let Some(earlier) =
+            earlier.rfind(|one| (one.store, one.to) == (save.store, save.from))
+        {
+            earlier.to = save.to;
+        }
     }
 
     /// An inode lost its last name, or never had one; `holder` has it open.

@@ -27,8 +27,6 @@ const GROW_BLOCKS_MIN: u64 = (64 << 20) / BLOCK_BYTES;
 const GROW_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES;
 /// Bytes that growing leaves to the catalog on the host's filesystem, with those that its log has already taken.
 const HOST_MARGIN_BYTES: u64 = 64 << 20;
-/// So many at least, however long the log is.
-const HOST_MARGIN_BYTES_MIN: u64 = HOST_MARGIN_BYTES / 4;
 
 /// Growth of a segment.
 #[derive(Default)]
@@ -163,10 +161,9 @@ impl Engine {
             Some(capacity) => capacity.saturating_sub(total),
             None => u64::MAX,
         };
-        let host = self.storage.available_bytes().map_err(|error| {
-            crate::error::io_error("cannot learn how much room the host has".into(), error)
-        })?;
-        let possible = room_left.min(host.saturating_sub(self.host_margin_bytes()) / BLOCK_BYTES);
+        let host = self.host_bytes()?;
+        let margin = self.host_margin_bytes()?;
+        let possible = room_left.min(host.saturating_sub(margin) / BLOCK_BYTES);
         if possible == 0 || available.saturating_add(possible) < wanted_blocks {
             return Ok(None);
         }
@@ -198,11 +195,10 @@ impl Engine {
     }
 
     /// Bytes that growing leaves on the host's filesystem. The log comes and goes: what it takes is the catalog's share,
-    /// not the segments', or a database would be smaller while its log is long.
-    pub(crate) fn host_margin_bytes(&self) -> u64 {
-        HOST_MARGIN_BYTES
-            .saturating_sub(self.log_bytes())
-            .max(HOST_MARGIN_BYTES_MIN)
+    /// not the segments', or a database would be smaller while its log is long. But not the reserve (`HOST-1`).
+    pub(crate) fn host_margin_bytes(&self) -> Result<u64> {
+        let margin = HOST_MARGIN_BYTES.saturating_sub(self.log_bytes());
+        Ok(margin.max(self.host_reserve_bytes()?))
     }
 
     fn create_segment(&self, index: SegmentIndex) -> Result<Arc<Segment>> {

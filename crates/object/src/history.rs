@@ -513,6 +513,7 @@ impl Engine {
     pub(crate) fn sync_loose_changes(&self) -> Result<()> {
         let is_wanted = self.keeps_history()
             && !self.options.is_extension
+            && !self.is_readonly()
             && self.catalog.has_loose_changes()?;
         if !is_wanted {
             return Ok(());
@@ -532,9 +533,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives the present, all that ended before, a name. One row.
+    /// Gives the present, all that ended before, a name. One row; where no history is kept it begins, for snapshots alone.
     pub fn create_snapshot(&self, name: &str) -> Result<SnapshotRow> {
-        self.require_history()?;
+        self.keep_for_snapshots()?;
         let _edit = self.edit()?;
         self.commit_loose_changes()?;
         Ok(self.catalog.create_snapshot(name, self.now_ns())?)
@@ -556,10 +557,12 @@ impl Engine {
 
     /// Ends a snapshot.
     pub fn destroy_snapshot(&self, name: &str) -> Result<()> {
-        let _edit = self.edit()?;
-        self.catalog.destroy_snapshot(name)?;
-        self.look_anew();
-        Ok(())
+        {
+            let _edit = self.edit()?;
+            self.catalog.destroy_snapshot(name)?;
+            self.look_anew();
+        }
+        self.end_kept_in_vain()
     }
 
     /// Holds a snapshot under a tag.

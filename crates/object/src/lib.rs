@@ -53,6 +53,7 @@ mod healing;
 mod history;
 mod homes;
 mod host;
+mod host_room;
 mod listing;
 mod logged;
 mod map;
@@ -68,10 +69,12 @@ mod pins;
 mod prune;
 mod put;
 mod read_path;
+mod readonly;
 mod report;
 mod retention;
 mod rollback;
 mod room;
+mod saves;
 mod seals;
 mod session;
 mod share;
@@ -121,10 +124,13 @@ pub use namespace::{Change, View};
 pub use node::Node;
 pub use prune::{HistoryReport, PruneCut, PruneOptions, PruneReport, StoreHistory, StoreRetention};
 pub use put::NewContent;
+pub use readonly::Readonly;
 pub use report::{
     CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, Gauges, MapCell,
     SegmentMap, ShrinkReport, SizeClass, SpaceReport, StatsReport,
 };
+pub use saves::is_backup;
+pub use survey::find_damage;
 pub use transaction::{Ended, Savepoint, Staging, WriterTicket};
 pub use transactions::{
     TransactionInfo, TransactionOutcome, TransactionOwner, abort_transaction, begin_transaction,

@@ -7,7 +7,9 @@ use crate::engine::{Edit, Engine, lock};
 use crate::entries::EntryDelta;
 use crate::node::{Node, NodeState};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{AttrMask, CatalogError, ContentRow, DirentRow, InodeChange, InodeRow};
+use larder_catalog::{
+    AttrMask, CatalogError, ContentRow, DirentRow, InodeChange, InodeRow, Save,
+};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{FileKind, Ino, Name, StoreId};
 use std::sync::atomic::Ordering;
@@ -286,6 +288,7 @@ impl<'e> Change<'e> {
         mut row: InodeRow,
         target: Option<&[u8]>,
     ) -> Result<Arc<Node>> {
+        self.engine.require_host_room()?;
         let mut next_inos = lock(&self.engine.next_inos);
         let next = match next_inos.get(&store) {
             Some(next) => *next,
@@ -329,6 +332,7 @@ impl<'e> Change<'e> {
     /// Counts one more name of an inode; [`ErrorKind::NotFound`] if it had lost its last one, or was
     /// made never to have one.
     pub fn add_name(&self, node: &Arc<Node>) -> Result<InodeRow> {
+        self.engine.require_host_room()?;
         let mut state = self.engine.lock_node(node)?;
         if state.row.nlink == 0 {
             if !std::mem::take(&mut state.is_linkable) || state.is_deleted {
@@ -400,11 +404,32 @@ impl<'e> Change<'e> {
     /// closes (`CONTENT-4`). Directories go at once.
     /// A foreign key of the user's may refuse that ([`ErrorKind::NotPermitted`]).
     pub fn drop_name(&self, node: &Arc<Node>) -> Result<()> {
+        self.drop_name_for(node, None)
+    }
+
+    /// The same when `saved`, another inode, takes the place of `node`, which has this name only: what users attached to it
+    /// goes over (`SAVE-2`).
+    pub fn replace(&self, node: &Arc<Node>, saved: &Arc<Node>) -> Result<()> {
+        self.drop_name_for(node, Some(saved))
+    }
+
+    fn drop_name_for(&self, node: &Arc<Node>, saved: Option<&Arc<Node>>) -> Result<()> {
         let mut state = self.engine.lock_node(node)?;
         let is_last = state.row.nlink == 1 || state.row.kind == FileKind::Directory;
         if is_last && !state.is_fresh {
-            self.engine
-                .try_row(node.store, &InodeChange::Delete(node.ino))?;
+            match saved {
+                Some(saved) => self.engine.try_save(node.store, node.ino, saved.ino)?,
+                None => (self.engine).try_row(node.store, &InodeChange::Delete(node.ino))?,
+            }
+        }
+        if let Some(saved) = saved {
+            let save = Save {
+                store: node.store,
+                from: node.ino,
+                to: saved.ino,
+                is_forced: false,
+            };
+            lock(&self.engine.group).add_save(save, state.is_fresh);
         }
         let is_directory = state.row.kind == FileKind::Directory;
         state.row.nlink = if is_directory { 0 } else { state.row.nlink - 1 };
@@ -432,6 +457,9 @@ impl<'e> Change<'e> {
 
     /// Sets or removes an extended attribute.
     pub fn set_xattr(&self, node: &Arc<Node>, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+        if value.is_some() {
+            self.engine.require_host_room()?;
+        }
         let mut state = self.engine.lock_node(node)?;
         self.engine.load_xattrs(node, &mut state)?;
         if let Some(all) = state.xattrs.as_mut() {
@@ -470,19 +498,15 @@ impl Engine {
         if !self.is_constrained(store) {
             return Ok(());
         }
-        self.catalog
-            .try_inode(store, change)
-            .map_err(|error| match error {
-                CatalogError::Constraint { .. } => {
-                    tracing::warn!("refused by a constraint: {error}");
-                    Error::with_source(
-                        ErrorKind::NotPermitted,
-                        "a constraint of the database refuses it",
-                        error,
-                    )
-                }
-                other => other.into(),
-            })
+        (self.catalog.try_inode(store, change)).map_err(refused_by_constraint)
+    }
+
+    /// The same of a save that removes the inode which it replaces.
+    fn try_save(&self, store: StoreId, from: Ino, to: Ino) -> Result<()> {
+        if !self.is_constrained(store) {
+            return Ok(());
+        }
+        (self.catalog.try_save(store, from, to)).map_err(refused_by_constraint)
     }
 
     /// The user columns of a store.
@@ -512,6 +536,20 @@ impl Engine {
         check(self.user_column(store, ino, column)?.is_some())?;
         self.commit_now()?;
         Ok(self.catalog.set_user_column(store, ino, column, value)?)
+    }
+}
+
+fn refused_by_constraint(error: CatalogError) -> Error {
+    match error {
+        CatalogError::Constraint { .. } => {
+            tracing::warn!("refused by a constraint: {error}");
+            Error::with_source(
+                ErrorKind::NotPermitted,
+                "a constraint of the database refuses it",
+                error,
+            )
+        }
+        other => other.into(),
     }
 }
 

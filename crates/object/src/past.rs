@@ -52,7 +52,9 @@ impl Engine {
     /// and without history; [`ErrorKind::NotFound`]: no such snapshot.
     pub fn open_as_of(host: &Arc<Engine>, moment: &Moment) -> Result<Arc<Engine>> {
         host.check_running()?;
-        host.require_present()?;
+        if !host.is_readonly() {
+            host.require_present()?;
+        }
         // What ended before in this process is part of its past.
         host.sync_own()?;
         if matches!(moment, Moment::At(_)) {
@@ -78,7 +80,9 @@ impl Engine {
     /// process counts. Errors as of [`Engine::open_as_of`].
     pub fn resolve_moment(&self, moment: &Moment) -> Result<(CommitSeq, i64)> {
         self.check_running()?;
-        self.require_present()?;
+        if !self.is_readonly() {
+            self.require_present()?;
+        }
         // A snapshot was committed when it was made.
         if !matches!(moment, Moment::Snapshot(_)) {
             self.sync_own()?;
@@ -117,6 +121,7 @@ impl Engine {
 
     /// The past cannot be changed (`PAST-1`).
     pub(crate) fn require_present(&self) -> Result<()> {
+        self.require_writable()?;
         match self.past {
             None => Ok(()),
             Some(_) => Err(Error::new(

@@ -209,6 +209,9 @@ impl Engine {
         self.give_up_until(cut.base());
         drop(edit);
         report.is_waiting = !self.settle_history(&cut)?;
+        if !report.destroyed.is_empty() {
+            self.end_kept_in_vain()?;
+        }
         Ok(report)
     }
 

@@ -234,6 +234,17 @@ impl Engine {
         checksums: &[Checksum],
         target: &mut [u8],
     ) -> Result<()> {
+        let done = self.read_segment(read, checksums, target);
+        self.require_unchanged()?;
+        done
+    }
+
+    fn read_segment(
+        &self,
+        read: &DeviceRead,
+        checksums: &[Checksum],
+        target: &mut [u8],
+    ) -> Result<()> {
         let segment = self.segment(read.extent.segment)?;
         let start = read.extent.start_block;
         if read.skip == 0 && target.len().is_multiple_of(BLOCK) {

@@ -115,17 +115,45 @@ impl Engine {
                 "a retention is a length of time, or 0",
             ));
         }
+        self.change_settings(|now_ns| {
+            if store.is_some() {
+                self.name_sharers()?;
+            }
+            Ok(Some(self.catalog.set_retention(store, wanted, now_ns)?))
+        })
+    }
+
+    /// Alone, without a commit under way: `change` returns the newest commit, or `None` where it has changed nothing.
+    fn change_settings(&self, change: impl FnOnce(i64) -> Result<Option<CommitSeq>>) -> Result<()> {
         let _alone = self.alone()?;
         self.commit_now()?;
         let _no_commit = self.commit_lock.lock();
-        if store.is_some() {
-            self.name_sharers()?;
-        }
-        let now_ns = self.now_ns();
-        let seq = self.catalog.set_retention(store, wanted, now_ns)?;
+        let Some(seq) = change(self.now_ns())? else {
+            return self.learn_retention();
+        };
         self.learn_retention()?;
         self.known_seq.store(seq.0, Ordering::SeqCst);
         self.reload_space()
+    }
+
+    /// A snapshot is going to be made: where no history is kept, it begins.
+    pub(crate) fn keep_for_snapshots(&self) -> Result<()> {
+        self.learn_retention()?;
+        if self.keeps_history() {
+            return Ok(());
+        }
+        self.require_parent(
+            "a snapshot cannot be made in a long transaction; do that outside of it",
+        )?;
+        self.change_settings(|now_ns| Ok(self.catalog.keep_for_snapshots(now_ns)?))
+    }
+
+    /// A snapshot has gone: history that was kept for snapshots alone goes with the last one.
+    pub(crate) fn end_kept_in_vain(&self) -> Result<()> {
+        match self.workspace.is_none() && self.catalog.is_kept_in_vain()? {
+            true => self.change_settings(|now_ns| Ok(self.catalog.end_kept_in_vain(now_ns)?)),
+            false => Ok(()),
+        }
     }
 
     /// Has all stores named that have shared content, before one of them goes ahead (`HISTORY-8`). With the turn and the lock of

@@ -109,6 +109,22 @@ impl Session {
         label: &str,
         now_ns: i64,
     ) -> Result<(Session, CommitSeq)> {
+        match Session::try_be_born(directory, catalog, label, now_ns) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                // HOST-1: what of the log can be copied without more space makes room.
+                catalog.checkpoint(CheckpointKind::Truncate)?;
+                Session::try_be_born(directory, catalog, label, now_ns)
+            }
+            born => born,
+        }
+    }
+
+    fn try_be_born(
+        directory: &Path,
+        catalog: &Catalog,
+        label: &str,
+        now_ns: i64,
+    ) -> Result<(Session, CommitSeq)> {
         copy_unsound_log(directory, catalog)?;
         for row in catalog.sessions()? {
             bury_if_dead(directory, catalog, row.session)?;

@@ -22,6 +22,7 @@
 //! * `FLUSH-4` When a flush has failed nobody knows what is durable: the session stops, and with it all of its
 //!   transactions. The log has been read by others, and Linux takes pages that could not be written for clean, so that a later
 //!   flush succeeds without them: the next session begins with a copy of all of the log into the catalog's file.
+//! * `FLUSH-6` At most [`UNFLUSHED_COMMITS_MAX`] commits owe a flush at a time: so many may be torn by a crash (`SCAN-1`).
 //!
 //! # Who may see what a power cut takes away
 //! This process, as it may see any change of a file before its sync; and a program that opens the catalog, knows
@@ -31,6 +32,7 @@ use crate::attached::Attachments;
 use crate::engine::{Engine, lock};
 use crate::transaction::Private;
 use crate::{Error, ErrorKind, Result};
+use larder_catalog::UNFLUSHED_COMMITS_MAX;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 /// What transactions of one session owe.
@@ -111,6 +113,12 @@ impl SharedFlush {
         (state.owed_count > state.durable_count).then_some(state.owed_count)
     }
 
+    /// How many owe one now.
+    fn owed_now(&self) -> u64 {
+        let state = lock(&self.state);
+        state.owed_count - state.durable_count
+    }
+
     /// Waits until commit `number` is durable; runs `flush` for all that have come so far unless somebody else
     /// does.
     pub fn settle(&self, number: u64, flush: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -161,6 +169,10 @@ impl Engine {
         let host = &private.host;
         debug_assert!(self.turn.is_held(), "FLUSH-2");
         if !host.writers.has_waiters() || host.workspace.is_some() || host.options.is_extension {
+            return Ok(false);
+        }
+        // FLUSH-6
+        if host.flushes.owed_now() >= UNFLUSHED_COMMITS_MAX {
             return Ok(false);
         }
         // Nobody is left with a debt that cannot be paid for want of a file.

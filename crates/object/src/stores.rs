@@ -57,6 +57,14 @@ impl Engine {
         Ok(self.catalog.set_store(store, provider, mount)?)
     }
 
+    /// Changes whether saves keep what users attached to the files of a store, for saves from here on.
+    pub fn set_save_keeps(&self, store: StoreId, keeps: bool) -> Result<()> {
+        self.require_parent(NO_STORES)?;
+        let _edit = self.edit()?;
+        self.commit_now()?;
+        Ok(self.catalog.set_save_keeps(store, keeps)?)
+    }
+
     /// Destroys a store and retires its extents. Handles in it answer [`ErrorKind::NotFound`].
     pub fn destroy_store(&self, store: StoreId) -> Result<()> {
         self.require_parent(NO_STORES)?;

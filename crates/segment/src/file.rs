@@ -47,6 +47,7 @@ const IN_FLIGHT: usize = 2;
 #[derive(Debug, Clone)]
 pub struct FileStorage {
     database: PathBuf,
+    is_read_only: bool,
 }
 
 impl FileStorage {
@@ -54,6 +55,15 @@ impl FileStorage {
     pub fn new(database: impl Into<PathBuf>) -> FileStorage {
         FileStorage {
             database: database.into(),
+            is_read_only: false,
+        }
+    }
+
+    /// The same for reading alone: files are opened so, and none is made.
+    pub fn read_only(database: impl Into<PathBuf>) -> FileStorage {
+        FileStorage {
+            database: database.into(),
+            is_read_only: true,
         }
     }
 
@@ -70,11 +80,21 @@ impl FileStorage {
 
 impl Storage for FileStorage {
     fn open_segment(&self, segment: SegmentIndex) -> io::Result<Arc<dyn Device>> {
-        Ok(Arc::new(FileDevice::open(&self.segment_path(segment))?))
+        let path = self.segment_path(segment);
+        Ok(Arc::new(match self.is_read_only {
+            true => FileDevice::open_read_only(&path)?,
+            false => FileDevice::open(&path)?,
+        }))
     }
 
     fn create_segment(&self, segment: SegmentIndex) -> io::Result<Arc<dyn Device>> {
         let directory = self.directory();
+        if self.is_read_only {
+            return Err(explain(
+                io::ErrorKind::ReadOnlyFilesystem.into(),
+                &directory,
+            ));
+        }
         match fs::create_dir(&directory) {
             Ok(()) => sync_directory(&self.database)?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -146,7 +166,18 @@ impl FileDevice {
         if metadata.permissions().readonly() {
             return Err(explain(io::ErrorKind::PermissionDenied.into(), path));
         }
-        FileDevice::new(file, path)
+        FileDevice::new(file, path, true)
+    }
+
+    /// The same for reading alone, whatever the permissions for writing are.
+    pub fn open_read_only(path: &Path) -> io::Result<FileDevice> {
+        let file = File::open(path).map_err(|error| explain(error, path))?;
+        let metadata = file.metadata().map_err(|error| explain(error, path))?;
+        if !metadata.is_file() {
+            let why = format!("{}: not a regular file; check the path", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        FileDevice::new(file, path, false)
     }
 
     /// Makes a new, empty file, readable and writable by its owner alone; an existing one is refused.
@@ -158,15 +189,15 @@ impl FileDevice {
             .mode(0o600)
             .open(path)
             .map_err(|error| explain(error, path))?;
-        FileDevice::new(file, path)
+        FileDevice::new(file, path, true)
     }
 }
 
 impl FileDevice {
-    fn new(file: File, path: &Path) -> io::Result<FileDevice> {
+    fn new(file: File, path: &Path, is_written: bool) -> io::Result<FileDevice> {
         let direct = OpenOptions::new()
             .read(true)
-            .write(true)
+            .write(is_written)
             .custom_flags(OFlags::DIRECT.bits() as i32)
             .open(path);
         let direct = match direct {

@@ -154,8 +154,11 @@ unsafe extern "C" fn open(
     flags: c_int,
     out_flags: *mut c_int,
 ) -> c_int {
-    const RECORDED: c_int =
-        ffi::SQLITE_OPEN_MAIN_DB | ffi::SQLITE_OPEN_WAL | ffi::SQLITE_OPEN_MAIN_JOURNAL;
+    // The last is the mark beside a log (LOG-5).
+    const RECORDED: c_int = ffi::SQLITE_OPEN_MAIN_DB
+        | ffi::SQLITE_OPEN_WAL
+        | ffi::SQLITE_OPEN_MAIN_JOURNAL
+        | ffi::SQLITE_OPEN_SUPER_JOURNAL;
     // SAFETY: SQLite passes the VFS that was asked.
     let app = unsafe { app(vfs) };
     let head = file.cast::<RecordedFile>();

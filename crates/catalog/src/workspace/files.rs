@@ -11,7 +11,8 @@ use crate::grants::Grants;
 use crate::history::Keeper;
 use crate::map_pages::resolved;
 use crate::read::rows;
-use crate::schema::ENGINE_COLUMNS;
+use crate::saves::Attached;
+use crate::schema::{ENGINE_COLUMNS, FIRST_INO};
 use crate::statements::StoreSql;
 use crate::temporal;
 use larder_format::{CommitSeq, StoreId};
@@ -37,6 +38,8 @@ pub(crate) struct Files<'m> {
     mount: &'m str,
     tables: &'m HashMap<&'m str, &'m Tracked>,
     inode: Shape,
+    /// Rows of the parent as they were before they gave away what is attached to them.
+    given: HashMap<i64, Image>,
 }
 
 /// A change of one name that the workspace made and that fits.
@@ -75,6 +78,7 @@ impl<'m> Files<'m> {
             mount,
             tables,
             inode: Shape::read(txn, "ws", name)?,
+            given: HashMap::new(),
         })
     }
 
@@ -89,8 +93,9 @@ impl<'m> Files<'m> {
     }
 
     /// Takes over what the workspace changed in this store.
-    pub(crate) fn merge(&self, findings: &mut Findings) -> Result<()> {
+    pub(crate) fn merge(&mut self, findings: &mut Findings) -> Result<()> {
         findings.changed_tables.insert(self.sql.table.clone());
+        self.give_saved_away()?;
         self.add_new_inodes(findings)?;
         let mut removed: HashMap<i64, String> = HashMap::new();
         for ino in self.touched_inodes()? {
@@ -109,6 +114,52 @@ impl<'m> Files<'m> {
     }
 
     // ---- inodes -------------------------------------------------------------------------------
+
+    /// What was saved here is other inodes now, which come with all that is attached to them (`SAVE-2`): those of the parent
+    /// give it away, so that no two rows have what must be unique.
+    fn give_saved_away(&mut self) -> Result<()> {
+        let (table, old) = (&self.sql.table, self.old("")?);
+        let Some(first) = self.inode.columns.iter().position(|name| name == FIRST_INO) else {
+            return Err(not_tracked(&format!("{table}.{FIRST_INO}")));
+        };
+        let saved: Vec<(i64, i64)> = rows(
+            self.txn,
+            &format!(
+                "SELECT o.k0, n.first_ino FROM ws.{old} AS o JOIN ws.\"{table}\" AS n \
+                 ON n.first_ino = coalesce(o.c{first}, o.k0) WHERE o.existed AND n.ino <> o.k0"
+            ),
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .at(table)?;
+        if saved.is_empty() {
+            return Ok(());
+        }
+        let attached = Attached::read(self.txn, table)?;
+        for (ino, file_id) in saved {
+            let Some(theirs) = self.inode.find(self.txn, "main", &[Value::Integer(ino)])? else {
+                continue;
+            };
+            if let Some(id) = self.kept_columns {
+                temporal::keep_changed(self.txn, self.keeper, id, ino)?; // TEMPORAL-4
+            }
+            let own = match file_id == ino {
+                true => (-ino).to_string(),
+                false => "NULL".into(),
+            };
+            let mut set = attached.defaults();
+            set.extend((!set.is_empty()).then_some(", "));
+            set.push_str(&format!("{FIRST_INO} = {own}"));
+            self.txn
+                .execute(
+                    &format!("UPDATE main.\"{table}\" SET {set} WHERE ino = ?1 AND file_id = ?2"),
+                    [ino, file_id],
+                )
+                .at(table)?;
+            self.given.insert(ino, theirs);
+        }
+        Ok(())
+    }
 
     /// New inodes have numbers that the parent does not use (`WORKSPACE-5`): they come as they are.
     fn add_new_inodes(&self, findings: &mut Findings) -> Result<()> {
@@ -199,7 +250,11 @@ impl<'m> Files<'m> {
             },
         };
         let ours = ours.filter(is_alive);
-        let theirs = self.inode.find(self.txn, "main", &key)?.filter(is_alive);
+        let theirs = match self.given.get(&ino) {
+            Some(theirs) => Some(theirs.clone()),
+            None => self.inode.find(self.txn, "main", &key)?,
+        };
+        let theirs = theirs.filter(is_alive);
         let is_dir = *self.value(&old, "kind") == Value::Text("dir".into());
         // Times and links of a directory follow its entries, which are keys of their own.
         let ignored: &[&str] = match is_dir {

@@ -186,7 +186,7 @@ fn apply(txn: &Connection, keeper: &Keeper, findings: &mut Findings) -> Result<(
         let is_touched = names.iter().any(|name| touched.contains(name.as_str()));
         of_stores.extend(names);
         if is_touched {
-            let files = Files::new(txn, StoreId(*id), name, mount, &tables, &grants, keeper)?;
+            let mut files = Files::new(txn, StoreId(*id), name, mount, &tables, &grants, keeper)?;
             past::keep(txn, keeper, StoreId(*id), name, &tables)?;
             files.merge(findings)?;
             past::mark(txn, seq, StoreId(*id), name, &tables)?;

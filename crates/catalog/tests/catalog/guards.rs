@@ -13,7 +13,8 @@ use std::process::Command;
 const REFUSED: &[&str] = &[
     "INSERT INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns)
        VALUES (9, 'file', 0, 0, 0, 1, 0, 0, 0, 0, 0, 0)",
-    "INSERT OR REPLACE INTO main SELECT * FROM main",
+    "INSERT OR REPLACE INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns) \
+     SELECT ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns FROM main",
     "DELETE FROM main WHERE ino = 2",
     "UPDATE main SET ino = 9 WHERE ino = 2",
     "UPDATE OR REPLACE main SET ino = 2 WHERE ino = 1",
@@ -25,6 +26,7 @@ const REFUSED: &[&str] = &[
     "UPDATE main SET blocks = 99 WHERE ino = 2",
     "UPDATE main SET btime_ns = 0 WHERE ino = 2",
     "UPDATE main SET rdev = 7 WHERE ino = 2",
+    "UPDATE main SET first_ino = 1 WHERE ino = 2",
     "UPDATE main SET mode = 0, size = 99 WHERE ino = 2",
     "INSERT INTO main_dirent (parent, name, ino) VALUES (1, 'x', 2)",
     "REPLACE INTO main_dirent (parent, name, ino) VALUES (1, 'f', 1)",
@@ -47,7 +49,8 @@ const REFUSED: &[&str] = &[
     "DELETE FROM larder_extent",
     "UPDATE larder_meta SET value = 0 WHERE key = 'commit_seq'",
     "DELETE FROM larder_meta",
-    "INSERT INTO larder_store VALUES (5, 'x', 'files', '/x', 5, 2)",
+    "INSERT INTO larder_store VALUES (5, 'x', 'files', '/x', 5, 2, 'none')",
+    "UPDATE larder_store SET save_keeps = 'none'",
     "UPDATE larder_store SET next_ino = 2",
     "DELETE FROM larder_store",
     "INSERT INTO larder_segment VALUES (7, 1)",

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod clone;
+mod damage;
 mod feed;
 mod files;
+mod full;
 mod history;
 mod lab;
 mod life;
@@ -16,4 +18,5 @@ mod support;
 mod time;
 mod txn;
 mod upkeep;
+mod verbs;
 mod watch;

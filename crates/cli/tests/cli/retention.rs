@@ -44,7 +44,6 @@ fn a_retention_is_shown_and_set() {
     assert!(off.starts_with("no history is kept"), "{off}");
     assert_eq!(place.json(&["df", "a.larder"])["retired_bytes"], 0);
     place.fails(1, &["prune", "a.larder"], "keeps no history");
-    place.fails(1, &["snapshot", "create", "a.larder", "x"], "no history");
     place.fails(2, &["retention", "a.larder", "soon"], "soon");
     place.fails(
         1,
@@ -215,4 +214,46 @@ fn a_prune_tells_exactly_what_goes() {
     place.fails(1, &["prune", "a.larder:/raw"], "'raw' does not exist");
     place.assert_clean("a.larder");
     place.assert_closed("a.larder");
+}
+
+#[test]
+fn a_database_without_history_has_snapshots_all_the_same() {
+    let place = Place::new();
+    place.ok(&["init", "a.larder", "--capacity", "64M", "--retention", "0"]);
+    let first = place.write("local", 30_000);
+    place.ok(&["put", "local", "a.larder:/file"]);
+    place.ok(&["snapshot", "create", "a.larder", "one"]);
+    std::fs::write(place.path("local"), "another").unwrap();
+    place.ok(&["put", "local", "a.larder:/file"]);
+    place.ok(&["put", "local", "a.larder:/new"]);
+    assert_eq!(place.run(&["cat", "a.larder@one:/file"]).stdout, first);
+    assert_eq!(place.ok(&["ls", "a.larder@one:/"]).trim(), "file");
+    assert_eq!(place.ok(&["cat", "a.larder:/file"]), "another");
+    let told = place.ok(&["retention", "a.larder"]);
+    assert!(told.contains("for snapshots alone"), "{told}");
+    // Another setting of the same is none, and no other is in its way.
+    place.ok(&["retention", "a.larder", "0"]);
+    place.ok(&["snapshot", "create", "a.larder", "two"]);
+    place.ok(&["snapshot", "destroy", "a.larder", "one"]);
+    assert_eq!(place.ok(&["cat", "a.larder@two:/new"]), "another");
+    place.assert_clean("a.larder");
+    // The last one takes the history with it.
+    place.ok(&["snapshot", "destroy", "a.larder", "two"]);
+    let told = place.ok(&["retention", "a.larder"]);
+    assert!(told.starts_with("no history is kept"), "{told}");
+    let rows = place.json(&[
+        "sql",
+        "a.larder",
+        "SELECT count(*) AS n FROM larder_history",
+    ]);
+    assert_eq!(rows[0]["n"], 0);
+    place.ok(&["snapshot", "create", "a.larder", "three"]);
+    place.ok(&["snapshot", "destroy", "a.larder", "three"]);
+    // A longer retention stays when the snapshots have gone.
+    place.ok(&["snapshot", "create", "a.larder", "four"]);
+    place.ok(&["retention", "a.larder", "1h"]);
+    place.ok(&["snapshot", "destroy", "a.larder", "four"]);
+    let told = place.ok(&["retention", "a.larder"]);
+    assert!(told.starts_with("history is kept for 1h"), "{told}");
+    place.assert_clean("a.larder");
 }

@@ -1,14 +1,17 @@
 //! The log: which commits changed a path, or anything, and what they did (`CONTENT-10`).
 
 use crate::database::Database;
-use crate::history::net::{NetChange, Paths, State, net_change};
+use crate::history::net::{NetChange, Paths, State, join_saves, net_change};
 use crate::path::split_path;
 use crate::types::NodeId;
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
 use larder_object::{CommitAuthor, Error, ErrorKind, HistoryReader, Result, Touch, WholeCommit};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 
+/// As of now.
+const NOW: CommitSeq = CommitSeq(i64::MAX as u64);
 /// Commits that are looked at together first; then twice as many each time.
 const WINDOW_MIN: usize = 64;
 /// Changes that are told at once, unless one commit has more.
@@ -65,12 +68,55 @@ pub struct LogCommit {
 }
 
 /// What a log is about.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Subject {
     All,
     /// A directory, with all that lies below it then.
     Below(StoreId, Ino),
-    One(StoreId, Ino),
+    One(Rc<File>),
+}
+
+/// A file, which each save makes another inode.
+struct File {
+    store: StoreId,
+    /// Its `file_id`; `None`: it was never saved.
+    id: Option<i64>,
+    inodes: BTreeSet<Ino>,
+}
+
+impl File {
+    fn new(reader: &HistoryReader<'_>, store: StoreId, ino: Ino) -> Result<File> {
+        let mut id = reader.file_id(store, ino, NOW)?;
+        if id.is_none() {
+            // It is gone: as which file?
+            for step in reader.touches_of(store, ino)? {
+                id = reader.file_id(store, ino, CommitSeq(step.0.saturating_sub(1)))?;
+                if id.is_some() {
+                    break;
+                }
+            }
+        }
+        let mut inodes: BTreeSet<Ino> = [ino].into();
+        if let Some(id) = id.filter(|id| *id > 0) {
+            inodes.extend(reader.inodes_of_file(store, id)?);
+        }
+        let id = id.filter(|_| inodes.len() > 1);
+        Ok(File { store, id, inodes })
+    }
+
+    /// Whether an inode was this file after one of two commits.
+    fn is_it(
+        &self,
+        reader: &HistoryReader<'_>,
+        ino: Ino,
+        (before, after): (CommitSeq, CommitSeq),
+    ) -> Result<bool> {
+        let Some(id) = self.id else {
+            return Ok(true);
+        };
+        Ok(reader.file_id(self.store, ino, after)? == Some(id)
+            || reader.file_id(self.store, ino, before)? == Some(id))
+    }
 }
 
 impl Database {
@@ -95,14 +141,14 @@ impl Database {
                 None => Subject::All,
                 Some(path) => self.find_subject(reader, path)?,
             };
-            Ok((subject, Road::new(reader, subject)?))
+            Ok((subject.clone(), Road::new(reader, subject)?))
         })?;
         let mut left = limit.unwrap_or(u64::MAX);
         let mut is_end = false;
         while left > 0 && !is_end {
             let mut told: Vec<LogCommit> = Vec::new();
             engine.read_history(|reader| {
-                let mut log = Log::new(self, reader, subject);
+                let mut log = Log::new(self, reader, subject.clone());
                 let mut change_count = 0;
                 while (told.len() as u64) < left && change_count < TOLD_MAX {
                     let Some((inodes, before, (seq, at_ns))) = road.next(reader)? else {
@@ -158,7 +204,7 @@ impl Database {
         Ok(match kind {
             FileKind::Directory if node == NodeId::ROOT => Subject::All,
             FileKind::Directory => Subject::Below(store, node.ino),
-            _ => Subject::One(store, node.ino),
+            _ => Subject::One(Rc::new(File::new(reader, store, node.ino)?)),
         })
     }
 
@@ -221,9 +267,9 @@ type Maybe = (BTreeSet<(StoreId, Ino)>, CommitSeq, (CommitSeq, i64));
 /// The commits that a log is still to look at.
 enum Road {
     One {
-        inode: (StoreId, Ino),
+        file: Rc<File>,
         /// The oldest first.
-        steps: Vec<CommitSeq>,
+        steps: Vec<(CommitSeq, Ino)>,
         last: Option<CommitSeq>,
     },
     All {
@@ -240,11 +286,15 @@ enum Road {
 impl Road {
     fn new(reader: &HistoryReader<'_>, subject: Subject) -> Result<Road> {
         Ok(match subject {
-            Subject::One(store, ino) => {
-                let mut steps = reader.touches_of(store, ino)?;
-                steps.reverse();
+            Subject::One(file) => {
+                let mut steps = Vec::new();
+                for &ino in &file.inodes {
+                    let touches = reader.touches_of(file.store, ino)?;
+                    steps.extend(touches.into_iter().map(|step| (step, ino)));
+                }
+                steps.sort_unstable();
                 Road::One {
-                    inode: (store, ino),
+                    file,
                     steps,
                     last: None,
                 }
@@ -262,15 +312,28 @@ impl Road {
     fn next(&mut self, reader: &HistoryReader<'_>) -> Result<Option<Maybe>> {
         let begins = reader.begins()?.0;
         let found = match self {
-            Road::One { inode, steps, last } => loop {
-                let Some(step) = steps.pop() else {
+            Road::One { file, steps, last } => loop {
+                let Some((step, ino)) = steps.pop() else {
                     break None;
                 };
                 let (before, whole) = reader.around(step)?;
                 // Attributes that plain SQL changed count to the next commit.
-                if let Some((seq, at_ns)) = whole.filter(|(seq, _)| *last != Some(*seq)) {
-                    *last = Some(seq);
-                    break Some(([*inode].into(), before, (seq, at_ns)));
+                let Some((seq, at_ns)) = whole.filter(|(seq, _)| *last != Some(*seq)) else {
+                    continue;
+                };
+                *last = Some(seq);
+                let mut touched: BTreeSet<Ino> = [ino].into();
+                while let Some((_, ino)) = steps.pop_if(|(step, _)| *step > before) {
+                    touched.insert(ino);
+                }
+                let mut inodes = BTreeSet::new();
+                for ino in touched {
+                    if file.is_it(reader, ino, (before, seq))? {
+                        inodes.insert((file.store, ino));
+                    }
+                }
+                if !inodes.is_empty() {
+                    break Some((inodes, before, (seq, at_ns)));
                 }
             },
             Road::All {
@@ -329,10 +392,12 @@ impl<'r, 'c> Log<'r, 'c> {
     ) -> Result<Vec<LogChange>> {
         self.paths.forget();
         let mut changes = Vec::new();
+        let mut nets = Vec::new();
         for &inode in inodes {
-            if let Some(net) = net_change(self.reader, inode, before, seq)? {
-                self.add_changes(&net, before, seq, &mut changes)?;
-            }
+            nets.extend(net_change(self.reader, inode, before, seq)?);
+        }
+        for net in join_saves(self.reader, nets, before, seq)? {
+            self.add_changes(&net, before, seq, &mut changes)?;
         }
         changes.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(changes)
@@ -444,11 +509,13 @@ impl<'r, 'c> Log<'r, 'c> {
 
     /// Whether something in the directory at the end of `chain` is asked for.
     fn is_within(&self, net: &NetChange, chain: &[Ino]) -> bool {
-        match self.subject {
+        match &self.subject {
             Subject::All => true,
-            Subject::One(store, ino) => (store, ino) == (net.store, net.ino),
+            Subject::One(file) => {
+                file.store == net.store && file.inodes.contains(&net.ino) && !net.is_rest
+            }
             Subject::Below(store, ino) => {
-                store == net.store && (ino == net.ino || chain.contains(&ino))
+                *store == net.store && (*ino == net.ino || chain.contains(ino))
             }
         }
     }

@@ -20,6 +20,10 @@ pub(crate) struct State {
 pub(crate) struct NetChange {
     pub(crate) store: StoreId,
     pub(crate) ino: Ino,
+    /// The inode that it was before: another one if it was saved (`SAVE-2`).
+    pub(crate) was_ino: Ino,
+    /// It tells only of the names of an inode before it became another file by a save, or after.
+    pub(crate) is_rest: bool,
     pub(crate) before: Option<State>,
     pub(crate) after: Option<State>,
     /// Its content was written, or may have been.
@@ -58,12 +62,82 @@ pub(crate) fn net_change(
     Ok(Some(NetChange {
         store,
         ino,
+        was_ino: ino,
+        is_rest: false,
         before: was,
         after: is,
         has_content,
         has_attributes,
         has_columns,
     }))
+}
+
+/// Makes one change of the two that a save is: the inode that the file was, and the one that it is from then on. What the
+/// latter was before, and what the former is if it stays, as a backup, are changes of their own. Cost: 5 µs for each file that
+/// is there after, and where some were saved for each that was before.
+pub(crate) fn join_saves(
+    reader: &HistoryReader<'_>,
+    nets: Vec<NetChange>,
+    before: CommitSeq,
+    after: CommitSeq,
+) -> Result<Vec<NetChange>> {
+    let is_file = |state: &Option<State>| {
+        let kind = state.as_ref().map(|state| state.row.kind);
+        kind == Some(FileKind::File)
+    };
+    let is_gone = |net: &NetChange| is_file(&net.before) && net.after.is_none();
+    let mut is_any = nets.iter().any(is_gone);
+    let mut files: Vec<(usize, i64)> = Vec::new();
+    for (index, net) in nets.iter().enumerate().filter(|(_, net)| is_file(&net.after)) {
+        if let Some(id) = reader.file_id(net.store, net.ino, after)? {
+            is_any |= id != net.ino.0 as i64;
+            files.push((index, id));
+        }
+    }
+    if !is_any || files.is_empty() {
+        return Ok(nets);
+    }
+    let mut were: HashMap<(StoreId, i64), usize> = HashMap::new();
+    for (index, net) in nets.iter().enumerate().filter(|(_, net)| is_file(&net.before)) {
+        if let Some(id) = reader.file_id(net.store, net.ino, before)? {
+            were.insert((net.store, id), index);
+        }
+    }
+    let mut nets: Vec<Option<NetChange>> = nets.into_iter().map(Some).collect();
+    for (new, id) in files {
+        let store = nets[new].as_ref().map_or(StoreId::MAIN, |net| net.store);
+        let old = were.get(&(store, id)).copied().filter(|old| *old != new);
+        let Some((old, was, mut is)) = old.and_then(|old| {
+            let was = nets[old].take()?;
+            Some((old, was, nets[new].take()?))
+        }) else {
+            continue;
+        };
+        let rights = |state: &Option<State>| {
+            let row = state.as_ref().map(|state| &state.row);
+            row.map(|row| (row.mode, row.uid, row.gid))
+        };
+        let rest = |ino: Ino, before: Option<State>, after: Option<State>| NetChange {
+            store,
+            ino,
+            was_ino: ino,
+            is_rest: true,
+            before,
+            after,
+            has_content: false,
+            has_attributes: false,
+            has_columns: false,
+        };
+        let had = std::mem::replace(&mut is.before, was.before);
+        let (had, left) = (rest(is.ino, had, None), rest(was.ino, None, was.after));
+        is.has_attributes = rights(&is.before) != rights(&is.after);
+        (is.has_content, is.has_columns) = (true, false);
+        is.was_ino = was.ino;
+        nets[new] = Some(is);
+        nets[old] = Some(had).filter(|had| had.before.is_some());
+        nets.push(Some(left).filter(|left| left.after.is_some()));
+    }
+    Ok(nets.into_iter().flatten().collect())
 }
 
 /// An inode as it was after commit `seq`, if it was there.

@@ -19,8 +19,8 @@ use crate::history::rows::{RestoreRows, RowsReport};
 use crate::path::split_path;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::types::{Attr, NodeId, RenameMode};
-use larder_object::format::{FileKind, Ino, Name};
-use larder_object::{Error, ErrorKind, Result};
+use larder_object::format::{CommitSeq, FileKind, Ino, Name};
+use larder_object::{Error, ErrorKind, HistoryReader, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -162,6 +162,30 @@ impl Database {
 type Homes = Vec<(NodeId, NodeId)>;
 
 impl Transaction {
+    /// Files that were made anew, with others they were at commit `seq`, are the same to who knows them by their `file_id`,
+    /// unless another inode has that (`SAVE-1`). Cost: 10 µs each.
+    pub(crate) fn be_files_again(
+        &self,
+        reader: &HistoryReader<'_>,
+        seq: CommitSeq,
+        anew: &[(NodeId, NodeId)],
+    ) -> Result<()> {
+        let mut ids = Vec::new();
+        for (was, is) in anew.iter().filter(|(was, is)| was.store == is.store) {
+            let store = self.table_of(was.store);
+            if let Some(id) = reader.file_id(store, was.ino, seq)? {
+                ids.push((store, is.ino, id));
+            }
+        }
+        self.enter(|engine| {
+            let change = engine.change()?;
+            for (store, ino, id) in ids {
+                change.set_file_id(&change.node(store, ino)?, id)?;
+            }
+            Ok(())
+        })
+    }
+
     /// The same of files, in a transaction that has done nothing to them yet.
     fn restore_files(
         &self,
@@ -177,14 +201,19 @@ impl Transaction {
             Err(error) => return Err(error),
         };
         compare(past, self, |comparison| {
+            let reader = comparison.reader();
             let mut plan = Plan::new(past, self, to, options.is_exact);
             if options.to.is_none() {
                 plan.find_parents(path)?;
             }
             plan.find(comparison, (was, is))?;
             if !options.is_dry {
+                let there = plan.anew.len();
                 plan.run()?;
                 plan.report.copied_bytes = plan.carrier.copied_bytes();
+                if let (Some(reader), Some((seq, _))) = (reader, past.shows()) {
+                    self.be_files_again(reader, CommitSeq(seq), &plan.anew[there..])?;
+                }
             }
             let columns = plan.columns();
             Ok((plan.report, plan.anew, columns))

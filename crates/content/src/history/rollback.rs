@@ -23,7 +23,7 @@ use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
 use larder_object::{
     Change, Engine, Error, ErrorKind, HistoryReader, InodeRow, Moment, Result, SqlValue,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// As of now.
@@ -366,6 +366,7 @@ impl<'d> Rollback<'d> {
         let transaction = self.transaction;
         transaction.enter(|engine| {
             self.revive(engine)?;
+            self.set_files(engine, reader)?;
             self.set_names(engine)
         })?;
         let then = CommitSeq(self.report.seq);
@@ -404,6 +405,39 @@ impl<'d> Rollback<'d> {
                 change.revive(work.store, &was.row, target.as_deref())?;
                 work.is_changed = true;
                 self.report.revived_count += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Inodes are the files that they were: what was saved since then goes back, with all that is attached to it (`SAVE-2`).
+    fn set_files(&self, engine: &Engine, reader: &HistoryReader<'_>) -> Result<()> {
+        let then = CommitSeq(self.report.seq);
+        let mut holders: HashMap<(StoreId, i64), Ino> = HashMap::new();
+        for work in self.work.iter().filter(|work| work.is.is_some()) {
+            if let Some(id) = reader.file_id(work.store, work.ino, NOW)? {
+                holders.insert((work.store, id), work.ino);
+            }
+        }
+        let mut others = Vec::new();
+        for batch in self.work.chunks(BATCH) {
+            let change = engine.change()?;
+            for work in batch.iter().filter(|work| work.was.is_some()) {
+                let Some(id) = reader.file_id(work.store, work.ino, then)? else {
+                    continue;
+                };
+                let node = |ino| change.node(work.store, ino);
+                match holders.get(&(work.store, id)) {
+                    Some(holder) if *holder == work.ino => {}
+                    Some(holder) => change.save_back(&node(*holder)?, &node(work.ino)?)?,
+                    None => others.push((work.store, work.ino, id)),
+                }
+            }
+        }
+        for batch in others.chunks(BATCH) {
+            let change = engine.change()?;
+            for &(store, ino, id) in batch {
+                change.set_file_id(&change.node(store, ino)?, id)?;
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::database::Database;
 use crate::history::carry::{Carrier, times};
 use crate::history::columns::{ColumnsPair, Giving, give_columns};
 use crate::history::log::{LogChange, changes_of};
-use crate::history::net::{NetChange, Paths, State, net_change, state};
+use crate::history::net::{NetChange, Paths, State, join_saves, net_change, state};
 use crate::history::restore::TURN_MAX;
 use crate::transaction::TransactionOptions;
 use crate::types::{Attr, NodeId, RenameMode};
@@ -94,6 +94,7 @@ impl Database {
                     .iter()
                     .map(|(&(store, ino), node)| (here(store, ino), *node));
                 let homes: Vec<(NodeId, NodeId)> = made_of.collect();
+                transaction.be_files_again(reader, before, &homes)?;
                 let pairs = undo.columns(&made);
                 give_columns(&transaction, &past, &pairs, &homes, Giving::Restored)?;
             }
@@ -162,11 +163,13 @@ impl Undo {
         };
         let mut paths = Paths::new(database, reader);
         let mut conflicts: BTreeSet<Vec<u8>> = BTreeSet::new();
+        let mut nets = Vec::new();
         for inode in inodes {
-            let Some(net) = net_change(reader, inode, before, seq)? else {
-                continue;
-            };
-            if is_changed_since(reader, &net, seq)? {
+            nets.extend(net_change(reader, inode, before, seq)?);
+        }
+        for net in join_saves(reader, nets, before, seq)? {
+            let inode = (net.store, net.ino);
+            if !net.is_rest && is_changed_since(reader, &net, seq)? {
                 let node = NodeId {
                     store: net.store,
                     ino: net.ino,
@@ -203,7 +206,7 @@ impl Undo {
     /// Whose columns come back, and in what: of what was made anew with another number, `made`.
     fn columns(&self, made: &HashMap<(StoreId, Ino), NodeId>) -> Vec<ColumnsPair> {
         let mut pairs = Vec::new();
-        for net in &self.nets {
+        for net in self.nets.iter().filter(|net| !net.is_rest) {
             let is_new = net.after.is_none();
             if net.before.is_some() && (is_new || net.has_columns) {
                 pairs.push(ColumnsPair {
@@ -273,7 +276,9 @@ impl Undo {
                 }
             }
             if let Some(node) = first {
-                homes.insert((net.store, net.ino), node);
+                if !net.is_rest {
+                    homes.insert((net.store, net.ino), node);
+                }
                 made.push((node, was));
             }
         }
@@ -297,13 +302,14 @@ impl Undo {
                 continue;
             }
             let node = node_of(net);
+            let was_node = here(net.store, net.was_ino);
             if net.has_content {
-                let was = carrier.past.attr(node)?;
+                let was = carrier.past.attr(was_node)?;
                 carrier.write_content(&was, node)?;
                 view.set_attr(node, &times(&was))?;
             }
-            if net.has_attributes {
-                let was = carrier.past.attr(node)?;
+            if net.has_attributes || was_node != node {
+                let was = carrier.past.attr(was_node)?;
                 carrier.set_attributes(&was, node)?;
             }
         }

@@ -28,6 +28,7 @@ mod history_rows_review;
 mod history_undo;
 mod retention;
 mod rollback;
+mod saves;
 mod seals;
 mod seals_model;
 mod snapshot_reads;

@@ -13,6 +13,7 @@ mod pages;
 mod past;
 mod posix;
 mod rollback;
+mod saves;
 #[allow(clippy::unwrap_used, dead_code)] // What the tests of the Content API have in common.
 #[path = "../../../content/tests/support/mod.rs"]
 mod support;

@@ -1,0 +1,100 @@
+//! Which tables of a damaged catalog still read.
+//!
+//! SQLite says of a damaged page only that there is one. Each table, with its indexes, has pages of its own; so each is
+//! read by itself, and what is damaged has a name.
+
+use crate::error::{At, CatalogError, Result};
+use crate::open::{CATALOG_FILE, connect};
+use crate::read::rows;
+use crate::{BUSY_TIMEOUT, CatalogOptions};
+use rusqlite::{Connection, OpenFlags};
+use std::path::Path;
+
+/// What to do, behind a list of damage.
+const REMEDY: &str = "restore the database from a copy";
+
+/// What is damaged in the catalog of the database `dir`, and what still reads, one line each; nothing: all of it
+/// reads. Also of a database that does not open for its damage. Cost: reads the catalog.
+pub fn find_damage(dir: &Path, options: &CatalogOptions) -> Result<Vec<String>> {
+    let path = dir.join(CATALOG_FILE);
+    let connection = connect(&path, options, OpenFlags::empty(), BUSY_TIMEOUT)?;
+    connection
+        .pragma_update(None, "query_only", true)
+        .at("a reader")?;
+    survey(&connection, false)
+}
+
+/// The same by an open connection; `opens`: what needs only the sound tables can be read with larder.
+pub(crate) fn survey(connection: &Connection, opens: bool) -> Result<Vec<String>> {
+    let listed = rows(
+        connection,
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 ORDER BY name",
+        [],
+        |row| row.get::<_, String>(0),
+    );
+    let tables = match listed.at("sqlite_schema") {
+        Err(CatalogError::Damaged { what }) => {
+            return Ok(vec![format!(
+                "{CATALOG_FILE}: the list of its tables is damaged ({what}), so that nothing of it reads; {REMEDY} \
+                 ('sqlite3 {CATALOG_FILE} .recover' may save rows)"
+            )]);
+        }
+        listed => listed?,
+    };
+    let (mut findings, mut sound) = (Vec::new(), Vec::new());
+    for table in tables {
+        match look_at(connection, &table)? {
+            Some(what) => {
+                findings.push(format!("{CATALOG_FILE}: table {table} is damaged: {what}"))
+            }
+            None => sound.push(table),
+        }
+    }
+    if !findings.is_empty() {
+        let sound = name_sound(&sound);
+        findings.push(match opens {
+            true => format!(
+                "the other tables read ({sound}): 'larder cp -r' copies out what does not need the damaged ones, and \
+                 names the files that it cannot read; then {REMEDY}"
+            ),
+            false => format!(
+                "the other tables read ({sound}), but larder needs the damaged ones; {REMEDY}, or \
+                 save rows by 'sqlite3 {CATALOG_FILE} .recover'"
+            ),
+        });
+    }
+    Ok(findings)
+}
+
+/// The tables of stores by name, and how many others.
+fn name_sound(sound: &[String]) -> String {
+    let (ours, stores): (Vec<&String>, Vec<&String>) = sound
+        .iter()
+        .partition(|table| table.starts_with("larder_") || table.starts_with("sqlite_"));
+    let mut named: Vec<String> = stores.into_iter().cloned().collect();
+    named.push(format!("{} tables of larder", ours.len()));
+    named.join(", ")
+}
+
+/// What is wrong with the pages of a table; `None`: nothing.
+fn look_at(connection: &Connection, table: &str) -> Result<Option<String>> {
+    let quoted = table.replace('"', "\"\"");
+    let told = rows(
+        connection,
+        &format!("PRAGMA quick_check(\"{quoted}\")"),
+        [],
+        |row| row.get::<_, String>(0),
+    );
+    match told.at(table) {
+        Err(CatalogError::Damaged { what }) => {
+            let plain = what.strip_prefix(&format!("{table}: "));
+            Ok(Some(plain.unwrap_or(&what).to_owned()))
+        }
+        Err(error) => Err(error),
+        Ok(told) => {
+            // Of several lines the first is a headline.
+            let line = told.iter().find(|told| *told != "ok");
+            Ok(line.map(|line| line.lines().last().unwrap_or(line).to_owned()))
+        }
+    }
+}

@@ -1,0 +1,846 @@
+//! Whether a log has lost commits that were acknowledged, before SQLite recovers it.
+//!
+//! SQLite takes a log's frames up to the first one that does not fit and forgets all behind it. That is right for a
+//! crash, which tears the end of what was not flushed yet. Where a byte was damaged later, acknowledged commits lie
+//! behind the bad frame, and SQLite would drop them without a word; and if some of them were copied into the catalog
+//! by then, the older pages of the log would come to lie over the newer ones. So the log is read before SQLite
+//! does, and the recovery is refused.
+//!
+//! # What proves it
+//! The checksum of a frame continues that of the frame before it, so behind a bad frame the chain is taken up again
+//! at what the next frame says. A transaction whose frames continue each other, and the commit frame right before
+//! it, is *whole*. Each commit is flushed before the next one is written, so a whole transaction behind the one of the
+//! bad frame proves that the bad one was durable. The last commit alone proves nothing: it may never have been.
+//!
+//! # Invariants
+//! * `SCAN-1` What a crash leaves is no finding. *Guard*: frames of an older log have other salts; of frames with the
+//!   same salts, the rest of a torn transaction is not whole; where commits left out their flush (`LOG-5`), as many
+//!   whole transactions prove nothing as may have been left out at a time.
+//! * `SCAN-2` It changes nothing, and needs memory for one frame, and for each page that is lost.
+//!
+//! The format is that of <https://www.sqlite.org/fileformat2.html#walformat>.
+
+use crate::error::{CatalogError, Result};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// So many commits may leave their flush to one that follows.
+pub const UNFLUSHED_COMMITS_MAX: u64 = 64;
+/// Behind the catalog's name: the salts of the log in which commits have left out their flush (`LOG-5`).
+pub(crate) const SHARED_FLUSH_SUFFIX: &str = "-shared";
+
+/// Bytes of the log's header.
+const HEAD_BYTES: usize = 32;
+/// Bytes of a frame's header.
+const FRAME_HEAD_BYTES: usize = 24;
+/// The log's first four bytes, without the lowest bit, which says that checksums are of big-endian words.
+const MAGIC: u32 = 0x377f_0682;
+const PAGE_BYTES_MIN: usize = 512;
+const PAGE_BYTES_MAX: usize = 65_536;
+/// Bytes read at a time.
+const READ_BYTES: usize = 1 << 20;
+/// So many pages are named.
+const NAMED_PAGES_MAX: usize = 8;
+
+type Sum = (u32, u32);
+
+/// What is wrong with a log.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct LogDamage {
+    /// The log.
+    path: PathBuf,
+    /// The first frame that does not fit, from 1; 0: the log's header.
+    bad_frame: u64,
+    /// Where it begins, bytes.
+    offset: u64,
+    /// Up to where whole commits reach, bytes.
+    keep_bytes: u64,
+    /// Whole transactions behind the one of the bad frame.
+    commits: u64,
+    /// The frames of these.
+    frames: (u64, u64),
+    /// The pages that they change.
+    pages: Vec<u32>,
+    copied: Copied,
+}
+
+/// What of the lost transactions was copied into the catalog before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copied {
+    Nothing,
+    Some,
+    All,
+}
+
+/// The log's header, and what frames are compared with.
+#[derive(Clone, Copy)]
+struct Head {
+    page_bytes: usize,
+    is_big_endian: bool,
+    salts: [u8; 8],
+    sum: Sum,
+}
+
+/// One frame: its header, and its page.
+struct Frame<'b> {
+    bytes: &'b [u8],
+}
+
+/// Transactions behind the bad frame that continue each other.
+#[derive(Default)]
+struct Run {
+    commits: u64,
+    frames: (u64, u64),
+    /// The last frame of each page.
+    pages: BTreeMap<u32, u64>,
+}
+
+/// Refuses a catalog whose log has lost acknowledged commits, or cannot be read. `catalog` is its file.
+pub fn require_sound_log(catalog: &Path) -> Result<()> {
+    let mut log = catalog.as_os_str().to_owned();
+    log.push("-wal");
+    match why_refused(Path::new(&log)) {
+        None => Ok(()),
+        Some(what) => Err(CatalogError::LogDamaged { what }),
+    }
+}
+
+/// Why a log must not be recovered, if it must not.
+pub(crate) fn why_refused(log: &Path) -> Option<String> {
+    match scan(log) {
+        Ok(damage) => damage.map(|damage| damage.tell()),
+        Err(error) => Some(format!(
+            "the log {} cannot be read ({error}); nothing was changed; mend the device, or restore the database from a copy",
+            log.display()
+        )),
+    }
+}
+
+/// Reads a log that nobody writes; `None`: SQLite's recovery loses nothing of it that was acknowledged. Cost: the
+/// log is read once. A log that is not there, or empty, costs nothing.
+pub(crate) fn scan(path: &Path) -> io::Result<Option<LogDamage>> {
+    let log = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let len_bytes = log.metadata()?.len();
+    let mut raw = [0; HEAD_BYTES];
+    if len_bytes <= HEAD_BYTES as u64 {
+        return Ok(None);
+    }
+    log.read_exact_at(&mut raw, 0)?;
+    let damage = match Head::decode(&raw) {
+        Some(head) => scan_frames(path, &log, &head)?,
+        None => scan_headless(path, &log, &raw)?,
+    };
+    let Some((mut damage, head, run)) = damage else {
+        return Ok(None);
+    };
+    let needed = match is_marked(path, &head)? && damage.bad_frame > 0 {
+        true => UNFLUSHED_COMMITS_MAX + 1,
+        false => 1,
+    };
+    if run.commits < needed {
+        return Ok(None); // SCAN-1
+    }
+    damage.copied = compare_catalog(path, &log, &head, &run)?;
+    Ok(Some(damage))
+}
+
+/// Reads the frames: those that SQLite takes, and those behind.
+fn scan_frames(path: &Path, log: &File, head: &Head) -> io::Result<Option<(LogDamage, Head, Run)>> {
+    let mut frames = Frames::new(log, head)?;
+    let mut chain = head.sum;
+    let (mut number, mut committed) = (0, 0);
+    let bad = loop {
+        let Some(frame) = frames.next()? else {
+            return Ok(None);
+        };
+        number += 1;
+        if !frame.fits(head, chain) {
+            // All but the salts and the sum of it may be as it was written.
+            let as_it_is = frame.sum_after(head, chain);
+            break Behind {
+                said: frame.said(),
+                as_it_is: Some(as_it_is),
+                is_commit: frame.is_commit() && frame.has_salts(head),
+                would_commit: frame.is_commit(),
+            };
+        }
+        chain = frame.said();
+        if frame.is_commit() {
+            committed = number;
+        }
+    };
+    let bad_frame = number;
+    let Some(run) = find_whole(head, frames, bad_frame, bad)? else {
+        return Ok(None);
+    };
+    let offset_of = |frames: u64| HEAD_BYTES as u64 + frames * head.frame_bytes() as u64;
+    let keep_bytes = match committed {
+        0 => 0,
+        frames => offset_of(frames),
+    };
+    let damage = LogDamage::of(
+        path,
+        (bad_frame, offset_of(bad_frame - 1)),
+        keep_bytes,
+        &run,
+    );
+    Ok(Some((damage, *head, run)))
+}
+
+/// The log's header is no header: SQLite would take the log for empty. It was flushed before the frames were written,
+/// so whole transactions prove that it was damaged since.
+fn scan_headless(
+    path: &Path,
+    log: &File,
+    raw: &[u8; HEAD_BYTES],
+) -> io::Result<Option<(LogDamage, Head, Run)>> {
+    let mut salts = [0; 8];
+    let mut at = [0; FRAME_HEAD_BYTES];
+    if log.read_at(&mut at, HEAD_BYTES as u64)? < at.len() {
+        return Ok(None);
+    }
+    salts.copy_from_slice(&at[8..16]);
+    for is_big_endian in [false, true] {
+        let computed = checksum(is_big_endian, (0, 0), &raw[..24]);
+        for sum in [sum_at(raw, 24), computed] {
+            let mut page_bytes = PAGE_BYTES_MIN;
+            while page_bytes <= PAGE_BYTES_MAX {
+                let head = Head {
+                    page_bytes,
+                    is_big_endian,
+                    salts,
+                    sum,
+                };
+                let start = Behind {
+                    said: sum,
+                    as_it_is: None,
+                    is_commit: true,
+                    would_commit: true,
+                };
+                let is_first = Frames::new(log, &head)?
+                    .next()?
+                    .is_some_and(|frame| frame.fits(&head, sum));
+                if is_first
+                    && let Some(run) = find_whole(&head, Frames::new(log, &head)?, 0, start)?
+                {
+                    let damage = LogDamage::of(path, (0, 0), 0, &run);
+                    return Ok(Some((damage, head, run)));
+                }
+                page_bytes *= 2;
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What is known of the frame before one.
+struct Behind {
+    /// The sum that it says it has.
+    said: Sum,
+    /// The sum that it has, where the chain reaches it.
+    as_it_is: Option<Sum>,
+    /// A transaction ends with it.
+    is_commit: bool,
+    /// The same, whatever its salts say.
+    would_commit: bool,
+}
+
+/// The longest run of whole transactions behind frame `number`.
+fn find_whole(
+    head: &Head,
+    mut frames: Frames<'_>,
+    mut number: u64,
+    mut before: Behind,
+) -> io::Result<Option<Run>> {
+    let (mut best, mut run) = (Run::default(), Run::default());
+    // The frames of a transaction that has not ended, and whether it is known where it began.
+    let mut pending: Vec<(u32, u64)> = Vec::new();
+    let mut began = before.is_commit;
+    while let Some(frame) = frames.next()? {
+        number += 1;
+        let is_ours = frame.has_salts(head) && frame.page() != 0;
+        let follows = |sum: Sum| is_ours && frame.sum_after(head, sum) == frame.said();
+        // The bad frame itself is as it was written but for what no sum covers.
+        let is_sound = before.as_it_is.is_some_and(follows);
+        began |= is_sound && before.would_commit;
+        let continues = is_sound || follows(before.said);
+        let is_commit = frame.has_salts(head) && frame.is_commit();
+        if continues {
+            if began {
+                pending.push((frame.page(), number));
+            }
+            if is_commit {
+                if began {
+                    let first = pending.first().map_or(number, |&(_, first)| first);
+                    if run.commits == 0 {
+                        run.frames.0 = first;
+                    }
+                    run.commits += 1;
+                    run.frames.1 = number;
+                    run.pages.extend(pending.drain(..));
+                }
+                began = true;
+            }
+        } else {
+            if run.commits > best.commits {
+                best = std::mem::take(&mut run);
+            }
+            run = Run::default();
+            pending.clear();
+            began = is_commit;
+        }
+        before = Behind {
+            said: frame.said(),
+            as_it_is: None,
+            is_commit,
+            would_commit: is_commit,
+        };
+    }
+    if run.commits > best.commits {
+        best = run;
+    }
+    Ok((best.commits > 0).then_some(best))
+}
+
+/// Whether commits may have left out their flush in this log (`LOG-5`).
+fn is_marked(log: &Path, head: &Head) -> io::Result<bool> {
+    match std::fs::read(mark_path(log)) {
+        Ok(salts) => Ok(salts == head.salts),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The mark beside a log.
+pub(crate) fn mark_path(log: &Path) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(SHARED_FLUSH_SUFFIX);
+    name.into()
+}
+
+/// Whether the lost pages are in the catalog as the log has them.
+fn compare_catalog(path: &Path, log: &File, head: &Head, run: &Run) -> io::Result<Copied> {
+    let name = path.to_string_lossy();
+    let Some(name) = name.strip_suffix("-wal") else {
+        return Ok(Copied::Nothing);
+    };
+    let catalog = match File::open(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Copied::Nothing),
+        opened => opened?,
+    };
+    let (mut ours, mut theirs) = (vec![0; head.page_bytes], vec![0; head.page_bytes]);
+    let mut same = 0;
+    for (&page, &frame) in &run.pages {
+        let at = HEAD_BYTES as u64 + (frame - 1) * head.frame_bytes() as u64;
+        log.read_exact_at(&mut ours, at + FRAME_HEAD_BYTES as u64)?;
+        let offset = u64::from(page - 1) * head.page_bytes as u64;
+        same += usize::from(match catalog.read_exact_at(&mut theirs, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
+            read => read.map(|()| ours == theirs)?,
+        });
+    }
+    // To close it would give up the locks that SQLite has on the file in this process. Once per damaged log.
+    std::mem::forget(catalog);
+    Ok(match same {
+        0 => Copied::Nothing,
+        all if all == run.pages.len() => Copied::All,
+        _ => Copied::Some,
+    })
+}
+
+impl LogDamage {
+    fn of(path: &Path, (bad_frame, offset): (u64, u64), keep_bytes: u64, run: &Run) -> LogDamage {
+        LogDamage {
+            path: path.to_owned(),
+            bad_frame,
+            offset,
+            keep_bytes,
+            commits: run.commits,
+            frames: run.frames,
+            pages: run.pages.keys().copied().collect(),
+            copied: Copied::Nothing,
+        }
+    }
+
+    /// One line: what is damaged, what would be lost, and what can be done.
+    pub fn tell(&self) -> String {
+        let log = self.path.display();
+        let what = match self.bad_frame {
+            0 => "its header is damaged; SQLite would drop".to_owned(),
+            frame => format!(
+                "frame {frame}, at byte {}, is damaged; SQLite would drop its commit and",
+                self.offset
+            ),
+        };
+        let (first, last) = self.frames;
+        let named: Vec<String> = (self.pages.iter().take(NAMED_PAGES_MAX))
+            .map(u32::to_string)
+            .collect();
+        let more = match self.pages.len().saturating_sub(named.len()) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let lost = format!(
+            "{} acknowledged {} behind it (frames {first} to {last}; pages {}{more})",
+            self.commits,
+            if self.commits == 1 {
+                "commit"
+            } else {
+                "commits"
+            },
+            named.join(", "),
+        );
+        format!(
+            "the log {log} has lost what was durable: {what} {lost}; nothing was changed; restore the database from a \
+             copy{}",
+            self.remedy()
+        )
+    }
+
+    fn remedy(&self) -> String {
+        let directory = self.path.parent().unwrap_or(Path::new(".")).display();
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let cut = |bytes: u64| {
+            format!(
+                "cp -a {directory} {directory}.copy && truncate -s {bytes} {directory}.copy/{name} && larder check --read \
+                 {directory}.copy"
+            )
+        };
+        match self.copied {
+            Copied::Nothing => format!(
+                ", or give these commits up in a copy of the directory: {}",
+                cut(self.keep_bytes)
+            ),
+            Copied::All => format!(
+                "; all of these pages were copied into the catalog before, so a copy of the directory without the log may \
+                 be complete: {}",
+                cut(0)
+            ),
+            Copied::Some => {
+                " (some of these pages were copied into the catalog before: neither with nor without the log is it of \
+                 one moment)"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+impl Head {
+    /// `None`: SQLite would take no frame behind it.
+    fn decode(raw: &[u8; HEAD_BYTES]) -> Option<Head> {
+        let magic = word(raw, 0);
+        let is_big_endian = magic & 1 == 1;
+        let page_bytes = word(raw, 8) as usize;
+        let sum = checksum(is_big_endian, (0, 0), &raw[..24]);
+        let is_sound = magic & !1 == MAGIC
+            && page_bytes.is_power_of_two()
+            && (PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page_bytes)
+            && sum == sum_at(raw, 24);
+        let mut salts = [0; 8];
+        salts.copy_from_slice(&raw[16..24]);
+        is_sound.then_some(Head {
+            page_bytes,
+            is_big_endian,
+            salts,
+            sum,
+        })
+    }
+
+    fn frame_bytes(&self) -> usize {
+        FRAME_HEAD_BYTES + self.page_bytes
+    }
+}
+
+impl Frame<'_> {
+    fn page(&self) -> u32 {
+        word(self.bytes, 0)
+    }
+
+    /// It is the last one of a transaction.
+    fn is_commit(&self) -> bool {
+        word(self.bytes, 4) != 0
+    }
+
+    fn has_salts(&self, head: &Head) -> bool {
+        self.bytes[8..16] == head.salts
+    }
+
+    /// The sum that it says it has.
+    fn said(&self) -> Sum {
+        sum_at(self.bytes, 16)
+    }
+
+    /// The sum that it has behind a frame with the sum `before`.
+    fn sum_after(&self, head: &Head, before: Sum) -> Sum {
+        let after_head = checksum(head.is_big_endian, before, &self.bytes[..8]);
+        checksum(
+            head.is_big_endian,
+            after_head,
+            &self.bytes[FRAME_HEAD_BYTES..],
+        )
+    }
+
+    /// SQLite takes it, behind a frame with the sum `before`.
+    fn fits(&self, head: &Head, before: Sum) -> bool {
+        self.has_salts(head) && self.page() != 0 && self.sum_after(head, before) == self.said()
+    }
+}
+
+/// The frames of a log, in order.
+struct Frames<'l> {
+    input: BufReader<Reader<'l>>,
+    frame: Vec<u8>,
+}
+
+/// A file, from a place of its own on.
+struct Reader<'l> {
+    file: &'l File,
+    at: u64,
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.file.read_at(buffer, self.at)?;
+        self.at += len as u64;
+        Ok(len)
+    }
+}
+
+impl<'l> Frames<'l> {
+    fn new(file: &'l File, head: &Head) -> io::Result<Frames<'l>> {
+        let at = HEAD_BYTES as u64;
+        Ok(Frames {
+            input: BufReader::with_capacity(READ_BYTES, Reader { file, at }),
+            frame: vec![0; head.frame_bytes()],
+        })
+    }
+
+    /// `None`: no whole frame follows.
+    fn next(&mut self) -> io::Result<Option<Frame<'_>>> {
+        match self.input.read_exact(&mut self.frame) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(error),
+            Ok(()) => Ok(Some(Frame { bytes: &self.frame })),
+        }
+    }
+}
+
+/// A big-endian number.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn sum_at(bytes: &[u8], at: usize) -> Sum {
+    (word(bytes, at), word(bytes, at + 4))
+}
+
+/// Continues a sum; `bytes` are a multiple of 8.
+fn checksum(is_big_endian: bool, before: Sum, bytes: &[u8]) -> Sum {
+    let (mut one, mut two) = before;
+    let number = |bytes: [u8; 4]| match is_big_endian {
+        true => u32::from_be_bytes(bytes),
+        false => u32::from_le_bytes(bytes),
+    };
+    for pair in bytes.chunks_exact(8) {
+        let (first, second) = (
+            number([pair[0], pair[1], pair[2], pair[3]]),
+            number([pair[4], pair[5], pair[6], pair[7]]),
+        );
+        one = one.wrapping_add(first).wrapping_add(two);
+        two = two.wrapping_add(second).wrapping_add(one);
+    }
+    (one, two)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::{Connection, OpenFlags};
+
+    const COMMITS: u64 = 12;
+
+    /// A log of [`COMMITS`] commits of a few frames each, in a directory without anybody who has it open, and the number
+    /// of the transaction of each frame.
+    struct Log {
+        dir: tempfile::TempDir,
+        bytes: Vec<u8>,
+        transactions: Vec<u64>,
+        frame_bytes: usize,
+    }
+
+    fn files(dir: &Path) -> (PathBuf, PathBuf) {
+        (dir.join("t.db"), dir.join("t.db-wal"))
+    }
+
+    /// `prepare` runs before the commits.
+    fn make_log(prepare: impl FnOnce(&Connection)) -> Log {
+        let (busy, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (path, log) = files(busy.path());
+        let writer = Connection::open(&path).unwrap();
+        writer
+            .execute_batch(
+                "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0;
+                 CREATE TABLE t (id INTEGER PRIMARY KEY, bytes BLOB)",
+            )
+            .unwrap();
+        prepare(&writer);
+        let begins = frames_of(&std::fs::read(&log).unwrap()).1;
+        for id in 0..COMMITS {
+            let insert = "INSERT INTO t VALUES (?1, randomblob(?2))";
+            writer
+                .execute(insert, (id as i64 + 1000, 100 + (id as i64 % 4) * 5000))
+                .unwrap();
+        }
+        let (ours, our_log) = files(dir.path());
+        std::fs::copy(&path, ours).unwrap();
+        let bytes = std::fs::read(&log).unwrap();
+        std::fs::write(our_log, &bytes).unwrap();
+        let (frame_bytes, transactions) = frames_of(&bytes);
+        let transactions = match begins.len() < transactions.len() {
+            true => transactions,
+            false => transactions[..].to_vec(),
+        };
+        Log {
+            dir,
+            bytes,
+            transactions,
+            frame_bytes,
+        }
+    }
+
+    /// Bytes of a frame, and the transaction of each that is in use.
+    fn frames_of(bytes: &[u8]) -> (usize, Vec<u64>) {
+        if bytes.len() < HEAD_BYTES {
+            return (0, Vec::new());
+        }
+        let mut raw = [0; HEAD_BYTES];
+        raw.copy_from_slice(&bytes[..HEAD_BYTES]);
+        let head = Head::decode(&raw).unwrap();
+        let (mut transactions, mut number) = (Vec::new(), 1);
+        for frame in bytes[HEAD_BYTES..].chunks_exact(head.frame_bytes()) {
+            let frame = Frame { bytes: frame };
+            if !frame.has_salts(&head) {
+                break;
+            }
+            transactions.push(number);
+            number += u64::from(frame.is_commit());
+        }
+        (head.frame_bytes(), transactions)
+    }
+
+    impl Log {
+        fn scan(&self, bytes: &[u8]) -> Option<LogDamage> {
+            let (_, log) = files(self.dir.path());
+            std::fs::write(&log, bytes).unwrap();
+            scan(&log).unwrap()
+        }
+
+        fn commits(&self) -> u64 {
+            *self.transactions.last().unwrap()
+        }
+    }
+
+    #[test]
+    fn a_sound_log_and_every_torn_end_are_no_findings() {
+        let log = make_log(|_| {});
+        assert_eq!(log.scan(&log.bytes), None);
+        for len in (0..log.bytes.len()).rev().step_by(997) {
+            assert_eq!(log.scan(&log.bytes[..len]), None, "SCAN-1: {len} bytes");
+        }
+        // Any sectors of the last transaction may be missing.
+        let last = log
+            .transactions
+            .iter()
+            .filter(|&&n| n == log.commits())
+            .count();
+        let from = log.bytes.len() - last * log.frame_bytes;
+        for lost in 0..64_u32 {
+            let mut torn = log.bytes.clone();
+            for (index, sector) in torn[from..].chunks_mut(512).enumerate() {
+                if lost >> (index % 6) & 1 == 1 {
+                    sector.fill(0);
+                }
+            }
+            assert_eq!(log.scan(&torn), None, "SCAN-1: {lost:b}");
+        }
+    }
+
+    #[test]
+    fn what_lies_behind_a_flipped_bit_is_counted() {
+        let log = make_log(|_| {});
+        for (index, &transaction) in log.transactions.iter().enumerate() {
+            let start = HEAD_BYTES + index * log.frame_bytes;
+            // Page number; salts; sums; the page.
+            for at in [3, 9, 14, 17, 23, 24, 600, log.frame_bytes - 1] {
+                let mut bytes = log.bytes.clone();
+                bytes[start + at] ^= 4;
+                let found = log.scan(&bytes);
+                let behind = log.commits() - transaction;
+                let what = format!("frame {} byte {at} of transaction {transaction}", index + 1);
+                match found {
+                    None => assert_eq!(behind, 0, "{what}"),
+                    Some(damage) => {
+                        assert_eq!(damage.commits, behind, "{what}: {damage:?}");
+                        assert_eq!(damage.bad_frame, index as u64 + 1, "{what}");
+                        assert_eq!(damage.offset, start as u64, "{what}");
+                        // What is kept is whole, and ends before the bad frame.
+                        let kept = &log.bytes[..damage.keep_bytes as usize];
+                        assert!(damage.keep_bytes <= damage.offset, "{what}");
+                        assert_eq!(log.scan(kept), None);
+                        let told = damage.tell();
+                        assert!(told.contains(&format!("at byte {start}")), "{told}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn several_bad_frames_hide_only_what_they_are() {
+        let log = make_log(|_| {});
+        let lost = log.transactions.iter().position(|&n| n == 4).unwrap();
+        let until = log.transactions.iter().position(|&n| n == 7).unwrap();
+        let mut bytes = log.bytes.clone();
+        bytes[HEAD_BYTES + lost * log.frame_bytes..HEAD_BYTES + until * log.frame_bytes].fill(0x55);
+        let damage = log.scan(&bytes).unwrap();
+        assert_eq!(damage.bad_frame, lost as u64 + 1);
+        // The first of what is left may be the rest of one.
+        assert_eq!(damage.commits, log.commits() - 7);
+    }
+
+    #[test]
+    fn a_damaged_header_loses_all() {
+        let log = make_log(|_| {});
+        for at in 0..HEAD_BYTES {
+            let mut bytes = log.bytes.clone();
+            bytes[at] ^= 0x40;
+            let damage = log.scan(&bytes).unwrap_or_else(|| panic!("byte {at}"));
+            assert_eq!(
+                (damage.bad_frame, damage.commits),
+                (0, log.commits()),
+                "byte {at}"
+            );
+        }
+    }
+
+    #[test]
+    fn frames_of_an_older_log_are_no_findings() {
+        let log = make_log(|writer| {
+            for _ in 0..40 {
+                writer
+                    .execute("INSERT INTO t VALUES (NULL, randomblob(9000))", [])
+                    .unwrap();
+            }
+            let copy = "PRAGMA wal_checkpoint(RESTART)";
+            writer.query_row(copy, [], |_| Ok(())).unwrap();
+        });
+        assert!(log.bytes.len() > HEAD_BYTES + log.transactions.len() * log.frame_bytes);
+        assert_eq!(log.scan(&log.bytes), None, "SCAN-1");
+        let mut bytes = log.bytes.clone();
+        bytes[HEAD_BYTES + 700] ^= 1;
+        assert_eq!(log.scan(&bytes).unwrap().commits, log.commits() - 1);
+    }
+
+    #[test]
+    fn where_flushes_are_shared_few_commits_prove_nothing() {
+        let log = make_log(|writer| {
+            for _ in 0..UNFLUSHED_COMMITS_MAX {
+                writer
+                    .execute("INSERT INTO t VALUES (NULL, randomblob(9))", [])
+                    .unwrap();
+            }
+        });
+        let mark = mark_path(&files(log.dir.path()).1);
+        let flipped = |transaction: u64| {
+            let frame = log
+                .transactions
+                .iter()
+                .position(|&n| n == transaction)
+                .unwrap();
+            let mut bytes = log.bytes.clone();
+            bytes[HEAD_BYTES + frame * log.frame_bytes + 100] ^= 1;
+            log.scan(&bytes).map(|damage| damage.commits)
+        };
+        let last = log.commits();
+        assert_eq!(flipped(last - 5), Some(5));
+        std::fs::write(&mark, &log.bytes[16..24]).unwrap();
+        assert_eq!(flipped(last - 5), None, "SCAN-1");
+        assert_eq!(flipped(last - UNFLUSHED_COMMITS_MAX), None, "SCAN-1");
+        let more = UNFLUSHED_COMMITS_MAX + 1;
+        assert_eq!(flipped(last - more), Some(more));
+        // Of an older log.
+        std::fs::write(&mark, [1; 8]).unwrap();
+        assert_eq!(flipped(last - 5), Some(5));
+    }
+
+    #[test]
+    fn what_the_catalog_has_already_is_told() {
+        let log = make_log(|_| {});
+        let (path, _) = files(log.dir.path());
+        let before = std::fs::read(&path).unwrap();
+        let mut bytes = log.bytes.clone();
+        bytes[HEAD_BYTES + 2 * log.frame_bytes + 99] ^= 1;
+        assert_eq!(log.scan(&bytes).unwrap().copied, Copied::Nothing);
+        // All of it is copied, then a part of that is as before.
+        log.scan(&log.bytes);
+        let copier = Connection::open(&path).unwrap();
+        let copy = "PRAGMA wal_checkpoint(FULL)";
+        copier.query_row(copy, [], |_| Ok(())).unwrap();
+        let after = std::fs::read(&path).unwrap();
+        drop(copier);
+        let damage = log.scan(&bytes).unwrap();
+        assert_eq!(damage.copied, Copied::All);
+        assert!(
+            damage.tell().contains("truncate -s 0 "),
+            "{}",
+            damage.tell()
+        );
+        let mut mixed = after.clone();
+        mixed[..before.len().min(8192)].copy_from_slice(&before[..before.len().min(8192)]);
+        std::fs::write(&path, mixed).unwrap();
+        assert_eq!(log.scan(&bytes).unwrap().copied, Copied::Some);
+    }
+
+    /// LOG-6: whatever is opened, and however often; nothing is changed.
+    #[test]
+    fn no_connection_recovers_a_damaged_log() {
+        let log = make_log(|_| {});
+        let (path, our_log) = files(log.dir.path());
+        let mut bytes = log.bytes.clone();
+        bytes[HEAD_BYTES + log.frame_bytes + 99] ^= 1;
+        std::fs::write(&our_log, &bytes).unwrap();
+        let catalog = std::fs::read(&path).unwrap();
+        let vfs = [
+            crate::log_vfs::register(None).unwrap(),
+            crate::log_vfs::register_through(None).unwrap(),
+        ];
+        for round in 0..4 {
+            let opened =
+                Connection::open_with_flags_and_vfs(&path, OpenFlags::default(), &*vfs[round % 2])
+                    .unwrap();
+            let failed = opened
+                .query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0))
+                .unwrap_err();
+            let told = crate::error::sort("t", failed).to_string();
+            assert!(told.contains("frame 2, at byte 4152, is damaged"), "{told}");
+            drop(opened);
+            assert!(std::fs::read(&path).unwrap() == catalog, "LOG-6");
+            assert!(std::fs::read(&our_log).unwrap() == bytes, "LOG-6");
+        }
+        // The remedy: what was before the bad frame.
+        let damage = scan(&our_log).unwrap().unwrap();
+        std::fs::write(&our_log, &bytes[..damage.keep_bytes as usize]).unwrap();
+        let opened =
+            Connection::open_with_flags_and_vfs(&path, OpenFlags::default(), &*vfs[0]).unwrap();
+        let found: String = opened
+            .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(found, "ok");
+    }
+}

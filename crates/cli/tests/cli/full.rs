@@ -1,0 +1,200 @@
+//! A host filesystem that is full, then freed: whatever has filled it, what frees space works, and the database mounts again
+//! (`HOST-1`).
+
+use crate::support::Place;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A database alone on a filesystem in memory.
+struct Host {
+    place: Place,
+    server: Option<Child>,
+}
+
+impl Host {
+    fn new(mib: u64, retention: &str) -> Host {
+        let place = Place::new();
+        for directory in ["h", "m"] {
+            std::fs::create_dir(place.path(directory)).unwrap();
+        }
+        let made = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "none"])
+            .arg(place.path("h"))
+            .status();
+        assert!(made.unwrap().success());
+        place.ok(&["init", "h/D", "--retention", retention]);
+        Host {
+            place,
+            server: None,
+        }
+    }
+
+    fn mount(&mut self) {
+        let mut server = self.place.command(&["mount", "h/D", "m"]);
+        self.server = Some(server.stdout(Stdio::null()).spawn().unwrap());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while std::fs::read_to_string("/proc/mounts")
+            .unwrap()
+            .lines()
+            .all(|line| !line.contains(&format!("{} ", self.place.path("m").display())))
+        {
+            assert!(Instant::now() < deadline, "it is not mounted");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn unmount(&mut self) {
+        self.place.ok(&["umount", "m"]);
+        let ended = self.server.take().unwrap().wait().unwrap();
+        assert!(ended.success());
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.place.path("m").join(name)
+    }
+
+    /// What was there is removed, durably; then all that looks after a database works, and it takes files again.
+    fn free(&mut self) {
+        for entry in std::fs::read_dir(self.place.path("m")).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => std::fs::remove_dir_all(path).unwrap(),
+                false => std::fs::remove_file(path).unwrap(),
+            }
+        }
+        File::open(self.place.path("m"))
+            .unwrap()
+            .sync_all()
+            .unwrap();
+        self.unmount();
+        self.place.assert_clean("h/D");
+        let pruned = self.place.run(&["prune", "h/D"]);
+        assert!(
+            pruned.code == Some(0) || pruned.stderr.contains("no history"),
+            "{pruned:?}"
+        );
+        self.mount();
+        std::fs::write(self.file("again"), "works").unwrap();
+        assert_eq!(std::fs::read(self.file("again")).unwrap(), b"works");
+        std::fs::remove_file(self.file("again")).unwrap();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            self.place.run(&["umount", "m"]);
+            server.wait().unwrap();
+        }
+        let host = self.place.path("h");
+        Command::new("umount").arg("-l").arg(host).status().unwrap();
+    }
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    assert_eq!(error.raw_os_error(), Some(28), "{error}");
+    true
+}
+
+/// Until there is no space.
+fn fill_with_names(host: &Host) {
+    for directory in 0..1000 {
+        let directory = host.file(&format!("d{directory}"));
+        if std::fs::create_dir(&directory).is_err_and(|error| is_full(&error)) {
+            return;
+        }
+        for index in 0..500 {
+            let name = format!("{}{index}", "x".repeat(230));
+            if File::create(directory.join(name)).is_err_and(|error| is_full(&error)) {
+                return;
+            }
+        }
+    }
+    panic!("it is not full");
+}
+
+fn fill_with_content(host: &Host) {
+    let bytes = vec![7; 1 << 20];
+    for index in 0..1000 {
+        let written = File::create(host.file(&format!("f{index}")))
+            .and_then(|mut file| (0..8).try_for_each(|_| file.write_all(&bytes)));
+        if written.is_err_and(|error| is_full(&error)) {
+            return;
+        }
+    }
+    panic!("it is not full");
+}
+
+#[test]
+fn a_host_that_is_full_of_names_is_freed() {
+    let mut host = Host::new(98, "1h");
+    host.mount();
+    for _ in 0..2 {
+        fill_with_names(&host);
+        host.free();
+    }
+}
+
+#[test]
+fn a_host_that_is_full_of_content_is_freed() {
+    let mut host = Host::new(160, "1h");
+    host.mount();
+    for _ in 0..3 {
+        fill_with_content(&host);
+        host.free();
+    }
+}
+
+#[test]
+fn history_fills_no_host() {
+    let mut host = Host::new(160, "1h");
+    host.mount();
+    let bytes = vec![9; 4 << 20];
+    for round in 0..60 {
+        std::fs::write(host.file(&format!("f{}", round % 3)), &bytes).unwrap();
+    }
+    host.free();
+}
+
+#[test]
+fn a_long_transaction_that_fills_the_host_leaves_no_trace() {
+    let mut host = Host::new(160, "1h");
+    host.place.write("local", 8 << 20);
+    host.mount();
+    for _ in 0..2 {
+        let program = env!("CARGO_BIN_EXE_larder");
+        let fill = format!("for i in $(seq 100); do {program} put local h/D:/t$i || exit 7; done");
+        let done = host
+            .place
+            .run(&["txn", "run", "h/D", "--", "sh", "-c", &fill]);
+        assert_eq!(done.code, Some(7), "{}", done.stderr);
+        assert!(done.stderr.contains("full"), "{}", done.stderr);
+        assert_eq!(std::fs::read_dir(host.place.path("m")).unwrap().count(), 0);
+        host.free();
+    }
+}
+
+/// Other programs take all that there is, and give it back.
+#[test]
+fn who_waits_for_the_host_goes_on_when_it_is_freed() {
+    let mut host = Host::new(110, "1h");
+    host.mount();
+    std::fs::write(host.file("before"), "is there").unwrap();
+    for _ in 0..3 {
+        let mut filler = File::create(host.place.path("h/filler")).unwrap();
+        let bytes = vec![1; 1 << 16];
+        while filler.write_all(&bytes).is_ok() {}
+        while filler.write_all(&[1; 64]).is_ok() {}
+        let refused = std::fs::write(host.file("new"), "x").unwrap_err();
+        assert!(is_full(&refused));
+        assert_eq!(std::fs::read(host.file("before")).unwrap(), b"is there");
+        drop(filler);
+        std::fs::remove_file(host.place.path("h/filler")).unwrap();
+        std::fs::write(host.file("new"), "x").unwrap();
+        host.free();
+        std::fs::write(host.file("before"), "is there").unwrap();
+    }
+}

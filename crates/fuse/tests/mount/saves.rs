@@ -1,0 +1,252 @@
+//! Programs that save a file on a mount: what users attached to it stays (`SAVE-1` to `SAVE-4`).
+
+use crate::common::{TestMount, database_path, shell};
+use larder::{Database, SqlValue};
+use rustix::fs::XattrFlags;
+use std::fs;
+use std::path::Path;
+
+const RATING: &str = "user.column.rating";
+
+/// A mount with user columns, a table that refers to files in both ways, and another session that asks.
+struct Rated {
+    mount: TestMount,
+    database: Database,
+}
+
+impl Rated {
+    fn new() -> Rated {
+        let mount = TestMount::new();
+        let database = Database::open(&database_path(mount.directory()), Default::default());
+        let rated = Rated {
+            mount,
+            database: database.expect("another session"),
+        };
+        rated.ask("ALTER TABLE main ADD COLUMN rating INTEGER");
+        rated.ask("CREATE UNIQUE INDEX file ON main (file_id)");
+        rated.ask(
+            "CREATE TABLE album (path TEXT, photo INTEGER REFERENCES main (ino) ON DELETE CASCADE, \
+             file INTEGER REFERENCES main (file_id) ON DELETE CASCADE)",
+        );
+        rated
+    }
+
+    fn ask(&self, sql: &str) -> Vec<SqlValue> {
+        let mut values = Vec::new();
+        let mut session = self.database.sql(false).expect("a session");
+        let done = session.execute(sql, &mut |row| {
+            values.extend(row.values);
+            Ok(())
+        });
+        done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+        values
+    }
+
+    fn sync(&self) {
+        crate::past::sync(&self.mount);
+    }
+
+    /// A file with five stars, in an album.
+    fn make(&self, name: &str) -> i64 {
+        let path = self.mount.path(name);
+        fs::write(&path, "first line\nsecond line\n").expect("a file");
+        rustix::fs::setxattr(&path, RATING, b"5", XattrFlags::empty()).expect("a column");
+        self.sync();
+        self.ask(&format!(
+            "INSERT INTO album SELECT path, ino, file_id FROM main JOIN main_path USING (ino) WHERE path = '/{name}'"
+        ));
+        self.number("file_id", name)
+    }
+
+    fn number(&self, column: &str, name: &str) -> i64 {
+        self.sync();
+        let sql = format!(
+            "SELECT {column} FROM main JOIN main_path USING (ino) WHERE path = '/{name}'"
+        );
+        match self.ask(&sql)[..] {
+            [SqlValue::Integer(number)] => number,
+            ref other => panic!("{sql}: {other:?}"),
+        }
+    }
+
+    /// Its stars, whether it is the file `id`, and whether the album leads to it in both ways.
+    fn state(&self, name: &str, id: i64) -> (Option<i64>, bool, bool) {
+        self.sync();
+        let mut value = [0; 16];
+        let stars = rustix::fs::getxattr(self.mount.path(name), RATING, &mut value);
+        let stars = stars.ok().map(|length| {
+            let text = String::from_utf8_lossy(&value[..length]);
+            text.parse().expect("a number")
+        });
+        let found = self.ask(&format!(
+            "SELECT count(*) FROM album JOIN main ON main.ino = album.photo AND main.file_id = album.file \
+             JOIN main_path USING (ino) WHERE main_path.path = '/{name}'"
+        ));
+        let is_it = self.number("file_id", name) == id;
+        (stars, is_it, found == [SqlValue::Integer(1)])
+    }
+}
+
+const KEPT: (Option<i64>, bool, bool) = (Some(5), true, true);
+const LOST: (Option<i64>, bool, bool) = (None, false, false);
+
+fn run(rated: &Rated, name: &str, script: &str) {
+    shell(script, &[&rated.mount.path(name), Path::new(name)]);
+}
+
+/// With real programs, as they are installed wherever the tests run.
+#[test]
+fn programs_save_and_nothing_is_lost() {
+    let rated = Rated::new();
+    let programs = [
+        ("sed", "sed -i s/first/1st/ \"$1\""),
+        (
+            "python",
+            "python3 -c 'import os, sys, tempfile
+f = sys.argv[1]
+d, t = tempfile.mkstemp(dir=os.path.dirname(f))
+os.write(d, b\"new\"); os.fsync(d); os.close(d); os.replace(t, f)' \"$1\"",
+        ),
+        ("rsync", "s=$(mktemp); echo rsync > $s; rsync $s \"$1\"; rm $s"),
+        ("mv", "echo mv > \"$1.tmp\"; mv \"$1.tmp\" \"$1\""),
+        ("install", "s=$(mktemp); echo x > $s; install -b -m 644 $s \"$1.new\"; mv \"$1.new\" \"$1\"; rm $s"),
+        ("truncate", "echo written in place > \"$1\""),
+        ("cp", "s=$(mktemp); echo cp > $s; cp $s \"$1\"; rm $s"),
+    ];
+    for (program, script) in programs {
+        let id = rated.make(program);
+        for _ in 0..2 {
+            run(&rated, program, script);
+            assert_eq!(rated.state(program, id), KEPT, "{program}");
+        }
+    }
+    // These remove the file and make another one: no saves, and nobody says so afterwards.
+    for (program, script) in [
+        (
+            "cp-remove",
+            "s=$(mktemp); echo x > $s; cp --remove-destination $s \"$1\"; rm $s",
+        ),
+        ("rm", "rm \"$1\"; echo x > \"$1\""),
+    ] {
+        let id = rated.make(program);
+        run(&rated, program, script);
+        assert_eq!(rated.state(program, id), LOST, "{program}");
+    }
+    assert_clean(rated);
+}
+
+/// git writes what it checks out to the place of what it removed.
+#[test]
+fn git_checkout_makes_other_files() {
+    let rated = Rated::new();
+    let id = rated.make("f");
+    let script = "cd \"$(dirname \"$1\")\"; export GIT_CONFIG_GLOBAL=/dev/null
+        git init -q -b one .; git config user.email a@b; git config user.name a
+        git add f; git commit -qm one; git checkout -qb two; echo two > f; git commit -qam two";
+    run(&rated, "f", script);
+    assert_eq!(rated.state("f", id), KEPT, "written in place");
+    run(&rated, "f", "cd \"$(dirname \"$1\")\"; git checkout -q one");
+    assert_eq!(rated.state("f", id), LOST, "git unlinks what it writes anew");
+    assert_clean(rated);
+}
+
+/// The exact calls of editors, which need not be installed.
+#[test]
+fn editors_save_and_nothing_is_lost() {
+    let rated = Rated::new();
+    let root = rated.mount.root();
+    let write = |name: &str, text: &str| {
+        use std::io::Write;
+        let mut file = fs::File::create(root.join(name)).expect("a file");
+        file.write_all(text.as_bytes()).expect("its content");
+        file.sync_all().expect("a sync");
+    };
+    let rename = |from: &str, to: &str| {
+        fs::rename(root.join(from), root.join(to)).expect("a rename");
+    };
+    let remove = |name: &str| fs::remove_file(root.join(name)).expect("a name");
+    let vim_no = |f: &str| {
+        // vim, backupcopy=no, and auto where it can: a probe, then the backup by rename.
+        write("4913", "");
+        remove("4913");
+        rename(f, &format!("{f}~"));
+        write(f, "vim");
+        remove(&format!("{f}~"));
+    };
+    let vim_yes = |f: &str| {
+        // backupcopy=yes, and nano, and LibreOffice beside its lock file: a copy aside, the file in place.
+        write(&format!("{f}~"), "old");
+        write(f, "vim");
+        remove(&format!("{f}~"));
+    };
+    let emacs = |f: &str| {
+        write(&format!(".#{f}"), "lock");
+        rename(f, &format!("{f}~"));
+        write(f, "emacs");
+        remove(&format!(".#{f}"));
+    };
+    let precious = |f: &str| {
+        // emacs, file-precious-flag; GTK, Qt and LibreOffice rename what they wrote.
+        write(&format!("{f}.tmp"), "emacs");
+        rename(&format!("{f}.tmp"), f);
+    };
+    let by_three_names = |f: &str| {
+        write(&format!("{f}.new"), "new");
+        rename(f, &format!("{f}.old"));
+        rename(&format!("{f}.new"), f);
+        remove(&format!("{f}.old"));
+    };
+    let editors: [(&str, &dyn Fn(&str)); 5] = [
+        ("vim-no", &vim_no),
+        ("vim-yes", &vim_yes),
+        ("emacs", &emacs),
+        ("precious", &precious),
+        ("three", &by_three_names),
+    ];
+    for (editor, save) in editors {
+        let id = rated.make(editor);
+        for _ in 0..3 {
+            save(editor);
+            assert_eq!(rated.state(editor, id), KEPT, "{editor}");
+        }
+    }
+    // What was set aside under a name that is no backup's, and stays, is a file of its own.
+    let id = rated.make("log");
+    rename("log", "log.1");
+    write("log", "new");
+    assert_eq!(rated.state("log", id), LOST);
+    assert_eq!(rated.number("rating", "log.1"), 5);
+    assert_clean(rated);
+}
+
+/// vim itself, where there is one.
+#[test]
+fn vim_saves_and_nothing_is_lost() {
+    let is_there = std::process::Command::new("vim").arg("--version").output();
+    if is_there.is_err() {
+        eprintln!("vim is not installed; its calls are those of editors_save_and_nothing_is_lost");
+        return;
+    }
+    let rated = Rated::new();
+    for copy in ["no", "yes", "auto"] {
+        let id = rated.make(copy);
+        for _ in 0..2 {
+            run(
+                &rated,
+                copy,
+                "vim -u NONE -N -es -c \"set backupcopy=$2\" -c 'normal ggOanother line' -c wq \"$1\"",
+            );
+            assert_eq!(rated.state(copy, id), KEPT, "backupcopy={copy}");
+        }
+        let text = fs::read_to_string(rated.mount.path(copy)).expect("the file");
+        assert!(text.starts_with("another line\nanother line\n"), "{text}");
+    }
+    assert_clean(rated);
+}
+
+fn assert_clean(rated: Rated) {
+    let Rated { mut mount, database } = rated;
+    mount.end();
+    let report = database.check(true, &mut |_, _| {}).expect("a check");
+    assert_eq!(report.findings, Vec::<String>::new());
+}

@@ -1,0 +1,87 @@
+//! What is left of the host's filesystem for the catalog: what makes the catalog longer is refused before nothing is left for
+//! deleting, pruning, checkpoints, and opening.
+//!
+//! Deleting needs space too: a commit is appended to the log, and history keeps what was deleted. Copying the log makes the
+//! catalog's file longer by the pages that it does not have yet. So there is a *reserve*, which only who frees something
+//! uses; beside it lies what copying the log takes.
+//!
+//! # Invariants
+//! * `HOST-1` New inodes, names, attributes and content are refused ([`ErrorKind::NoSpace`]) while the host has less than the
+//!   reserve, and the segments do not grow into it. *Guard*: [`Engine::require_host_room`], [`Engine::host_margin_bytes`].
+//! * `HOST-2` Where the host has little, the log is copied early, so that it does not take what is left.
+//!
+//! Other programs may take the reserve all the same: then commits wait until there is room (`COMMIT-4`).
+
+use crate::engine::Engine;
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::CATALOG_FILE;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// The reserve, bytes; ...
+pub(crate) const RESERVE_BYTES_MIN: u64 = 16 << 20;
+/// ... and one part in this of the catalog: what is deleted may stay in the history.
+const RESERVE_DIVISOR: u64 = 8;
+/// Where the host has less than so many reserves, it has little.
+const LITTLE_RESERVES: u64 = 4;
+/// So many operations go by between two looks, where there was enough.
+const LOOK_OPERATIONS: u32 = 32;
+
+/// What was found at the last look.
+#[derive(Default)]
+pub(crate) struct HostRoom {
+    operations: AtomicU32,
+    is_short: AtomicBool,
+    has_little: AtomicBool,
+}
+
+impl Engine {
+    /// Refuses what makes the catalog longer while the host has no more than the reserve (`HOST-1`). 20 µs, once in
+    /// [`LOOK_OPERATIONS`].
+    pub(crate) fn require_host_room(&self) -> Result<()> {
+        let room = &self.host_room;
+        let is_due = room.operations.fetch_add(1, Ordering::Relaxed) % LOOK_OPERATIONS == 0;
+        if !is_due && !room.is_short.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let host = self.host_bytes()?;
+        let reserve = self.host_reserve_bytes()?;
+        room.has_little
+            .store(host < LITTLE_RESERVES * reserve, Ordering::Relaxed);
+        room.is_short.store(host < reserve, Ordering::Relaxed);
+        if host >= reserve {
+            return Ok(());
+        }
+        // What is copied by then needs no more.
+        self.is_checkpoint_wanted.store(true, Ordering::SeqCst);
+        Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "the filesystem that holds the database has {} MiB left, and {} MiB are kept for the catalog; free some \
+                 space there, or delete something and run 'larder prune' and 'larder shrink'",
+                host >> 20,
+                reserve >> 20
+            ),
+        ))
+    }
+
+    /// Whether the host had little when somebody looked last (`HOST-2`).
+    pub(crate) fn has_little_room(&self) -> bool {
+        self.host_room.has_little.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the host's filesystem has left.
+    pub(crate) fn host_bytes(&self) -> Result<u64> {
+        self.storage.available_bytes().map_err(|error| {
+            crate::error::io_error("cannot learn how much room the host has".into(), error)
+        })
+    }
+
+    /// The reserve, with what copying the log takes, bytes.
+    pub(crate) fn host_reserve_bytes(&self) -> Result<u64> {
+        let file_bytes = self.file_bytes(CATALOG_FILE);
+        let catalog = self.catalog.length()?;
+        // What is free in the catalog's file is taken before it grows.
+        let for_history = (catalog.bytes / RESERVE_DIVISOR).saturating_sub(catalog.free_bytes);
+        Ok(RESERVE_BYTES_MIN + for_history + catalog.bytes.saturating_sub(file_bytes))
+    }
+}
