@@ -6,6 +6,7 @@ mod bank;
 mod compare;
 mod demo_import;
 mod kill9;
+mod kills;
 mod lab_docs;
 mod posix;
 
@@ -15,6 +16,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["kill9", ref rest @ ..] => kill9::parse_and_run(rest),
+        ["kills", ref rest @ ..] => kills::parse_and_run(rest),
+        [kills::LOAD, directory, seed] => kills::load(directory, seed),
         ["bank", ref rest @ ..] => bank::parse_and_run(rest),
         [bank::WORKER, ref rest @ ..] => bank::work(rest),
         ["posix", ref rest @ ..] => posix::parse_and_run(rest),

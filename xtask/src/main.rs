@@ -3,7 +3,9 @@
 //! Each verb prints what it does and ends with exit code 0 only when all went well.
 
 mod crash;
+mod deny;
 mod extension;
+mod fuzz;
 mod programs;
 mod suites;
 mod tidy;
@@ -21,6 +23,9 @@ usage: cargo xtask VERB
              `--long`: those that take minutes, which it leaves out
   crash SEED [--points N] [--total T] replay crashes of other recorded runs, N per run and mode
   kill9 [--rounds N] [--seed S]      kill -9 a mount at random moments (100 rounds)
+  fuzz TARGET|all [--seconds N]      give a decoder what libFuzzer makes up (60 s)
+  deny [--offline]                   licenses, sources and advisories of what we depend on
+  kills [--rounds N] [--seed S]      two busy mounts of one database, one is killed (100 rounds)
   bank [--seconds N] [--seed S]      processes move documents and rows in transactions and are killed
   posix [SUITE…] [--quick]           programs that know nothing of Larder judge the mount
   extension  build the SQLite extension, and say where it lies
@@ -37,8 +42,10 @@ fn main() -> ExitCode {
         ["test"] => suites::run(),
         ["test", "--long"] => suites::run_long(),
         ["crash", ref rest @ ..] => crash::parse_and_run(rest),
+        ["fuzz", ref rest @ ..] => fuzz::parse_and_run(rest),
+        ["deny", ref rest @ ..] => deny::parse_and_run(rest),
         ["extension"] => extension::run(),
-        ref all @ ["kill9" | "bank" | "posix" | "demo-import" | "lab-docs", ..] => drive(all),
+        ref all @ ["kill9" | "kills" | "bank" | "posix" | "demo-import" | "lab-docs", ..] => drive(all),
         ["bench", ref rest @ ..] => bench(rest),
         ["help" | "--help" | "-h"] | [] => {
             println!("{USAGE}");

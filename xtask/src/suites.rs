@@ -2,6 +2,8 @@
 //!
 //! A suite that fails does not stop the others. The last line is the sum of all of them.
 
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -10,6 +12,10 @@ use xtask::process;
 use xtask::workspace::{EXTENSION, Workspace};
 use xtask::{Outcome, Tally, install};
 
+/// Set when this program runs in a mount namespace of its own.
+const NAMESPACE: &str = "LARDER_XTASK_NAMESPACE";
+/// Kills of one of two mounts in the test run; `cargo xtask kills` does more.
+const KILLS_OF_TWO: &str = "6";
 /// Kills in the test run; `cargo xtask kill9` does more.
 const KILLS: &str = "12";
 
@@ -113,6 +119,7 @@ fn find_long_tests(text: &str) -> Vec<String> {
 pub fn run() -> Outcome {
     let started = Instant::now();
     install::run()?;
+    enter_namespace();
     let mut sum = Tally::default();
     sum.add(suite("tidy", || Tally::of(1, tidy::run())));
     sum.add(suite("format", || Tally::of(1, format())));
@@ -126,6 +133,9 @@ pub fn run() -> Outcome {
         Err(line) => Tally::of(1, Err(line)),
     }));
     sum.add(suite("kill -9", || drive(&["kill9", "--rounds", KILLS])));
+    sum.add(suite("kill -9 of two mounts", || {
+        drive(&["kills", "--rounds", KILLS_OF_TWO])
+    }));
     sum.add(suite("bank", || {
         drive(&["bank", "--seconds", BANK_SECONDS])
     }));
@@ -138,6 +148,24 @@ pub fn run() -> Outcome {
     }
     println!("\nall suites, {:.0} s:", started.elapsed().as_secs_f64());
     sum.end()
+}
+
+/// Goes on in a mount namespace in which what is unmounted goes from those below it too, where root may have one: a test
+/// that has a namespace of its own, as `larder txn run` does, would keep the mounts of the others alive.
+fn enter_namespace() {
+    if std::env::var_os(NAMESPACE).is_some() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else {
+        return;
+    };
+    let error = Command::new("unshare")
+        .args(["--mount", "--propagation", "shared", "--"])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .env(NAMESPACE, "1")
+        .exec();
+    println!("no mount namespace of its own ({error}); tests that unmount may disturb each other");
 }
 
 /// The path of the extension's manifest, wherever the caller is.

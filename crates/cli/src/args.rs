@@ -1,7 +1,7 @@
 //! The command line: every verb and flag, defined once. Help and completions come from here.
 
 use crate::txn_args::TxnVerb;
-use crate::units::{parse_mode, parse_size, parse_time};
+use crate::units::{parse_mode, parse_size, parse_time, parse_wait};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,6 +29,10 @@ pub(crate) struct Cli {
     /// Sizes are in bytes, times in nanoseconds since 1970
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// How long to wait for another session of the database that keeps its writer lock, and for the server of
+    /// 'umount', 60 s without this; then end with exit code 124
+    #[arg(long, global = true, value_name = "TIME", value_parser = parse_wait)]
+    pub(crate) timeout: Option<i64>,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
@@ -175,15 +179,12 @@ pub(crate) struct MountArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Example: larder umount ./photos")]
 pub(crate) struct UmountArgs {
-    /// Directory at which a database is mounted
+    /// Directory at which a database is mounted, or a database: then all its mounts end
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
     /// Also while programs use it: make durable what was done, let nobody new in, and do not wait for them
     #[arg(short, long)]
     pub(crate) lazy: bool,
-    /// How long to wait for the serving process to end
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time)]
-    pub(crate) timeout: i64,
 }
 
 /// Create, list, change and destroy stores.

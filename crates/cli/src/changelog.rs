@@ -3,8 +3,9 @@
 use crate::address::Address;
 use crate::databases::with_databases;
 use crate::error::{At, Failure, Result};
-use crate::output::{Output, cell, put_name};
+use crate::output::{Output, put_name};
 use crate::units::show_time;
+use crate::visible::visible;
 use clap::Args;
 use larder::{CommitAuthor, LogChange, LogCommit, LogEvent};
 use serde_json::{Map, Value, json};
@@ -81,7 +82,7 @@ fn show_author(author: &CommitAuthor) -> String {
         "" => "a program",
         label => label,
     };
-    let label = cell(label);
+    let label = visible(label);
     let pid = author.pid;
     match (author.user, author.uid) {
         // A mount works for others.

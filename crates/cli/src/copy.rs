@@ -9,15 +9,18 @@
 //!   removed again. A file that exists is overwritten in place: it keeps its row and other names.
 //! * `CLI-11` A copy never reads a directory that it has made itself.
 //! * `CLI-12` What is recorded as copied was copied as it was found.
+//! * `CLI-40` It never leaves the two trees (side.rs).
+//!
+//! A stack instead of recursion, because trees may be deep: a directory that is being copied is a [`Level`]
+//! with two descriptors.
 
-use crate::address::join;
 use crate::error::{Failure, Result, warn};
 use crate::output::kind_words;
-use crate::side::{Carry, Content, Found, REQUEST_BYTES, Side, is_fatal};
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::progress::Progress;
+use crate::side::{Carry, Content, Folder, Found, Inode, REQUEST_BYTES, Spot, is_fatal, replaced};
 use larder::{FileKind, NewNode};
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::rc::Rc;
 
 /// How a copy is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,36 +47,53 @@ pub(crate) struct CopyCount {
     pub(crate) bytes: u64,
 }
 
+/// Directories below each other in one copy. Each holds two descriptors.
+const DEPTH_MAX: usize = 4096;
+
+/// What has been copied, and where it lies below the start; of the start itself nothing.
+pub(crate) type Copied = (Vec<Vec<u8>>, Found);
+
 /// A copy under way, from one side to another.
 pub(crate) struct Copy<'a> {
-    from: &'a dyn Side,
-    to: &'a dyn Side,
     /// Identities of one side can be compared with those of the other.
     is_same_side: bool,
     mode: CopyMode,
     progress: &'a Progress,
-    /// First copies of files that have more than one name.
-    linked: HashMap<(u64, u64), Vec<u8>>,
+    /// First copies of files that have more than one name: where they lie below the target, and what
+    /// they are.
+    linked: HashMap<(u64, u64), Copied>,
     made: HashSet<(u64, u64)>,
     warned: HashSet<Vec<u8>>,
     buffer: Vec<u8>,
     is_whole: bool,
-    copied: Vec<(Vec<u8>, Found)>,
+    /// `None`: nobody wants to know.
+    copied: Option<Vec<Copied>>,
     count: CopyCount,
 }
 
+/// A name in a directory of the source, and where its copy goes.
+struct Pair<'a> {
+    source: &'a Spot,
+    target: &'a Spot,
+    found: &'a Found,
+    existing: Option<&'a Found>,
+}
+
+/// A directory that is being copied.
+struct Level {
+    source: Rc<dyn Folder>,
+    target: Rc<dyn Folder>,
+    found: Found,
+    /// Those that are not copied yet.
+    names: std::vec::IntoIter<Vec<u8>>,
+    /// The mode that a new one gets at the end, if that is another than it has now.
+    mode: Option<u32>,
+}
+
 impl<'a> Copy<'a> {
-    /// A copy that has not begun. `is_same_side`: `from` and `to` are one database.
-    pub(crate) fn new(
-        from: &'a dyn Side,
-        to: &'a dyn Side,
-        is_same_side: bool,
-        mode: CopyMode,
-        progress: &'a Progress,
-    ) -> Copy<'a> {
+    /// A copy that has not begun. `is_same_side`: it begins and ends in one database, or in none.
+    pub(crate) fn new(is_same_side: bool, mode: CopyMode, progress: &'a Progress) -> Copy<'a> {
         Copy {
-            from,
-            to,
             is_same_side,
             mode,
             progress,
@@ -82,21 +102,55 @@ impl<'a> Copy<'a> {
             warned: HashSet::new(),
             buffer: Vec::new(),
             is_whole: true,
-            copied: Vec::new(),
+            copied: None,
             count: CopyCount::default(),
+        }
+    }
+
+    /// The same, which records what it has copied.
+    pub(crate) fn recording(self) -> Copy<'a> {
+        Copy {
+            copied: Some(Vec::new()),
+            ..self
         }
     }
 
     /// Copies what is at `source` to exactly `target`. Failures inside a tree are told and passed
     /// over, then [`Failure::Told`] is the result; what makes going on pointless ends the copy.
-    pub(crate) fn run(&mut self, source: &[u8], target: &[u8]) -> Result<()> {
-        let follow = !self.mode.is_recursive;
-        let found = self
-            .from
-            .find(source, follow)?
-            .ok_or_else(|| self.missing(source))?;
+    pub(crate) fn run(&mut self, source: &Spot, target: &Spot) -> Result<()> {
         self.is_whole = true;
-        self.node(source, &found, target, follow)?;
+        // The names from the start to where the copy is.
+        let mut way: Vec<Vec<u8>> = Vec::new();
+        let mut levels: Vec<Level> = Vec::new();
+        let found = source.find()?.ok_or_else(|| missing(source))?;
+        levels.extend(self.node(source, &found, target, (target, &way))?);
+        while let Some(level) = levels.last_mut() {
+            let Some(name) = level.names.next() else {
+                let Some(level) = levels.pop() else {
+                    unreachable!("it was looked at just now")
+                };
+                let finished = self.finish(&level, &way);
+                if levels.is_empty() {
+                    finished?;
+                } else {
+                    self.pass_over(finished)?;
+                }
+                way.pop();
+                continue;
+            };
+            let spot = |folder: &Rc<dyn Folder>| Spot {
+                folder: folder.clone(),
+                name: name.clone(),
+            };
+            let (from, to) = (spot(&level.source), spot(&level.target));
+            way.push(name);
+            let is_deep = levels.len() >= DEPTH_MAX;
+            let copied = self.child(&from, &to, (target, &way), is_deep);
+            match self.pass_over(copied)? {
+                Some(Some(level)) => levels.push(level),
+                _ => drop(way.pop()),
+            }
+        }
         if self.is_whole {
             Ok(())
         } else {
@@ -104,10 +158,15 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// What was copied, source paths and what was found there, the contents of a directory before
-    /// the directory (`CLI-12`).
-    pub(crate) fn copied(&self) -> &[(Vec<u8>, Found)] {
-        &self.copied
+    /// What a recording copy has copied below the source, the contents of a directory before the directory (`CLI-12`).
+    pub(crate) fn copied(&self) -> &[Copied] {
+        self.copied.as_deref().unwrap_or_default()
+    }
+
+    fn record(&mut self, way: &[Vec<u8>], found: &Found) {
+        if let Some(copied) = &mut self.copied {
+            copied.push((way.to_vec(), *found));
+        }
     }
 
     /// How much was copied.
@@ -115,140 +174,177 @@ impl<'a> Copy<'a> {
         self.count
     }
 
-    fn node(&mut self, source: &[u8], found: &Found, target: &[u8], follow: bool) -> Result<()> {
-        let existing = self.to.find(target, follow)?;
+    /// Tells a failure inside a tree; one that makes going on pointless is the result.
+    fn pass_over<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
+        match result {
+            Err(failure) if !is_fatal(&failure) => {
+                self.progress.suspend(|| failure.tell());
+                self.is_whole = false;
+                Ok(None)
+            }
+            result => result.map(Some),
+        }
+    }
+
+    fn child(
+        &mut self,
+        source: &Spot,
+        target: &Spot,
+        way: (&Spot, &[Vec<u8>]),
+        is_deep: bool,
+    ) -> Result<Option<Level>> {
+        match source.find()? {
+            Some(found) if is_deep && found.kind == FileKind::Directory => {
+                Err(Failure::Other(format!(
+                    "'{}' lies deeper than {DEPTH_MAX} directories; copy it on its own",
+                    source.show()
+                )))
+            }
+            Some(found) => self.node(source, &found, target, way),
+            // Removed since its directory was listed.
+            None => Ok(None),
+        }
+    }
+
+    /// Copies anything but what is in a directory. `way`: where the copy began, and the names from there.
+    fn node(
+        &mut self,
+        source: &Spot,
+        found: &Found,
+        target: &Spot,
+        way: (&Spot, &[Vec<u8>]),
+    ) -> Result<Option<Level>> {
+        let existing = target.find()?;
         if self.is_same_side && existing.is_some_and(|existing| existing.identity == found.identity)
         {
             return Err(Failure::Other(format!(
                 "'{}' and '{}' are the same file; choose another destination",
-                self.from.show(source),
-                self.to.show(target)
+                source.show(),
+                target.show()
             )));
         }
+        let pair = Pair {
+            source,
+            target,
+            found,
+            existing: existing.as_ref(),
+        };
         match found.kind {
-            FileKind::Directory => self.directory(source, found, target, existing)?,
-            FileKind::File => self.file(source, found, target, existing, follow)?,
-            _ => self.other(source, found, target, existing)?,
+            FileKind::Directory => return self.directory(&pair).map(Some),
+            FileKind::File => self.file(&pair, way)?,
+            _ => self.other(&pair)?,
         }
-        self.copied.push((source.to_vec(), *found));
-        Ok(())
+        self.record(way.1, found);
+        Ok(None)
     }
 
-    fn directory(
-        &mut self,
-        source: &[u8],
-        found: &Found,
-        target: &[u8],
-        existing: Option<Found>,
-    ) -> Result<()> {
+    fn directory(&mut self, pair: &Pair<'_>) -> Result<Level> {
+        let Pair {
+            source,
+            target,
+            found,
+            existing,
+        } = *pair;
         if !self.mode.is_recursive {
             return Err(Failure::Other(format!(
                 "'{}' is a directory; copy it with 'larder cp -r'",
-                self.from.show(source)
+                source.show()
             )));
         }
         if self.is_same_side && self.made.contains(&found.identity) {
             return Err(Failure::Other(format!(
                 "'{}' is part of the copy itself; choose a destination outside of what is copied",
-                self.from.show(source)
+                source.show()
             )));
         }
+        let from = source.folder.enter(&source.name, found)?;
         // Listed before the target is made, which may lie in here (CLI-11).
-        let names = self.from.names(source)?;
+        let names = from.names()?;
         let wanted = if self.mode.is_archive {
             found.mode
         } else {
             found.mode & 0o777 & !self.mode.umask
         };
-        match existing {
+        let to = match existing {
             None => {
-                self.to
-                    .create_node(target, NewNode::Directory, wanted & 0o777 | 0o700)?;
-                if let Some(made) = self.to.find(target, false)? {
-                    self.made.insert(made.identity);
-                }
+                let folder = &target.folder;
+                let made = folder.create_folder(&target.name, wanted & 0o777 | 0o700)?;
+                self.made.insert(made.found()?.identity);
+                made
             }
-            Some(existing) if existing.kind == FileKind::Directory => {}
+            Some(existing) if existing.kind == FileKind::Directory => {
+                target.folder.enter(&target.name, existing)?
+            }
             Some(_) => {
                 return Err(Failure::Other(format!(
                     "'{}' is not a directory; remove it or choose another destination",
-                    self.to.show(target)
+                    target.show()
                 )));
             }
-        }
-        for name in names {
-            self.child(&join(source, &name), &join(target, &name))?;
-        }
-        // Last: filling the directory changed its times.
+        };
+        Ok(Level {
+            source: from,
+            target: to,
+            found: *found,
+            names: names.into_iter(),
+            mode: (existing.is_none() && wanted & 0o700 != 0o700).then_some(wanted),
+        })
+    }
+
+    /// The end of a directory. Last: filling it changed its times.
+    fn finish(&mut self, level: &Level, way: &[Vec<u8>]) -> Result<()> {
         if self.mode.is_archive {
-            self.carry_over(source, found, target)?;
-        } else if existing.is_none() && wanted & 0o700 != 0o700 {
-            self.to.set_attr(
-                target,
-                &Carry {
-                    mode: Some(wanted),
-                    ..Carry::default()
-                },
-            )?;
+            self.carry_over(&*level.source, &level.found, &*level.target)?;
+        } else if level.mode.is_some() {
+            level.target.set_attr(&Carry {
+                mode: level.mode,
+                ..Carry::default()
+            })?;
         }
         self.count.directories += 1;
+        self.record(way, &level.found);
         Ok(())
     }
 
-    fn child(&mut self, source: &[u8], target: &[u8]) -> Result<()> {
-        let copied = match self.from.find(source, false) {
-            Ok(Some(found)) => self.node(source, &found, target, false),
-            // Removed since its directory was listed.
-            Ok(None) => Ok(()),
-            Err(failure) => Err(failure),
-        };
-        match copied {
-            Err(failure) if !is_fatal(&failure) => {
-                self.progress.suspend(|| failure.tell());
-                self.is_whole = false;
-                Ok(())
-            }
-            result => result,
-        }
-    }
-
-    fn file(
-        &mut self,
-        source: &[u8],
-        found: &Found,
-        target: &[u8],
-        existing: Option<Found>,
-        follow: bool,
-    ) -> Result<()> {
+    fn file(&mut self, pair: &Pair<'_>, way: (&Spot, &[Vec<u8>])) -> Result<()> {
+        let Pair {
+            source,
+            target,
+            found,
+            existing,
+        } = *pair;
+        let (folder, name) = (&target.folder, &target.name);
         let is_linked = self.mode.is_archive && found.nlink > 1;
-        if is_linked && let Some(first) = self.linked.get(&found.identity) {
-            let first = first.clone();
+        if is_linked && let Some((names, first)) = self.linked.get(&found.identity) {
+            let first = (descend(way.0, names)?, first);
             self.make_room(target, existing)?;
-            self.to.link(&first, target)?;
+            folder.link(name, &*first.0.folder, &first.0.name, first.1)?;
             self.count.others += 1;
             return Ok(());
         }
-        let content = self.from.open(source, follow)?;
-        let is_regular = existing.is_some_and(|existing| existing.kind == FileKind::File);
-        let copy = if is_regular {
-            self.to.overwrite(target)?
-        } else {
-            self.make_room(target, existing)?;
-            self.to
-                .create_file(target, found.mode & 0o777 & !self.mode.umask)?
+        let content = source.folder.open(&source.name, found)?;
+        let is_regular = existing.filter(|existing| existing.kind == FileKind::File);
+        let copy = match is_regular {
+            Some(existing) => folder.overwrite(name, existing)?,
+            None => {
+                self.make_room(target, existing)?;
+                folder.create_file(name, found.mode & 0o777 & !self.mode.umask)?
+            }
         };
         if let Err(failure) = self.content(&*content, found.size_bytes, &*copy) {
-            if !is_regular && let Err(left) = self.to.unlink(target) {
+            if is_regular.is_none()
+                && let Err(left) = remove_again(target, &*copy)
+            {
                 left.tell();
             }
             return Err(failure);
         }
-        drop(copy);
         if self.mode.is_archive {
-            self.carry_over(source, found, target)?;
+            self.carry_over(&*content, found, &*copy)?;
         }
         if is_linked {
-            self.linked.insert(found.identity, target.to_vec());
+            let first = (way.1.to_vec(), copy.found()?);
+            self.linked.insert(found.identity, first);
         }
         self.count.files += 1;
         Ok(())
@@ -290,24 +386,24 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    fn other(
-        &mut self,
-        source: &[u8],
-        found: &Found,
-        target: &[u8],
-        existing: Option<Found>,
-    ) -> Result<()> {
+    fn other(&mut self, pair: &Pair<'_>) -> Result<()> {
+        let Pair {
+            source,
+            target,
+            found,
+            existing,
+        } = *pair;
         if !self.mode.is_recursive {
             return Err(Failure::Other(format!(
                 "'{}' is a {}, not a regular file; copy it with 'larder cp -a'",
-                self.from.show(source),
+                source.show(),
                 kind_words(found.kind)
             )));
         }
         let link_target;
         let new = match found.kind {
             FileKind::Symlink => {
-                link_target = self.from.read_link(source)?;
+                link_target = source.folder.read_link(&source.name)?;
                 NewNode::Symlink(&link_target)
             }
             FileKind::Fifo => NewNode::Fifo,
@@ -324,40 +420,38 @@ impl<'a> Copy<'a> {
         } else {
             found.mode & 0o777 & !self.mode.umask
         };
-        self.to.create_node(target, new, mode)?;
+        let made = target.folder.create_node(&target.name, new, mode)?;
         if self.mode.is_archive {
-            self.carry_over(source, found, target)?;
+            let held = source.folder.hold(&source.name, found)?;
+            self.carry_over(&*held, found, &*made)?;
         }
         self.count.others += 1;
         Ok(())
     }
 
     /// Removes what has the name of something new.
-    fn make_room(&self, target: &[u8], existing: Option<Found>) -> Result<()> {
+    fn make_room(&self, target: &Spot, existing: Option<&Found>) -> Result<()> {
         match existing {
             None => Ok(()),
             Some(existing) if existing.kind == FileKind::Directory => Err(Failure::Other(format!(
                 "'{}' is a directory; remove it or choose another destination",
-                self.to.show(target)
+                target.show()
             ))),
-            Some(_) => self.to.unlink(target),
+            Some(_) => target.folder.unlink(&target.name),
         }
     }
 
     /// Gives the copy the attributes of its source: owner and mode, extended attributes, times; in
     /// this order, because each may undo the later ones.
-    fn carry_over(&mut self, source: &[u8], found: &Found, target: &[u8]) -> Result<()> {
+    fn carry_over(&mut self, source: &dyn Inode, found: &Found, target: &dyn Inode) -> Result<()> {
         let owner = self.mode.is_root.then_some((found.uid, found.gid));
-        self.to.set_attr(
-            target,
-            &Carry {
-                mode: Some(found.mode),
-                owner,
-                times_ns: None,
-            },
-        )?;
-        for (name, value) in self.from.xattrs(source)? {
-            match self.to.set_xattr(target, &name, &value) {
+        target.set_attr(&Carry {
+            mode: Some(found.mode),
+            owner,
+            times_ns: None,
+        })?;
+        for (name, value) in source.xattrs()? {
+            match target.set_xattr(&name, &value) {
                 Err(failure) if !self.mode.is_strict && !is_fatal(&failure) => {
                     self.warn_attribute(&name, &failure);
                 }
@@ -365,13 +459,10 @@ impl<'a> Copy<'a> {
             }
         }
         let times_ns = Some((found.atime_ns, found.mtime_ns));
-        self.to.set_attr(
-            target,
-            &Carry {
-                times_ns,
-                ..Carry::default()
-            },
-        )
+        target.set_attr(&Carry {
+            times_ns,
+            ..Carry::default()
+        })
     }
 
     /// Once per attribute: a filesystem that refuses it refuses it for every file.
@@ -383,53 +474,33 @@ impl<'a> Copy<'a> {
             self.progress.suspend(|| warn(&text));
         }
     }
-
-    fn missing(&self, source: &[u8]) -> Failure {
-        Failure::Other(format!(
-            "there is no '{}'; check the path",
-            self.from.show(source)
-        ))
-    }
 }
 
-/// A line on stderr that shows how a copy goes; nothing when that is no terminal.
-pub(crate) struct Progress(ProgressBar);
-
-impl Progress {
-    /// `size_bytes` is what will be copied, if it is known.
-    pub(crate) fn new(size_bytes: Option<u64>) -> Progress {
-        let (bar, template) = match size_bytes {
-            Some(size_bytes) => (
-                ProgressBar::new(size_bytes),
-                "{bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
-            ),
-            None => (
-                ProgressBar::new_spinner(),
-                "{spinner} {bytes} {binary_bytes_per_sec}",
-            ),
-        };
-        let Ok(style) = ProgressStyle::with_template(template) else {
-            unreachable!("the templates are constant and correct")
-        };
-        let bar = bar.with_style(style);
-        // A copy that is over at once shows nothing.
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Progress(bar)
-    }
-
-    /// So many bytes more are done.
-    pub(crate) fn advance(&self, bytes: u64) {
-        self.0.inc(bytes);
-    }
-
-    fn suspend(&self, tell: impl FnOnce()) {
-        self.0.suspend(tell);
-    }
+fn missing(source: &Spot) -> Failure {
+    Failure::Other(format!("there is no '{}'; check the path", source.show()))
 }
 
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
+/// Where `names` lead from `start` on: a directory and a name in it. No links are followed (`CLI-40`).
+pub(crate) fn descend(start: &Spot, names: &[Vec<u8>]) -> Result<Spot> {
+    let mut spot = start.clone();
+    for name in names {
+        let Some(found) = spot.find()? else {
+            return Err(replaced(&spot.show()));
+        };
+        spot = Spot {
+            folder: spot.folder.enter(&spot.name, &found)?,
+            name: name.clone(),
+        };
+    }
+    Ok(spot)
+}
+
+/// Removes a new file whose content could not be copied, if it still has its name (`CLI-10`).
+pub(crate) fn remove_again(target: &Spot, copy: &dyn Content) -> Result<()> {
+    let made = copy.found()?;
+    match target.find()? {
+        Some(is) if is.is(&made) => target.folder.unlink(&target.name),
+        _ => Err(replaced(&target.show())),
     }
 }
 

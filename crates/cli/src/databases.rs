@@ -5,6 +5,22 @@ use crate::error::{At, Result};
 use larder::{Database, OpenOptions, parse_moment};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// How long this command waits for other sessions, if it was told.
+static WAIT_MAX: OnceLock<Duration> = OnceLock::new();
+
+/// From now on databases that this command opens wait for other sessions no longer than so.
+pub(crate) fn wait_at_most(wait_max: Duration) {
+    // Nothing else sets it.
+    WAIT_MAX.get_or_init(|| wait_max);
+}
+
+/// Whether [`wait_at_most`] was called.
+pub(crate) fn has_timeout() -> bool {
+    WAIT_MAX.get().is_some()
+}
 
 /// Open databases, each directory once.
 pub(crate) struct Databases {
@@ -58,7 +74,11 @@ impl Databases {
         if let Some((_, database)) = self.open.iter().find(|(other, _)| *other == key) {
             return Ok(database.clone());
         }
-        let database = open_database(path, &self.label)?;
+        let mut options = options(&self.label);
+        if let Some(wait_max) = WAIT_MAX.get() {
+            options.engine.wait_max = *wait_max;
+        }
+        let database = open_with(path, options)?;
         self.open.push((key, database.clone()));
         Ok(database)
     }
@@ -92,11 +112,18 @@ impl Databases {
     }
 }
 
-/// Opens a database as a session that is called `label`.
+/// Opens a database as a session that is called `label`, for a server: it waits for others whatever the command was told.
 pub(crate) fn open_database(path: &Path, label: &str) -> Result<Database> {
-    let options = OpenOptions {
+    open_with(path, options(label))
+}
+
+fn options(label: &str) -> OpenOptions {
+    OpenOptions {
         label: label.into(),
         ..OpenOptions::default()
-    };
+    }
+}
+
+fn open_with(path: &Path, options: OpenOptions) -> Result<Database> {
     Database::open(path, options).at(|| format!("cannot open '{}'", path.display()))
 }

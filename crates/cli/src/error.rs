@@ -6,10 +6,11 @@
 //!
 //! # Invariants
 //! * `CLI-1` A failure is told in exactly one line on stderr and with an exit code that is not 0:
-//!   2 for wrong usage, 1 for the rest. A mistake in SQL is followed by two indented lines: the line of the
-//!   statement that it is in, and a caret below the place. A reader that went away (broken pipe) ends the command
-//!   without a word.
+//!   2 for wrong usage, 124 when others were waited for in vain, 1 for the rest. A mistake in SQL is
+//!   followed by two indented lines: the line of the statement that it is in, and a caret below the place. A
+//!   reader that went away (broken pipe) ends the command without a word.
 
+use crate::visible::visible;
 use larder::ErrorKind;
 use std::io;
 
@@ -18,6 +19,9 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 /// Exit code of a command that a signal `SIGPIPE` would have ended (128 + 13), as shells show it.
 const EXIT_PIPE: u8 = 141;
+
+/// Exit code of a command that has waited for another session as long as it was to, as that of timeout(1).
+pub(crate) const EXIT_TIMED_OUT: u8 = 124;
 
 /// Why a command ends early.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +51,9 @@ pub(crate) enum Failure {
     /// Anything else; the text has cause and remedy.
     #[error("{0}")]
     Other(String),
+    /// Others were waited for in vain; the text says for whom, and what to do.
+    #[error("{0}")]
+    TimedOut(String),
     /// Everything has been told already; only the exit code remains.
     #[error("told already")]
     Told(u8),
@@ -60,6 +67,8 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
+            Failure::TimedOut(_) => EXIT_TIMED_OUT,
+            Failure::Larder(error) if error.kind() == ErrorKind::TimedOut => EXIT_TIMED_OUT,
             Failure::Larder(_) | Failure::Sql { .. } | Failure::Io { .. } | Failure::Other(_) => 1,
             Failure::Told(code) => *code,
             Failure::Pipe => EXIT_PIPE,
@@ -70,7 +79,9 @@ impl Failure {
     pub(crate) fn line(&self) -> Option<String> {
         let (text, remedy) = match self {
             Failure::Told(_) | Failure::Pipe => return None,
-            Failure::Usage(text) | Failure::Other(text) => (text.clone(), ""),
+            Failure::Usage(text) | Failure::Other(text) | Failure::TimedOut(text) => {
+                (text.clone(), "")
+            }
             Failure::Larder(error) | Failure::Sql { error, .. } => {
                 (error.to_string(), remedy_of(error.kind()))
             }
@@ -86,13 +97,14 @@ impl Failure {
     /// Tells the failure on stderr (`CLI-1`).
     pub(crate) fn tell(&self) {
         if let Some(line) = self.line() {
-            eprintln_lossless(&format!("larder: {line}"));
+            warn(&line);
         }
         if let Failure::Sql {
             place: Some(place), ..
         } = self
         {
-            eprintln_lossless(place);
+            // The line of the statement, and the caret below it.
+            place.lines().for_each(eprintln_lossless);
         }
     }
 }
@@ -102,10 +114,11 @@ pub(crate) fn warn(text: &str) {
     eprintln_lossless(&format!("larder: {text}"));
 }
 
-/// `eprintln!` panics when stderr is closed; where nobody listens, nothing can be told.
+/// One line, as it is visible (`CLI-41`). `eprintln!` panics when stderr is closed; where nobody listens,
+/// nothing can be told.
 fn eprintln_lossless(line: &str) {
     use io::Write;
-    let _nobody_listens = writeln!(io::stderr().lock(), "{line}");
+    let _nobody_listens = writeln!(io::stderr().lock(), "{}", visible(line));
 }
 
 /// Adds what was being done to a failure from below.
@@ -180,6 +193,7 @@ fn remedy_of(kind: ErrorKind) -> &'static str {
         ErrorKind::Unsupported => "",
         ErrorKind::CrossStore => "copy it and remove the original",
         ErrorKind::Busy => "try again later",
+        ErrorKind::TimedOut => "try again later, or with a longer --timeout",
         ErrorKind::Conflict => "run it again",
         ErrorKind::Corrupt => "restore it from a copy; 'larder check --read' lists all damage",
         ErrorKind::Io => "look at the device and the system's log",

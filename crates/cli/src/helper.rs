@@ -3,13 +3,13 @@
 //!
 //! # Invariants
 //! * `CLI-20` The mount helper returns 0 only when the mount serves, and the umount helper only when
-//!   everything is durable and the server has ended. Else the exit code is that of mount(8): 1 for a wrong
+//!   everything is durable and the server has ended, or said to live on in other mounts. Else the exit code is that of mount(8): 1 for a wrong
 //!   call, 32 for a mount that failed; and one line says why (`CLI-1`).
 
 use crate::background;
 use crate::error::{Failure, Result};
 use crate::log;
-use crate::mount::unmount_and_wait;
+use crate::umount::{UMOUNT_WAIT, end_mount};
 use crate::remount;
 use crate::serve::Request;
 use crate::settings::Settings;
@@ -17,15 +17,13 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tracing::Level;
 
 /// mount(8): incorrect invocation or permissions.
 const EXIT_USAGE: u8 = 1;
 /// mount(8): mount failure.
 const EXIT_FAILED: u8 = 32;
-/// How long umount(8) waits for the server; as the default of `larder umount`.
-const UMOUNT_WAIT: Duration = Duration::from_secs(60);
 
 /// A name under which this program is a helper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +119,7 @@ fn run_umount(arguments: Vec<OsString>) -> Result<()> {
         return Ok(larder_fuse::detach(&dir)?);
     }
     let mount = larder_fuse::find_mount(&dir)?;
-    unmount_and_wait(&dir, mount.as_ref(), Instant::now() + UMOUNT_WAIT)
+    end_mount(&dir, mount.as_ref(), Instant::now() + UMOUNT_WAIT)
 }
 
 /// A command line in the manner of mount(8): operands, single letters, and letters with a value.

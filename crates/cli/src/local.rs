@@ -1,19 +1,32 @@
-//! The local filesystem as a side of a copy.
+//! The local filesystem as a side of a copy: directories are descriptors, and every name is looked up in one
+//! of them without following symbolic links (`CLI-40`).
 
-use crate::error::{At, Result};
-use crate::side::{Carry, Content, Found, Side};
-use larder::{FileKind, NewNode, limits};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
+mod file;
+mod inode;
+#[cfg(test)]
+mod tests;
+
+use crate::address::join;
+use crate::error::{At, Failure, Result};
+use crate::side::{Carry, Content, Folder, Found, Inode, SELF, Side, Spot, replaced};
+use file::LocalFile;
+use inode::{Held, stat_at};
+use larder::{FileKind, NewNode};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{
-    DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown,
-    symlink,
-};
 use std::path::Path;
+use std::rc::Rc;
+
+/// What every open has. A pipe in place of a file must not hang the copy, and a terminal not become ours.
+const NEVER: OFlags = OFlags::NOFOLLOW
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY);
+/// A directory is held without a right to list it.
+const HOLD: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// The local filesystem.
 pub(crate) struct Local;
@@ -22,344 +35,339 @@ fn to_path(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 
+fn lossy(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
 impl Side for Local {
     fn show(&self, path: &[u8]) -> String {
-        String::from_utf8_lossy(path).into_owned()
+        lossy(path)
     }
 
     fn find(&self, path: &[u8], follow: bool) -> Result<Option<Found>> {
-        let path = to_path(path);
-        let metadata = if follow {
-            path.metadata()
-        } else {
-            path.symlink_metadata()
+        let flags = match follow {
+            true => AtFlags::empty(),
+            false => AtFlags::SYMLINK_NOFOLLOW,
         };
-        match metadata {
-            Ok(metadata) => Ok(Some(found(&metadata))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).at(|| format!("cannot examine '{}'", path.display())),
+        match stat_at(CWD, path, flags) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno).at(|| format!("cannot examine '{}'", lossy(path))),
         }
     }
 
-    fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let path = to_path(path);
-        let list = || -> io::Result<Vec<Vec<u8>>> {
-            std::fs::read_dir(path)?
-                .map(|entry| Ok(entry?.file_name().into_vec()))
-                .collect()
-        };
-        list().at(|| format!("cannot list '{}'", path.display()))
-    }
-
-    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let path = to_path(path);
-        let target = path
-            .read_link()
-            .at(|| format!("cannot read the link '{}'", path.display()))?;
-        Ok(target.into_os_string().into_vec())
-    }
-
-    fn open(&self, path: &[u8], follow: bool) -> Result<Box<dyn Content>> {
-        let shown = self.show(path);
-        let flags = if follow {
-            OFlags::empty()
-        } else {
-            OFlags::NOFOLLOW
-        };
-        // A pipe in place of the file must not hang the copy.
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags((flags | OFlags::NONBLOCK).bits().cast_signed())
-            .open(to_path(path))
-            .at(|| format!("cannot open '{shown}'"))?;
-        Ok(Box::new(LocalFile { file, shown }))
-    }
-
-    fn create_file(&self, path: &[u8], mode: u32) -> Result<Box<dyn Content>> {
-        let shown = self.show(path);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(mode & 0o777)
-            .open(to_path(path))
-            .at(|| format!("cannot create '{shown}'"))?;
-        Ok(Box::new(LocalFile { file, shown }))
-    }
-
-    fn overwrite(&self, path: &[u8]) -> Result<Box<dyn Content>> {
-        let shown = self.show(path);
-        let file = OpenOptions::new()
-            .write(true)
-            .truncate(true)
-            .open(to_path(path))
-            .at(|| format!("cannot write '{shown}'"))?;
-        Ok(Box::new(LocalFile { file, shown }))
-    }
-
-    fn create_node(&self, path: &[u8], new: NewNode<'_>, mode: u32) -> Result<()> {
-        let at = to_path(path);
-        let node = |kind, rdev| {
-            rustix::fs::mknodat(CWD, at, kind, Mode::from_raw_mode(mode & 0o777), rdev)
-                .map_err(io::Error::from)
-        };
-        let made = match new {
-            NewNode::File => File::create_new(at).map(drop),
-            NewNode::Directory => std::fs::DirBuilder::new().mode(mode & 0o777).create(at),
-            NewNode::Symlink(target) => symlink(OsStr::from_bytes(target), at),
-            NewNode::Fifo => node(rustix::fs::FileType::Fifo, 0),
-            NewNode::Socket => node(rustix::fs::FileType::Socket, 0),
-            NewNode::CharDevice(rdev) => node(rustix::fs::FileType::CharacterDevice, rdev),
-            NewNode::BlockDevice(rdev) => node(rustix::fs::FileType::BlockDevice, rdev),
-        };
-        made.at(|| format!("cannot create '{}'", self.show(path)))
-    }
-
-    fn link(&self, path: &[u8], new_path: &[u8]) -> Result<()> {
-        let what = || {
-            format!(
-                "cannot link '{}' to '{}'",
-                self.show(new_path),
-                self.show(path)
-            )
-        };
-        std::fs::hard_link(to_path(path), to_path(new_path)).at(what)
-    }
-
-    fn unlink(&self, path: &[u8]) -> Result<()> {
-        std::fs::remove_file(to_path(path)).at(|| format!("cannot remove '{}'", self.show(path)))
-    }
-
-    fn remove_dir(&self, path: &[u8]) -> Result<()> {
-        std::fs::remove_dir(to_path(path)).at(|| format!("cannot remove '{}'", self.show(path)))
-    }
-
-    fn xattrs(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let what = || format!("cannot read the attributes of '{}'", self.show(path));
-        let at = to_path(path);
-        let list = match read_whole(|buffer| rustix::fs::llistxattr(at, buffer)) {
-            // The filesystem has none at all.
-            Err(Errno::NOTSUP) => return Ok(Vec::new()),
-            list => list.at(what)?,
-        };
-        let names = list
-            .split(|&byte| byte == 0)
-            .filter(|name| !name.is_empty());
-        let value_of = |name: &[u8]| {
-            match read_whole(|buffer| rustix::fs::lgetxattr(at, OsStr::from_bytes(name), buffer)) {
-                Ok(value) => Some(Ok((name.to_vec(), value))),
-                // Removed since the names were listed.
-                Err(Errno::NODATA) => None,
-                Err(errno) => Some(Err(errno).at(what)),
-            }
-        };
-        names.filter_map(value_of).collect()
-    }
-
-    fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()> {
-        let what = || {
-            format!(
-                "{}: attribute {}",
-                self.show(path),
-                String::from_utf8_lossy(name)
-            )
-        };
-        rustix::fs::lsetxattr(
-            to_path(path),
-            OsStr::from_bytes(name),
-            value,
-            XattrFlags::empty(),
-        )
-        .at(what)
-    }
-
-    fn set_attr(&self, path: &[u8], carry: &Carry) -> Result<()> {
-        let what = || format!("cannot change the attributes of '{}'", self.show(path));
-        let at = to_path(path);
-        if let Some((uid, gid)) = carry.owner {
-            lchown(at, Some(uid), Some(gid)).at(what)?;
-        }
-        // After the owner: a change of owner clears setuid and setgid.
-        if let Some(mode) = carry.mode
-            && !at.symlink_metadata().at(what)?.is_symlink()
+    fn start(&self, path: &[u8], follow: bool) -> Result<Spot> {
+        // With a slash behind it a link to a directory is that directory.
+        if ends_in_itself(path)
+            && let Some(folder) = self.folder(path)?
         {
-            std::fs::set_permissions(at, PermissionsExt::from_mode(mode)).at(what)?;
+            let name = SELF.to_vec();
+            return Ok(Spot { folder, name });
         }
-        if let Some((atime_ns, mtime_ns)) = carry.times_ns {
-            let times = Timestamps {
-                last_access: timespec(atime_ns),
-                last_modification: timespec(mtime_ns),
-            };
-            rustix::fs::utimensat(CWD, at, &times, AtFlags::SYMLINK_NOFOLLOW).at(what)?;
+        let path = without_slashes(path);
+        let is_link = |found: Found| found.kind == FileKind::Symlink;
+        if follow && self.find(path, false)?.is_some_and(is_link) {
+            let led_to = to_path(path).canonicalize().map_err(|error| {
+                let shown = lossy(path);
+                Failure::Other(format!(
+                    "the symbolic link '{shown}' cannot be followed ({error}); remove it or name \
+                     something else"
+                ))
+            })?;
+            return self.start(&led_to.into_os_string().into_vec(), false);
         }
-        Ok(())
-    }
-
-    fn sync(&self, path: &[u8]) -> Result<()> {
-        let what = || format!("cannot make '{}' durable", self.show(path));
-        // What was copied may be a link or a device; its directory can always be opened.
-        let at = to_path(path);
-        let directory = match at.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            Some(_) => Path::new("."),
-            None => at,
+        let (above, name) = match path.iter().rposition(|&byte| byte == b'/') {
+            Some(slash) => path.split_at(slash + 1),
+            None => (&b""[..], path),
         };
-        rustix::fs::syncfs(File::open(directory).at(what)?).at(what)
+        let directory = if above.is_empty() { SELF } else { above };
+        let held = hold(directory).at(|| format!("cannot reach '{}'", lossy(path)))?;
+        let shown = above.to_vec();
+        Ok(Spot {
+            folder: Rc::new(LocalFolder { held, shown }),
+            name: name.to_vec(),
+        })
+    }
+
+    fn folder(&self, path: &[u8]) -> Result<Option<Rc<dyn Folder>>> {
+        let found = self.find(path, true)?;
+        if found.is_none_or(|found| found.kind != FileKind::Directory) {
+            return Ok(None);
+        }
+        let held = hold(path).at(|| format!("cannot open the directory '{}'", lossy(path)))?;
+        let shown = path.to_vec();
+        Ok(Some(Rc::new(LocalFolder { held, shown })))
     }
 }
 
-fn timespec(ns: i64) -> Timespec {
-    Timespec {
-        tv_sec: ns.div_euclid(1_000_000_000),
-        tv_nsec: ns.rem_euclid(1_000_000_000),
+/// The directory at a path of the command line.
+fn hold(path: &[u8]) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(to_path(path), HOLD | OFlags::DIRECTORY, Mode::empty())
+}
+
+fn without_slashes(path: &[u8]) -> &[u8] {
+    let length = path.iter().rposition(|&byte| byte != b'/');
+    &path[..length.map_or(0, |last| last + 1)]
+}
+
+/// Whether the last part of a path is no name: `a/`, `a/.`, `..`, `/`.
+fn ends_in_itself(path: &[u8]) -> bool {
+    let last = path.rsplit(|&byte| byte == b'/').next();
+    matches!(last, Some(b"" | b"." | b".."))
+}
+
+/// A directory of the local filesystem.
+struct LocalFolder {
+    held: OwnedFd,
+    /// Its path, for messages only.
+    shown: Vec<u8>,
+}
+
+impl LocalFolder {
+    fn path_of(&self, name: &[u8]) -> Vec<u8> {
+        match (name, self.shown.is_empty()) {
+            (SELF, false) => self.shown.clone(),
+            (name, true) => name.to_vec(),
+            (name, false) => join(&self.shown, name),
+        }
     }
-}
 
-fn found(metadata: &std::fs::Metadata) -> Found {
-    let file_type = metadata.file_type();
-    let kind = match () {
-        () if file_type.is_dir() => FileKind::Directory,
-        () if file_type.is_symlink() => FileKind::Symlink,
-        () if file_type.is_fifo() => FileKind::Fifo,
-        () if file_type.is_socket() => FileKind::Socket,
-        () if file_type.is_char_device() => FileKind::CharDevice,
-        () if file_type.is_block_device() => FileKind::BlockDevice,
-        () => FileKind::File,
-    };
-    let ns = |seconds: i64, nanos: i64| seconds.saturating_mul(1_000_000_000).saturating_add(nanos);
-    Found {
-        kind,
-        mode: metadata.mode() & 0o7777,
-        uid: metadata.uid(),
-        gid: metadata.gid(),
-        nlink: metadata.nlink(),
-        size_bytes: metadata.size(),
-        atime_ns: ns(metadata.atime(), metadata.atime_nsec()),
-        mtime_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
-        rdev: metadata.rdev(),
-        identity: (metadata.dev(), metadata.ino()),
+    fn open_at(&self, name: &[u8], flags: OFlags, mode: u32) -> rustix::io::Result<OwnedFd> {
+        rustix::fs::openat(&self.held, name, flags, Mode::from_raw_mode(mode & 0o777))
     }
-}
 
-/// Reads a value of any length that Linux knows (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
-fn read_whole(
-    read: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>,
-) -> rustix::io::Result<Vec<u8>> {
-    let mut value = vec![0; limits::XATTR_VALUE_BYTES_MAX];
-    let length = read(&mut value)?;
-    value.truncate(length);
-    Ok(value)
-}
-
-struct LocalFile {
-    file: File,
-    shown: String,
-}
-
-impl Content for LocalFile {
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let mut done = 0;
-        while done < buffer.len() {
-            match self.file.read_at(&mut buffer[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).at(|| format!("cannot read '{}'", self.shown)),
+    /// Opens what was `found`, or nothing (`CLI-40`).
+    fn open_found(&self, name: &[u8], flags: OFlags, found: &Found, what: &str) -> Result<OwnedFd> {
+        let what = || format!("{what} '{}'", self.show(name));
+        let opened = match self.open_at(name, flags | NEVER, 0) {
+            // A link, another kind, or nothing at all by now.
+            Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::NOENT | Errno::ISDIR) => {
+                return Err(replaced(&self.show(name)));
             }
-        }
-        Ok(done)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.file
-            .write_all_at(data, offset)
-            .at(|| format!("cannot write '{}'", self.shown))
-    }
-
-    fn expect_len(&self, _: u64) -> Result<()> {
-        // Local filesystems are not asked to preallocate: many copy the zeros.
-        Ok(())
-    }
-
-    fn set_len(&self, size_bytes: u64) -> Result<()> {
-        self.file
-            .set_len(size_bytes)
-            .at(|| format!("cannot write '{}'", self.shown))
-    }
-
-    fn next_data(&self, offset: u64) -> Result<Option<(u64, u64)>> {
-        let seek = |target| match rustix::fs::seek(&self.file, target) {
-            Ok(position) => Ok(Some(position)),
-            Err(Errno::NXIO) => Ok(None),
-            // Files of the kernel (/proc) have no holes, and no length either: read to the end.
-            Err(Errno::INVAL) => Ok(Some(u64::MAX)),
-            Err(errno) => Err(errno).at(|| format!("cannot read '{}'", self.shown)),
+            opened => opened.at(what)?,
         };
-        match seek(SeekFrom::Data(offset))? {
-            None => Ok(None),
-            Some(u64::MAX) => Ok(Some((offset, u64::MAX))),
-            Some(begin) => Ok(seek(SeekFrom::Hole(begin))?.map(|end| (begin, end))),
+        let is = stat_at(opened.as_fd(), b"", AtFlags::EMPTY_PATH).at(what)?;
+        match is.is(found) {
+            true => Ok(opened),
+            false => Err(replaced(&self.show(name))),
         }
+    }
+
+    fn held(&self) -> Held<'_> {
+        Held::path(self.held.as_fd(), &self.shown)
+    }
+
+    fn file(&self, name: &[u8], file: OwnedFd) -> Box<dyn Content> {
+        Box::new(LocalFile::new(file, self.path_of(name)))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Inode for LocalFolder {
+    fn found(&self) -> Result<Found> {
+        self.held().found()
+    }
 
-    #[test]
-    fn files_links_and_holes_are_seen_as_they_are() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name).into_os_string().into_vec();
-        let file = Local.create_file(&at("a"), 0o640).unwrap();
-        file.write_at(1 << 20, b"end").unwrap();
-        Local
-            .create_node(&at("l"), NewNode::Symlink(b"a"), 0o777)
-            .unwrap();
-        Local.link(&at("a"), &at("b")).unwrap();
-        Local.set_xattr(&at("a"), b"user.note", b"noted").unwrap();
-        assert_eq!(
-            Local.xattrs(&at("b")).unwrap(),
-            [(b"user.note".to_vec(), b"noted".to_vec())]
-        );
+    fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.held().xattrs()
+    }
 
-        let carry = Carry {
-            mode: Some(0o4711),
-            owner: None,
-            times_ns: Some((-5, 1_000_000_007)),
+    fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
+        self.held().set_xattr(name, value)
+    }
+
+    fn set_attr(&self, carry: &Carry) -> Result<()> {
+        self.held().set_attr(carry)
+    }
+}
+
+impl Folder for LocalFolder {
+    fn show(&self, name: &[u8]) -> String {
+        lossy(&self.path_of(name))
+    }
+
+    fn find(&self, name: &[u8]) -> Result<Option<Found>> {
+        match stat_at(self.held.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno).at(|| format!("cannot examine '{}'", self.show(name))),
+        }
+    }
+
+    fn names(&self) -> Result<Vec<Vec<u8>>> {
+        let list = || -> rustix::io::Result<Vec<Vec<u8>>> {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let mut names = Vec::new();
+            for entry in Dir::new(self.open_at(SELF, flags | NEVER, 0)?)? {
+                let name = entry?.file_name().to_bytes().to_vec();
+                if !matches!(&name[..], b"." | b"..") {
+                    names.push(name);
+                }
+            }
+            Ok(names)
         };
-        Local.set_attr(&at("a"), &carry).unwrap();
-        let a = Local.find(&at("a"), false).unwrap().unwrap();
-        assert_eq!(
-            (a.kind, a.mode, a.nlink, a.size_bytes),
-            (FileKind::File, 0o4711, 2, (1 << 20) + 3)
-        );
-        assert_eq!((a.atime_ns, a.mtime_ns), (-5, 1_000_000_007));
-        assert_eq!(
-            Local.find(&at("b"), false).unwrap().unwrap().identity,
-            a.identity
-        );
-        assert_eq!(
-            Local.find(&at("l"), true).unwrap().unwrap().identity,
-            a.identity
-        );
-        let link = Local.find(&at("l"), false).unwrap().unwrap();
-        assert_eq!(
-            (link.kind, Local.read_link(&at("l")).unwrap()),
-            (FileKind::Symlink, b"a".to_vec())
-        );
-        assert_eq!(Local.find(&at("none"), false).unwrap(), None);
+        list().at(|| format!("cannot list '{}'", lossy(&self.shown)))
+    }
 
-        let file = Local.open(&at("a"), false).unwrap();
-        let (begin, end) = file.next_data(0).unwrap().unwrap();
-        assert!(begin <= 1 << 20 && end == (1 << 20) + 3);
-        assert_eq!(file.next_data(end).unwrap(), None);
-        assert!(
-            Local.open(&at("l"), false).is_err(),
-            "a link is not followed unasked"
-        );
-        let mut buffer = [1; 8];
-        assert_eq!(file.read_at((1 << 20) - 1, &mut buffer).unwrap(), 4);
-        assert_eq!(&buffer[..4], b"\0end");
+    fn enter(&self, name: &[u8], found: &Found) -> Result<Rc<dyn Folder>> {
+        let flags = HOLD | OFlags::DIRECTORY;
+        let held = self.open_found(name, flags, found, "cannot open the directory")?;
+        let shown = self.path_of(name);
+        Ok(Rc::new(LocalFolder { held, shown }))
+    }
+
+    fn hold(&self, name: &[u8], found: &Found) -> Result<Box<dyn Inode>> {
+        let held = self.open_found(name, HOLD, found, "cannot examine")?;
+        let shown = self.path_of(name);
+        Ok(Box::new(LocalNode { held, shown }))
+    }
+
+    fn read_link(&self, name: &[u8]) -> Result<Vec<u8>> {
+        match rustix::fs::readlinkat(&self.held, name, Vec::new()) {
+            Ok(target) => Ok(target.into_bytes()),
+            Err(Errno::INVAL | Errno::NOENT) => Err(replaced(&self.show(name))),
+            Err(errno) => Err(errno).at(|| format!("cannot read the link '{}'", self.show(name))),
+        }
+    }
+
+    fn open(&self, name: &[u8], found: &Found) -> Result<Box<dyn Content>> {
+        let file = self.open_found(name, OFlags::RDONLY, found, "cannot open")?;
+        Ok(self.file(name, file))
+    }
+
+    fn overwrite(&self, name: &[u8], found: &Found) -> Result<Box<dyn Content>> {
+        let file = self.open_found(name, OFlags::WRONLY, found, "cannot write")?;
+        // Not by O_TRUNC: what is opened is looked at first.
+        rustix::fs::ftruncate(&file, 0).at(|| format!("cannot write '{}'", self.show(name)))?;
+        Ok(self.file(name, file))
+    }
+
+    fn create_file(&self, name: &[u8], mode: u32) -> Result<Box<dyn Content>> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | NEVER;
+        let file = self
+            .open_at(name, flags, mode)
+            .at(|| format!("cannot create '{}'", self.show(name)))?;
+        Ok(self.file(name, file))
+    }
+
+    fn create_folder(&self, name: &[u8], mode: u32) -> Result<Rc<dyn Folder>> {
+        let what = || format!("cannot create '{}'", self.show(name));
+        rustix::fs::mkdirat(&self.held, name, Mode::from_raw_mode(mode & 0o777)).at(what)?;
+        let Some(found) = self.find(name)? else {
+            return Err(replaced(&self.show(name)));
+        };
+        let made = self.enter(name, &found)?;
+        // Another directory may have the name by now, and will be given away: not one with something in it.
+        match made.names()?.is_empty() {
+            true => Ok(made),
+            false => Err(replaced(&self.show(name))),
+        }
+    }
+
+    fn create_node(&self, name: &[u8], new: NewNode<'_>, mode: u32) -> Result<Box<dyn Inode>> {
+        let node = |kind, rdev| {
+            let mode = Mode::from_raw_mode(mode & 0o777);
+            rustix::fs::mknodat(&self.held, name, kind, mode, rdev)
+        };
+        let (made, kind, rdev) = match new {
+            NewNode::File | NewNode::Directory => {
+                unreachable!("these have functions of their own")
+            }
+            NewNode::Symlink(target) => (
+                rustix::fs::symlinkat(target, &self.held, name),
+                FileKind::Symlink,
+                0,
+            ),
+            NewNode::Fifo => (node(FileType::Fifo, 0), FileKind::Fifo, 0),
+            NewNode::Socket => (node(FileType::Socket, 0), FileKind::Socket, 0),
+            NewNode::CharDevice(rdev) => (
+                node(FileType::CharacterDevice, rdev),
+                FileKind::CharDevice,
+                rdev,
+            ),
+            NewNode::BlockDevice(rdev) => (
+                node(FileType::BlockDevice, rdev),
+                FileKind::BlockDevice,
+                rdev,
+            ),
+        };
+        made.at(|| format!("cannot create '{}'", self.show(name)))?;
+        // Something else may have the name by now: what is given away looks as what was made.
+        let is_made = |found: &Found| {
+            (found.kind, found.rdev, found.nlink) == (kind, rdev, 1)
+                && found.uid == rustix::process::geteuid().as_raw()
+        };
+        match self.find(name)? {
+            Some(found) if is_made(&found) => self.hold(name, &found),
+            _ => Err(replaced(&self.show(name))),
+        }
+    }
+
+    fn link(&self, name: &[u8], old: &dyn Folder, old_name: &[u8], found: &Found) -> Result<()> {
+        let what = || {
+            let (new, old) = (self.show(name), old.show(old_name));
+            format!("cannot link '{new}' to '{old}'")
+        };
+        let Some(from) = old.descriptor() else {
+            unreachable!("both directories are of this side")
+        };
+        rustix::fs::linkat(from, old_name, &self.held, name, AtFlags::empty()).at(what)?;
+        match self.find(name)? {
+            Some(linked) if linked.is(found) => Ok(()),
+            Some(_) => {
+                self.unlink(name)?;
+                Err(replaced(&old.show(old_name)))
+            }
+            None => Err(replaced(&self.show(name))),
+        }
+    }
+
+    fn unlink(&self, name: &[u8]) -> Result<()> {
+        rustix::fs::unlinkat(&self.held, name, AtFlags::empty())
+            .at(|| format!("cannot remove '{}'", self.show(name)))
+    }
+
+    fn remove_dir(&self, name: &[u8]) -> Result<()> {
+        rustix::fs::unlinkat(&self.held, name, AtFlags::REMOVEDIR)
+            .at(|| format!("cannot remove '{}'", self.show(name)))
+    }
+
+    fn sync(&self) -> Result<()> {
+        let what = || format!("cannot make '{}' durable", lossy(&self.shown));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | NEVER;
+        rustix::fs::syncfs(self.open_at(SELF, flags, 0).at(what)?).at(what)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.held.as_fd())
+    }
+}
+
+/// Anything but a directory and a regular file.
+struct LocalNode {
+    held: OwnedFd,
+    shown: Vec<u8>,
+}
+
+impl LocalNode {
+    fn held(&self) -> Held<'_> {
+        Held::path(self.held.as_fd(), &self.shown)
+    }
+}
+
+impl Inode for LocalNode {
+    fn found(&self) -> Result<Found> {
+        self.held().found()
+    }
+
+    fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.held().xattrs()
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
+        self.held().set_xattr(name, value)
+    }
+
+    fn set_attr(&self, carry: &Carry) -> Result<()> {
+        self.held().set_attr(carry)
     }
 }

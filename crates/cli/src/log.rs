@@ -17,6 +17,7 @@
 
 use crate::error::{Failure, Result};
 use crate::units::show_time;
+use crate::visible::visible;
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -88,7 +89,7 @@ impl Subscriber for Log {
         let metadata = event.metadata();
         let mut text = Text::default();
         event.record(&mut text);
-        let line = self.line(*metadata.level(), &text.0);
+        let line = self.line(*metadata.level(), &visible(&text.0));
         let mut state = self.withheld.lock();
         let written = state
             .places

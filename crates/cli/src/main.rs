@@ -40,6 +40,8 @@ mod map;
 mod metrics;
 mod mount;
 mod output;
+mod privileges;
+mod progress;
 mod promote;
 mod prune;
 mod quantiles;
@@ -66,9 +68,11 @@ mod transfer;
 mod txn;
 mod txn_args;
 mod txn_run;
+mod umount;
 mod undo;
 mod units;
 mod upkeep;
+mod visible;
 mod walk;
 mod watch;
 
@@ -78,6 +82,7 @@ use error::{Failure, Result};
 use helper::Helper;
 use output::Output;
 use std::process::ExitCode;
+use std::time::Duration;
 use txn_args::TxnVerb;
 
 fn main() -> ExitCode {
@@ -85,12 +90,20 @@ fn main() -> ExitCode {
     if let Some(helper) = arguments.next().and_then(|program| Helper::named(&program)) {
         return helper.run(arguments.collect());
     }
-    let Cli { json, verb } = match Cli::try_parse() {
+    let Cli {
+        json,
+        timeout,
+        verb,
+    } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
+    let timeout = timeout.map(|ns| Duration::from_nanos(ns.unsigned_abs()));
+    if let Some(timeout) = timeout {
+        databases::wait_at_most(timeout);
+    }
     let mut out = Output::new(json);
-    let result = start_log(&verb).and_then(|()| run(verb, &mut out));
+    let result = start_log(&verb).and_then(|()| run(verb, timeout, &mut out));
     // What came before a failure is still printed.
     let flushed = out.flush();
     log::finish();
@@ -103,11 +116,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(verb: Verb, out: &mut Output) -> Result<()> {
+fn run(verb: Verb, timeout: Option<Duration>, out: &mut Output) -> Result<()> {
     match verb {
         Verb::Init(args) => store::init(&args, out),
         Verb::Mount(args) => mount::mount(&args, out),
-        Verb::Umount(args) => mount::umount(&args, out),
+        Verb::Umount(args) => umount::umount(&args, timeout, out),
         Verb::Store(verb) => store::store(&verb, out),
         Verb::Ls(args) => list::ls(&args, out),
         Verb::Cat(args) => transfer::cat(&args, out),

@@ -1,11 +1,16 @@
 //! `--metrics ADDR`: answers Prometheus while a mount is served.
 //!
-//! One thread, one request at a time: GET /metrics and nothing else. Whoever may reach the address may
-//! read the numbers; there are no names of files in them.
+//! GET /metrics and nothing else. Whoever may reach the address may read the numbers; there are no names of
+//! files in them.
+//!
+//! # Concurrency
+//! [`CLIENTS_MAX`] threads answer one client each; more clients wait for one of them. The numbers are made
+//! under a lock, a leaf, which is not held while a client is written to.
 //!
 //! # Invariants
-//! * `CLI-21` No client keeps the thread for longer than [`CLIENT_WAIT_MAX`] or makes it hold more than
-//!   [`REQUEST_BYTES_MAX`], whatever it sends or does not read.
+//! * `CLI-21` No client keeps a thread for longer than [`REQUEST_WAIT_MAX`] without having asked and
+//!   [`CLIENT_WAIT_MAX`] in all, or makes it hold more than [`REQUEST_BYTES_MAX`], whatever it sends or does
+//!   not read.
 //! * `CLI-22` What costs a scan of the catalog is looked at so seldom that it takes at most one part in
 //!   [`SURVEY_SHARE`] of the time.
 
@@ -15,12 +20,17 @@ use larder::{Database, FragReport, SpaceReport};
 use larder_fuse::Monitor;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Clients that are answered at once.
+const CLIENTS_MAX: usize = 8;
 /// Longest request line with headers.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// How long a client may take, from connecting to the last byte of the answer.
 const CLIENT_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long it may take until it has asked: less, so that idle ones make room.
+const REQUEST_WAIT_MAX: Duration = Duration::from_secs(2);
 /// A survey that took one second is made again after so many seconds, and never sooner than
 /// [`SURVEY_AGE_MIN`].
 const SURVEY_SHARE: u32 = 100;
@@ -60,37 +70,50 @@ impl Endpoint {
         self.address
     }
 
-    /// Answers from now on, from a thread that lives as long as the process.
+    /// Answers from now on, from threads that live as long as the process.
     pub(crate) fn serve(self, database: Database, monitor: Monitor) -> Result<()> {
-        let mut source = Source {
+        let source = Mutex::new(Source {
             database,
             monitor,
             survey: None,
-        };
-        let work = move || {
-            loop {
-                match self.listener.accept() {
-                    // What goes wrong with one client is that client's business.
-                    Ok((client, _)) => {
-                        if let Err(error) = answer(client, || source.text()) {
-                            tracing::debug!("a client of the metrics: {error}");
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!("metrics cannot be answered: {error}");
-                        std::thread::sleep(PAUSE);
-                    }
+        });
+        self.serve_text(move || source.lock().unwrap_or_else(PoisonError::into_inner).text())
+    }
+
+    fn serve_text(
+        self,
+        text: impl Fn() -> larder::Result<String> + Send + Sync + 'static,
+    ) -> Result<()> {
+        let shared = Arc::new((self.listener, text));
+        for _ in 0..CLIENTS_MAX {
+            let shared = shared.clone();
+            std::thread::Builder::new()
+                .name("larder-metrics".into())
+                .spawn(move || answer_all(&shared.0, &shared.1))
+                .map_err(|source| Failure::Io {
+                    what: "cannot start a thread".into(),
+                    source,
+                })?;
+        }
+        Ok(())
+    }
+}
+
+/// Answers one client after another.
+fn answer_all(listener: &TcpListener, text: &dyn Fn() -> larder::Result<String>) {
+    loop {
+        match listener.accept() {
+            // What goes wrong with one client is that client's business.
+            Ok((client, _)) => {
+                if let Err(error) = answer(client, text) {
+                    tracing::debug!("a client of the metrics: {error}");
                 }
             }
-        };
-        std::thread::Builder::new()
-            .name("larder-metrics".into())
-            .spawn(work)
-            .map_err(|source| Failure::Io {
-                what: "cannot start a thread".into(),
-                source,
-            })?;
-        Ok(())
+            Err(error) => {
+                tracing::warn!("metrics cannot be answered: {error}");
+                std::thread::sleep(PAUSE);
+            }
+        }
     }
 }
 
@@ -142,8 +165,9 @@ fn good_for(took: Duration) -> Duration {
 
 /// Answers one client and closes.
 fn answer(mut client: TcpStream, text: impl FnOnce() -> larder::Result<String>) -> io::Result<()> {
-    let deadline = Instant::now() + CLIENT_WAIT_MAX;
-    let (status, body) = match read_request(&mut client, deadline)? {
+    let began = Instant::now();
+    let deadline = began + CLIENT_WAIT_MAX;
+    let (status, body) = match read_request(&mut client, began + REQUEST_WAIT_MAX)? {
         Request::Metrics => match text() {
             Ok(text) => ("200 OK", text),
             Err(error) => ("500 Internal Server Error", format!("{error}\n")),
@@ -313,5 +337,29 @@ mod tests {
         let soon = Instant::now() + Duration::from_millis(30);
         assert!(read_request(&mut server, soon).is_err(), "CLI-21");
         assert!(soon.elapsed() < CLIENT_WAIT_MAX, "CLI-21");
+    }
+
+    #[test]
+    fn clients_do_not_wait_for_each_other() {
+        let endpoint = Endpoint::bind("127.0.0.1:0").unwrap();
+        let address = endpoint.address();
+        endpoint.serve_text(|| Ok("larder_up 1\n".into())).unwrap();
+        let ask = || {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+            io::read_to_string(client).unwrap()
+        };
+        let began = Instant::now();
+        // One says nothing, one does not read: another is answered beside them.
+        let idle: Vec<TcpStream> = (1..CLIENTS_MAX)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        assert!(ask().ends_with("larder_up 1\n"), "CLI-21");
+        assert!(began.elapsed() < REQUEST_WAIT_MAX, "CLI-21");
+        // With all places taken it comes to its turn when idle ones are left.
+        let more = TcpStream::connect(address).unwrap();
+        assert!(ask().ends_with("larder_up 1\n"), "CLI-21");
+        assert!(began.elapsed() < 3 * CLIENT_WAIT_MAX, "CLI-21");
+        drop((idle, more));
     }
 }

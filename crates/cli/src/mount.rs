@@ -1,20 +1,16 @@
-//! `larder mount` and `larder umount`.
+//! `larder mount`.
 
-use crate::args::{MountArgs, UmountArgs};
+use crate::args::MountArgs;
 use crate::background;
+use crate::databases::{self, with_database};
 use crate::error::{At, Failure, Result};
 use crate::output::Output;
 use crate::serve::{Request, serve};
 use crate::service;
-use crate::serving_lock::Server;
 use crate::settings::Settings;
 use crate::store::create_database;
-use larder::ErrorKind;
 use larder_fuse::MountInfo;
 use serde_json::json;
-use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
 use tracing::Level;
 
 /// What the command line asks for. Flags count after the option lists.
@@ -57,6 +53,10 @@ pub(crate) fn mount(args: &MountArgs, out: &mut Output) -> Result<()> {
     let request = request(args)?;
     if args.create {
         create_missing(&request)?;
+    }
+    if databases::has_timeout() {
+        // The server itself waits longer.
+        with_database(&request.db, "mount", |_| Ok(()))?;
     }
     if args.daemon {
         let (mount, pid) = background::start(&request)?;
@@ -107,71 +107,4 @@ fn tell_serving(
         ))?;
     }
     out.flush()
-}
-
-// ---- umount ------------------------------------------------------------------------------------
-
-/// `larder umount`.
-pub(crate) fn umount(args: &UmountArgs, out: &mut Output) -> Result<()> {
-    let mount = larder_fuse::find_mount(&args.dir)?;
-    if args.lazy {
-        larder_fuse::detach(&args.dir).at(|| format!("cannot detach '{}'", args.dir.display()))?;
-    } else {
-        let timeout = Duration::from_nanos(args.timeout.unsigned_abs());
-        unmount_and_wait(&args.dir, mount.as_ref(), Instant::now() + timeout)?;
-    }
-    if !out.is_json() {
-        return Ok(());
-    }
-    out.document(&json!({
-        "database": mount.as_ref().map(|mount| mount.source.to_string_lossy()),
-        "moment": mount.as_ref().and_then(|mount| mount.moment.clone()),
-        "mountpoint": mount.as_ref().map(|mount| mount.mountpoint.to_string_lossy()),
-    }))
-}
-
-/// Unmounts and waits until everything is durable and the serving process has ended.
-pub(crate) fn unmount_and_wait(
-    dir: &Path,
-    mount: Option<&MountInfo>,
-    deadline: Instant,
-) -> Result<()> {
-    let server = match mount {
-        Some(mount) => Some(Server::find(&mount.source, mount.device)?),
-        None => None,
-    };
-    unmount_until(dir, deadline)?;
-    match server {
-        Some(server) => server.wait(deadline),
-        None => Ok(()),
-    }
-}
-
-/// Unmounts and waits for what was written. The waiting has no bound of its own, so it is done in a
-/// thread, which ends with this process.
-fn unmount_until(dir: &Path, deadline: Instant) -> Result<()> {
-    let (sender, receiver) = channel();
-    let place = dir.to_owned();
-    let unmount = move || {
-        let result = larder_fuse::unmount(&place);
-        // Nobody waits any longer after the deadline.
-        drop(sender.send(result));
-    };
-    std::thread::Builder::new()
-        .spawn(unmount)
-        .at(|| "cannot start a thread".into())?;
-    match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-        Ok(Err(error)) if error.kind() == ErrorKind::NotFound => Err(Failure::Other(format!(
-            "{error}; 'mount -t fuse.larder' lists what is mounted"
-        ))),
-        Ok(result) => result.at(|| format!("cannot unmount '{}'", dir.display())),
-        Err(RecvTimeoutError::Timeout) => Err(Failure::Other(format!(
-            "'{}' was not made durable in time, its server works on; wait, then look at DB/mount.log",
-            dir.display()
-        ))),
-        Err(RecvTimeoutError::Disconnected) => Err(Failure::Other(format!(
-            "unmounting '{}' ended without a result; try again",
-            dir.display()
-        ))),
-    }
 }

@@ -3,10 +3,11 @@
 //! # Invariants
 //! * `CLI-5` With `--json` stdout holds exactly one JSON document (but see `CLI-26`): an object, or an array that is
 //!   written element by element, one per line. An array that a failure cut short is not closed.
-//! * `CLI-6` A name is printed in its bytes, except that on a terminal control characters are shown
-//!   as `\x1b`. In JSON a name that is not UTF-8 has its bytes beside it, in hex, under `KEY_hex`.
+//! * `CLI-6` A name is printed in its bytes, but on a terminal, and in a table everywhere, as it is visible
+//!   (`CLI-41`). In JSON a name that is not UTF-8 has its bytes beside it, in hex, under `KEY_hex`.
 
 use crate::error::{Failure, Result};
+use crate::visible::{visible, visible_bytes};
 use larder::{Attr, FileKind};
 use serde_json::{Map, Value, json};
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
@@ -39,18 +40,22 @@ impl Output {
         self.is_json
     }
 
-    /// Writes bytes as they are: content of files.
+    /// Writes bytes as they are: content of files, and what programs read.
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes).map_err(stdout_failure)
     }
 
-    /// A line for people; not with `--json`.
+    /// A line for people (`CLI-41`); not with `--json`.
     pub(crate) fn line(&mut self, text: &str) -> Result<()> {
-        self.raw(text.as_bytes())?;
-        self.raw(b"\n")
+        self.name_line(text.as_bytes())
     }
 
-    /// A line whose text is a name or path (`CLI-6`).
+    /// Several lines for people (`CLI-41`).
+    pub(crate) fn lines(&mut self, text: &str) -> Result<()> {
+        text.lines().try_for_each(|line| self.line(line))
+    }
+
+    /// A line that has names or paths in it, in bytes (`CLI-6`).
     pub(crate) fn name_line(&mut self, name: &[u8]) -> Result<()> {
         let shown = self.shown(name);
         self.raw(&shown)?;
@@ -60,7 +65,7 @@ impl Output {
     /// The bytes of a name as they may go out (`CLI-6`).
     pub(crate) fn shown(&self, name: &[u8]) -> Vec<u8> {
         if self.is_terminal {
-            without_controls(name)
+            visible_bytes(name).into_bytes()
         } else {
             name.to_vec()
         }
@@ -68,7 +73,8 @@ impl Output {
 
     /// The one document of a verb that answers one thing.
     pub(crate) fn document(&mut self, document: &Value) -> Result<()> {
-        self.line(&document.to_string())
+        self.raw(document.to_string().as_bytes())?;
+        self.raw(b"\n")
     }
 
     /// One more element of the list that a verb answers, as JSON text.
@@ -104,18 +110,6 @@ fn stdout_failure(source: io::Error) -> Failure {
             source,
         },
     }
-}
-
-fn without_controls(name: &[u8]) -> Vec<u8> {
-    let mut shown = Vec::with_capacity(name.len());
-    for &byte in name {
-        if byte.is_ascii_control() {
-            shown.extend_from_slice(format!("\\x{byte:02x}").as_bytes());
-        } else {
-            shown.push(byte);
-        }
-    }
-    shown
 }
 
 /// Puts a name into a JSON object (`CLI-6`).
@@ -178,8 +172,9 @@ impl Table {
         }
     }
 
-    /// Adds a row, which has as many cells as the table has columns.
+    /// Adds a row, which has as many cells as the table has columns. A cell does not break its line.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
+        let cells: Vec<String> = cells.iter().map(|cell| visible(cell)).collect();
         assert_eq!(
             cells.len(),
             self.aligns.len(),
@@ -228,22 +223,6 @@ impl Table {
     }
 }
 
-/// A cell must not break the line or drive the terminal.
-pub(crate) fn cell(text: &str) -> String {
-    let mut cell = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '\n' => cell.push_str("\\n"),
-            '\t' => cell.push_str("\\t"),
-            control if control.is_control() => {
-                cell.push_str(&format!("\\x{:02x}", u32::from(control)))
-            }
-            other => cell.push(other),
-        }
-    }
-    cell
-}
-
 /// The attributes as JSON: sizes in bytes, times in nanoseconds since 1970, mode in octal.
 pub(crate) fn attr_json(attr: &Attr) -> Map<String, Value> {
     let object = json!({
@@ -286,17 +265,14 @@ mod tests {
 
     #[test]
     fn names_are_safe_and_kept() {
-        assert_eq!(
-            without_controls(b"a\x1b[2J\n\xff"),
-            b"a\\x1b[2J\\x0a\xff",
-            "CLI-6"
-        );
         let mut object = Map::new();
         put_name(&mut object, "name", b"a\xff");
         put_name(&mut object, "path", "/é".as_bytes());
         assert_eq!(object["name_hex"], "61ff", "CLI-6");
         assert_eq!(object["path"], "/é", "CLI-6");
         assert!(!object.contains_key("path_hex"), "CLI-6");
-        assert_eq!(cell("a\nb\t\u{7}"), "a\\nb\\t\\x07");
+        let mut table = Table::new(&[Align::Left]);
+        table.row(vec!["a\nb\t\u{7}".into()]);
+        assert_eq!(table.take_lines(), ["a\\nb\\t\\x07"], "CLI-41");
     }
 }

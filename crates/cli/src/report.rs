@@ -6,6 +6,7 @@ use crate::error::{Failure, Result};
 use crate::output::{Align, Output, Table};
 use crate::retention::{history_json, history_summary};
 use crate::units::{percent, show_size};
+use crate::visible::visible;
 use indicatif::{ProgressBar, ProgressStyle};
 use larder::limits::INLINE_BYTES_MAX;
 use larder::{CheckReport, FragReport, SpaceReport, Tuning, find_damage, gather_bytes_default};
@@ -276,7 +277,7 @@ fn print_check(report: &CheckReport, out: &mut Output) -> Result<()> {
         }));
     }
     for finding in &report.findings {
-        out.line(&crate::output::cell(finding))?;
+        out.line(&visible(finding))?;
     }
     if report.findings.is_empty() {
         let looked_at = format!(

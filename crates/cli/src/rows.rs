@@ -7,7 +7,7 @@
 //!   gets a number: `size`, `size:2`. Bytes are hex. An infinite number is `1e999`.
 
 use crate::error::Result;
-use crate::output::{Align, Output, Table, cell, hex};
+use crate::output::{Align, Output, Table, hex};
 use larder::{SqlRow, SqlValue};
 use std::sync::Arc;
 
@@ -96,7 +96,7 @@ impl RowPrinter {
         let is_begun = self.table.is_some();
         let table = self.table.get_or_insert_with(|| {
             let mut table = Table::new(&aligns(columns.len(), &rows));
-            table.row(columns.iter().map(|name| cell(name)).collect());
+            table.row(columns.to_vec());
             table
         });
         rows.iter()
@@ -138,7 +138,6 @@ fn aligns(column_count: usize, rows: &[Vec<SqlValue>]) -> Vec<Align> {
 fn table_text(value: &SqlValue) -> String {
     match value {
         SqlValue::Null => "NULL".into(),
-        SqlValue::Text(text) => cell(text),
         other => plain_text(other),
     }
 }

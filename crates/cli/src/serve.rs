@@ -5,6 +5,7 @@ use crate::databases::open_database;
 use crate::ending::{end_on_signals, listen};
 use crate::error::{At, Failure, Result};
 use crate::metrics::Endpoint;
+use crate::privileges;
 use crate::service;
 use crate::serving_lock::ServingLock;
 use crate::settings::Settings;
@@ -77,6 +78,8 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
         Some(address) => Some(Endpoint::bind(address)?),
         None => None,
     };
+    // After the port, which may be below 1024, and before anything of the database is read.
+    privileges::give_up()?;
     let signals = listen()?;
     let label = std::path::absolute(dir).at(|| format!("cannot examine '{}'", dir.display()))?;
     let database = open_database(db, &format!("mount {}", label.display()))?;

@@ -88,7 +88,7 @@ impl Server {
                     return Err(error).at(|| "cannot wait for the server".into());
                 }
                 Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
-                    return Err(Failure::Other(
+                    return Err(Failure::TimedOut(
                         "the mount is gone, but its server still has the database open; look at DB/mount.log, \
                          or wait with a longer --timeout next time"
                             .into(),

@@ -211,7 +211,7 @@ impl Console<'_> {
         let mut words = command.split_whitespace();
         match (words.next(), words.next()) {
             (Some(".quit" | ".exit"), None) => return Ok(true),
-            (Some(".help"), None) => self.out.line(HELP)?,
+            (Some(".help"), None) => self.out.lines(HELP)?,
             (Some(".tables"), None) => self.run(TABLES).map(drop)?,
             (Some(".schema"), name) => self.schema(name)?,
             _ => {
@@ -240,7 +240,7 @@ impl Console<'_> {
         })?;
         texts
             .iter()
-            .try_for_each(|text| self.out.line(&format!("{text};")))
+            .try_for_each(|text| self.out.lines(&format!("{text};")))
     }
 }
 

@@ -150,10 +150,9 @@ impl Tracer {
         } else {
             let mut line = Vec::new();
             line.extend(event_start(&event).as_bytes());
-            line.extend(out.shown(&what(&event)));
+            line.extend(what(&event));
             line.extend(event_end(&event, &process).as_bytes());
-            line.push(b'\n');
-            out.raw(&line)
+            out.name_line(&line)
         }
     }
 

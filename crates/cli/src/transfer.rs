@@ -5,14 +5,16 @@
 
 use crate::address::{Address, join, last_name, split_moment};
 use crate::args::{CatArgs, CpArgs, GetArgs, MvArgs, PutArgs};
-use crate::copy::{Copy, CopyCount, CopyMode, Progress};
+use crate::copy::{Copied, Copy, CopyCount, CopyMode, descend, remove_again};
 use crate::databases::{Databases, with_databases};
 use crate::error::{At, Failure, Result, each};
 use crate::inside::{Inside, resolve, umask};
 use crate::local::Local;
 use crate::output::{Output, kind_words};
-use crate::side::{Content, Found, REQUEST_BYTES, Side};
+use crate::progress::Progress;
+use crate::side::{Content, REQUEST_BYTES, SELF, Side, Spot};
 use larder::{Database, ErrorKind, FileKind, RenameMode};
+use rustix::process::{Resource, Rlimit};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -38,6 +40,10 @@ impl End {
 
     fn show(&self) -> String {
         self.side.show(&self.path)
+    }
+
+    fn start(&self, follow: bool) -> Result<Spot> {
+        self.side.start(&self.path, follow)
     }
 }
 
@@ -85,15 +91,9 @@ pub(crate) fn cp(args: &CpArgs, out: &mut Output) -> Result<()> {
         let mut count = CopyCount::default();
         let result = each(sources, |source| {
             let from = end(databases, source)?;
-            let target = target_in(&to, &from)?;
-            let mut copy = Copy::new(
-                &*from.side,
-                &*to.side,
-                from.is_same_side(&to),
-                mode,
-                &progress,
-            );
-            let result = copy.run(&from.path, &target);
+            let target = target_in(&to, &from, !mode.is_recursive)?;
+            let mut copy = Copy::new(from.is_same_side(&to), mode, &progress);
+            let result = copy.run(&from.start(!mode.is_recursive)?, &target.spot);
             count = add(count, copy.count());
             result
         });
@@ -113,12 +113,12 @@ pub(crate) fn mv(args: &MvArgs, out: &mut Output) -> Result<()> {
         let mut count = CopyCount::default();
         let result = each(sources, |source| {
             let from = end(databases, source)?;
-            let target = target_in(&to, &from)?;
-            let is_renamed = rename(&from, &to, &target, args.no_replace)?;
+            let target = target_in(&to, &from, false)?;
+            let is_renamed = rename(&from, &to, &target.path, args.no_replace)?;
             if !is_renamed {
                 count = add(
                     count,
-                    copy_and_remove(&from, &to, &target, args.no_replace, &progress)?,
+                    copy_and_remove(&from, &to, &target.spot, args.no_replace, &progress)?,
                 );
             }
             Ok(())
@@ -159,14 +159,14 @@ fn rename(from: &End, to: &End, target: &[u8], no_replace: bool) -> Result<bool>
 fn copy_and_remove(
     from: &End,
     to: &End,
-    target: &[u8],
+    target: &Spot,
     no_replace: bool,
     progress: &Progress,
 ) -> Result<CopyCount> {
-    if no_replace && to.side.find(target, false)?.is_some() {
+    if no_replace && target.find()?.is_some() {
         return Err(Failure::Other(format!(
             "'{}' exists; remove it first",
-            to.side.show(target)
+            target.show()
         )));
     }
     let mode = CopyMode {
@@ -176,40 +176,35 @@ fn copy_and_remove(
         umask: umask(),
         is_root: rustix::process::geteuid().is_root(),
     };
-    let mut copy = Copy::new(
-        &*from.side,
-        &*to.side,
-        from.is_same_side(to),
-        mode,
-        progress,
-    );
-    copy.run(&from.path, target)?;
-    to.side.sync(target)?;
-    for (path, found) in copy.copied() {
-        remove_copied(&*from.side, path, found)?;
+    let source = from.start(false)?;
+    let mut copy = Copy::new(from.is_same_side(to), mode, progress).recording();
+    copy.run(&source, target)?;
+    target.folder.sync()?;
+    for copied in copy.copied() {
+        remove_copied(&source, copied)?;
     }
     Ok(copy.count())
 }
 
 /// Removes an original, unless it is no longer what was copied.
-fn remove_copied(side: &dyn Side, path: &[u8], copied: &Found) -> Result<()> {
-    let Some(now) = side.find(path, false)? else {
+fn remove_copied(source: &Spot, (names, copied): &Copied) -> Result<()> {
+    let spot = descend(source, names)?;
+    let Some(now) = spot.find()? else {
         return Ok(());
     };
-    if copied.kind == FileKind::Directory {
-        return side.remove_dir(path);
-    }
-    let is_same = now.identity == copied.identity
-        && now.kind == copied.kind
-        && now.size_bytes == copied.size_bytes
-        && now.mtime_ns == copied.mtime_ns;
+    let is_same = now.is(copied)
+        && (copied.kind == FileKind::Directory
+            || now.size_bytes == copied.size_bytes && now.mtime_ns == copied.mtime_ns);
     if !is_same {
         return Err(Failure::Other(format!(
             "'{}' was changed while it was moved and stays; move it again",
-            side.show(path)
+            spot.show()
         )));
     }
-    side.unlink(path)
+    match copied.kind {
+        FileKind::Directory => spot.folder.remove_dir(&spot.name),
+        _ => spot.folder.unlink(&spot.name),
+    }
 }
 
 /// The sources and the destination of a command line; at least one of them is in a database.
@@ -225,6 +220,7 @@ fn ends<'a>(
     for path in paths {
         is_local &= matches!(Address::parse(path)?, Address::Local(_));
     }
+    allow_deep_trees();
     if is_local {
         return Err(Failure::Usage(format!(
             "none of the paths is in a database; write one as DB:/path, or use {verb}(1) for local files"
@@ -237,19 +233,44 @@ fn ends<'a>(
     Ok((sources, to))
 }
 
-/// Where exactly `from` goes: into `to` if that is a directory, else to `to` itself.
-fn target_in(to: &End, from: &End) -> Result<Vec<u8>> {
-    if is_directory(to, true)? {
-        return match last_name(&from.path) {
-            Some(name) => Ok(join(&to.path, name)),
+/// A copy holds two descriptors per directory that it is in: as many as the system lets us have. Where it does
+/// not, a tree that is too deep is told as one.
+fn allow_deep_trees() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
+        tracing::debug!("the number of open files stays limited: {error}");
+    }
+}
+
+/// Where something goes.
+struct Target {
+    spot: Spot,
+    /// The same as a path.
+    path: Vec<u8>,
+}
+
+/// Where `from` goes: into the directory `to`, or to that very name, of which a symbolic link is followed if
+/// `follow`. Nobody has named what is in a directory, so a link in there is never followed (`CLI-40`).
+fn target_in(to: &End, from: &End, follow: bool) -> Result<Target> {
+    if let Some(folder) = to.side.folder(&to.path)? {
+        let (name, path) = match last_name(&from.path) {
+            Some(name) => (name, join(&to.path, name)),
             // The root, `.` and `..` have no name: their contents go into the directory.
-            None => Ok(to.path.clone()),
+            None => (SELF, to.path.clone()),
         };
+        let name = name.to_vec();
+        let spot = Spot { folder, name };
+        return Ok(Target { spot, path });
     }
     if to.path.last() == Some(&b'/') && !is_directory(from, false)? {
         return Err(no_directory(to));
     }
-    Ok(to.path.clone())
+    let (spot, path) = (to.start(follow)?, to.path.clone());
+    Ok(Target { spot, path })
 }
 
 fn is_directory(end: &End, follow: bool) -> Result<bool> {
@@ -310,7 +331,7 @@ pub(crate) fn get(args: &GetArgs, out: &mut Output) -> Result<()> {
 
 /// Copies one regular file with its mode, as far as the umask lets.
 fn one_file(from: &End, to: &End) -> Result<CopyCount> {
-    let target = target_in(to, from)?;
+    let target = target_in(to, from, true)?;
     let size_bytes = from
         .side
         .find(&from.path, true)?
@@ -323,29 +344,26 @@ fn one_file(from: &End, to: &End) -> Result<CopyCount> {
         umask: umask(),
         is_root: false,
     };
-    let mut copy = Copy::new(
-        &*from.side,
-        &*to.side,
-        from.is_same_side(to),
-        mode,
-        &progress,
-    );
-    copy.run(&from.path, &target)?;
+    let mut copy = Copy::new(from.is_same_side(to), mode, &progress);
+    copy.run(&from.start(true)?, &target.spot)?;
     Ok(copy.count())
 }
 
 /// Writes stdin to a file; its length is not known before the end.
 fn put_stdin(to: &End) -> Result<CopyCount> {
-    let existing = to.side.find(&to.path, true)?;
-    let file = match existing.map(|found| found.kind) {
-        Some(FileKind::File) => to.side.overwrite(&to.path)?,
+    let target = to.start(true)?;
+    let existing = target.find()?;
+    let file = match &existing {
+        Some(found) if found.kind == FileKind::File => {
+            target.folder.overwrite(&target.name, found)?
+        }
         Some(_) => {
             return Err(Failure::Other(format!(
                 "'{}' is not a regular file; name a file",
                 to.show()
             )));
         }
-        None => to.side.create_file(&to.path, 0o666 & !umask())?,
+        None => target.folder.create_file(&target.name, 0o666 & !umask())?,
     };
     let progress = Progress::new(None);
     match stream(&mut io::stdin().lock(), &*file, &progress) {
@@ -357,7 +375,7 @@ fn put_stdin(to: &End) -> Result<CopyCount> {
         Err(failure) => {
             // Whole or gone (CLI-10).
             if existing.is_none()
-                && let Err(left) = to.side.unlink(&to.path)
+                && let Err(left) = remove_again(&target, &*file)
             {
                 left.tell();
             }

@@ -51,6 +51,14 @@ pub(crate) fn parse_time(text: &str) -> Result<i64, String> {
     i64::try_from(ns).map_err(|_| format!("'{text}' is more than 292 years; write less"))
 }
 
+/// The same; a number alone is seconds, as for timeout(1).
+pub(crate) fn parse_wait(text: &str) -> Result<i64, String> {
+    match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => parse_time(&format!("{text}s")),
+        false => parse_time(text),
+    }
+}
+
 /// The permission bits that an octal text names, `0` to `7777`.
 pub(crate) fn parse_mode(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)

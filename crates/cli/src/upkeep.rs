@@ -3,9 +3,10 @@
 use crate::args::{DefragArgs, ShrinkArgs};
 use crate::databases::with_database;
 use crate::error::{At, Result};
-use crate::output::{Output, cell};
+use crate::output::Output;
 use crate::report::print_pairs;
 use crate::units::show_size;
+use crate::visible::visible;
 use indicatif::{ProgressBar, ProgressStyle};
 use larder::{DefragObject, DefragOptions, DefragReport, ShrinkReport};
 use serde_json::{Value, json};
@@ -44,7 +45,7 @@ pub(crate) fn defrag(args: &DefragArgs, out: &mut Output) -> Result<()> {
 fn object_line(object: &DefragObject) -> String {
     format!(
         "{}: {} -> {} fragments, {} moved",
-        cell(&object.path),
+        visible(&object.path),
         object.fragments_before,
         object.fragments_after,
         show_size(object.moved_bytes)

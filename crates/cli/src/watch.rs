@@ -159,18 +159,16 @@ impl<'d> Printer<'d> {
         )
         .into_bytes();
         line.extend(told.subject().as_bytes());
-        let shown = |path: &Option<Vec<u8>>| path.as_ref().map(|path| out.shown(path));
-        if let Some(from) = shown(&told.from) {
+        if let Some(from) = &told.from {
             line.extend([b"  ", from.as_slice(), b" ->"].concat());
         }
-        if let Some(path) = shown(&told.path) {
+        if let Some(path) = &told.path {
             line.extend([b"  ", path.as_slice()].concat());
         }
-        if let Some(attribute) = shown(&told.attribute) {
+        if let Some(attribute) = &told.attribute {
             line.extend([b"  ", attribute.as_slice()].concat());
         }
-        line.push(b'\n');
-        out.raw(&line)
+        out.name_line(&line)
     }
 
     fn told(&self, change: &FeedChange) -> Result<Told> {

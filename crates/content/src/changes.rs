@@ -24,6 +24,15 @@ impl Database {
         }
     }
 
+    /// This process serves the connection of the kernel with this number: who finds that it was killed and cannot end
+    /// aborts that ([`free_killed`](crate::free_killed)).
+    pub fn serves(&self, connection: u32) {
+        // A transaction is no session.
+        if let Ok(engine) = self.whole() {
+            engine.serves(connection);
+        }
+    }
+
     /// Switches the change feed on or off, for the whole database; returns the position before the first change
     /// that it will tell. While it is on, each commit writes what it did; the last million changes and the last
     /// 24 hours are kept, whichever is less.

@@ -76,7 +76,7 @@ pub use larder_object::{
     PruneReport, Result, Retention, Savepoint, SealRow, SegmentMap, SharedPages, ShrinkReport,
     SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory,
     StoreRetention, TemporalTable, TransactionInfo, TransactionOutcome, Tuning, act_for,
-    gather_bytes_default,
+    describe_server, free_killed, gather_bytes_default,
 };
 pub use larder_object::{find_damage, utc};
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};

@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::errno::Errno;
 use crate::values::NodeNumber;
 use crate::wire::{self, Wire};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Writes notifications. Cheap to clone, may be used from any thread.
 #[derive(Debug, Clone)]
@@ -61,6 +62,13 @@ impl Notifier {
             Err(Errno::ENOENT) => Ok(()),
             other => other,
         }
+    }
+}
+
+impl AsFd for Notifier {
+    /// The device, by which it notifies.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
     }
 }
 

@@ -43,7 +43,7 @@ fn errno_of(kind: ErrorKind) -> Errno {
         ErrorKind::NotPermitted => Errno::EPERM,
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,
         ErrorKind::CrossStore => Errno::EXDEV,
-        ErrorKind::Busy => Errno::EBUSY,
+        ErrorKind::Busy | ErrorKind::TimedOut => Errno::EBUSY,
         ErrorKind::Conflict => Errno::EAGAIN,
         // A constraint or trigger of the user's own refused the change: no device failed.
         ErrorKind::Sql => Errno::EINVAL,
@@ -83,9 +83,11 @@ fn severity(kind: ErrorKind) -> Severity {
         | ErrorKind::NotPermitted
         | ErrorKind::Unsupported
         | ErrorKind::CrossStore => Severity::Ordinary,
-        ErrorKind::NoSpace | ErrorKind::Busy | ErrorKind::Conflict | ErrorKind::Sql => {
-            Severity::Refused
-        }
+        ErrorKind::NoSpace
+        | ErrorKind::Busy
+        | ErrorKind::TimedOut
+        | ErrorKind::Conflict
+        | ErrorKind::Sql => Severity::Refused,
         ErrorKind::Corrupt
         | ErrorKind::Io
         | ErrorKind::Stopped
@@ -119,6 +121,7 @@ mod tests {
             (ErrorKind::Unsupported, libc::EOPNOTSUPP),
             (ErrorKind::CrossStore, libc::EXDEV),
             (ErrorKind::Busy, libc::EBUSY),
+            (ErrorKind::TimedOut, libc::EBUSY),
             (ErrorKind::Conflict, libc::EAGAIN),
             (ErrorKind::Sql, libc::EINVAL),
             (ErrorKind::Corrupt, libc::EIO),

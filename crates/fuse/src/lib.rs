@@ -30,6 +30,8 @@
 //! * `FUSE-10` What is open in the past stays readable until it is closed, and a moment that is mounted until
 //!   the mount has ended.
 //! * `FUSE-11` What is below `.larder` cannot be changed, and nothing is moved or linked into it or out of it.
+//! * `FUSE-12` A thread that may wait inside the kernel for what this process is to answer owns no descriptor but
+//!   the device: a server that is killed lets go of all its locks at once, whatever that thread waits for.
 //!
 //! # Concurrency
 //! Each worker reads requests from its own clone of the device and may block in the Content API.
@@ -40,6 +42,7 @@
 //! A killed server leaves a mount that answers "Transport endpoint is not connected";
 //! [`clean_stale`] detaches it, and [`mount`] does so by itself.
 
+mod apart;
 mod arguments;
 mod bridge;
 mod convert;
@@ -62,11 +65,11 @@ mod tree;
 mod unmount;
 mod watch;
 
-pub use holders::{Holder, find_holders, name_of};
+pub use holders::{Holder, Remaining, find_holders, name_of};
 pub use idmap::{IdMap, IdRange, Ids, NewOwner, UNMAPPED};
 pub use metrics::{LATENCY_BOUNDS_NS, Metrics, MetricsSnapshot, OperationCounts};
 pub use mount::{Mounted, mount};
-pub use mountinfo::{MountInfo, find_mount, find_mounts_of, is_mounted};
+pub use mountinfo::{MountInfo, find_all_mounts_of, find_mount, find_mounts_of, is_mounted};
 pub use options::{HistoryListing, MountOptions};
 pub use trace::{TraceEvent, TraceFilter, TraceListener, TraceMessage};
 pub use unmount::{Unmounter, clean_stale, detach, make_durable, unmount};

@@ -1,5 +1,6 @@
 //! Mounting a database, and the life of the mount.
 
+use crate::apart::leave_descriptors;
 use crate::bridge::{BACKGROUND_COUNT_MAX, Bridge, REQUEST_BYTES_MAX};
 use crate::known::Known;
 use crate::locks::Locks;
@@ -14,6 +15,7 @@ use larder::{Database, Error, ErrorKind, NodeId, parse_moment};
 use larder_fuse_protocol::{Device, MountError, MountSettings, Notifier, Session, SessionOptions};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -76,6 +78,7 @@ pub fn mount(
             ),
         ));
     };
+    database.serves(info.device.1);
     let watch = Arc::new(Watch::new(&source, &place, options.has_metrics));
     // From here on, leaving with an error detaches the mount.
     let mut mounted = Mounted {
@@ -241,7 +244,16 @@ impl Server {
         let served = std::thread::scope(|scope| {
             std::thread::Builder::new()
                 .name(NOTIFY_THREAD.into())
-                .spawn_scoped(scope, || changes.serve(&known, &notifier))?;
+                .spawn_scoped(scope, || {
+                    // FUSE-12
+                    if let Err(error) = leave_descriptors(Some(notifier.as_fd())) {
+                        tracing::warn!(
+                            "if this server is killed, its locks may stay: the thread that \
+                             notifies the kernel shares its descriptors ({error})"
+                        );
+                    }
+                    changes.serve(&known, &notifier);
+                })?;
             // The bridge and all its handles are dropped in there.
             let served = session.run();
             changes.stop();

@@ -71,6 +71,27 @@ pub fn is_mounted(dir: &Path) -> Result<bool, Error> {
     Ok(find_mount(dir)?.is_some())
 }
 
+/// All mounts of the database in directory `database`, also of its past, the newest first.
+pub fn find_all_mounts_of(database: &Path) -> Result<Vec<MountInfo>, Error> {
+    let source = resolve(database)?;
+    let mounts = newest_first()?.into_iter();
+    Ok(mounts
+        .filter(|mount| mount.filesystem_type == LARDER_TYPE && mount.info.source == source)
+        .map(|mount| mount.info)
+        .collect())
+}
+
+/// The mounts of the filesystem of `mount` in a table of mounts, and where it is one, `mount` itself.
+pub(crate) fn find_same(table: &Path, mount: &MountInfo) -> io::Result<Vec<MountInfo>> {
+    let table = std::fs::read(table)?;
+    let mut found = read_table(&table);
+    found.retain(|other| {
+        other.filesystem_type == LARDER_TYPE
+            && (other.info.device, &other.info.source) == (mount.device, &mount.source)
+    });
+    Ok(found.into_iter().map(|found| found.info).collect())
+}
+
 /// Where the present of the database in directory `database` is mounted, the newest mount first.
 pub fn find_mounts_of(database: &Path) -> Result<Vec<PathBuf>, Error> {
     let source = resolve(database)?;
@@ -101,14 +122,20 @@ fn newest_first() -> Result<Vec<AnyMount>, Error> {
     let table = std::fs::read(TABLE_PATH).map_err(|error| {
         Error::with_source(ErrorKind::Io, format!("cannot read {TABLE_PATH}"), error)
     })?;
-    let lines = table.split(|&byte| byte == b'\n').rev();
+    let mut mounts = read_table(&table);
+    mounts.reverse();
+    Ok(mounts)
+}
+
+fn read_table(table: &[u8]) -> Vec<AnyMount> {
+    let lines = table.split(|&byte| byte == b'\n');
     let mut mounts: Vec<AnyMount> = lines.filter_map(parse).collect();
     for mount in &mut mounts {
         if mount.filesystem_type == LARDER_TYPE {
             mount.info.divide();
         }
     }
-    Ok(mounts)
+    mounts
 }
 
 /// The Larder mounts that `path` lies on or below, the deepest mountpoint first.
@@ -124,6 +151,14 @@ pub(crate) fn mounts_above(path: &Path) -> Result<Vec<MountInfo>, Error> {
         );
     }
     Ok(found)
+}
+
+/// The mountpoints below the directory `place`, which is a result of [`resolve`], the newest first.
+pub(crate) fn mounts_below(place: &Path) -> Result<Vec<PathBuf>, Error> {
+    let all = newest_first()?.into_iter().map(|mount| mount.info.mountpoint);
+    Ok(all
+        .filter(|other| other.starts_with(place) && other != place)
+        .collect())
 }
 
 /// `dir` without symbolic links, also when a dead mount or one that keeps this user out is there.

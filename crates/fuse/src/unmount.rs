@@ -1,7 +1,10 @@
 //! Ending a mount: by its owner, by another process, and after the owner was killed.
 
-use crate::holders::{Holder, find_holders};
-use crate::mountinfo::{LARDER_TYPE, MountInfo, find_any_mount, find_mount, mounts_above, resolve};
+use crate::apart::leave_descriptors;
+use crate::holders::{Holder, Remaining, find_holders, find_mounted, find_users};
+use crate::mountinfo::{
+    LARDER_TYPE, MountInfo, find_any_mount, find_mount, mounts_above, mounts_below, resolve,
+};
 use larder::{Error, ErrorKind};
 use rustix::mount::UnmountFlags;
 use std::fs::{File, TryLockError};
@@ -16,6 +19,10 @@ const HELPER: &str = "fusermount3";
 /// Processes that a message names, at most.
 const HOLDERS_NAMED_MAX: usize = 5;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// A server that goes on after so long is asked for its reasons: other mounts of its filesystem, and then, after so much
+/// longer, open files by none of them.
+const REMAINING_AFTER: Duration = Duration::from_millis(50);
+const USERS_AFTER: Duration = Duration::from_millis(1000);
 /// How long a new mount waits for the one before it at the same place to finish.
 const PREDECESSOR_WAIT_MAX: Duration = Duration::from_secs(30);
 
@@ -78,17 +85,18 @@ impl Unmounter {
 }
 
 /// Unmounts the Larder mount at `mountpoint`, from any process, and returns when everything done
-/// through it is durable and its server has closed the database (`FUSE-7`). Errors:
+/// through it is durable and its server has closed the database (`FUSE-7`); or, where something else keeps the filesystem,
+/// when that mount is gone and everything done so far is durable: then it says what. Errors:
 /// [`ErrorKind::NotFound`], [`ErrorKind::InvalidInput`] when something else is mounted there,
 /// [`ErrorKind::Busy`] while it is in use, [`ErrorKind::Io`] when it cannot be made durable; then
 /// it stays mounted.
-pub fn unmount(mountpoint: &Path) -> Result<(), Error> {
+pub fn unmount(mountpoint: &Path) -> Result<Vec<Remaining>, Error> {
     let ending = prepare_end(mountpoint)?;
     if !ending.is_served {
-        return ending.unmounter.detach();
+        return ending.unmounter.detach().map(|()| Vec::new());
     }
     ending.unmounter.unmount()?;
-    wait_for_server(&ending.place)
+    wait_for_server(&ending.place, &ending.mount)
 }
 
 /// Makes durable what was done through the Larder mount at `mountpoint` and takes the mount out of the
@@ -101,11 +109,13 @@ pub fn detach(mountpoint: &Path) -> Result<(), Error> {
 /// A mount that is about to be ended. Everything done through it is durable, unless its server is dead.
 struct Ending {
     place: PathBuf,
+    mount: MountInfo,
     unmounter: Unmounter,
     is_served: bool,
 }
 
 fn prepare_end(mountpoint: &Path) -> Result<Ending, Error> {
+    free_killed_above(mountpoint)?;
     let place = resolve(mountpoint)?;
     let Some(mount) = find_any_mount(&place)? else {
         return Err(Error::new(
@@ -135,13 +145,24 @@ fn prepare_end(mountpoint: &Path) -> Result<Ending, Error> {
     Ok(Ending {
         place,
         unmounter: Unmounter::new(&mount.info),
+        mount: mount.info,
         is_served,
     })
 }
 
 /// Makes durable what was done through the mount at `mountpoint`. [`ErrorKind::Io`].
 pub fn make_durable(mountpoint: &Path) -> Result<(), Error> {
-    sync_root(mountpoint).map_err(|error| not_durable(mountpoint, error))
+    // The server itself may ask for it, and be killed while it waits for its own answer (`FUSE-12`).
+    let synced = std::thread::scope(|scope| {
+        let apart = || {
+            leave_descriptors(None)?;
+            sync_root(mountpoint)
+        };
+        let thread = std::thread::Builder::new().spawn_scoped(scope, apart)?;
+        let panicked = |_| Err(io::Error::other("the thread that syncs has panicked"));
+        thread.join().unwrap_or_else(panicked)
+    });
+    synced.map_err(|error| not_durable(mountpoint, error))
 }
 
 fn sync_root(mountpoint: &Path) -> io::Result<()> {
@@ -159,6 +180,7 @@ fn not_durable(mountpoint: &Path, error: io::Error) -> Error {
 /// Detaches what a killed server left at `mountpoint` or above it ("Transport endpoint is not
 /// connected"). `Ok` when there is no such thing. [`ErrorKind::Busy`] when it is not a Larder mount.
 pub fn clean_stale(mountpoint: &Path) -> Result<(), Error> {
+    free_killed_above(mountpoint)?;
     while is_dead(mountpoint) {
         // Nothing below a dead mount can be examined, and links on the way there are rare.
         let place = resolve(mountpoint)
@@ -185,6 +207,19 @@ pub fn clean_stale(mountpoint: &Path) -> Result<(), Error> {
             mount.mountpoint.display()
         );
         Unmounter::new(&mount).detach()?;
+    }
+    Ok(())
+}
+
+/// Has the mounts at `mountpoint` and above it answer with errors if their servers were killed: nothing may be asked of
+/// them before. A symbolic link on the way there hides them.
+fn free_killed_above(mountpoint: &Path) -> Result<(), Error> {
+    let place = std::path::absolute(mountpoint).map_err(|error| {
+        let context = format!("cannot examine '{}'", mountpoint.display());
+        Error::with_source(ErrorKind::Io, context, error)
+    })?;
+    for mount in mounts_above(&place)? {
+        larder::free_killed(&mount.source);
     }
     Ok(())
 }
@@ -220,9 +255,9 @@ pub(crate) fn lock_mountpoint(place: &Path) -> Result<File, Error> {
     }
 }
 
-/// Waits until the server that was mounted at `place` has finished. A new mount there got the lock
-/// only after that, so it ends the wait as well.
-fn wait_for_server(place: &Path) -> Result<(), Error> {
+/// Waits until the server of `mount`, which was mounted at `place`, has finished, or it is known what keeps it: that is
+/// returned. A new mount there got the lock only after that, so it ends the wait as well.
+fn wait_for_server(place: &Path, mount: &MountInfo) -> Result<Vec<Remaining>, Error> {
     let fail = |error: io::Error| {
         let context = format!(
             "'{}' is unmounted, but its server cannot be waited for",
@@ -231,12 +266,25 @@ fn wait_for_server(place: &Path) -> Result<(), Error> {
         Error::with_source(ErrorKind::Io, context, error)
     };
     let directory = File::open(place).map_err(fail)?;
+    let began = Instant::now();
+    let mut look = REMAINING_AFTER;
     loop {
         match directory.try_lock_shared() {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(Vec::new()),
             Err(TryLockError::Error(error)) => return Err(fail(error)),
-            Err(TryLockError::WouldBlock) if find_mount(place)?.is_some() => return Ok(()),
+            Err(TryLockError::WouldBlock) if find_mount(place)?.is_some() => return Ok(Vec::new()),
             Err(TryLockError::WouldBlock) => std::thread::sleep(POLL_INTERVAL),
+        }
+        if began.elapsed() < look {
+            continue;
+        }
+        look *= 2;
+        let mut remaining = find_mounted(mount);
+        if remaining.is_empty() && began.elapsed() > USERS_AFTER {
+            remaining = find_users(mount);
+        }
+        if !remaining.is_empty() {
+            return Ok(remaining);
         }
     }
 }
@@ -313,7 +361,13 @@ fn busy(mountpoint: &Path) -> Error {
         count => format!(" and {count} more"),
     };
     let place = mountpoint.display();
-    let text = if named.is_empty() {
+    let below = mounts_below(mountpoint).unwrap_or_default();
+    let text = if let Some(below) = below.first() {
+        format!(
+            "'{place}' is in use: '{}' is mounted below it; unmount that first",
+            below.display()
+        )
+    } else if named.is_empty() {
         format!("'{place}' is in use by somebody unseen; 'fuser -vm {place}' as root names them")
     } else {
         let named = named.join(", ");
@@ -372,11 +426,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let lock = lock_mountpoint(dir.path()).unwrap();
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| wait_for_server(dir.path()));
+            let root = find_any_mount(Path::new("/")).unwrap().unwrap().info;
+            let waiter = scope.spawn({
+                let dir = dir.path();
+                move || wait_for_server(dir, &root)
+            });
             std::thread::sleep(8 * POLL_INTERVAL);
             assert!(!waiter.is_finished(), "FUSE-7");
             drop(lock);
-            waiter.join().unwrap().unwrap();
+            assert_eq!(waiter.join().unwrap().unwrap(), []);
         });
     }
 }

@@ -20,7 +20,7 @@
 
 use crate::engine::{Engine, EngineOptions, lock};
 use crate::history::{GROWN_BLOCKS_MIN, PRESS_DIVISOR};
-use crate::turn::{Turn, WAIT_MAX};
+use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Catalog, CatalogOptions, ChangeSet, ClientHandle, ClientLocks};
 use larder_space::format::CommitSeq;
@@ -91,7 +91,7 @@ impl EngineOptions {
     pub(crate) fn turn_wait_max(&self) -> Duration {
         match self.is_extension {
             true => LOAD_WAIT_MAX,
-            false => WAIT_MAX,
+            false => self.wait_max,
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::share::Shares;
 use crate::shared_flush::SharedFlush;
 use crate::transaction::Private;
 use crate::tuning;
-use crate::turn::Turn;
+use crate::turn::{Turn, WAIT_MAX};
 use crate::workspace::Workspace;
 use crate::writers::Writers;
 use crate::{Error, ErrorKind, Result, error::io_error};
@@ -68,6 +68,8 @@ pub struct EngineOptions {
     /// Commits in the background; without it only `sync` and a full gather commit (tests that must
     /// repeat exactly).
     pub has_background: bool,
+    /// How long an operation waits for other sessions, before it fails with [`ErrorKind::TimedOut`].
+    pub wait_max: Duration,
     /// The process is another program's, which has loaded the extension: the session does nothing that can
     /// be left to others: no checkpoints, no upgrade; it reclaims where it need not wait.
     pub is_extension: bool,
@@ -95,6 +97,7 @@ impl Default for EngineOptions {
             patch_bytes_max: 64 << 20,
             clock: None,
             has_background: true,
+            wait_max: WAIT_MAX,
             is_extension: false,
             readonly: None,
         }

@@ -12,6 +12,7 @@
 
 use crate::engine::{Engine, lock};
 use crate::node::{Node, NodeState};
+use crate::peers::{Record, free_if_killed, free_killed};
 use crate::pins::Pin;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
@@ -32,6 +33,9 @@ const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
 /// What others retire waits so much longer for this session before it is reclaimed.
 const PIN_REST: Duration = Duration::from_millis(100);
 
+/// How often the other sessions are looked at, whether they were killed and cannot end.
+const LOOK_REST: Duration = Duration::from_secs(1);
+
 /// In the directory of a database: a flush of the log has failed. What the system has kept of the log in memory may be
 /// on no medium then, and what is appended to it would be lost with it (`FLUSH-4`).
 const UNSOUND_LOG: &str = "log.unsound";
@@ -43,11 +47,14 @@ const DOOR_PAUSE: Duration = Duration::from_millis(2);
 pub(crate) struct Session {
     pub id: SessionId,
     directory: PathBuf,
-    _lock: OwnedFd,
+    lock: OwnedFd,
+    record: Record,
     /// The pin as the catalog has it.
     pub(crate) row_pin: AtomicU64,
     /// When it was written last.
     pinned_at: Mutex<Option<Instant>>,
+    /// When the other sessions were looked at last, whether they were killed.
+    looked_at: Mutex<Instant>,
 }
 
 fn open_lock(path: &Path) -> Result<OwnedFd> {
@@ -140,12 +147,16 @@ impl Session {
                 error.into(),
             )
         })?;
+        let record = Record::own(label, now_ns);
+        note(&record, &file);
         let session = Session {
             id,
             directory: directory.to_owned(),
-            _lock: file,
+            lock: file,
+            record,
             row_pin: AtomicU64::new(pin.0),
             pinned_at: Mutex::default(),
+            looked_at: Mutex::new(Instant::now()),
         };
         Ok((session, pin))
     }
@@ -162,6 +173,11 @@ impl Session {
                  written, copy the log by 'sqlite3 catalog.db \"PRAGMA wal_checkpoint(TRUNCATE)\"'"
             );
         }
+    }
+
+    /// It serves this connection of the kernel from now on.
+    pub fn serves(&self, connection: u32) {
+        note(&self.record.clone().serving(connection), &self.lock);
     }
 
     /// Ends the session.
@@ -195,6 +211,13 @@ fn copy_unsound_log(directory: &Path, catalog: &Catalog) -> Result<()> {
         .map_err(|error| crate::error::io_error(format!("cannot remove {}", mark.display()), error))
 }
 
+/// Others name a session by its record, and free what waits for it when it is killed; nothing else depends on it.
+fn note(record: &Record, lock: &OwnedFd) {
+    if let Err(error) = record.write(lock) {
+        tracing::debug!("the session cannot be described: {error}");
+    }
+}
+
 fn remove_lock_file(directory: &Path, session: SessionId) -> Result<()> {
     let path = directory.join(lock_file(session));
     match std::fs::remove_file(&path) {
@@ -214,6 +237,9 @@ fn bury_if_dead(directory: &Path, catalog: &Catalog, session: SessionId) -> Resu
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Ok(true);
         }
+        if let Some(database) = directory.parent() {
+            free_if_killed(database, &path);
+        }
     }
     catalog.end_session(session)?;
     remove_lock_file(directory, session)?;
@@ -221,6 +247,11 @@ fn bury_if_dead(directory: &Path, catalog: &Catalog, session: SessionId) -> Resu
 }
 
 impl Engine {
+    /// The session serves this connection of the kernel.
+    pub fn serves(&self, connection: u32) {
+        self.session.serves(connection);
+    }
+
     // ---- the background ---------------------------------------------------------------------
 
     pub(crate) fn start_background(self: &Arc<Engine>) -> Result<()> {
@@ -269,6 +300,7 @@ impl Engine {
         }
         self.notice_foreign()?;
         self.advance_pin()?;
+        self.free_killed_if_due();
         if self.options.is_extension {
             if let Err(error) = self.reclaim_left() {
                 tracing::warn!("space is not given back: {error}");
@@ -287,6 +319,15 @@ impl Engine {
         self.shrink_cache();
         crate::chunk_pool::rest();
         Ok(())
+    }
+
+    /// Programs on another mount wait until somebody finds that its server was killed.
+    fn free_killed_if_due(&self) {
+        let mut looked_at = lock(&self.session.looked_at);
+        if looked_at.elapsed() >= LOOK_REST {
+            *looked_at = Instant::now();
+            free_killed(&self.path);
+        }
     }
 
     // ---- what the catalog says now ----------------------------------------------------------
@@ -501,7 +542,7 @@ fn background(weak: &Weak<Engine>) {
         let tick = std::panic::AssertUnwindSafe(|| engine.tick());
         let why = match std::panic::catch_unwind(tick) {
             Ok(Ok(())) => continue,
-            Ok(Err(error)) if error.kind() == ErrorKind::Busy => {
+            Ok(Err(error)) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::TimedOut) => {
                 tracing::warn!("background: {error}; trying again");
                 continue;
             }

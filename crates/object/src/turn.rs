@@ -21,10 +21,11 @@
 //!                                         closed      any state ──abandon──▶ abandoned (for good)
 //! ```
 
+use crate::peers::{describe_holder, free_killed};
 use crate::{Error, ErrorKind, Result};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,8 +44,16 @@ const HEAD_PAUSE_MAX: Duration = Duration::from_micros(200);
 const SHORT_TURN: Duration = Duration::from_millis(50);
 const LONG_PAUSE_MAX: Duration = Duration::from_millis(2);
 
+/// Who waits looks first after so long whether the one who is waited for was killed, and then so often; ...
+const LOOK_AFTER: Duration = Duration::from_millis(200);
+const LOOK_REST: Duration = Duration::from_millis(500);
+/// ... and says after so long who that is, and then so often.
+const TELL_AFTER: Duration = Duration::from_secs(2);
+const TELL_REST: Duration = Duration::from_secs(60);
+
 /// This process's side of the turn.
 pub(crate) struct Turn {
+    database: PathBuf,
     lock: OwnedFd,
     queue: OwnedFd,
     state: Mutex<State>,
@@ -89,6 +98,7 @@ impl Turn {
             })
         };
         Ok(Turn {
+            database: database.to_owned(),
             lock: open("turn.lock")?,
             queue: open("turn.queue")?,
             state: Mutex::default(),
@@ -178,8 +188,13 @@ impl Turn {
         state.is_acquiring = true;
         drop(state);
         let acquiring = Acquiring { turn: self };
-        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        self.acquire(left.unwrap_or(wait_max))?;
+        match deadline {
+            None => self.acquire(wait_max, ErrorKind::TimedOut)?,
+            Some(at) => self.acquire(
+                at.saturating_duration_since(Instant::now()),
+                ErrorKind::Busy,
+            )?,
+        }
         acquiring.finish(refresh)
     }
 
@@ -321,21 +336,22 @@ impl Turn {
         is_unheld
     }
 
-    fn acquire(&self, wait_max: Duration) -> Result<()> {
-        let deadline = Instant::now() + wait_max;
+    /// Fails with `late` when it is not free for so long.
+    fn acquire(&self, wait_max: Duration, late: ErrorKind) -> Result<()> {
+        let mut patience = Patience::new(wait_max, late);
         self.nudge()?;
         let gave_way = self.gave_way().take();
         if let Some(left) = gave_way.and_then(|at| GIVES_WAY.checked_sub(at.elapsed())) {
             std::thread::sleep(left); // TURN-3
         }
-        self.lock_until(&self.queue, deadline, |_| QUEUE_PAUSE)?;
+        self.lock_until(&self.queue, &mut patience, |_| QUEUE_PAUSE)?;
         let at_head = |waited: Duration| match waited < SHORT_TURN {
             true => (waited / 2).clamp(HEAD_PAUSE_MIN, HEAD_PAUSE_MAX),
             false => (waited / 50).min(LONG_PAUSE_MAX),
         };
         let outcome = self
             .nudge()
-            .and_then(|()| self.lock_until(&self.lock, deadline, at_head));
+            .and_then(|()| self.lock_until(&self.lock, &mut patience, at_head));
         // Another engine of this process may have given way to this one.
         self.gave_way().take();
         // Closing the process would release it too; an error here cannot happen on a valid fd.
@@ -356,7 +372,7 @@ impl Turn {
     fn lock_until(
         &self,
         file: &OwnedFd,
-        deadline: Instant,
+        patience: &mut Patience,
         pause_after: impl Fn(Duration) -> Duration,
     ) -> Result<()> {
         let started = Instant::now();
@@ -374,15 +390,61 @@ impl Turn {
                     ));
                 }
             }
-            if Instant::now() > deadline {
-                let why = format!(
-                    "another session has kept the turn for {} s; end it (larder_session lists sessions) or try again",
-                    started.elapsed().as_secs()
-                );
-                return Err(Error::new(ErrorKind::Busy, why));
-            }
+            patience.wait(self)?;
             std::thread::sleep(pause_after(started.elapsed()));
         }
+    }
+}
+
+/// How long somebody waits for the writer lock, and what was done about it.
+struct Patience {
+    began: Instant,
+    /// When it is over, and what it fails with then.
+    deadline: Instant,
+    late: ErrorKind,
+    /// When it is looked whether somebody was killed who holds it.
+    look: Instant,
+    /// When it is said who holds it.
+    tell: Instant,
+}
+
+impl Patience {
+    fn new(wait_max: Duration, late: ErrorKind) -> Patience {
+        let began = Instant::now();
+        Patience {
+            began,
+            deadline: began + wait_max,
+            late,
+            look: began + LOOK_AFTER,
+            tell: began + TELL_AFTER,
+        }
+    }
+
+    /// It is not free yet.
+    fn wait(&mut self, turn: &Turn) -> Result<()> {
+        let now = Instant::now();
+        if now > self.deadline {
+            let why = format!(
+                "the writer lock was waited for {} s; it is held by {}",
+                self.began.elapsed().as_secs(),
+                describe_holder(&turn.database, &turn.lock)
+            );
+            return Err(Error::new(self.late, why));
+        }
+        if now >= self.look {
+            self.look = now + LOOK_REST;
+            free_killed(&turn.database);
+        }
+        if now >= self.tell {
+            self.tell = now + TELL_REST;
+            tracing::warn!(
+                "waiting for {} s for the writer lock of '{}', which is held by {}",
+                self.began.elapsed().as_secs(),
+                turn.database.display(),
+                describe_holder(&turn.database, &turn.lock) // SESSION-6
+            );
+        }
+        Ok(())
     }
 }
 

@@ -34,7 +34,7 @@ fn in_namespace(place: &Place, script: &str) -> String {
         : > fstab; mount --bind fstab /etc/fstab
     "#;
     let output = Command::new("unshare")
-        .args(["--mount", "bash", "-c"])
+        .args(["--mount", "--propagation", "slave", "bash", "-c"])
         .arg(format!("{prepare}\n{script}"))
         .env("L", env!("CARGO_BIN_EXE_larder"))
         .env("D", place.path("a.larder").parent().unwrap())

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A mount in the foreground, unmounted at the latest when the test ends.
 pub struct Foreground {
-    child: Child,
+    pub child: Child,
     mountpoint: PathBuf,
     status_line: String,
 }
@@ -418,5 +418,36 @@ fn a_moment_that_the_root_does_not_reach_any_more_is_not_mounted() {
     let log = fs::read_to_string(place.path("a.larder/mount.log")).unwrap();
     let told = format!("there is no '.larder/at/seq:2': {why}");
     assert!(log.contains(&told), "{log}");
+    place.assert_clean("a.larder");
+}
+
+#[test]
+fn roots_server_keeps_few_capabilities() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    let mut mount = serve(&place, &["--metrics", "127.0.0.1:0"]);
+    // More threads than it began with.
+    fs::write(place.path("mnt/a"), "content").unwrap();
+    let tasks = format!("/proc/{}/task", mount.child.id());
+    let mut count = 0;
+    for task in fs::read_dir(tasks).unwrap() {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap().trim().to_owned()
+        };
+        // chown, dac_override, dac_read_search, fowner, sys_ptrace, sys_admin
+        for set in ["CapPrm:", "CapEff:", "CapBnd:"] {
+            let held = u64::from_str_radix(&field(set), 16).unwrap();
+            assert_eq!(held & !0x28_000f, 0, "CLI-42: {set} {held:x}");
+        }
+        assert_eq!(field("NoNewPrivs:"), "1", "CLI-42");
+        count += 1;
+    }
+    assert!(count > 8, "{count} threads");
+    place.ok(&["umount", "mnt"]);
+    assert_eq!(mount.end(), (Some(0), String::new()));
     place.assert_clean("a.larder");
 }

@@ -226,7 +226,7 @@ pub fn mountpoint(directory: &Path) -> PathBuf {
 
 /// Repeats an unmount that finds the mount in use, for a while: a process that another test is just
 /// starting holds all descriptors of this one between `fork` and `exec`.
-pub fn when_free(mut unmount: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+pub fn when_free<T>(mut unmount: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     let began = Instant::now();
     loop {
         match unmount() {

@@ -1,0 +1,317 @@
+//! Trees whose owner swaps names while root copies: a directory and a symbolic link change places in a
+//! loop, and nothing may land, be read, be changed or be removed behind the link (`CLI-40`).
+
+use crate::mount::serve;
+use crate::support::{Place, describe};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Files of a tree: enough for many swaps while it is copied.
+const FILES: usize = 3000;
+/// However slow the machine is, a test ends.
+const TIME_MAX: Duration = Duration::from_secs(20);
+
+/// Exchanges two names, again and again, until it is dropped.
+struct Swapper {
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Swapper {
+    fn start(one: PathBuf, other: PathBuf, pause: Duration) -> Swapper {
+        let stop = Arc::new(AtomicBool::new(false));
+        let count = Arc::new(AtomicU64::new(0));
+        let (asked, counted) = (stop.clone(), count.clone());
+        let swap = move || {
+            while !asked.load(Ordering::Relaxed) {
+                // Refused while the other side makes or removes one of the two.
+                if renameat_with(CWD, &one, CWD, &other, RenameFlags::EXCHANGE).is_ok() {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+                std::thread::sleep(pause);
+            }
+        };
+        Swapper {
+            stop,
+            count,
+            thread: Some(std::thread::spawn(swap)),
+        }
+    }
+
+    fn swaps(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Swapper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// `count` files of a few bytes.
+fn fill(directory: &Path, count: usize, what: &str) {
+    fs::create_dir_all(directory).unwrap();
+    for number in 0..count {
+        fs::write(directory.join(format!("f{number}")), what).unwrap();
+    }
+}
+
+/// Runs a command again and again until enough swaps have come between; it may fail, but not panic.
+fn run_during(place: &Place, swapper: &Swapper, mut prepare: impl FnMut(), arguments: &[&str]) {
+    let began = Instant::now();
+    for round in 0.. {
+        prepare();
+        let done = place.run(arguments);
+        assert!(
+            matches!(done.code, Some(0 | 1)),
+            "{arguments:?}: {:?} {}",
+            done.code,
+            done.stderr
+        );
+        assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
+        let is_enough = round >= 3 && swapper.swaps() >= 200;
+        if is_enough || began.elapsed() > TIME_MAX {
+            break;
+        }
+    }
+    assert!(swapper.swaps() > 10, "{} swaps", swapper.swaps());
+}
+
+/// A database with a tree of many small files at /t/d.
+fn with_tree() -> Place {
+    let place = Place::with_database();
+    fill(&place.path("t/d"), FILES, "content");
+    place.ok(&["cp", "-a", "t", "a.larder:/t"]);
+    place
+}
+
+#[test]
+fn files_that_are_copied_out_land_where_they_were_sent() {
+    let place = with_tree();
+    fill(&place.path("elsewhere"), 0, "");
+    fs::create_dir_all(place.path("out/t/d")).unwrap();
+    symlink(place.path("elsewhere"), place.path("out/t/link")).unwrap();
+    let swapper = Swapper::start(
+        place.path("out/t/d"),
+        place.path("out/t/link"),
+        Duration::from_micros(50),
+    );
+    run_during(&place, &swapper, || (), &["cp", "-a", "a.larder:/t", "out"]);
+    drop(swapper);
+    let strays = fs::read_dir(place.path("elsewhere")).unwrap().count();
+    assert_eq!(strays, 0, "CLI-40: files elsewhere");
+}
+
+#[test]
+fn a_link_in_a_directory_is_replaced_and_not_followed() {
+    let place = Place::with_database();
+    fill(&place.path("t"), 20, "content");
+    place.ok(&["cp", "-a", "t", "a.larder:/t"]);
+    fill(&place.path("elsewhere"), 1, "of root");
+    let victim = place.path("elsewhere/f0");
+    let before = describe(&place.path("elsewhere"));
+    let out = place.path("out/t");
+    fs::create_dir_all(&out).unwrap();
+    let link = |name: &str| {
+        // In one step: the other name changes places with it meanwhile.
+        symlink(&victim, out.join("new")).unwrap();
+        fs::rename(out.join("new"), out.join(name)).unwrap();
+    };
+    for arguments in [
+        &["get", "a.larder:/t/f7", "out/t"][..],
+        &["cp", "a.larder:/t/f7", "out/t"],
+        &["cp", "-a", "a.larder:/t", "out"],
+    ] {
+        link("f7");
+        place.ok(arguments);
+        let kind = out.join("f7").symlink_metadata().unwrap().file_type();
+        assert!(kind.is_file(), "CLI-40: {arguments:?}");
+        assert_eq!(describe(&place.path("elsewhere")), before, "CLI-40");
+    }
+    // What users name themselves they may name by a link.
+    symlink("out/t/f7", place.path("named")).unwrap();
+    fs::write(out.join("f7"), "old").unwrap();
+    place.ok(&["get", "a.larder:/t/f7", "named"]);
+    assert_eq!(fs::read(out.join("f7")).unwrap(), b"content");
+
+    // The name of a file that is there, or is being made, becomes a link to somebody else's.
+    link("link");
+    let swapper = Swapper::start(out.join("f7"), out.join("link"), Duration::from_micros(10));
+    let repair = || {
+        let is_link = |name: &str| out.join(name).is_symlink();
+        if !is_link("f7") && !is_link("link") {
+            link("link");
+        }
+    };
+    for _ in 0..10 {
+        run_during(
+            &place,
+            &swapper,
+            repair,
+            &["cp", "-a", "a.larder:/t", "out"],
+        );
+        run_during(
+            &place,
+            &swapper,
+            repair,
+            &["get", "a.larder:/t/f7", "out/t"],
+        );
+    }
+    drop(swapper);
+    assert_eq!(describe(&place.path("elsewhere")), before, "CLI-40");
+}
+
+#[test]
+fn files_that_are_copied_in_are_those_that_were_named() {
+    let place = Place::with_database();
+    fill(&place.path("t/d"), FILES, "content");
+    fill(&place.path("secret"), FILES, "secret");
+    symlink(place.path("secret"), place.path("t/link")).unwrap();
+    let swapper = Swapper::start(
+        place.path("t/d"),
+        place.path("t/link"),
+        Duration::from_micros(50),
+    );
+    let clear = || {
+        place.run(&["rm", "-rf", "a.larder:/t"]);
+    };
+    let copied_secrets = || {
+        let back = place.path("back");
+        if back.exists() {
+            fs::remove_dir_all(&back).unwrap();
+        }
+        let _ = place.run(&["cp", "-r", "a.larder:/t", "back"]);
+        count_of(&back, "secret")
+    };
+    let began = Instant::now();
+    while swapper.swaps() < 400 && began.elapsed() < TIME_MAX {
+        clear();
+        let done = place.run(&["cp", "-r", "t", "a.larder:/t"]);
+        assert!(matches!(done.code, Some(0 | 1)), "{}", done.stderr);
+        assert_eq!(copied_secrets(), 0, "CLI-40: files from elsewhere");
+    }
+}
+
+/// How many files below a directory hold this.
+fn count_of(directory: &Path, what: &str) -> usize {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return 0;
+    };
+    entries
+        .map(|entry| entry.unwrap().path())
+        .map(|path| match path.symlink_metadata().unwrap().is_dir() {
+            true => count_of(&path, what),
+            false => usize::from(fs::read(&path).is_ok_and(|text| text == what.as_bytes())),
+        })
+        .sum()
+}
+
+#[test]
+fn a_move_removes_only_what_it_has_copied() {
+    let place = Place::with_database();
+    fill(&place.path("secret"), FILES, "secret");
+    let began = Instant::now();
+    let mut swaps = 0;
+    for round in 0.. {
+        let tree = format!("t{round}");
+        fill(&place.path(&format!("{tree}/d")), FILES, "content");
+        symlink(place.path("secret"), place.path(&format!("{tree}/link"))).unwrap();
+        let swapper = Swapper::start(
+            place.path(&format!("{tree}/d")),
+            place.path(&format!("{tree}/link")),
+            Duration::from_micros(50),
+        );
+        let done = place.run(&["mv", &tree, "a.larder:/"]);
+        assert!(matches!(done.code, Some(0 | 1)), "{}", done.stderr);
+        swaps += swapper.swaps();
+        drop(swapper);
+        assert_eq!(
+            fs::read_dir(place.path("secret")).unwrap().count(),
+            FILES,
+            "CLI-40: removed elsewhere"
+        );
+        if round >= 2 && swaps > 200 || began.elapsed() > TIME_MAX {
+            break;
+        }
+    }
+}
+
+/// The same in a database: whoever has a mount of it swaps there.
+#[test]
+fn files_in_a_database_land_where_they_were_sent() {
+    let place = Place::with_database();
+    fill(&place.path("t/d"), 300, "content");
+    place.ok(&["mkdir", "-p", "a.larder:/to/t/d", "a.larder:/elsewhere"]);
+    place.ok(&["ln", "-s", "/elsewhere", "a.larder:/to/t/link"]);
+    let mut mount = serve(&place, &[]);
+    let swapper = Swapper::start(
+        place.path("mnt/to/t/d"),
+        place.path("mnt/to/t/link"),
+        Duration::from_micros(200),
+    );
+    run_during(&place, &swapper, || (), &["cp", "-a", "t", "a.larder:/to"]);
+    drop(swapper);
+    place.ok(&["umount", "mnt"]);
+    mount.end();
+    let listed = place.ok(&["ls", "a.larder:/elsewhere"]);
+    assert_eq!(listed.lines().count(), 0, "CLI-40: files elsewhere");
+    place.assert_clean("a.larder");
+}
+
+#[test]
+fn files_of_a_database_are_those_that_were_named() {
+    let place = Place::with_database();
+    fill(&place.path("t/d"), 300, "content");
+    fill(&place.path("secret"), 300, "secret");
+    place.ok(&["cp", "-r", "t", "secret", "a.larder:/"]);
+    place.ok(&["ln", "-s", "/secret", "a.larder:/t/link"]);
+    let mut mount = serve(&place, &[]);
+    let swapper = Swapper::start(
+        place.path("mnt/t/d"),
+        place.path("mnt/t/link"),
+        Duration::from_micros(200),
+    );
+    run_during(
+        &place,
+        &swapper,
+        || {
+            assert_eq!(count_of(&place.path("out"), "secret"), 0, "CLI-40");
+            drop(fs::remove_dir_all(place.path("out")));
+        },
+        &["cp", "-r", "a.larder:/t", "out"],
+    );
+    // A tree that is removed, restored or cloned is the one that was named, too.
+    run_during(
+        &place,
+        &swapper,
+        || (),
+        &["rm", "-r", "a.larder:/t/d", "--dry-run"],
+    );
+    let clear = || drop(place.run(&["rm", "-rf", "a.larder:/u"]));
+    run_during(
+        &place,
+        &swapper,
+        clear,
+        &["clone", "a.larder:/t", "a.larder:/u"],
+    );
+    drop(swapper);
+    place.ok(&["umount", "mnt"]);
+    mount.end();
+    assert_eq!(count_of(&place.path("out"), "secret"), 0, "CLI-40");
+    place.ok(&["cp", "-r", "a.larder:/u", "u"]);
+    assert_eq!(count_of(&place.path("u"), "secret"), 0, "CLI-40");
+    let secrets = place.ok(&["find", "a.larder:/secret", "--type", "f"]);
+    assert_eq!(secrets.lines().count(), 300, "CLI-40");
+    place.assert_clean("a.larder");
+}

@@ -1,0 +1,457 @@
+//! The processes behind the sessions of a database: who has a lock, and who was killed but cannot end.
+//!
+//! # Words
+//! A *record* is what a session says of its process in its lock file, `sessions/ID.lock`. A process is *dying* when
+//! it was killed, and a thread of it cannot end: it waits inside the kernel for what only this process would have
+//! answered. That is the server of a mount whose users keep locks that it needs. Its *connection* is that of the
+//! kernel to the server; programs wait for it until it is aborted.
+//!
+//! # Invariants
+//! * `SESSION-5` A connection is aborted only while its process is dying, the one of the record and not a younger
+//!   one with its number, and while its mount is the one of this database: then the number is nobody else's.
+//! * `SESSION-6` No lock is taken from who lives: a stopped process is waited for, and named.
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, fstat, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+use std::collections::HashSet;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a killed process has to end by itself, and the time between two looks.
+const END_WAIT_MAX: Duration = Duration::from_millis(100);
+const END_PAUSE: Duration = Duration::from_millis(10);
+
+const RECORD_BYTES_MAX: u64 = 4096;
+/// Of a command line, in messages.
+const COMMAND_CHARS_MAX: usize = 100;
+
+/// Where the kernel lists its connections, if somebody has mounted that there.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+/// The type in the table of mounts.
+const MOUNT_TYPE: &[u8] = b"fuse.larder";
+
+/// In `SigPnd` and `ShdPnd`.
+const SIGKILL_BIT: u64 = 1 << 8;
+
+/// Processes whose connections were aborted, or could not be: that is said once.
+static TOLD: Mutex<Option<HashSet<(u32, u64)>>> = Mutex::new(None);
+
+/// What a session says of its process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Record {
+    pid: u32,
+    /// When it began, in ticks of the kernel: with the number it is this process and no other.
+    began: u64,
+    /// When the session began, nanoseconds since 1970.
+    since_ns: i64,
+    /// The connection that it serves.
+    connection: Option<u32>,
+    label: String,
+}
+
+impl Record {
+    /// Of this process.
+    pub fn own(label: &str, since_ns: i64) -> Record {
+        let pid = std::process::id();
+        Record {
+            pid,
+            began: read_stat(pid).map_or(0, |stat| stat.began),
+            since_ns,
+            connection: None,
+            label: label.replace(char::is_control, " "),
+        }
+    }
+
+    /// The same, serving a connection.
+    pub fn serving(self, connection: u32) -> Record {
+        let connection = Some(connection);
+        Record { connection, ..self }
+    }
+
+    /// Writes it into the session's lock file.
+    pub fn write(&self, file: &OwnedFd) -> io::Result<()> {
+        let text = self.to_string();
+        rustix::io::pwrite(file, text.as_bytes(), 0)?;
+        Ok(rustix::fs::ftruncate(file, text.len() as u64)?)
+    }
+
+    /// What a lock file says; `None`: nothing, as those of older programs, or nothing that can be read.
+    fn read(path: &Path) -> Option<Record> {
+        // Root may look into a database of somebody who has put something else there.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+        let mut text = String::new();
+        let mut file = File::from(file).take(RECORD_BYTES_MAX);
+        file.read_to_string(&mut text).ok()?;
+        Record::parse(&text)
+    }
+
+    fn parse(text: &str) -> Option<Record> {
+        let field = |name: &str| {
+            let mut fields = text.lines().filter_map(|line| line.split_once(' '));
+            fields.find_map(|(found, value)| (found == name).then_some(value))
+        };
+        Some(Record {
+            pid: field("pid")?.parse().ok().filter(|pid| *pid > 0)?,
+            began: field("began")?.parse().ok()?,
+            since_ns: field("since")?.parse().ok()?,
+            connection: field("connection").and_then(|number| number.parse().ok()),
+            label: field("label")?.to_owned(),
+        })
+    }
+
+    /// Whether the process was killed and cannot end.
+    fn is_dying(&self) -> bool {
+        let is_it = || read_stat(self.pid).is_some_and(|stat| stat.began == self.began);
+        let is_killed = || is_it() && is_killed_alive(self.pid);
+        let deadline = Instant::now() + END_WAIT_MAX;
+        while is_killed() {
+            if Instant::now() > deadline {
+                return true;
+            }
+            std::thread::sleep(END_PAUSE);
+        }
+        false
+    }
+
+    /// Aborts the connection of a dying process of the database in directory `database`, and says so (`SESSION-5`).
+    fn abort_if_dying(&self, database: &Path) {
+        let Some(connection) = self.connection else {
+            return;
+        };
+        if !self.is_dying() || !is_mounted(self.pid, connection, database) {
+            return;
+        }
+        let aborted = abort(connection);
+        let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+        if !told.get_or_insert_default().insert((self.pid, self.began)) {
+            return;
+        }
+        let (label, pid) = (&self.label, self.pid);
+        match aborted {
+            Ok(()) => tracing::warn!(
+                "'{label}' (process {pid}) was killed, but could not end while programs waited for it: \
+                 its connection {connection} to the kernel was aborted, they get errors"
+            ),
+            Err(error) => tracing::warn!(
+                "'{label}' (process {pid}) was killed, but cannot end while programs wait for it, and its \
+                 connection cannot be aborted ({error}); as root, 'echo 1 > {CONNECTIONS}/{connection}/abort'"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "pid {}", self.pid)?;
+        writeln!(out, "began {}", self.began)?;
+        writeln!(out, "since {}", self.since_ns)?;
+        if let Some(connection) = self.connection {
+            writeln!(out, "connection {connection}")?;
+        }
+        writeln!(out, "label {}", self.label)
+    }
+}
+
+/// Aborts the connections of servers of the database in directory `database` that were killed and cannot end, so that who
+/// waits for them goes on. Cost: reads a file and some of `/proc` for each session.
+pub fn free_killed(database: &Path) {
+    for (_, record) in records(database) {
+        record.abort_if_dying(database);
+    }
+}
+
+/// The same for one session, by its lock file.
+pub(crate) fn free_if_killed(database: &Path, lock_file: &Path) {
+    if let Some(record) = Record::read(lock_file) {
+        record.abort_if_dying(database);
+    }
+}
+
+/// Who serves a connection of the kernel for the database in directory `database`, for people; `None` when no session says
+/// so of itself.
+pub fn describe_server(database: &Path, connection: u32) -> Option<String> {
+    let serves = |record: &Record| {
+        let began = read_stat(record.pid).map(|stat| stat.began);
+        record.connection == Some(connection) && began == Some(record.began)
+    };
+    let record = records(database).map(|(_, record)| record).find(serves)?;
+    Some(describe(record.pid, Some(&record)))
+}
+
+/// Who has locked `file`, for people: process, command, what it has opened the database for and since when.
+pub(crate) fn describe_holder(database: &Path, file: &OwnedFd) -> String {
+    let Some(pid) = holder(file) else {
+        let others: Vec<String> = records(database)
+            .map(|(_, record)| format!("'{}' (process {})", record.label, record.pid))
+            .collect();
+        return match others.is_empty() {
+            true => "another session".into(),
+            false => format!("another session, one of {}", others.join(", ")),
+        };
+    };
+    let record = records(database).map(|(_, record)| record).find(|record| record.pid == pid);
+    describe(pid, record.as_ref())
+}
+
+fn describe(pid: u32, record: Option<&Record>) -> String {
+    let mut text = format!("process {pid}");
+    match command(pid) {
+        Some(command) => text.push_str(&format!(" ('{command}')")),
+        None => text.push_str(" (of which nothing can be seen)"),
+    }
+    if let Some(record) = record {
+        let since = larder_catalog::utc::show(record.since_ns);
+        text.push_str(&format!(", '{}' since {since}", record.label));
+    }
+    match read_stat(pid).map(|stat| stat.state) {
+        Some(b'T') => text.push_str(&format!(
+            ", which is stopped; 'kill -CONT {pid}' lets it go on"
+        )),
+        Some(b't') => text.push_str(", which a debugger has stopped; let it go on there"),
+        _ => text.push_str(&format!(", which works on; if it never ends, end process {pid}")),
+    }
+    text
+}
+
+/// Every session's lock file with its record, but those that have none.
+fn records(database: &Path) -> impl Iterator<Item = (PathBuf, Record)> {
+    let entries = std::fs::read_dir(database.join("sessions")).into_iter();
+    entries.flatten().flatten().filter_map(|entry| {
+        let path = entry.path();
+        Record::read(&path).map(|record| (path, record))
+    })
+}
+
+struct Stat {
+    state: u8,
+    began: u64,
+}
+
+/// `None`: there is no such process.
+fn read_stat(pid: u32) -> Option<Stat> {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // `pid (name) state …`, and the name may be anything.
+    let behind = text.iter().rposition(|&byte| byte == b')')? + 1;
+    let fields = std::str::from_utf8(text.get(behind..)?).ok()?;
+    let mut fields = fields.split_ascii_whitespace();
+    let state = *fields.next()?.as_bytes().first()?;
+    // The 22nd of proc_pid_stat(5); the state is the 3rd.
+    let began = fields.nth(18)?.parse().ok()?;
+    Some(Stat { state, began })
+}
+
+/// Whether SIGKILL waits for a thread that has not ended.
+fn is_killed_alive(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    let mut threads = threads.flatten();
+    threads.any(|thread| {
+        let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        is_killed_status(&status)
+    })
+}
+
+fn is_killed_status(status: &str) -> bool {
+    let has_ended = |line: &str| {
+        let state = line.strip_prefix("State:").map(str::trim_start);
+        state.is_some_and(|state| state.starts_with(['Z', 'X']))
+    };
+    let is_killed = |line: &str| {
+        let signals = line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:"));
+        let signals = signals.and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok());
+        signals.is_some_and(|signals| signals & SIGKILL_BIT != 0)
+    };
+    !status.lines().any(has_ended) && status.lines().any(is_killed)
+}
+
+/// The command line of a process.
+fn command(pid: u32) -> Option<String> {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = match words.is_empty() {
+        true => std::fs::read(format!("/proc/{pid}/comm")).ok()?,
+        false => words,
+    };
+    let text = String::from_utf8_lossy(&words);
+    let text = text.trim_end_matches(['\0', '\n']).replace(char::is_control, " ");
+    Some(text.chars().take(COMMAND_CHARS_MAX).collect())
+}
+
+/// The process that has locked a file, by the kernel's list of locks.
+fn holder(file: &OwnedFd) -> Option<u32> {
+    let found = fstat(file).ok()?;
+    let (major, minor) = (rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev));
+    let place = format!("{major:02x}:{minor:02x}:{}", found.st_ino);
+    find_holder(&std::fs::read_to_string("/proc/locks").ok()?, &place)
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 4496 fe:00:1234 0 EOF` (proc_locks(5)).
+fn find_holder(locks: &str, place: &str) -> Option<u32> {
+    let mut lines = locks.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    lines.find_map(|fields| match fields[..] {
+        [_, "FLOCK", _, _, pid, at, ..] if at == place => pid.parse().ok().filter(|pid| *pid > 0),
+        _ => None,
+    })
+}
+
+/// Whether the mount of the connection is there, and this database's; asked in the namespaces of this process and of the
+/// threads of that one.
+fn is_mounted(pid: u32, connection: u32, database: &Path) -> bool {
+    let Ok(database) = database.canonicalize() else {
+        return false;
+    };
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+    let threads = threads.flatten().flatten().map(|thread| thread.path());
+    let mut tables = std::iter::once(PathBuf::from("/proc/self")).chain(threads);
+    tables.any(|place| {
+        let table = std::fs::read(place.join("mountinfo")).unwrap_or_default();
+        let mut lines = table.split(|&byte| byte == b'\n');
+        lines.any(|line| is_mount_of(line, connection, &database))
+    })
+}
+
+/// One line of proc_pid_mountinfo(5). The source is the database, or `DB@MOMENT`.
+fn is_mount_of(line: &[u8], connection: u32, database: &Path) -> bool {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = format!("0:{connection}");
+    if fields.nth(2) != Some(device.as_bytes()) {
+        return false;
+    }
+    let mut tail = fields.skip_while(|&field| field != b"-").skip(1);
+    let (kind, source) = (tail.next(), tail.next().unwrap_or_default());
+    let source = unescape(source);
+    let database = database.as_os_str().as_bytes();
+    let is_it = source.strip_prefix(database).is_some_and(|rest| matches!(rest, [] | [b'@', ..]));
+    kind == Some(MOUNT_TYPE) && is_it
+}
+
+/// The kernel writes space, tab, newline and backslash as `\` and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let value = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match value.filter(|_| byte == b'\\') {
+            Some(value) => {
+                out.push(value);
+                rest = &after[3..];
+            }
+            None => {
+                out.push(byte);
+                rest = after;
+            }
+        }
+    }
+    out
+}
+
+/// Ends a connection of the kernel to a FUSE server: all that waits for it gets an error. Root may, and who has mounted it,
+/// where the list of connections is mounted.
+fn abort(connection: u32) -> io::Result<()> {
+    let name = format!("{connection}/abort");
+    let listed = File::options().write(true).open(Path::new(CONNECTIONS).join(&name));
+    let mut file = match listed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open_connections()
+            .and_then(|list| Ok(openat(list, &name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?))
+            .map(File::from)?,
+        opened => opened?,
+    };
+    io::Write::write_all(&mut file, b"1")
+}
+
+/// The list of connections, mounted nowhere.
+fn open_connections() -> io::Result<OwnedFd> {
+    let filesystem = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_create(filesystem.as_fd())?;
+    Ok(rustix::mount::fsmount(
+        filesystem.as_fd(),
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::empty(),
+    )?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_record_says_who_and_since_when() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.lock");
+        let file = OwnedFd::from(File::create(&path).unwrap());
+        let longer = Record::own("mount /a\nlonger", 1).serving(4_000_000);
+        longer.write(&file).unwrap();
+        let record = Record::own("mount /a b", 17).serving(40);
+        record.write(&file).unwrap();
+        assert_eq!(Record::read(&path), Some(record.clone()));
+        assert_eq!((record.pid, record.connection), (std::process::id(), Some(40)));
+        assert!(longer.label == "mount /a longer" && record.began > 0);
+        assert_eq!(Record::parse(""), None, "as an older program leaves it");
+        assert_eq!(Record::parse("pid 0\nbegan 1\nsince 1\nlabel x\n"), None);
+        assert!(!record.is_dying());
+    }
+
+    #[test]
+    fn who_was_killed_and_lives_is_told_from_who_ended() {
+        let status = |state: &str, own: &str, shared: &str| {
+            is_killed_status(&format!("Name:\tx\nState:\t{state}\nSigPnd:\t{own}\nShdPnd:\t{shared}\n"))
+        };
+        let (none, kill) = ("0000000000000000", "0000000000000100");
+        assert!(status("D (disk sleep)", kill, kill));
+        assert!(status("R (running)", none, kill));
+        assert!(!status("S (sleeping)", none, "0000000000004000"), "SESSION-5: only SIGKILL");
+        assert!(!status("T (stopped)", none, none), "SESSION-6");
+        assert!(!status("Z (zombie)", kill, kill), "SESSION-5: it has no connection any more");
+    }
+
+    #[test]
+    fn a_mount_is_this_databases_or_not() {
+        let line = b"43 27 0:40 / /tmp/m1 rw,nosuid - fuse.larder /tmp/my\\040a.larder rw,user_id=0";
+        let is_it = |connection, database: &str| is_mount_of(line, connection, Path::new(database));
+        assert!(is_it(40, "/tmp/my a.larder"));
+        assert!(!is_it(4, "/tmp/my a.larder") && !is_it(40, "/tmp/my"), "SESSION-5");
+        let past = b"43 27 0:40 / /m ro - fuse.larder /tmp/a@-1h ro";
+        assert!(is_mount_of(past, 40, Path::new("/tmp/a")));
+        let other = b"43 27 0:40 / /m ro - fuse.sshfs /tmp/a ro";
+        assert!(!is_mount_of(other, 40, Path::new("/tmp/a")), "SESSION-5");
+    }
+
+    #[test]
+    fn who_has_a_lock_is_found_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("turn.lock");
+        let file = OwnedFd::from(File::create(&path).unwrap());
+        assert_eq!(holder(&file), None);
+        let mut child = Command::new("flock")
+            .arg(&path)
+            .args(["sh", "-c", "echo; read _"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        assert_eq!(holder(&file), Some(child.id()));
+        let text = describe_holder(dir.path(), &file);
+        assert!(text.contains(&format!("process {} ('flock ", child.id())), "{text}");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn locks_are_told_by_kind_and_place() {
+        let locks = "1: POSIX  ADVISORY  READ 3 fe:00:12 128 128\n2: FLOCK  ADVISORY  WRITE 7 fe:00:12 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 8 fe:00:12 0 EOF\n3: FLOCK  ADVISORY  WRITE 0 fe:00:13 0 EOF\n";
+        assert_eq!(find_holder(locks, "fe:00:12"), Some(7));
+        assert_eq!(find_holder(locks, "fe:00:13"), None, "one of another namespace");
+        assert_eq!(find_holder(locks, "fe:00:1"), None);
+    }
+}
