@@ -1,10 +1,12 @@
 //! `cargo xtask kills`: two busy mounts of one database, of which one is killed, again and again.
 //!
-//! In each round programs rename, create, unlink, list and sync in one directory by both mounts. One server gets
-//! SIGKILL; then `ls`, `put` and `check`, the other mount, a look at the dead one, and a new mount in its place
-//! each have to answer within [`USABLE`]. In the end both mounts are ended and `check --read` is clean.
+//! In each round programs rename, create, unlink, list and sync in one directory by both mounts.
+//! One server gets SIGKILL; then `ls`, `put` and `check`, the other mount, a look at the dead one,
+//! and a new mount in its place each have to answer within [`USABLE`]. In the end both mounts are
+//! ended and `check --read` is clean.
 //!
-//! The load is in processes of its own: one that waits inside the kernel for a dead server cannot be ended.
+//! The load is in processes of its own: one that waits inside the kernel for a dead server cannot
+//! be ended.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -67,7 +69,10 @@ pub fn run(rounds: u64, seed: u64) -> Result<(), String> {
     outcome.map_err(|line| {
         // Left for a look.
         let kept = scratch.keep();
-        format!("seed {seed}: {line}\n(the database is left in {})", kept.display())
+        format!(
+            "seed {seed}: {line}\n(the database is left in {})",
+            kept.display()
+        )
     })
 }
 
@@ -83,7 +88,8 @@ impl Site {
             fs::create_dir(mountpoint).map_err(|error| format!("the mountpoint: {error}"))?;
         }
         let database = self.database.to_string_lossy();
-        self.larder.run(&["init", &database, "--capacity", "256M"])?;
+        self.larder
+            .run(&["init", &database, "--capacity", "256M"])?;
         let mut rng = Rng::new(seed);
         let mut servers = [self.serve(0)?, self.serve(1)?];
         fs::create_dir(self.directory(0)).map_err(|error| format!("mkdir: {error}"))?;
@@ -99,7 +105,8 @@ impl Site {
         }
         drop(servers);
         for mountpoint in &self.mountpoints {
-            self.larder.run(&["umount", &mountpoint.to_string_lossy()])?;
+            self.larder
+                .run(&["umount", &mountpoint.to_string_lossy()])?;
         }
         self.larder.run(&["check", "--read", &database])?;
         println!(
@@ -206,7 +213,12 @@ impl Site {
     fn load(&self, mount: usize, seed: u64) -> Result<Process, String> {
         let program = std::env::current_exe().map_err(|error| format!("who am I: {error}"))?;
         let directory = self.directory(mount);
-        let words = [&program.to_string_lossy(), LOAD, &directory.to_string_lossy(), &seed.to_string()];
+        let words = [
+            &program.to_string_lossy(),
+            LOAD,
+            &directory.to_string_lossy(),
+            &seed.to_string(),
+        ];
         Process::start(&words)
     }
 }
@@ -256,7 +268,10 @@ impl Process {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Ok((status.success(), self.began.elapsed())),
                 Ok(None) if asked.elapsed() > USABLE => {
-                    return Err(format!("'{what}' waits for more than {} s", USABLE.as_secs()));
+                    return Err(format!(
+                        "'{what}' waits for more than {} s",
+                        USABLE.as_secs()
+                    ));
                 }
                 Ok(None) => thread::sleep(POLL),
                 Err(error) => return Err(format!("'{what}': {error}")),
@@ -303,7 +318,8 @@ fn step(directory: &Path, rng: &mut Rng) -> std::io::Result<()> {
         0 => fs::write(one, vec![b'x'; rng.below(CONTENT_BYTES_MAX) as usize]),
         1 => fs::rename(one, other),
         2 => fs::remove_file(one),
-        3 => fs::read_dir(directory).and_then(|mut entries| entries.try_for_each(|entry| entry.map(drop))),
+        3 => fs::read_dir(directory)
+            .and_then(|mut entries| entries.try_for_each(|entry| entry.map(drop))),
         4 => {
             let mut options = fs::File::options();
             let mut file = options.create(true).truncate(false).write(true).open(one)?;

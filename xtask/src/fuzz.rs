@@ -50,8 +50,12 @@ pub fn parse_and_run(arguments: &[&str]) -> Outcome {
     let built = build(&workspace.root, &directory)?;
     for target in chosen {
         println!("{target}: {seconds} s");
-        run(&built.join(target), &directory.join("corpus").join(target), seconds)
-            .map_err(|error| format!("{target}: {error}"))?;
+        run(
+            &built.join(target),
+            &directory.join("corpus").join(target),
+            seconds,
+        )
+        .map_err(|error| format!("{target}: {error}"))?;
     }
     Ok(())
 }

@@ -45,7 +45,10 @@ fn main() -> ExitCode {
         ["fuzz", ref rest @ ..] => fuzz::parse_and_run(rest),
         ["deny", ref rest @ ..] => deny::parse_and_run(rest),
         ["extension"] => extension::run(),
-        ref all @ ["kill9" | "kills" | "bank" | "posix" | "demo-import" | "lab-docs", ..] => drive(all),
+        ref all @ [
+            "kill9" | "kills" | "bank" | "posix" | "demo-import" | "lab-docs",
+            ..,
+        ] => drive(all),
         ["bench", ref rest @ ..] => bench(rest),
         ["help" | "--help" | "-h"] | [] => {
             println!("{USAGE}");

@@ -3,7 +3,10 @@
 
 use crate::codec::unsigned;
 use crate::error::{At, CatalogError, Result};
+use crate::names::{StoreName, quoted, shown};
 use crate::{Catalog, damage, map_pages, schema};
+use larder_format::Name;
+use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, TransactionBehavior};
 use std::collections::BTreeSet;
 
@@ -218,6 +221,11 @@ const STORE: &[&str] = &[
 ];
 
 impl Catalog {
+    /// Which tables cannot be read for damage, and what still reads; nothing: all can. Cost: reads the catalog.
+    pub fn damage(&self) -> Result<Vec<String>> {
+        self.read(|reader| damage::survey(reader, true))
+    }
+
     /// Proves the catalog's structure at one committed moment: SQLite's integrity check, the schema,
     /// and every rule between tables that SQL can express. Returns one line per finding, at most
     /// 100 of each kind; none means sound. Reads everything: seconds per million files.
@@ -243,6 +251,7 @@ impl Catalog {
             if !is_complete {
                 return Ok(findings); // The queries below would fail on what is missing.
             }
+            check_names(&txn, &stores, &mut findings)?;
             for sql in SYSTEM {
                 collect(&txn, sql, None, &mut findings)?;
             }
@@ -262,7 +271,9 @@ fn stores_with_tables(connection: &Connection) -> Result<Vec<(u64, String)>> {
         .prepare("SELECT id, name FROM larder_store WHERE table_store = id ORDER BY id")
         .at("larder_store")?;
     let rows = list
-        .query_map([], |row| Ok((unsigned(row, 0)?, row.get(1)?)))
+        .query_map([], |row| {
+            Ok((unsigned(row, 0)?, row.get::<_, StoreName>(1)?.into()))
+        })
         .at("larder_store")?;
     rows.collect::<rusqlite::Result<_>>().at("larder_store")
 }
@@ -304,8 +315,75 @@ fn check_schema(
     Ok(is_complete)
 }
 
-/// Runs one check and appends its findings.
+/// Names that no larder writes (`CATALOG-6`), which nobody finds under their bytes.
+fn check_names(
+    connection: &Connection,
+    stores: &[(u64, String)],
+    findings: &mut Vec<String>,
+) -> Result<()> {
+    for (table, key) in stores.iter().flat_map(|(_, name)| {
+        [
+            (format!("{name}_dirent"), "parent"),
+            (format!("{name}_xattr"), "ino"),
+        ]
+    }) {
+        let sql = format!("SELECT name, {key} FROM {}", quoted(&table));
+        let mut list = connection.prepare(&sql).at(&table)?;
+        let mut rows = list.query([]).at(&table)?;
+        let mut count = 0;
+        while let Some(row) = rows.next().at(&table)? {
+            let why = match row.get_ref(0).at(&table)? {
+                ValueRef::Text(bytes) if std::str::from_utf8(bytes).is_err() => {
+                    Some("is text and no UTF-8".to_owned())
+                }
+                ValueRef::Blob(bytes) if std::str::from_utf8(bytes).is_ok() => {
+                    Some("is bytes and UTF-8, which is kept as text".to_owned())
+                }
+                ValueRef::Text(bytes) | ValueRef::Blob(bytes) => match key {
+                    "parent" => Name::new(bytes).err().map(|why| why.to_string()),
+                    _ => None,
+                },
+                _ => Some("is neither text nor bytes".to_owned()),
+            };
+            let Some(why) = why else { continue };
+            if count == FINDINGS_MAX {
+                findings.push(format!("… and more like the last {FINDINGS_MAX}"));
+                break;
+            }
+            count += 1;
+            let name = String::from_utf8_lossy(crate::codec::bytes(row, 0).unwrap_or_default())
+                .into_owned();
+            let of: Value = row.get(1).at(&table)?;
+            findings.push(format!(
+                "{table}: the name {} of {key} {of:?}: {why} (CATALOG-6)",
+                shown(&name)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Runs one check and appends its findings. What cannot be asked, since values are absurd, is a finding too.
 fn collect(
+    connection: &Connection,
+    sql: &str,
+    store: Option<u64>,
+    findings: &mut Vec<String>,
+) -> Result<()> {
+    match collect_rows(connection, sql, store, findings) {
+        Err(
+            error @ (CatalogError::Sqlite { .. }
+            | CatalogError::Corrupt { .. }
+            | CatalogError::Damaged { .. }),
+        ) => {
+            findings.push(format!("cannot be checked: {error}"));
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn collect_rows(
     connection: &Connection,
     sql: &str,
     store: Option<u64>,

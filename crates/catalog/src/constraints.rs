@@ -9,6 +9,7 @@ use crate::codec::signed;
 use crate::commit::apply_inodes;
 use crate::error::{At, CatalogError, Result};
 use crate::history::Keeper;
+use crate::names::quoted;
 use crate::read::rows;
 use crate::saves;
 use crate::transaction::{Stage, as_trial};
@@ -75,18 +76,19 @@ impl Catalog {
                 let txn = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
                     .at("the start of a trial")?;
                 let outcome = tried(&txn);
-                txn.rollback().at("the end of a trial")?;
+                // A statement that is ended takes its transaction with it.
+                if !txn.is_autocommit() {
+                    txn.rollback().at("the end of a trial")?;
+                }
                 outcome
             }
             Stage::Reading | Stage::Writing => as_trial(connection, tried),
             // No savepoint can be set under a client's statement; the change itself fails in a moment.
             Stage::Client => return Ok(()),
         };
+        let outcome = outcome.map_err(|error| guards.explain(error));
         match (outcome, &changes.inodes[..]) {
-            (
-                Err(error @ CatalogError::Constraint { .. }),
-                [(store, InodeChange::Delete(ino))],
-            ) => {
+            (Err(error @ CatalogError::Constraint { .. }), [(store, InodeChange::Delete(ino))]) => {
                 let table = &self.store_sql(*store)?.table;
                 Err(name_keys(connection, table, *ino)?.unwrap_or(error))
             }
@@ -137,8 +139,4 @@ fn name_keys(connection: &Connection, table: &str, ino: Ino) -> Result<Option<Ca
         }
     }
     Ok(None)
-}
-
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }

@@ -33,6 +33,12 @@ pub enum CatalogError {
         /// What is wrong with it, and what to do.
         why: String,
     },
+    /// Its schema has what larder does not make, and would run it (`SAFE-3`, `SAFE-4`).
+    #[error("the database is refused: {what}")]
+    Refused {
+        /// What it is, and what to do.
+        what: String,
+    },
     /// A newer Larder wrote it.
     #[error(
         "written by a newer larder (format {found}, this one knows \u{2264} {known}); upgrade larder"

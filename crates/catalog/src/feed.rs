@@ -22,6 +22,7 @@ use crate::Catalog;
 use crate::changes::ChangeSet;
 use crate::codec::{TextOrBlob, signed, unsigned};
 use crate::error::{At, CatalogError, Result};
+use crate::names::{StoreName, execute_one, quoted};
 use crate::sql::{SqlValue, value};
 use crate::statements::StoreSql;
 use collect::collect;
@@ -121,7 +122,9 @@ impl Catalog {
                 drop_trigger(txn, &watch_name(&found.name, operation))?;
             }
             if is_watched {
-                txn.execute_batch(&found.triggers()).at(table)?;
+                for trigger in found.triggers() {
+                    execute_one(txn, &trigger).at(table)?;
+                }
             }
             Ok(())
         })
@@ -376,28 +379,33 @@ pub(crate) fn watch_stores(txn: &Connection) -> Result<()> {
     let mut select = txn
         .prepare("SELECT name FROM larder_store WHERE table_store = id")
         .at("larder_store")?;
-    let names: Vec<String> = select
+    let names: Vec<StoreName> = select
         .query_map([], |row| row.get(0))
         .and_then(Iterator::collect)
         .at("larder_store")?;
     for name in names {
-        // The touch trigger sets ctime, and nothing else, after each change of an attribute.
-        let attributes = ["mode", "uid", "gid", "atime_ns", "mtime_ns"]
-            .map(|column| format!("NEW.{column} IS OLD.{column}"))
-            .join(" AND ");
-        txn.execute_batch(&format!(
-            "CREATE TRIGGER IF NOT EXISTS \"larder_feed_{name}\" AFTER UPDATE ON \"{name}\" \
-             WHEN (SELECT open FROM larder_gate) IS NOT 1 \
-               AND NOT (NEW.ctime_ns IS NOT OLD.ctime_ns AND {attributes}) \
-               AND NEW.since_seq IS OLD.since_seq \
-             BEGIN \
-               INSERT INTO larder_change (at_ns, op, tbl, row_key) \
-               VALUES ({NOW}, iif({attributes}, 'columns', 'attributes'), '{name}', NEW.ino); \
-             END"
-        ))
-        .at(&name)?;
+        let trigger = store_trigger(&name).replacen("TRIGGER", "TRIGGER IF NOT EXISTS", 1);
+        execute_one(txn, &trigger).at(&name)?;
     }
     Ok(())
+}
+
+/// What tells of plain SQL on the table of a store, as the schema has it.
+pub(crate) fn store_trigger(name: &str) -> String {
+    // The touch trigger sets ctime, and nothing else, after each change of an attribute.
+    let attributes = ["mode", "uid", "gid", "atime_ns", "mtime_ns"]
+        .map(|column| format!("NEW.{column} IS OLD.{column}"))
+        .join(" AND ");
+    format!(
+        "CREATE TRIGGER \"larder_feed_{name}\" AFTER UPDATE ON \"{name}\" \
+         WHEN (SELECT open FROM larder_gate) IS NOT 1 \
+           AND NOT (NEW.ctime_ns IS NOT OLD.ctime_ns AND {attributes}) \
+           AND NEW.since_seq IS OLD.since_seq \
+         BEGIN \
+           INSERT INTO larder_change (at_ns, op, tbl, row_key) \
+           VALUES ({NOW}, iif({attributes}, 'columns', 'attributes'), '{name}', NEW.ino); \
+         END"
+    )
 }
 
 /// The same after an upgrade: what tells of the rows may have to know of a new column.
@@ -421,14 +429,10 @@ fn watch_name(table: &str, operation: &str) -> String {
     format!("larder_watch_{table}_{operation}")
 }
 
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
 impl WatchedTable {
-    fn triggers(&self) -> String {
-        let mut text = String::new();
-        for (operation, row) in [("insert", "NEW"), ("update", "NEW"), ("delete", "OLD")] {
+    fn triggers(&self) -> [String; 3] {
+        let operations = [("insert", "NEW"), ("update", "NEW"), ("delete", "OLD")];
+        operations.map(|(operation, row)| {
             let insert = |operation: &str, row: &str, condition: &str| {
                 format!(
                     "INSERT INTO larder_change (at_ns, op, tbl, row_key) \
@@ -447,14 +451,13 @@ impl WatchedTable {
                 "update" => insert("delete", "OLD", &changed),
                 _ => String::new(),
             };
-            text += &format!(
-                "CREATE TRIGGER {} AFTER {operation} ON {} BEGIN {first} {} END;",
+            format!(
+                "CREATE TRIGGER {} AFTER {operation} ON {} BEGIN {first} {} END",
                 quoted(&watch_name(&self.name, operation)),
                 quoted(&self.name),
                 insert(operation, row, ""),
-            );
-        }
-        text
+            )
+        })
     }
 }
 
@@ -538,6 +541,5 @@ fn watches(txn: &Connection) -> Result<Vec<(String, String)>> {
 }
 
 fn drop_trigger(txn: &Connection, name: &str) -> Result<()> {
-    txn.execute_batch(&format!("DROP TRIGGER IF EXISTS {}", quoted(name)))
-        .at(name)
+    execute_one(txn, &format!("DROP TRIGGER IF EXISTS {}", quoted(name))).at(name)
 }

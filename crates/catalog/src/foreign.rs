@@ -39,6 +39,7 @@ use crate::changes::ChangeSet;
 use crate::codec::{signed, unsigned};
 use crate::error::{At, Result};
 use crate::meta::find_meta;
+use crate::names::StoreName;
 use crate::read::rows;
 use crate::statements::StoreSql;
 use crate::{Catalog, patches, reach, schema};
@@ -206,7 +207,7 @@ fn read_stores(state: &Connection) -> Result<Vec<Store>> {
         |row| {
             Ok(Store {
                 id: row.get(0)?,
-                name: row.get(1)?,
+                name: row.get::<_, StoreName>(1)?.into(),
                 provider: row.get(2)?,
                 mount: row.get(3)?,
                 table_store: row.get(4)?,

@@ -14,13 +14,18 @@
 //! `recursive_triggers`. That is switched on where a statement or a trigger says REPLACE, and not always: a
 //! user's trigger that changes its own table would then run again and again.
 
-use crate::error::{At, Result};
+use crate::audit;
+use crate::confine::Watch;
+use crate::error::{At, CatalogError, Result};
 use crate::meta::set_gate;
+use crate::schema;
+use crate::trust::Code;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
+use std::sync::Arc;
 
 /// What the writer knows of the triggers.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Guards {
     /// The schema version that was looked at.
     schema_version: Option<i64>,
@@ -38,6 +43,8 @@ pub(crate) struct Guards {
     triggers_replace: Option<(i64, bool)>,
     /// `recursive_triggers` was switched on here.
     runs_deletes: bool,
+    /// Over the user's triggers, and whose those are; not on another program's connection.
+    watch: Option<(Arc<Watch>, Code)>,
 }
 
 /// Whether SQL may delete rows without naming them: it says REPLACE, which is neither the function nor part of a text
@@ -108,6 +115,34 @@ pub(crate) fn has_replacing_trigger(connection: &Connection, table: &str) -> Res
 }
 
 impl Guards {
+    /// On a connection that is watched. The connection is dropped before.
+    pub(crate) fn watched(watch: Arc<Watch>, code: Code) -> Guards {
+        Guards {
+            watch: Some((watch, code)),
+            ..Guards::default()
+        }
+    }
+
+    /// The watch over the user's triggers.
+    pub(crate) fn watch(&self) -> Option<Arc<Watch>> {
+        self.watch.as_ref().map(|(watch, _)| Arc::clone(watch))
+    }
+
+    /// What the error of a change is, once it is known who has brought it about.
+    pub(crate) fn explain(&self, error: CatalogError) -> CatalogError {
+        match &self.watch {
+            Some((watch, _)) => watch.explain(error),
+            None => error,
+        }
+    }
+
+    fn set_open(&self, txn: &Connection, is_open: bool) -> Result<()> {
+        if let Some((watch, _)) = &self.watch {
+            watch.set_open(is_open);
+        }
+        set_gate(txn, is_open)
+    }
+
     /// On the connection of another program: always by the gate.
     pub(crate) fn for_client() -> Guards {
         Guards {
@@ -140,16 +175,22 @@ impl Guards {
                     |row| row.get(0),
                 )
                 .at("the triggers")?;
+            if let (Some((watch, code)), false) = (&self.watch, self.are_alone) {
+                watch.learn(audit::require(txn, schema::version(txn)?, *code)?); // SAFE-3
+            }
             self.schema_version = Some(version);
             self.looks += 1;
             self.has_news = true;
+        }
+        if let Some((watch, _)) = &self.watch {
+            watch.set_open(false);
         }
         self.set_off(txn, self.are_alone)?;
         match self.are_alone {
             true => Ok(()),
             false => {
                 self.run_deletes(txn, false)?;
-                set_gate(txn, true)
+                self.set_open(txn, true)
             }
         }
     }
@@ -178,7 +219,7 @@ impl Guards {
     pub(crate) fn close(&self, txn: &Connection) -> Result<()> {
         match self.are_alone {
             true => Ok(()),
-            false => set_gate(txn, false),
+            false => self.set_open(txn, false),
         }
     }
 
@@ -191,6 +232,9 @@ impl Guards {
     /// The guards treat what follows like an `sqlite3` shell, but that they also see what REPLACE deletes.
     /// `replaces`: it may be the statement that does.
     pub(crate) fn stand(&mut self, txn: &Connection, replaces: bool) -> Result<()> {
+        if let Some((watch, _)) = &self.watch {
+            watch.stand();
+        }
         if !self.is_client {
             let runs_deletes = replaces || self.is_replacing(txn)?;
             self.run_deletes(txn, runs_deletes)?;

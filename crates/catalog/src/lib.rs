@@ -59,6 +59,7 @@
 mod alone;
 mod apart;
 mod as_of;
+mod audit;
 mod authors;
 mod cascades;
 mod changes;
@@ -67,6 +68,7 @@ mod client;
 mod codec;
 mod columns;
 mod commit;
+mod confine;
 mod constraints;
 mod cuts;
 mod damage;
@@ -88,6 +90,7 @@ mod log_vfs;
 mod loose;
 mod map_pages;
 mod meta;
+mod names;
 mod open;
 mod past;
 mod past_views;
@@ -105,12 +108,14 @@ mod sessions;
 mod showing;
 mod snapshots;
 mod sql;
+mod sql_text;
 mod statements;
 mod stores;
 mod survey;
 mod temporal;
 mod temporary;
 mod transaction;
+mod trust;
 mod tuning;
 mod user_sql;
 pub mod utc;
@@ -153,6 +158,7 @@ pub use temporal::{
     ColumnsStep, ExactRows, PastRows, RowsChange, RowsStep, StoreColumns, TemporalTable,
 };
 pub use transaction::LogFlush;
+pub use trust::Trust;
 pub use tuning::Tuning;
 pub use user_sql::{SqlControl, SqlStatement};
 pub use versions::{HistoryReader, Touch, WholeCommit};
@@ -162,6 +168,7 @@ use client::ClientSide;
 use error::{At, sort};
 use guards::Guards;
 use larder_format::{CommitSeq, StoreId};
+use names::StoreName;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 use statements::StoreSql;
 use std::collections::HashMap;
@@ -398,13 +405,16 @@ impl Catalog {
             // CLIENT-1: no savepoint either. Who fails refuses the client's commit.
             Stage::Client => return self.transact_for_client(|| body(connection, guards)),
             Stage::Reading | Stage::Writing => {
-                return transaction::as_step(connection, |step| body(step, guards));
+                return transaction::as_step(connection, |step| {
+                    body(step, guards).map_err(|error| guards.explain(error))
+                });
             }
             Stage::Idle => {}
         }
         let txn = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
             .at("the start of a commit")?;
-        let value = body(&txn, guards)?; // Leaving here rolls back (CATALOG-2).
+        // Leaving here rolls back (CATALOG-2).
+        let value = body(&txn, guards).map_err(|error| guards.explain(error))?;
         txn.commit().map_err(|error| self.sort_commit(error))?;
         Ok(value)
     }
@@ -446,7 +456,7 @@ impl Catalog {
         if let Some(sql) = cached {
             return Ok(sql);
         }
-        let (owner, name): (u32, String) = self.read(|reader| {
+        let (owner, name): (u32, StoreName) = self.read(|reader| {
             reader
                 .prepare_cached(
                     "SELECT owner.id, owner.name FROM larder_store AS store \

@@ -1,17 +1,20 @@
 //! Creating and opening a catalog, and the settings of its connections.
 
 use crate::authors::NOBODY;
+use crate::confine::{Use, Watch, confine};
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::guards::Guards;
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
-use crate::{Catalog, Writer, alone, codec, log_vfs, meta, stores};
+use crate::trust::{Code, Trust};
+use crate::{Catalog, Writer, alone, audit, codec, log_vfs, meta, stores};
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
+use rusqlite::hooks::AuthContext;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
 use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 /// The catalog's file in the database directory.
@@ -34,6 +37,8 @@ pub struct CatalogOptions {
     /// SQLite is that of a program that has loaded the extension, whatever its version: nothing is
     /// checkpointed by it.
     pub is_extension: bool,
+    /// Whom code in the schema is taken from.
+    pub trust: Trust,
 }
 
 /// What a new database starts with.
@@ -114,6 +119,16 @@ pub(crate) enum Purpose {
     Past,
 }
 
+impl From<Purpose> for Use {
+    fn from(purpose: Purpose) -> Use {
+        match purpose {
+            Purpose::Engine | Purpose::Past => Use::Engine,
+            Purpose::Transactions => Use::User,
+            Purpose::Shell => Use::Shell,
+        }
+    }
+}
+
 pub(crate) fn open_within(
     dir: &Path,
     options: &CatalogOptions,
@@ -134,7 +149,7 @@ pub(crate) fn open_within(
             // Two wrappers share the connection (`user_sql`): SQLite itself keeps threads apart.
             Purpose::Transactions | Purpose::Shell => OpenFlags::SQLITE_OPEN_FULL_MUTEX,
         };
-    let connection = match purpose {
+    let mut connection = match purpose {
         // Its settings are the user's, so that LOG-1 and LOG-3 could not be kept.
         Purpose::Shell | Purpose::Past => connect_with(&path, options, access, timeout)?,
         Purpose::Engine | Purpose::Transactions => {
@@ -146,8 +161,18 @@ pub(crate) fn open_within(
             connect_with(&path, &with_log, access, timeout)?
         }
     };
-    identify(&connection, &path)?;
+    let code = options.trust.judge(&path)?;
+    let found = identify(&connection, &path, code)?;
     sync_commits(&connection)?;
+    confine(&connection, purpose.into())?;
+    let watch = Watch::begin(&mut connection)?;
+    watch.learn(found);
+    if purpose == Purpose::Engine {
+        let asked = Arc::clone(&watch);
+        connection
+            .authorizer(Some(move |context: AuthContext<'_>| asked.judge(&context)))
+            .at("the limits")?;
+    }
     if matches!(purpose, Purpose::Engine | Purpose::Transactions) {
         // LOG-3: a transaction that is rolled back has written nothing to the log.
         connection
@@ -187,7 +212,7 @@ pub(crate) fn open_within(
             connection,
             stage: Default::default(),
             data_version,
-            guards: Guards::default(),
+            guards: Guards::watched(watch, code),
         }),
         checkpointer: Mutex::new(checkpointer),
         flusher: Mutex::default(),
@@ -246,6 +271,7 @@ pub(crate) fn connect_with(
         _ => sort(&path.display().to_string(), error),
     })?;
     wait_for_locks(&connection, timeout)?;
+    confine(&connection, Use::Engine)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     Ok(connection)
 }
@@ -348,15 +374,16 @@ fn use_wal(connection: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what is not our catalog, before anything is written to it.
-fn identify(connection: &Connection, path: &Path) -> Result<()> {
+/// Refuses what is not our catalog, or has code that it must not have, before anything is written to it.
+fn identify(connection: &Connection, path: &Path, code: Code) -> Result<audit::Findings> {
     identify_client(application_id(connection), connection, path)?;
+    let found = audit::require(connection, schema::version(connection)?, code)?;
     if connection.is_readonly("main").at("the access mode")? {
         return Err(CatalogError::ReadOnly {
             what: path.display().to_string(),
         });
     }
-    Ok(())
+    Ok(found)
 }
 
 /// The same for a connection that need not be able to write.

@@ -9,6 +9,7 @@ use crate::as_of::ATTRIBUTES;
 use crate::error::{At, Result};
 use crate::history::begins_of;
 use crate::map_pages::resolved;
+use crate::names::{StoreName, execute_one};
 use crate::read::rows;
 use crate::temporal::StoreColumns;
 use larder_format::{CommitSeq, StoreId};
@@ -69,7 +70,7 @@ pub(crate) fn refusal(context: &AuthContext<'_>, present: &HashSet<String>) -> O
 /// Creates the views, for all stores there are, with those columns of the user's that have a past: what plain SQL did to them
 /// after the commit counts up to `at_ns`.
 pub(crate) fn create(connection: &Connection, seq: CommitSeq, at_ns: i64) -> Result<()> {
-    let stores: Vec<(StoreId, String, Option<String>)> = rows(
+    let stores: Vec<(StoreId, StoreName, Option<String>)> = rows(
         connection,
         "SELECT id, name, (SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name = store.name || '_path') \
          FROM larder_store AS store WHERE table_store = id",
@@ -83,7 +84,7 @@ pub(crate) fn create(connection: &Connection, seq: CommitSeq, at_ns: i64) -> Res
         }
         let columns = StoreColumns::find(connection, store, (seq, at_ns))?;
         for view in views(store, &name, seq, columns.as_ref()) {
-            connection.execute_batch(&view).at(&name)?;
+            execute_one(connection, &view).at(&name)?;
         }
         // It names no schema, so that in this one it reads the views.
         if let Some(rest) = path_view
@@ -91,7 +92,7 @@ pub(crate) fn create(connection: &Connection, seq: CommitSeq, at_ns: i64) -> Res
             .and_then(|sql| sql.strip_prefix("CREATE VIEW"))
         {
             let view = format!("CREATE TEMP VIEW{rest}");
-            connection.execute_batch(&view).at(&name)?;
+            execute_one(connection, &view).at(&name)?;
         }
     }
     Ok(())

@@ -178,6 +178,26 @@ impl Catalog {
         })
     }
 
+    /// Refuses a directory with two names, and a root with one (`SAFE-8`): it may lie in itself, and who walks down would never
+    /// end. 3 µs.
+    pub fn require_one_name(&self, store: StoreId, directory: Ino) -> Result<()> {
+        let sql = self.store_sql(store)?;
+        let names_max = usize::from(directory != Ino::ROOT);
+        self.read(|reader| {
+            let mut list = reader.prepare_cached(&sql.parents).at(&sql.table_dirent)?;
+            let mut rows = list.query([signed(directory.0)]).at(&sql.table_dirent)?;
+            for _ in 0..=names_max {
+                if rows.next().at(&sql.table_dirent)?.is_none() {
+                    return Ok(());
+                }
+            }
+            Err(CatalogError::corrupt(format!(
+                "{}: directory {directory} has more names than {names_max}, and may lie in itself (SAFE-8)",
+                sql.table_dirent
+            )))
+        })
+    }
+
     /// All names of an inode, with their directories.
     pub fn parents(&self, store: StoreId, ino: Ino) -> Result<Vec<(Ino, Name)>> {
         let sql = self.store_sql(store)?;

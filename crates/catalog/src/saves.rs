@@ -164,7 +164,12 @@ impl Attached {
 /// The text of a default, as part of an expression: SQLite takes a bare word for text.
 fn default_text(default: Option<String>) -> String {
     const VALUES: [&str; 6] = [
-        "NULL", "TRUE", "FALSE", "CURRENT_TIME", "CURRENT_DATE", "CURRENT_TIMESTAMP",
+        "NULL",
+        "TRUE",
+        "FALSE",
+        "CURRENT_TIME",
+        "CURRENT_DATE",
+        "CURRENT_TIMESTAMP",
     ];
     let Some(text) = default else {
         return "NULL".into();
@@ -367,7 +372,9 @@ impl Saver<'_> {
         let (Some(from_id), Some(to_id)) = (self.file_id(from)?, self.file_id(to)?) else {
             return Ok(());
         };
-        if attached.has_values(txn, table, (to, Some(from)))? || attached.is_referred_to(txn, (to, to_id))? {
+        if attached.has_values(txn, table, (to, Some(from)))?
+            || attached.is_referred_to(txn, (to, to_id))?
+        {
             return Ok(()); // SAVE-2: it is a file of its own.
         }
         let is_child = attached.is_parent && self.is_referred_to_by_ino(from)?;
@@ -436,7 +443,9 @@ impl Saver<'_> {
                 "SELECT {list} FROM main.\"{table}\" WHERE ino = ?1"
             ))
             .and_then(|mut find| {
-                find.query_row([from], |row| (0..names.len()).map(|at| row.get(at)).collect())
+                find.query_row([from], |row| {
+                    (0..names.len()).map(|at| row.get(at)).collect()
+                })
             })
             .at(table)?;
         if stays || attached.has_unique {

@@ -1,6 +1,7 @@
 //! The schema: its version, the steps that lead to it, and the tables of a store.
 
 use crate::error::{At, CatalogError, Result};
+use crate::names::StoreName;
 use crate::statements::StoreSql;
 use larder_format::StoreId;
 use larder_format::limits::{
@@ -173,7 +174,7 @@ pub(crate) fn apply(connection: &Connection, steps: &[Step], found: u32) -> Resu
         .at("the schema version")
 }
 
-fn stores_with_tables(connection: &Connection) -> Result<Vec<(StoreId, String)>> {
+fn stores_with_tables(connection: &Connection) -> Result<Vec<(StoreId, StoreName)>> {
     connection
         .prepare("SELECT id, name FROM larder_store WHERE table_store = id ORDER BY id")
         .and_then(|mut list| {
@@ -223,6 +224,16 @@ fn guard(connection: &Connection, table: &str) -> Result<()> {
 
 /// Creates the tables, view and triggers of a store. Refuses when any of the names is taken.
 pub(crate) fn create_store_tables(connection: &Connection, id: StoreId, name: &str) -> Result<()> {
+    create_store_tables_of(connection, SCHEMA_VERSION, id, name)
+}
+
+/// The same as a catalog of format `version` has them.
+pub(crate) fn create_store_tables_of(
+    connection: &Connection,
+    version: u32,
+    id: StoreId,
+    name: &str,
+) -> Result<()> {
     for object in store_objects(name) {
         let taken = connection
             .prepare_cached("SELECT 1 FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE")
@@ -237,7 +248,8 @@ pub(crate) fn create_store_tables(connection: &Connection, id: StoreId, name: &s
     connection
         .execute_batch(&STORE.replace("{name}", name))
         .at(name)?;
-    for sql in STEPS.iter().filter_map(|step| step.store_sql) {
+    let steps = &STEPS[..version as usize];
+    for sql in steps.iter().filter_map(|step| step.store_sql) {
         add_to_store(connection, sql, id, name)?;
     }
     let sql = StoreSql::new(StoreId::MAIN, name);
@@ -543,7 +555,10 @@ mod tests {
         let mine = "ALTER TABLE main ADD COLUMN File_Id TEXT; UPDATE main SET file_id = 'mine'";
         connection.execute_batch(mine).unwrap();
         let refused = upgrade(&connection, STEPS, |_| Ok(())).unwrap_err();
-        assert!(refused.to_string().contains("RENAME COLUMN file_id"), "{refused}");
+        assert!(
+            refused.to_string().contains("RENAME COLUMN file_id"),
+            "{refused}"
+        );
         assert_eq!(version(&connection).unwrap(), 11, "nothing was done");
         let rename = "ALTER TABLE main RENAME COLUMN file_id TO my_file_id";
         connection.execute_batch(rename).unwrap();

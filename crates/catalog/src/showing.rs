@@ -2,6 +2,7 @@
 
 use crate::error::{At, CatalogError, Result};
 use crate::history::require_reach;
+use crate::names::StoreName;
 use crate::seals;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, OptionalExtension};
@@ -41,7 +42,7 @@ pub(crate) fn begin(txn: &Connection, store: &str, provider: &str) -> Result<()>
     let Some(seq) = seq else {
         return Err(CatalogError::not_found(format!("snapshot '{snapshot}'")));
     };
-    let shown: (u32, String) = txn
+    let shown: (u32, StoreName) = txn
         .query_row(
             "SELECT owner.id, owner.name FROM larder_store AS store \
              JOIN larder_store AS owner ON owner.id = store.table_store WHERE store.name = ?1",

@@ -5,6 +5,7 @@ use crate::commit::insert_inode;
 use crate::error::{At, CatalogError, Result};
 use crate::loose::settle_loose;
 use crate::meta::{add_meta, find_meta, next_commit_seq};
+use crate::names::StoreName;
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
@@ -289,7 +290,7 @@ fn find_store(txn: &Connection, store: StoreId) -> Result<StoreRow> {
 fn store_row(row: &Row<'_>) -> rusqlite::Result<StoreRow> {
     Ok(StoreRow {
         store: StoreId(row.get(0)?),
-        name: row.get(1)?,
+        name: row.get::<_, StoreName>(1)?.into(),
         provider: row.get(2)?,
         mount: row.get(3)?,
         table_store: StoreId(row.get(4)?),

@@ -32,11 +32,12 @@ use crate::codec::signed;
 use crate::error::{At, CatalogError, Result};
 use crate::history::{newest_until, no_history, search_moments};
 use crate::meta::find_meta;
+use crate::names::{StoreName, quoted};
 use crate::read::rows;
 use columns::Columns;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
-use shape::{Shape, joined, quoted};
+use shape::{Shape, joined};
 
 pub use columns::{ColumnsStep, StoreColumns};
 pub(crate) use columns::{
@@ -180,6 +181,15 @@ impl Catalog {
             .map(drop)
         })
     }
+}
+
+/// The name and the text of what keeps the columns of a store's table under this number, as this version makes it.
+pub(crate) fn column_texts(
+    connection: &Connection,
+    id: i64,
+    store: &str,
+) -> Result<Vec<(String, String)>> {
+    Ok(Columns::read(connection, id, store)?.texts())
 }
 
 /// Those that are tracked. Where the triggers are, the table is.
@@ -371,7 +381,7 @@ fn references(connection: &Connection, table: &str) -> Result<Vec<(String, Strin
          ON s.table_store = s.id AND s.name = f.\"table\" COLLATE NOCASE \
          WHERE coalesce(f.\"to\", 'ino') = 'ino' COLLATE NOCASE",
         [table],
-        |row| Ok((row.get(0)?, row.get(1)?)),
+        |row| Ok((row.get(0)?, row.get::<_, StoreName>(1)?.into())),
     )
     .at(table)
 }

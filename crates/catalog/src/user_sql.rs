@@ -11,6 +11,7 @@
 //! behind the mutex `writer` and the user's behind one of its own, and no call holds both while a statement
 //! runs. SQLite was told to keep threads apart itself. Lock order: the user's, then `writer`.
 
+use crate::confine::Watch;
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::files_table;
 use crate::functions::{self, FilesSlot, SqlFiles};
@@ -100,6 +101,8 @@ struct Judge {
     is_asked: AtomicBool,
     /// The user may do what lasts longer than a transaction: settings, temporary tables.
     is_shell: bool,
+    /// Over what triggers do in the engine's own statements.
+    watch: Option<Arc<Watch>>,
     /// Where the tables of stores are those of a moment: what is still of the present (`past_views`).
     present: Mutex<Option<HashSet<String>>>,
     found: Mutex<Found>,
@@ -119,7 +122,10 @@ struct Found {
 impl Judge {
     fn judge(&self, context: &AuthContext<'_>) -> Authorization {
         if !self.is_asked.load(Ordering::Relaxed) {
-            return Authorization::Allow;
+            return match &self.watch {
+                Some(watch) => watch.judge(context),
+                None => Authorization::Allow,
+            };
         }
         let action = &context.action;
         let mut found = lock(&self.found);
@@ -309,6 +315,7 @@ impl Catalog {
         let mut catalog = open_within(dir, options, BUSY_TIMEOUT, purpose)?;
         let judge = Arc::new(Judge {
             is_shell,
+            watch: lock(&catalog.writer).guards.watch(),
             ..Judge::default()
         });
         let files = FilesSlot::default();

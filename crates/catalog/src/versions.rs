@@ -16,6 +16,7 @@ use crate::codec::{self, TextOrBlob, signed, unsigned};
 use crate::error::{At, CatalogError, Result};
 use crate::history::{BEGINS, history_begins, no_history, search_moments};
 use crate::meta::{find_meta, of_stores};
+use crate::names::StoreName;
 use crate::read::{inode_row, row_limit, rows};
 use crate::rows::InodeRow;
 use crate::temporal::ColumnsText;
@@ -201,7 +202,7 @@ impl Catalog {
             if find_meta(&state, "retention_ns")? <= 0 {
                 return Err(no_history());
             }
-            let stores: Vec<(u32, String)> = rows(
+            let stores: Vec<(u32, StoreName)> = rows(
                 &state,
                 "SELECT id, name FROM larder_store WHERE table_store = id ORDER BY id",
                 [],
@@ -246,7 +247,7 @@ impl HistoryReader<'_> {
         let behind = self.begins.iter().filter(|(_, begins)| *begins > seq);
         let mut named = Vec::new();
         for (store, begins) in behind {
-            let name: Option<String> = self
+            let name: Option<StoreName> = self
                 .connection
                 .prepare_cached("SELECT name FROM larder_store WHERE id = ?1")
                 .and_then(|mut find| find.query_row([store.0], |row| row.get(0)).optional())
@@ -260,7 +261,7 @@ impl HistoryReader<'_> {
                 .and_then(|mut find| find.exists([signed(Ino::ROOT.0), at_ns]))
                 .at(&name)?;
             if !is_later {
-                named.push((name, *begins));
+                named.push((name.into(), *begins));
             }
         }
         Ok(named)

@@ -39,6 +39,7 @@ mod rows;
 mod track;
 
 pub use merge::{Conflict, Merged};
+pub(crate) use track::is_tracking;
 
 use crate::changes::Held;
 use crate::codec::{signed, unsigned};

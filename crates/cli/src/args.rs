@@ -602,6 +602,9 @@ pub(crate) struct CheckArgs {
     /// Also read every block and verify its checksum
     #[arg(long)]
     pub(crate) read: bool,
+    /// Refuse code in the schema (triggers, generated columns) as if a stranger had made it
+    #[arg(long)]
+    pub(crate) untrusted: bool,
 }
 
 /// Print a completion script for a shell
@@ -674,6 +677,7 @@ mod tests {
         let Cli {
             json: true,
             verb: Verb::Init(init),
+            ..
         } = cli.unwrap()
         else {
             panic!("it is an init")

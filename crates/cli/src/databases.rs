@@ -1,12 +1,46 @@
 //! The databases that a command has open, and their orderly end (`CLI-7`).
+//!
+//! # Invariants
+//! * `CLI-31` What a command has done is seen by every mount when it ends, or the mount that does
+//!   not answer is named. It asks when it has closed everything, so nobody waits for it meanwhile
+//!   (`BARRIER-2`).
+//! * `CLI-32` A verb that reads, and `sql`, sees all that was done before it began; where a mount
+//!   that has uncommitted changes does not go on, it says so after 2 s, and shows what is
+//!   committed.
 
 use crate::address::{Address, DbAddress, split_moment};
-use crate::error::{At, Result};
-use larder::{Database, OpenOptions, parse_moment};
+use crate::error::{At, Result, warn};
+use larder::{Birth, Database, ErrorKind, OpenOptions, Trust, parse_moment};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
+
+/// How long a command waits for mounts to commit, or to show what it has done.
+const MOUNTS_WAIT: Duration = Duration::from_secs(2);
+
+/// Verbs that change nothing that a mount shows; `sql` asks by itself.
+const READERS: [&str; 19] = [
+    "cat",
+    "check",
+    "df",
+    "diff",
+    "du",
+    "find",
+    "frag",
+    "get",
+    "log",
+    "ls",
+    "mount",
+    "rows",
+    "snapshot list",
+    "snapshot verify",
+    "sql",
+    "stat",
+    "stats",
+    "store list",
+    "watch",
+];
 
 /// How long this command waits for other sessions, if it was told.
 static WAIT_MAX: OnceLock<Duration> = OnceLock::new();
@@ -25,6 +59,9 @@ pub(crate) fn has_timeout() -> bool {
 /// Open databases, each directory once.
 pub(crate) struct Databases {
     label: String,
+    trust: Trust,
+    /// What it does is to be seen by mounts.
+    changes: bool,
     open: Vec<(PathBuf, Database)>,
 }
 
@@ -36,6 +73,8 @@ pub(crate) fn with_databases<T>(
 ) -> Result<T> {
     let mut databases = Databases {
         label: format!("larder {verb}"),
+        trust: Trust::of_environment(),
+        changes: !READERS.contains(&verb),
         open: Vec::new(),
     };
     let result = work(&mut databases);
@@ -52,6 +91,18 @@ pub(crate) fn with_database<T>(
     work: impl FnOnce(&Database) -> Result<T>,
 ) -> Result<T> {
     with_databases(verb, |databases| work(&databases.open(path)?))
+}
+
+/// The same, where the schema may be a stranger's.
+pub(crate) fn with_untrusted_database<T>(
+    path: &Path,
+    verb: &str,
+    work: impl FnOnce(&Database) -> Result<T>,
+) -> Result<T> {
+    with_databases(verb, |databases| {
+        databases.trust = Trust::Nobody;
+        work(&databases.open(path)?)
+    })
 }
 
 impl Databases {
@@ -75,10 +126,11 @@ impl Databases {
             return Ok(database.clone());
         }
         let mut options = options(&self.label);
-        if let Some(wait_max) = WAIT_MAX.get() {
-            options.engine.wait_max = *wait_max;
-        }
-        let database = open_with(path, options)?;
+        options.engine.trust = self.trust;
+        let database = match self.changes || has_timeout() {
+            true => open_with(path, options)?,
+            false => open_to_read(path, &options)?,
+        };
         self.open.push((key, database.clone()));
         Ok(database)
     }
@@ -101,27 +153,76 @@ impl Databases {
 
     fn close(self) -> Result<()> {
         let mut result = Ok(());
+        let mut directories = Vec::new();
         // The past before its present.
         for (path, database) in self.open.into_iter().rev() {
+            if self.changes && database.shows().is_none() && !database.is_readonly() {
+                directories.push(database.path().to_owned());
+            }
             let closed = database
                 .close()
                 .at(|| format!("cannot close '{}'", path.display()));
             result = result.and(closed);
         }
+        directories.iter().for_each(|path| await_mounts(path));
         result
     }
 }
 
-/// Opens a database as a session that is called `label`, for a server: it waits for others whatever the command was told.
-pub(crate) fn open_database(path: &Path, label: &str) -> Result<Database> {
-    open_with(path, options(label))
+/// Waits until every mount of a database shows what is committed, and names those that do not
+/// answer (`CLI-31`).
+pub(crate) fn await_mounts(path: &Path) {
+    match larder::await_followers(path, MOUNTS_WAIT) {
+        Ok(late) => late.iter().for_each(|mount| {
+            warn(&format!(
+                "{mount} has not answered for {} s; until it goes on, it shows what was before",
+                MOUNTS_WAIT.as_secs()
+            ));
+        }),
+        // What was to be done is done.
+        Err(error) => warn(&format!("{error}; mounts show it a moment later")),
+    }
 }
 
-fn options(label: &str) -> OpenOptions {
+/// The same for a verb that reads and was told no timeout: who has the turn is asked to commit
+/// first, and not waited for when it does not go on (`CLI-32`).
+fn open_to_read(path: &Path, options: &OpenOptions) -> Result<Database> {
+    let open = |birth| {
+        let mut options = options.clone();
+        options.engine.birth = birth;
+        Database::open(path, options)
+    };
+    let opened = match open(Birth::Within(MOUNTS_WAIT)) {
+        Err(error) if error.kind() == ErrorKind::Busy => {
+            warn(&format!(
+                "'{}': {error}; going on with what is committed",
+                path.display()
+            ));
+            open(Birth::Beside)
+        }
+        opened => opened,
+    };
+    opened.at(|| format!("cannot open '{}'", path.display()))
+}
+
+/// Opens a database as a session that is called `label`, for a server: it waits for others whatever the command was told.
+pub(crate) fn open_database(path: &Path, label: &str) -> Result<Database> {
+    open_with(path, server_options(label))
+}
+
+fn server_options(label: &str) -> OpenOptions {
     OpenOptions {
         label: label.into(),
         ..OpenOptions::default()
     }
+}
+
+fn options(label: &str) -> OpenOptions {
+    let mut options = server_options(label);
+    if let Some(wait_max) = WAIT_MAX.get() {
+        options.engine.wait_max = *wait_max;
+    }
+    options
 }
 
 fn open_with(path: &Path, options: OpenOptions) -> Result<Database> {

@@ -9,10 +9,10 @@
 use crate::background;
 use crate::error::{Failure, Result};
 use crate::log;
-use crate::umount::{UMOUNT_WAIT, end_mount};
 use crate::remount;
 use crate::serve::Request;
 use crate::settings::Settings;
+use crate::umount::{UMOUNT_WAIT, end_mount};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;

@@ -24,6 +24,7 @@ mod change;
 mod changelog;
 mod clone;
 mod copy;
+mod cover;
 mod databases;
 mod diff;
 mod ending;

@@ -12,13 +12,14 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
-/// Mounting and unmounting; the database of another user, and files in it that become that user's; the names
-/// of the processes that use a mount.
+/// Mounting and unmounting; the database of another user or group, and files in it that become theirs; the
+/// names of the processes that use a mount.
 const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
     .union(CapabilitySet::SYS_PTRACE);
 
 /// Gives up the rest (`CLI-42`). Must be called while this process has one thread: others inherit from it.

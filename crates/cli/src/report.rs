@@ -1,7 +1,7 @@
 //! `larder df`, `frag` and `check`: how a database is doing.
 
 use crate::args::{CheckArgs, DfArgs, FragArgs};
-use crate::databases::with_database;
+use crate::databases::{with_database, with_untrusted_database};
 use crate::error::{Failure, Result};
 use crate::output::{Align, Output, Table};
 use crate::retention::{history_json, history_summary};
@@ -9,7 +9,9 @@ use crate::units::{percent, show_size};
 use crate::visible::visible;
 use indicatif::{ProgressBar, ProgressStyle};
 use larder::limits::INLINE_BYTES_MAX;
-use larder::{CheckReport, FragReport, SpaceReport, Tuning, find_damage, gather_bytes_default};
+use larder::{
+    CheckReport, Database, FragReport, SpaceReport, Tuning, find_damage, gather_bytes_default,
+};
 use serde_json::{Value, json};
 
 /// `larder df`.
@@ -232,13 +234,17 @@ fn frag_pairs(report: &FragReport) -> Vec<(&'static str, String)> {
 pub(crate) fn check(args: &CheckArgs, out: &mut Output) -> Result<()> {
     let bar = check_bar();
     let mut found = None;
-    let ended = with_database(&args.db, "check", |database| {
+    let look = |database: &Database| {
         found = Some(database.check(args.read, &mut |done_bytes, total_bytes| {
             bar.set_length(total_bytes);
             bar.set_position(done_bytes);
         })?);
         Ok(())
-    });
+    };
+    let ended = match args.untrusted {
+        true => with_untrusted_database(&args.db, "check", look),
+        false => with_database(&args.db, "check", look),
+    };
     bar.finish_and_clear();
     let report = match (found, ended) {
         (Some(report), Ok(())) => report,
@@ -271,6 +277,7 @@ fn print_check(report: &CheckReport, out: &mut Output) -> Result<()> {
         return out.document(&json!({
             "clean": report.findings.is_empty(),
             "findings": report.findings,
+            "notes": report.notes,
             "inode_count": report.inode_count,
             "extent_count": report.extent_count,
             "verified_bytes": report.verified_bytes,
@@ -278,6 +285,9 @@ fn print_check(report: &CheckReport, out: &mut Output) -> Result<()> {
     }
     for finding in &report.findings {
         out.line(&visible(finding))?;
+    }
+    for note in &report.notes {
+        out.line(&format!("note: the user's {}", visible(note)))?;
     }
     if report.findings.is_empty() {
         let looked_at = format!(

@@ -2,7 +2,7 @@
 
 use crate::address::split_moment;
 use crate::args::SqlArgs;
-use crate::databases::with_database;
+use crate::databases::{await_mounts, with_database};
 use crate::error::{At, Failure, Result};
 use crate::output::Output;
 use crate::rows::{RowFormat, RowPrinter};
@@ -39,7 +39,8 @@ pub(crate) fn sql(args: &SqlArgs, out: &mut Output) -> Result<()> {
             )));
         }
     };
-    with_database(&db, "sql", |database| {
+    let mut changed = None;
+    let done = with_database(&db, "sql", |database| {
         let session = match &moment {
             None => database.sql(args.read_only),
             Some(text) => {
@@ -56,12 +57,20 @@ pub(crate) fn sql(args: &SqlArgs, out: &mut Output) -> Result<()> {
             },
             out,
         };
-        match &args.statement {
+        let done = match &args.statement {
             Some(statement) => console.run(statement).map(drop),
             None if io::stdin().is_terminal() => console.shell(&args.db.display().to_string()),
             None => console.script(io::stdin().lock()),
+        };
+        if console.session.has_written() && !database.is_readonly() {
+            changed = Some(database.path().to_owned());
         }
-    })
+        done
+    });
+    if let Some(directory) = changed {
+        await_mounts(&directory);
+    }
+    done
 }
 
 /// An SQL session with somewhere to print.

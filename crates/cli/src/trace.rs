@@ -39,8 +39,10 @@ pub(crate) fn trace(args: &TraceArgs, out: &mut Output) -> Result<()> {
         signal_hook::flag::register(signal, stopping.clone())
             .at(|| "cannot listen to signals".into())?;
     }
+    // In a long transaction: the mount of its view.
+    let joined = larder::transaction_of(&args.db)?.unwrap_or_else(|| args.db.clone());
     let mut tracer = Tracer {
-        listener: TraceListener::open(&args.db, filter)?,
+        listener: TraceListener::open(&joined, filter)?,
         processes: HashMap::new(),
         summary: BTreeMap::new(),
         is_summary: args.summary,

@@ -1,11 +1,12 @@
 //! `larder txn`: long transactions by hand. `txn_run` runs programs in one.
 
+use crate::databases::await_mounts;
 use crate::error::{At, Failure, Result, warn};
 use crate::output::Output;
 use crate::txn_args::{BeginArgs, ListArgs, OneArgs};
 use larder::{Conflict, TRANSACTION_VARIABLE, TransactionInfo, TransactionOutcome};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// `larder txn begin`.
 pub(crate) fn begin(args: &BeginArgs, out: &mut Output) -> Result<()> {
@@ -94,6 +95,7 @@ pub(crate) fn commit(args: &OneArgs, out: &mut Output) -> Result<()> {
     let id = number(args)?;
     let outcome = larder::commit_long(&args.db, id)
         .at(|| format!("cannot commit transaction {id} of '{}'", args.db.display()))?;
+    await_mounts(&args.db);
     tell(&outcome, out)
 }
 
@@ -129,12 +131,8 @@ fn number(args: &OneArgs) -> Result<u64> {
     if let Some(id) = args.id {
         return Ok(id);
     }
-    let workspace = std::env::var_os(TRANSACTION_VARIABLE).map(PathBuf::from);
-    let id = workspace.as_ref().and_then(|workspace| {
-        let parent = workspace.parent()?.parent()?.canonicalize().ok()?;
-        let is_of = parent == args.db.canonicalize().ok()?;
-        is_of.then(|| workspace.file_name()?.to_str()?.parse().ok())?
-    });
+    let workspace = larder::transaction_of(&args.db)?;
+    let id = workspace.and_then(|workspace| workspace.file_name()?.to_str()?.parse().ok());
     id.ok_or_else(|| {
         Failure::Usage(format!(
             "{TRANSACTION_VARIABLE} names no transaction of '{}'; give its number, 'larder txn list' lists them",

@@ -21,6 +21,7 @@ pub(crate) enum TxnVerb {
 CMD and what it starts see the database as it was when they began, with their own changes, at DIR, in
 'larder sql' and in programs that use the library; nobody else does, and nobody waits. When CMD ends with 0,
 all of it becomes one commit; else, and after Ctrl-C, there is no trace. What CMD has left running is ended.
+For CMD the directory of the database is covered: what opens it by its path would be outside.
 
 Exit codes: that of CMD, 128 + N when signal N ended it. When CMD ended with 0: 1 if somebody else has
 changed the same meanwhile; each conflict is one line on stderr, nothing was changed: run it again.

@@ -13,7 +13,8 @@
 //! * `CLI-25` Nothing is committed unless CMD has ended with 0, no signal asked this process to end, and
 //!   nothing that CMD started is left.
 
-use crate::databases::open_database;
+use crate::cover::{cover, path_below};
+use crate::databases::{await_mounts, open_database};
 use crate::error::{At, Failure, Result, warn};
 use crate::output::Output;
 use crate::txn::tell;
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &RunArgs, out: &mut Output) -> Result<()> {
     };
     let transaction = LongTransaction::begin(&db, options)
         .at(|| format!("cannot begin a transaction on '{}'", db.display()))?;
-    let ended = in_transaction(args, &transaction, place, signals);
+    let ended = in_transaction(args, &db, &transaction, place, signals);
     let status = match ended {
         Ok(status) => status,
         Err(failure) => {
@@ -70,7 +71,11 @@ pub(crate) fn run(args: &RunArgs, out: &mut Output) -> Result<()> {
         }
     };
     match status {
-        Ended::Well => tell(&transaction.commit()?, out),
+        Ended::Well => {
+            let outcome = transaction.commit()?;
+            await_mounts(&db);
+            tell(&outcome, out)
+        }
         Ended::Otherwise(code) => {
             transaction.abort()?;
             Err(Failure::Told(code))
@@ -138,6 +143,7 @@ fn enter_namespace() -> Result<()> {
 
 fn in_transaction(
     args: &RunArgs,
+    db: &Path,
     transaction: &LongTransaction,
     place: Place,
     signals: Signals,
@@ -152,7 +158,13 @@ fn in_transaction(
         }
     };
     let outcome = mount_view(&workspace, &dir).and_then(|mounted| {
-        let ended = run_command(args, &workspace, &dir, is_own, signals);
+        let view = View {
+            db,
+            workspace: &workspace,
+            dir: &dir,
+            is_own,
+        };
+        let ended = run_command(args, &view, signals);
         let closed = unmount_view(mounted);
         let ended = ended?;
         closed.map(|()| ended)
@@ -180,25 +192,57 @@ fn mount_view(workspace: &Path, dir: &Path) -> Result<Mounted> {
     larder_fuse::mount(database, dir, &options).at(cannot)
 }
 
-fn run_command(
-    args: &RunArgs,
-    workspace: &Path,
-    dir: &Path,
+/// Where the program works.
+struct View<'a> {
+    db: &'a Path,
+    workspace: &'a Path,
+    dir: &'a Path,
+    /// The program starts in it.
     is_own: bool,
-    signals: Signals,
-) -> Result<Ended> {
-    let mut command = Command::new(&args.command[0]);
-    command
-        .args(&args.command[1..])
-        .env(TRANSACTION_VARIABLE, workspace);
-    if is_own {
-        command.current_dir(dir);
-    } else if let Ok(here) = std::env::current_dir()
-        && here.starts_with(dir)
-    {
-        command.current_dir(here); // By its path: the view, not what lies under it.
+}
+
+impl View<'_> {
+    /// The program, before it is started; `at` says where paths of this process are for it.
+    fn command(&self, args: &RunArgs, at: impl Fn(&Path) -> PathBuf) -> Command {
+        let mut command = Command::new(&args.command[0]);
+        command
+            .args(&args.command[1..])
+            .env(TRANSACTION_VARIABLE, at(self.workspace));
+        if self.is_own {
+            command.current_dir(at(self.dir));
+        } else if let Ok(here) = std::env::current_dir()
+            && here.starts_with(self.dir)
+        {
+            command.current_dir(here); // By its path: the view, not what lies under it.
+        }
+        command
     }
-    let child = command.spawn().map_err(|error| {
+
+    /// Starts the program where the database is covered, or says that it is not.
+    fn start(&self, args: &RunArgs) -> std::io::Result<Child> {
+        let below = |path: &Path| path_below(self.db, path);
+        match cover(self.db, &below(self.dir)) {
+            Ok(()) => self.command(args, below).spawn(),
+            Err(error) => {
+                warn(&format!(
+                    "'{}' cannot be covered ({error}); what the program does with it by its \
+                     path is outside of the transaction",
+                    self.db.display()
+                ));
+                self.command(args, Path::to_owned).spawn()
+            }
+        }
+    }
+}
+
+fn run_command(args: &RunArgs, view: &View<'_>, signals: Signals) -> Result<Ended> {
+    // A thread of its own: the namespace that it enters is that of what it starts, not the
+    // server's.
+    let started = std::thread::scope(|scope| scope.spawn(|| view.start(args)).join());
+    let started = started.map_err(|_| {
+        Failure::Other("the thread that starts the program panicked; report it".into())
+    })?;
+    let child = started.map_err(|error| {
         let name = args.command[0].to_string_lossy();
         match error.kind() {
             ErrorKind::NotFound => {

@@ -1,8 +1,9 @@
 //! `larder umount`.
 //!
 //! # Invariants
-//! * `CLI-35` What is unmounted is gone when this returns, and durable: either its server has ended, or it is said
-//!   what keeps the filesystem: other mounts of it, or programs with open files.
+//! * `CLI-35` What is unmounted is gone when this returns, and durable: either its server has
+//!   ended, or it is said what keeps the filesystem: other mounts of it, or programs with open
+//!   files.
 
 use crate::args::UmountArgs;
 use crate::error::{At, Failure, Result, each, warn};
@@ -23,11 +24,7 @@ const TELL_AFTER: Duration = Duration::from_secs(2);
 const REMAINING_NAMED_MAX: usize = 5;
 
 /// `larder umount`. A directory where something is mounted counts before a database.
-pub(crate) fn umount(
-    args: &UmountArgs,
-    timeout: Option<Duration>,
-    out: &mut Output,
-) -> Result<()> {
+pub(crate) fn umount(args: &UmountArgs, timeout: Option<Duration>, out: &mut Output) -> Result<()> {
     let deadline = Instant::now() + timeout.unwrap_or(UMOUNT_WAIT);
     let end = |dir: &Path, mount: Option<&MountInfo>| match args.lazy {
         true => larder_fuse::detach(dir).at(|| format!("cannot detach '{}'", dir.display())),
@@ -74,7 +71,8 @@ pub(crate) fn end_mount(dir: &Path, mount: Option<&MountInfo>, deadline: Instant
             named.push(format!("{} more", more.len()));
         }
         warn(&format!(
-            "'{}' is unmounted and durable, but its filesystem is {}; its server ends when that is gone",
+            "'{}' is unmounted and durable, but its filesystem is {}; its server ends when \
+             that is gone",
             dir.display(),
             named.join(", ")
         ));

@@ -2,7 +2,7 @@
 
 use crate::database::Database;
 use crate::types::NodeId;
-use larder_object::{FeedBounds, FeedChange, ForeignObserver, Result};
+use larder_object::{FeedBounds, FeedChange, Follower, ForeignObserver, Result};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,17 @@ impl Database {
         if let Ok(engine) = self.whole() {
             engine.on_foreign_change(observer);
         }
+    }
+
+    /// Makes this session one that commands wait for when they end
+    /// ([`await_followers`](crate::await_followers)); `name` tells people which one it is.
+    pub fn follow(&self, name: &str) -> Result<Follower> {
+        self.whole()?.follow(name)
+    }
+
+    /// Takes in now what others have committed; observers have been told when it returns.
+    pub fn catch_up(&self) -> Result<()> {
+        self.whole()?.catch_up()
     }
 
     /// This process serves the connection of the kernel with this number: who finds that it was killed and cannot end

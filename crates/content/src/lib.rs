@@ -60,7 +60,7 @@ pub use client::attach_client;
 pub use clone::{CloneOptions, CloneReport};
 pub use copy::{COPY_BYTES_MAX, copy_range};
 pub use database::{CreateOptions, Database, OpenOptions, RETENTION_NS_DEFAULT, StoreInfo};
-pub use environment::TRANSACTION_VARIABLE;
+pub use environment::{COVERED, TRANSACTION_VARIABLE, transaction_of};
 pub use glob::matches as matches_glob;
 pub use history::{
     DiffChange, DiffEvent, DiffReport, LogChange, LogCommit, LogEvent, RestoreAction,
@@ -70,15 +70,15 @@ pub use history::{
 pub use larder_object::ClientHandle;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
-    AlignedBuf, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject, DefragOptions,
-    DefragReport, EngineOptions, Error, ErrorKind, FeedBounds, FeedChange, FeedEvent,
-    ForeignChange, ForeignObserver, FragReport, Gauges, HistoryReport, MapCell, Moment, PruneCut,
-    PruneReport, Result, Retention, Savepoint, SealRow, SegmentMap, SharedPages, ShrinkReport,
-    SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory,
-    StoreRetention, TemporalTable, TransactionInfo, TransactionOutcome, Tuning, act_for,
-    describe_server, free_killed, gather_bytes_default,
+    AlignedBuf, Birth, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject,
+    DefragOptions, DefragReport, EngineOptions, Error, ErrorKind, FeedBounds, FeedChange,
+    FeedEvent, Follower, ForeignChange, ForeignObserver, FragReport, Gauges, HistoryReport,
+    MapCell, Moment, PruneCut, PruneReport, Result, Retention, Savepoint, SealRow, SegmentMap,
+    SharedPages, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport,
+    StoreHistory, StoreRetention, TemporalTable, TransactionInfo, TransactionOutcome, Tuning,
+    act_for, await_followers, describe_server, free_killed, gather_bytes_default,
 };
-pub use larder_object::{find_damage, utc};
+pub use larder_object::{Trust, find_damage, utc};
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};
 pub use past::parse_moment;
 pub use path::split_path;

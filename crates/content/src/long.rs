@@ -5,7 +5,7 @@
 //! join by the environment: [`Database::open`] of the database that `LARDER_TXN` belongs to opens the view.
 
 use crate::database::{Database, OpenOptions};
-use crate::environment::{TRANSACTION_VARIABLE, joined};
+use crate::environment::{TRANSACTION_VARIABLE, joined, uncovered};
 use larder_object::{
     Error, ErrorKind, Result, TransactionInfo, TransactionOutcome, TransactionOwner,
     abort_transaction, begin_transaction, commit_transaction, list_transactions,
@@ -137,15 +137,15 @@ fn refuse_nesting(path: &Path) -> Result<()> {
 
 /// Commits a long transaction by its number. With conflicts it stays open.
 pub fn commit_long(path: &Path, id: u64) -> Result<TransactionOutcome> {
-    commit_transaction(path, id)
+    commit_transaction(&uncovered(path), id)
 }
 
 /// Ends a long transaction by its number, without a trace.
 pub fn abort_long(path: &Path, id: u64) -> Result<()> {
-    abort_transaction(path, id)
+    abort_transaction(&uncovered(path), id)
 }
 
 /// The long transactions of a database that are open.
 pub fn list_long(path: &Path) -> Result<Vec<TransactionInfo>> {
-    list_transactions(path)
+    list_transactions(&uncovered(path))
 }

@@ -155,6 +155,7 @@ pub struct SqlSession {
     savepoints: Vec<(String, Savepoint)>,
     /// The transaction was begun by the first savepoint, and ends with it.
     is_of_savepoint: bool,
+    has_written: bool,
 }
 
 impl Database {
@@ -185,6 +186,7 @@ impl Database {
             transaction: None,
             savepoints: Vec::new(),
             is_of_savepoint: false,
+            has_written: false,
         })
     }
 }
@@ -202,6 +204,7 @@ impl SqlSession {
         let mut at = 0;
         while let Some(statement) = self.inspect(sql, at)? {
             at = statement.end;
+            self.has_written |= statement.writes();
             let done = match &statement.control {
                 Some(control) => self.steer(sql, &statement, control).map(|()| 0),
                 None => self.run(sql, &statement, on_row),
@@ -219,6 +222,11 @@ impl SqlSession {
     /// asks for more lines otherwise.
     pub fn is_complete(sql: &str) -> bool {
         larder_object::is_complete_sql(sql)
+    }
+
+    /// Whether a statement was run that may have changed something.
+    pub fn has_written(&self) -> bool {
+        self.has_written
     }
 
     /// Whether a transaction is open.

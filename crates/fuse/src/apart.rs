@@ -1,11 +1,11 @@
 //! Threads that own no descriptor of their process (`FUSE-12`).
 //!
-//! A thread that waits inside the kernel for an answer of its own process cannot end when that is killed, and a
-//! process closes its descriptors only when the last thread that shares them has ended: the locks of a killed
-//! server stay, and everybody waits for them. So a thread that may wait like that leaves the table of
-//! descriptors first. What it leaves is closed, and unlocked, when the other threads have ended: `flock` and open
-//! file description locks go with the last descriptor, `fcntl` locks of SQLite with the table that they were
-//! taken in.
+//! A thread that waits inside the kernel for an answer of its own process cannot end when that is
+//! killed, and a process closes its descriptors only when the last thread that shares them has
+//! ended: the locks of a killed server stay, and everybody waits for them. So a thread that may
+//! wait like that leaves the table of descriptors first. What it leaves is closed, and unlocked,
+//! when the other threads have ended: `flock` and open file description locks go with the last
+//! descriptor, `fcntl` locks of SQLite with the table that they were taken in.
 
 use rustix::thread::UnshareFlags;
 use std::io;
@@ -14,19 +14,25 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 /// Below are stdin, stdout and stderr, which stay: the log is written there.
 const FIRST: RawFd = 3;
 
-/// Gives this thread a table of descriptors of its own, in which only `kept` is open. For a thread that neither
-/// uses nor drops a descriptor of the others afterwards.
+/// Gives this thread a table of descriptors of its own, in which only `kept` is open. For a thread
+/// that neither uses nor drops a descriptor of the others afterwards.
 pub(crate) fn leave_descriptors(kept: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let kept = kept.map(|kept| kept.as_raw_fd());
-    // SAFETY: the caller promises that this thread uses no descriptor that is closed below. Those of the other
-    // threads stay open in their table.
+    // SAFETY: the caller promises that this thread uses no descriptor that is closed below. Those
+    // of the other threads stay open in their table.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES)? };
     let listed = std::fs::read_dir("/proc/thread-self/fd")?
-        .map(|entry| Ok(entry?.file_name().to_str().and_then(|name| name.parse().ok())))
+        .map(|entry| {
+            Ok(entry?
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok()))
+        })
         .collect::<io::Result<Vec<Option<RawFd>>>>()?;
     for number in listed.into_iter().flatten() {
         if number >= FIRST && Some(number) != kept {
-            // SAFETY: the number is of this thread's own table. The list's own is closed already: EBADF.
+            // SAFETY: the number is of this thread's own table. The list's own is closed already:
+            // EBADF.
             unsafe { libc::close(number) };
         }
     }

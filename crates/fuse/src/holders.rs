@@ -1,8 +1,9 @@
-//! Which processes use a mount, found in `/proc` without asking the filesystem: its server may be the
-//! one that asks, or may be dead.
+//! Which processes use a mount, found in `/proc` without asking the filesystem: its server may be
+//! the one that asks, or may be dead.
 //!
-//! An open file is recognised by the id of its mount (`fdinfo`), a mapped one by its device number, a
-//! working directory, root or program by its path. Processes of other users are seen by root only.
+//! An open file is recognised by the id of its mount (`fdinfo`), a mapped one by its device number,
+//! a working directory, root or program by its path. Processes of other users are seen by root
+//! only.
 
 use crate::mountinfo::{MountInfo, find_same};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
@@ -31,7 +32,8 @@ impl fmt::Display for Holder {
 pub enum Remaining {
     /// It is mounted at another place too, as by `mount --bind`.
     Mounted(PathBuf),
-    /// It is mounted in another mount namespace, the one of this process: a container's, or a service's of its own.
+    /// It is mounted in another mount namespace, the one of this process: a container's, or a
+    /// service's of its own.
     Elsewhere(PathBuf, Holder),
     /// A process has something of it open, by a mount that was detached.
     Open(Holder),
@@ -51,8 +53,8 @@ impl fmt::Display for Remaining {
     }
 }
 
-/// Where the filesystem of `mount` is mounted, in the namespaces of all processes, as far as this user may see them. Cost:
-/// reads a table of mounts for each namespace.
+/// Where the filesystem of `mount` is mounted, in the namespaces of all processes, as far as this
+/// user may see them. Cost: reads a table of mounts for each namespace.
 pub fn find_mounted(mount: &MountInfo) -> Vec<Remaining> {
     let mut found: Vec<Remaining> = (find_same(Path::new("/proc/self/mountinfo"), mount))
         .unwrap_or_default()
@@ -69,15 +71,14 @@ pub fn find_mounted(mount: &MountInfo) -> Vec<Remaining> {
         let table = PathBuf::from(format!("/proc/{pid}/mountinfo"));
         let others = find_same(&table, mount).unwrap_or_default();
         found.extend(
-            (others.into_iter())
-                .map(|other| Remaining::Elsewhere(other.mountpoint, holder(pid))),
+            (others.into_iter()).map(|other| Remaining::Elsewhere(other.mountpoint, holder(pid))),
         );
     }
     found
 }
 
-/// The processes that have something open of a filesystem by any mount, also one that was detached. Asks the filesystem
-/// nothing. Cost: looks at every open file of every process.
+/// The processes that have something open of a filesystem by any mount, also one that was detached.
+/// Asks the filesystem nothing. Cost: looks at every open file of every process.
 pub fn find_users(mount: &MountInfo) -> Vec<Remaining> {
     let is_there = |path: &Path| {
         let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::empty());
@@ -86,7 +87,10 @@ pub fn find_users(mount: &MountInfo) -> Vec<Remaining> {
     let uses = |pid: &u32| {
         let place = PathBuf::from(format!("/proc/{pid}"));
         let links = ["cwd", "root", "exe"].map(|link| place.join(link));
-        let open = fs::read_dir(place.join("fd")).into_iter().flatten().flatten();
+        let open = fs::read_dir(place.join("fd"))
+            .into_iter()
+            .flatten()
+            .flatten();
         let mut all = links.into_iter().chain(open.map(|entry| entry.path()));
         all.any(|path| is_there(&path))
     };
@@ -111,8 +115,8 @@ fn holder(pid: u32) -> Holder {
     Holder { pid, name }
 }
 
-/// The processes that use `mount`, as far as this user may see them, by id. What cannot be looked at, or
-/// ends meanwhile, is left out. Cost: reads several files of every process.
+/// The processes that use `mount`, as far as this user may see them, by id. What cannot be looked
+/// at, or ends meanwhile, is left out. Cost: reads several files of every process.
 pub fn find_holders(mount: &MountInfo) -> Vec<Holder> {
     let pids = pids().into_iter();
     pids.filter(|&pid| holds(pid, mount)).map(holder).collect()

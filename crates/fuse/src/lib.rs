@@ -32,6 +32,8 @@
 //! * `FUSE-11` What is below `.larder` cannot be changed, and nothing is moved or linked into it or out of it.
 //! * `FUSE-12` A thread that may wait inside the kernel for what this process is to answer owns no descriptor but
 //!   the device: a server that is killed lets go of all its locks at once, whatever that thread waits for.
+//! * `FUSE-18` A mount answers the request of a command (`BARRIER-1`) when the kernel was told of
+//!   all that was committed before.
 //!
 //! # Concurrency
 //! Each worker reads requests from its own clone of the device and may block in the Content API.

@@ -11,7 +11,7 @@ use crate::options::{HistoryListing, MountOptions};
 use crate::tree::Tree;
 use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};
 use crate::watch::{Lookout, Monitor, Watch};
-use larder::{Database, Error, ErrorKind, NodeId, parse_moment};
+use larder::{Database, Error, ErrorKind, Follower, NodeId, parse_moment};
 use larder_fuse_protocol::{Device, MountError, MountSettings, Notifier, Session, SessionOptions};
 use std::fs::File;
 use std::io;
@@ -25,6 +25,8 @@ use std::time::Instant;
 const READAHEAD_KIB: u32 = 1024;
 /// Workers wait in fsync for commits; with this many, groups form and others are served meanwhile.
 const THREAD_COUNT_DEFAULT: usize = 16;
+/// The thread that answers commands.
+const FOLLOW_THREAD: &str = "larder-follow";
 /// When all of them wait, others come, up to so many times as many.
 const THREAD_GROWTH_MAX: usize = 16;
 
@@ -99,9 +101,15 @@ pub fn mount(
     let known = Arc::new(Known::default());
     let changes = Arc::new(Changes::default());
     // The past does not change: the kernel may keep all it has.
-    if past.is_none() {
-        tell_of_changes(&database, &changes);
-    }
+    let follower = match &past {
+        Some(_) => None,
+        None => {
+            tell_of_changes(&database, &changes);
+            let server_pid = std::process::id();
+            let name = format!("the mount at {} (process {server_pid})", place.display());
+            Some(database.follow(&name)?)
+        }
+    };
     let tree = Tree::new(database.clone(), past.clone(), options.history);
     if tree.is_hidden_by_user()? {
         tracing::warn!(
@@ -147,6 +155,7 @@ pub fn mount(
         known,
         changes,
         notifier,
+        follower,
         past,
         database,
         unmounter: mounted.unmounter(),
@@ -219,6 +228,7 @@ struct Server {
     known: Arc<Known>,
     changes: Arc<Changes>,
     notifier: Notifier,
+    follower: Option<Follower>,
     /// What is mounted, if it is not the present.
     past: Option<Database>,
     database: Database,
@@ -235,6 +245,7 @@ impl Server {
             known,
             changes,
             notifier,
+            follower,
             past,
             database,
             unmounter,
@@ -254,9 +265,19 @@ impl Server {
                     }
                     changes.serve(&known, &notifier);
                 })?;
+            let answering = follower.as_ref().map(|follower| {
+                let (database, changes) = (&database, &changes);
+                std::thread::Builder::new()
+                    .name(FOLLOW_THREAD.into())
+                    .spawn_scoped(scope, move || follow(follower, database, changes))
+            });
             // The bridge and all its handles are dropped in there.
-            let served = session.run();
+            let served = match answering.transpose() {
+                Ok(_) => session.run(),
+                Err(error) => Err(error),
+            };
             changes.stop();
+            follower.iter().for_each(Follower::stop);
             served
         });
         let served = served.map_err(|error| {
@@ -278,6 +299,23 @@ impl Server {
         let closed = database.close();
         drop(lock);
         served.and(detached).and(past_closed).and(closed)
+    }
+}
+
+/// Has commands find that this mount shows what they have done (`FUSE-18`).
+fn follow(follower: &Follower, database: &Database, changes: &Changes) {
+    while let Some(request) = follower.next() {
+        match database.catch_up() {
+            Ok(()) => {
+                changes.settle();
+                follower.answer(request);
+            }
+            Err(error) if error.kind() == ErrorKind::Stopped => {
+                // It shows nothing any more.
+                return follower.stop();
+            }
+            Err(error) => tracing::warn!("a command is not answered: {error}"),
+        }
     }
 }
 

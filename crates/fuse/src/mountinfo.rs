@@ -155,7 +155,9 @@ pub(crate) fn mounts_above(path: &Path) -> Result<Vec<MountInfo>, Error> {
 
 /// The mountpoints below the directory `place`, which is a result of [`resolve`], the newest first.
 pub(crate) fn mounts_below(place: &Path) -> Result<Vec<PathBuf>, Error> {
-    let all = newest_first()?.into_iter().map(|mount| mount.info.mountpoint);
+    let all = newest_first()?
+        .into_iter()
+        .map(|mount| mount.info.mountpoint);
     Ok(all
         .filter(|other| other.starts_with(place) && other != place)
         .collect())

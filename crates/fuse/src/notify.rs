@@ -37,6 +37,8 @@ const NOBODY: &[u8] = b".";
 pub(crate) struct Changes {
     pending: Mutex<Pending>,
     woken: Condvar,
+    /// Something was told.
+    settled: Condvar,
 }
 
 #[derive(Default)]
@@ -46,13 +48,29 @@ struct Pending {
     some: Option<HashSet<NodeNumber>>,
     absent: bool,
     nodes: Vec<NodeNumber>,
+    /// Changes that have come, and how many of them the kernel was told of.
+    count: u64,
+    told_count: u64,
     is_over: bool,
+}
+
+impl Pending {
+    /// All that has come; what comes is counted on.
+    fn take(&mut self) -> Pending {
+        let (count, told_count) = (self.count, self.told_count);
+        let next = Pending {
+            count,
+            told_count,
+            ..Pending::default()
+        };
+        std::mem::replace(self, next)
+    }
 }
 
 impl Changes {
     /// Anything may have changed.
     pub(crate) fn everything(&self) {
-        self.lock().everything = true;
+        self.add().everything = true;
         self.woken.notify_one();
     }
 
@@ -61,7 +79,7 @@ impl Changes {
         match change {
             ForeignChange::Everything => self.everything(),
             ForeignChange::Inodes(inodes) => {
-                let mut pending = self.lock();
+                let mut pending = self.add();
                 let some = pending.some.get_or_insert_default();
                 // What has no number the kernel cannot know.
                 some.extend(
@@ -77,13 +95,13 @@ impl Changes {
 
     /// The absent names are to be forgotten.
     pub(crate) fn absent(&self) {
-        self.lock().absent = true;
+        self.add().absent = true;
         self.woken.notify_one();
     }
 
     /// One node has changed.
     pub(crate) fn node(&self, node: NodeNumber) {
-        self.lock().nodes.push(node);
+        self.add().nodes.push(node);
         self.woken.notify_one();
     }
 
@@ -91,6 +109,17 @@ impl Changes {
     pub(crate) fn stop(&self) {
         self.lock().is_over = true;
         self.woken.notify_one();
+        self.settled.notify_all();
+    }
+
+    /// Waits until the kernel was told of all that has come so far, or the mount is gone. The
+    /// caller holds no lock that a handler takes (`FUSE-2`).
+    pub(crate) fn settle(&self) {
+        let mut pending = self.lock();
+        let count = pending.count;
+        while pending.told_count < count && !pending.is_over {
+            pending = (self.settled.wait(pending)).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Sends notifications by `notifier` as changes come, until [`Changes::stop`]. Changes that come
@@ -142,6 +171,8 @@ impl Changes {
                     "the kernel refused a notification, its caches may be stale: {error}"
                 );
             }
+            self.lock().told_count = pending.count;
+            self.settled.notify_all();
         }
     }
 
@@ -154,11 +185,12 @@ impl Changes {
             }
             let is_any = pending.everything || pending.absent || pending.some.is_some();
             if is_any || !pending.nodes.is_empty() {
-                return Some(std::mem::take(&mut pending));
+                return Some(pending.take());
             }
             let left = due.map(|due| due.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return Some(Pending::default());
+                // Nothing has come.
+                return Some(pending.take());
             }
             // Without anything due it may as well wake once an hour.
             let left = left.unwrap_or(Duration::from_secs(3600));
@@ -166,6 +198,12 @@ impl Changes {
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
+    }
+
+    fn add(&self) -> MutexGuard<'_, Pending> {
+        let mut pending = self.lock();
+        pending.count += 1;
+        pending
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {

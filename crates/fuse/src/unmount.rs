@@ -19,10 +19,11 @@ const HELPER: &str = "fusermount3";
 /// Processes that a message names, at most.
 const HOLDERS_NAMED_MAX: usize = 5;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// A server that goes on after so long is asked for its reasons: other mounts of its filesystem, and then, after so much
-/// longer, open files by none of them.
+/// When a server goes on after so long, it is looked what keeps it: first other mounts of its
+/// filesystem here, and after so much longer, since many end by themselves, those in other mount
+/// namespaces, and files that are open by no mount.
 const REMAINING_AFTER: Duration = Duration::from_millis(50);
-const USERS_AFTER: Duration = Duration::from_millis(1000);
+const ELSEWHERE_AFTER: Duration = Duration::from_millis(1000);
 /// How long a new mount waits for the one before it at the same place to finish.
 const PREDECESSOR_WAIT_MAX: Duration = Duration::from_secs(30);
 
@@ -278,9 +279,11 @@ fn wait_for_server(place: &Path, mount: &MountInfo) -> Result<Vec<Remaining>, Er
         if began.elapsed() < look {
             continue;
         }
-        look *= 2;
+        look += 5 * REMAINING_AFTER;
         let mut remaining = find_mounted(mount);
-        if remaining.is_empty() && began.elapsed() > USERS_AFTER {
+        if began.elapsed() < ELSEWHERE_AFTER {
+            remaining.retain(|found| matches!(found, Remaining::Mounted(_)));
+        } else if remaining.is_empty() {
             remaining = find_users(mount);
         }
         if !remaining.is_empty() {

@@ -18,6 +18,9 @@
 //!   their rows, and that one is durable.
 //! * `COMMIT-4` After a failed write, flush or commit nothing more is changed: memory is ahead of
 //!   the catalog, and only reopening finds out how far.
+//! * `COMMIT-5` A group is committed a commit interval after its first change, and a seventh of
+//!   that after its last one; what is being written delays it. So the row of a file is soon there,
+//!   and a stream of changes costs no more commits.
 
 use crate::engine::{Edit, Engine, lock};
 use crate::group::Group;
@@ -216,7 +219,8 @@ impl Engine {
             )
         };
         let is_large = self.gathered_bytes() > self.dirty_bytes_max / 4 * 3;
-        let is_ripe = is_old && (age >= PATIENCE_WITH_STREAMS || self.half_written_bytes() == 0);
+        let is_due = is_old || (!is_empty && self.idle_left().is_some_and(|left| left.is_zero()));
+        let is_ripe = is_due && (age >= PATIENCE_WITH_STREAMS || self.half_written_bytes() == 0);
         if is_ripe || is_large || self.is_worth_writing() {
             self.commit_now()?;
         } else if is_empty {

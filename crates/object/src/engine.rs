@@ -26,7 +26,7 @@ use crate::turn::{Turn, WAIT_MAX};
 use crate::workspace::Workspace;
 use crate::writers::Writers;
 use crate::{Error, ErrorKind, Result, error::io_error};
-use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit};
+use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, Trust};
 use larder_segment::{FileStorage, Segment, Storage};
 use larder_space::format::limits::{BLOCK_BYTES, CAPACITY_BYTES_MIN};
 use larder_space::format::{CommitSeq, SegmentIndex, StoreId};
@@ -73,8 +73,24 @@ pub struct EngineOptions {
     /// The process is another program's, which has loaded the extension: the session does nothing that can
     /// be left to others: no checkpoints, no upgrade; it reclaims where it need not wait.
     pub is_extension: bool,
+    /// Whom code in the database's schema is taken from.
+    pub trust: Trust,
+    /// How a session that only reads is born.
+    pub birth: Birth,
     /// Set by [`Engine::open`]: the database cannot be written by this process.
     pub readonly: Option<Arc<Readonly>>,
+}
+
+/// How a session is born (`SESSION-4`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Birth {
+    /// With the turn, so with all committed that others have done before.
+    #[default]
+    InTurn,
+    /// The same; [`ErrorKind::Busy`] when the turn is not to be had for so long.
+    Within(Duration),
+    /// Beside who has the turn (`SESSION-8`).
+    Beside,
 }
 
 impl EngineOptions {
@@ -82,6 +98,7 @@ impl EngineOptions {
         CatalogOptions {
             vfs: self.catalog_vfs.clone(),
             is_extension: self.is_extension,
+            trust: self.trust,
         }
     }
 }
@@ -99,6 +116,8 @@ impl Default for EngineOptions {
             has_background: true,
             wait_max: WAIT_MAX,
             is_extension: false,
+            trust: Trust::of_environment(),
+            birth: Birth::default(),
             readonly: None,
         }
     }
@@ -307,7 +326,7 @@ impl Engine {
             .as_ref()
             .map_or_else(system_clock, |clock| clock());
         let turn = Turn::open(path)?.waiting(options.turn_wait_max());
-        let (session, pin) = Session::begin(path, &turn, &catalog, label, now_ns)?;
+        let (session, pin) = Session::begin(path, (&turn, options.birth), &catalog, label, now_ns)?;
         let engine = Arc::new(Engine::assemble(
             path,
             options,
@@ -323,7 +342,7 @@ impl Engine {
         engine.find_pieces()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
-        if !options.is_extension && !engine.is_readonly() {
+        if !options.is_extension && !engine.is_readonly() && options.birth != Birth::Beside {
             engine.sweep_transactions()?;
         }
         if options.has_background {

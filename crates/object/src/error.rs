@@ -175,7 +175,9 @@ impl From<CatalogError> for Error {
         let kind = match &error {
             CatalogError::NotFound { .. } => ErrorKind::NotFound,
             CatalogError::Exists { .. } => ErrorKind::Exists,
-            CatalogError::NotADatabase { .. } => ErrorKind::NotADatabase,
+            CatalogError::NotADatabase { .. } | CatalogError::Refused { .. } => {
+                ErrorKind::NotADatabase
+            }
             CatalogError::NewerFormat { .. } => ErrorKind::NewerFormat,
             CatalogError::ReadOnly { .. } => ErrorKind::ReadOnly,
             CatalogError::Busy { .. } | CatalogError::InUse { .. } => ErrorKind::Busy,

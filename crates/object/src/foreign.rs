@@ -68,7 +68,7 @@ impl Engine {
     /// Drops what another session's commit, or an SQL client's, has made stale. When it fails it
     /// has not happened: the next call does it all again.
     pub(crate) fn notice_foreign(&self) -> Result<()> {
-        let told = {
+        let (told, observers) = {
             let _no_commit = self.commit_lock.lock();
             if self.catalog.foreign_change()? {
                 self.has_foreign_change.store(true, Ordering::SeqCst);
@@ -126,12 +126,18 @@ impl Engine {
                 ForeignChange::Inodes(_) => &self.foreign.exact_count,
             };
             count.fetch_add(1, Ordering::Relaxed);
-            told
+            // Before the next look can begin: see `await_observers`.
+            (told, lock(&self.foreign.observers))
         };
-        for observer in lock(&self.foreign.observers).iter() {
+        for observer in observers.iter() {
             observer(&told);
         }
         Ok(())
+    }
+
+    /// Waits until observers have been told of what another thread has noticed.
+    pub(crate) fn await_observers(&self) {
+        drop(lock(&self.foreign.observers));
     }
 
     /// Marks or forgets all that is cached; returns what is open here (`FOREIGN-4`).

@@ -77,9 +77,7 @@ impl Group {
             return;
         }
         let mut earlier = self.saves.iter_mut();
-        if let Some(earlier) =
-            earlier.rfind(|one| (one.store, one.to) == (save.store, save.from))
-        {
+        if let Some(earlier) = earlier.rfind(|one| (one.store, one.to) == (save.store, save.from)) {
             earlier.to = save.to;
         }
     }

@@ -12,24 +12,30 @@
 //!
 //! Other programs may take the reserve all the same: then commits wait until there is room (`COMMIT-4`).
 
-use crate::engine::Engine;
+use crate::engine::{Engine, lock};
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::CATALOG_FILE;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// The reserve, bytes; ...
-pub(crate) const RESERVE_BYTES_MIN: u64 = 16 << 20;
-/// ... and one part in this of the catalog: what is deleted may stay in the history.
-const RESERVE_DIVISOR: u64 = 8;
+const RESERVE_BYTES_MIN: u64 = 16 << 20;
+/// ... and what the catalog uses, but no more than this: what is deleted may stay in the history, and a prune of that is one
+/// commit, which writes every page that it changes to the log.
+const RESERVE_CATALOG_BYTES_MAX: u64 = 256 << 20;
 /// Where the host has less than so many reserves, it has little.
-const LITTLE_RESERVES: u64 = 4;
+const LITTLE_RESERVES: u64 = 2;
 /// So many operations go by between two looks, where there was enough.
 const LOOK_OPERATIONS: u32 = 32;
+/// Nor more time.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What was found at the last look.
 #[derive(Default)]
 pub(crate) struct HostRoom {
     operations: AtomicU32,
+    looked: Mutex<Option<Instant>>,
     is_short: AtomicBool,
     has_little: AtomicBool,
 }
@@ -39,10 +45,15 @@ impl Engine {
     /// [`LOOK_OPERATIONS`].
     pub(crate) fn require_host_room(&self) -> Result<()> {
         let room = &self.host_room;
-        let is_due = room.operations.fetch_add(1, Ordering::Relaxed) % LOOK_OPERATIONS == 0;
-        if !is_due && !room.is_short.load(Ordering::Relaxed) {
+        let is_due = room
+            .operations
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(LOOK_OPERATIONS);
+        let is_old = lock(&room.looked).is_none_or(|looked| looked.elapsed() >= LOOK_PAUSE);
+        if !is_due && !is_old && !room.is_short.load(Ordering::Relaxed) {
             return Ok(());
         }
+        *lock(&room.looked) = Some(Instant::now());
         let host = self.host_bytes()?;
         let reserve = self.host_reserve_bytes()?;
         room.has_little
@@ -81,7 +92,8 @@ impl Engine {
         let file_bytes = self.file_bytes(CATALOG_FILE);
         let catalog = self.catalog.length()?;
         // What is free in the catalog's file is taken before it grows.
-        let for_history = (catalog.bytes / RESERVE_DIVISOR).saturating_sub(catalog.free_bytes);
+        let used = catalog.bytes.saturating_sub(catalog.free_bytes);
+        let for_history = used.min(RESERVE_CATALOG_BYTES_MAX);
         Ok(RESERVE_BYTES_MIN + for_history + catalog.bytes.saturating_sub(file_bytes))
     }
 }

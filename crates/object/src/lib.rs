@@ -28,6 +28,7 @@
 
 mod acting;
 mod attached;
+mod barrier;
 mod cache;
 mod check_holders;
 mod check_pieces;
@@ -96,14 +97,14 @@ mod write_path;
 mod writers;
 
 pub use acting::act_for;
+pub use barrier::{Follower, await_followers};
 pub use client::require_other_thread;
 pub use defrag::CompactStep;
 pub use edit::CAPABILITY_XATTR;
-pub use engine::{Clock, Engine, EngineOptions, InitOptions};
+pub use engine::{Birth, Clock, Engine, EngineOptions, InitOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use foreign::{ForeignChange, ForeignObserver};
 pub use host::process_owner;
-pub use larder_catalog::utc;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{Beginnings, Retention, Retentions, SharedPages};
 pub use larder_catalog::{ClientEnd, ClientHandle, ClientLocks, ClientStatement, ClientWatch};
@@ -118,6 +119,7 @@ pub use larder_catalog::{
     is_complete as is_complete_sql,
 };
 pub use larder_catalog::{KeptRow, SealRow, SealedKind, SealedPart};
+pub use larder_catalog::{Trust, utc};
 pub use larder_catalog::{check_store_name, own_snapshot};
 pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;

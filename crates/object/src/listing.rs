@@ -1,4 +1,8 @@
 //! Listing directories: a page of the catalog's entries, with what is not committed yet merged in.
+//!
+//! # Invariants
+//! * `SAFE-8` Directories whose entries are listed form a tree, whoever wrote the catalog: no directory has two names, and the
+//!   root has none, so whoever walks down ends. *Guard*: asked at the beginning of each listing.
 
 use crate::Result;
 use crate::engine::Engine;
@@ -73,6 +77,10 @@ impl Engine {
         name_of: impl Fn(&T) -> &Name,
         make: impl Fn(Name, Target) -> Result<T>,
     ) -> Result<Vec<T>> {
+        if after.is_none() {
+            // SAFE-8: whoever walks a tree lists each directory from its beginning.
+            self.catalog.require_one_name(dir.store, dir.ino)?;
+        }
         let mut entries = Vec::new();
         let mut from = after.cloned();
         while entries.len() < limit {

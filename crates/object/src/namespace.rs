@@ -7,9 +7,7 @@ use crate::engine::{Edit, Engine, lock};
 use crate::entries::EntryDelta;
 use crate::node::{Node, NodeState};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{
-    AttrMask, CatalogError, ContentRow, DirentRow, InodeChange, InodeRow, Save,
-};
+use larder_catalog::{AttrMask, CatalogError, ContentRow, DirentRow, InodeChange, InodeRow, Save};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{FileKind, Ino, Name, StoreId};
 use std::sync::atomic::Ordering;

@@ -52,9 +52,7 @@ impl Engine {
     /// and without history; [`ErrorKind::NotFound`]: no such snapshot.
     pub fn open_as_of(host: &Arc<Engine>, moment: &Moment) -> Result<Arc<Engine>> {
         host.check_running()?;
-        if !host.is_readonly() {
-            host.require_present()?;
-        }
+        host.require_no_past()?;
         // What ended before in this process is part of its past.
         host.sync_own()?;
         if matches!(moment, Moment::At(_)) {
@@ -80,9 +78,7 @@ impl Engine {
     /// process counts. Errors as of [`Engine::open_as_of`].
     pub fn resolve_moment(&self, moment: &Moment) -> Result<(CommitSeq, i64)> {
         self.check_running()?;
-        if !self.is_readonly() {
-            self.require_present()?;
-        }
+        self.require_no_past()?;
         // A snapshot was committed when it was made.
         if !matches!(moment, Moment::Snapshot(_)) {
             self.sync_own()?;
@@ -119,9 +115,14 @@ impl Engine {
             .map(|past| (past.pin.seq, past.pin.asked_ns))
     }
 
-    /// The past cannot be changed (`PAST-1`).
+    /// Neither the past can be changed (`PAST-1`) nor what this process cannot write (`READONLY-1`).
     pub(crate) fn require_present(&self) -> Result<()> {
         self.require_writable()?;
+        self.require_no_past()
+    }
+
+    /// The past has none of its own, and cannot be changed.
+    pub(crate) fn require_no_past(&self) -> Result<()> {
         match self.past {
             None => Ok(()),
             Some(_) => Err(Error::new(

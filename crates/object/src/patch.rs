@@ -469,5 +469,8 @@ impl Engine {
 
 /// Whether trying again later may help, without anything being lost meanwhile.
 fn is_passing(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::NoSpace)
+    matches!(
+        error.kind(),
+        ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::NoSpace
+    )
 }

@@ -1,14 +1,17 @@
-//! The processes behind the sessions of a database: who has a lock, and who was killed but cannot end.
+//! The processes behind the sessions of a database: who has a lock, and who was killed but cannot
+//! end.
 //!
 //! # Words
-//! A *record* is what a session says of its process in its lock file, `sessions/ID.lock`. A process is *dying* when
-//! it was killed, and a thread of it cannot end: it waits inside the kernel for what only this process would have
-//! answered. That is the server of a mount whose users keep locks that it needs. Its *connection* is that of the
-//! kernel to the server; programs wait for it until it is aborted.
+//! A *record* is what a session says of its process in its lock file, `sessions/ID.lock`. A process
+//! is *dying* when it was killed, and a thread of it cannot end: it waits inside the kernel for what
+//! only this process would have answered. That is the server of a mount whose users keep locks that
+//! it needs. Its *connection* is that of the kernel to the server; programs wait for it until it is
+//! aborted.
 //!
 //! # Invariants
-//! * `SESSION-5` A connection is aborted only while its process is dying, the one of the record and not a younger
-//!   one with its number, and while its mount is the one of this database: then the number is nobody else's.
+//! * `SESSION-5` A connection is aborted only while its process is dying, the one of the record and
+//!   not a younger one with its number, and while its mount is the one of this database: then the
+//!   number is nobody else's.
 //! * `SESSION-6` No lock is taken from who lives: a stopped process is waited for, and named.
 
 use rustix::fd::{AsFd, OwnedFd};
@@ -81,7 +84,8 @@ impl Record {
         Ok(rustix::fs::ftruncate(file, text.len() as u64)?)
     }
 
-    /// What a lock file says; `None`: nothing, as those of older programs, or nothing that can be read.
+    /// What a lock file says; `None`: nothing, as those of older programs, or nothing that can be
+    /// read.
     fn read(path: &Path) -> Option<Record> {
         // Root may look into a database of somebody who has put something else there.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -120,7 +124,8 @@ impl Record {
         false
     }
 
-    /// Aborts the connection of a dying process of the database in directory `database`, and says so (`SESSION-5`).
+    /// Aborts the connection of a dying process of the database in directory `database`, and says
+    /// so (`SESSION-5`).
     fn abort_if_dying(&self, database: &Path) {
         let Some(connection) = self.connection else {
             return;
@@ -136,12 +141,13 @@ impl Record {
         let (label, pid) = (&self.label, self.pid);
         match aborted {
             Ok(()) => tracing::warn!(
-                "'{label}' (process {pid}) was killed, but could not end while programs waited for it: \
-                 its connection {connection} to the kernel was aborted, they get errors"
+                "'{label}' (process {pid}) was killed, but could not end while programs waited for \
+                 it: its connection {connection} to the kernel was aborted, they get errors"
             ),
             Err(error) => tracing::warn!(
-                "'{label}' (process {pid}) was killed, but cannot end while programs wait for it, and its \
-                 connection cannot be aborted ({error}); as root, 'echo 1 > {CONNECTIONS}/{connection}/abort'"
+                "'{label}' (process {pid}) was killed, but cannot end while programs wait for it, \
+                 and its connection cannot be aborted ({error}); as root, \
+                 'echo 1 > {CONNECTIONS}/{connection}/abort'"
             ),
         }
     }
@@ -159,8 +165,9 @@ impl fmt::Display for Record {
     }
 }
 
-/// Aborts the connections of servers of the database in directory `database` that were killed and cannot end, so that who
-/// waits for them goes on. Cost: reads a file and some of `/proc` for each session.
+/// Aborts the connections of servers of the database in directory `database` that were killed and
+/// cannot end, so that who waits for them goes on. Cost: reads a file and some of `/proc` for each
+/// session.
 pub fn free_killed(database: &Path) {
     for (_, record) in records(database) {
         record.abort_if_dying(database);
@@ -174,8 +181,8 @@ pub(crate) fn free_if_killed(database: &Path, lock_file: &Path) {
     }
 }
 
-/// Who serves a connection of the kernel for the database in directory `database`, for people; `None` when no session says
-/// so of itself.
+/// Who serves a connection of the kernel for the database in directory `database`, for people;
+/// `None` when no session says so of itself.
 pub fn describe_server(database: &Path, connection: u32) -> Option<String> {
     let serves = |record: &Record| {
         let began = read_stat(record.pid).map(|stat| stat.began);
@@ -185,7 +192,8 @@ pub fn describe_server(database: &Path, connection: u32) -> Option<String> {
     Some(describe(record.pid, Some(&record)))
 }
 
-/// Who has locked `file`, for people: process, command, what it has opened the database for and since when.
+/// Who has locked `file`, for people: process, command, what it has opened the database for and
+/// since when.
 pub(crate) fn describe_holder(database: &Path, file: &OwnedFd) -> String {
     let Some(pid) = holder(file) else {
         let others: Vec<String> = records(database)
@@ -196,7 +204,9 @@ pub(crate) fn describe_holder(database: &Path, file: &OwnedFd) -> String {
             false => format!("another session, one of {}", others.join(", ")),
         };
     };
-    let record = records(database).map(|(_, record)| record).find(|record| record.pid == pid);
+    let record = records(database)
+        .map(|(_, record)| record)
+        .find(|record| record.pid == pid);
     describe(pid, record.as_ref())
 }
 
@@ -215,7 +225,9 @@ fn describe(pid: u32, record: Option<&Record>) -> String {
             ", which is stopped; 'kill -CONT {pid}' lets it go on"
         )),
         Some(b't') => text.push_str(", which a debugger has stopped; let it go on there"),
-        _ => text.push_str(&format!(", which works on; if it never ends, end process {pid}")),
+        _ => text.push_str(&format!(
+            ", which works on; if it never ends, end process {pid}"
+        )),
     }
     text
 }
@@ -265,7 +277,9 @@ fn is_killed_status(status: &str) -> bool {
         state.is_some_and(|state| state.starts_with(['Z', 'X']))
     };
     let is_killed = |line: &str| {
-        let signals = line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:"));
+        let signals = line
+            .strip_prefix("SigPnd:")
+            .or(line.strip_prefix("ShdPnd:"));
         let signals = signals.and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok());
         signals.is_some_and(|signals| signals & SIGKILL_BIT != 0)
     };
@@ -280,29 +294,36 @@ fn command(pid: u32) -> Option<String> {
         false => words,
     };
     let text = String::from_utf8_lossy(&words);
-    let text = text.trim_end_matches(['\0', '\n']).replace(char::is_control, " ");
+    let text = text
+        .trim_end_matches(['\0', '\n'])
+        .replace(char::is_control, " ");
     Some(text.chars().take(COMMAND_CHARS_MAX).collect())
 }
 
 /// The process that has locked a file, by the kernel's list of locks.
 fn holder(file: &OwnedFd) -> Option<u32> {
     let found = fstat(file).ok()?;
-    let (major, minor) = (rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev));
+    let (major, minor) = (
+        rustix::fs::major(found.st_dev),
+        rustix::fs::minor(found.st_dev),
+    );
     let place = format!("{major:02x}:{minor:02x}:{}", found.st_ino);
     find_holder(&std::fs::read_to_string("/proc/locks").ok()?, &place)
 }
 
 /// `1: FLOCK  ADVISORY  WRITE 4496 fe:00:1234 0 EOF` (proc_locks(5)).
 fn find_holder(locks: &str, place: &str) -> Option<u32> {
-    let mut lines = locks.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let mut lines = locks
+        .lines()
+        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
     lines.find_map(|fields| match fields[..] {
         [_, "FLOCK", _, _, pid, at, ..] if at == place => pid.parse().ok().filter(|pid| *pid > 0),
         _ => None,
     })
 }
 
-/// Whether the mount of the connection is there, and this database's; asked in the namespaces of this process and of the
-/// threads of that one.
+/// Whether the mount of the connection is there, and this database's; asked in the namespaces of
+/// this process and of the threads of that one.
 fn is_mounted(pid: u32, connection: u32, database: &Path) -> bool {
     let Ok(database) = database.canonicalize() else {
         return false;
@@ -328,7 +349,9 @@ fn is_mount_of(line: &[u8], connection: u32, database: &Path) -> bool {
     let (kind, source) = (tail.next(), tail.next().unwrap_or_default());
     let source = unescape(source);
     let database = database.as_os_str().as_bytes();
-    let is_it = source.strip_prefix(database).is_some_and(|rest| matches!(rest, [] | [b'@', ..]));
+    let is_it = source
+        .strip_prefix(database)
+        .is_some_and(|rest| matches!(rest, [] | [b'@', ..]));
     kind == Some(MOUNT_TYPE) && is_it
 }
 
@@ -337,7 +360,9 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, after)) = rest.split_first() {
-        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let digits = after
+            .get(..3)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
         let value = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
         match value.filter(|_| byte == b'\\') {
             Some(value) => {
@@ -353,14 +378,23 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Ends a connection of the kernel to a FUSE server: all that waits for it gets an error. Root may, and who has mounted it,
-/// where the list of connections is mounted.
+/// Ends a connection of the kernel to a FUSE server: all that waits for it gets an error. Root may,
+/// and who has mounted it, where the list of connections is mounted.
 fn abort(connection: u32) -> io::Result<()> {
     let name = format!("{connection}/abort");
-    let listed = File::options().write(true).open(Path::new(CONNECTIONS).join(&name));
+    let listed = File::options()
+        .write(true)
+        .open(Path::new(CONNECTIONS).join(&name));
     let mut file = match listed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => open_connections()
-            .and_then(|list| Ok(openat(list, &name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?))
+            .and_then(|list| {
+                Ok(openat(
+                    list,
+                    &name,
+                    OFlags::WRONLY | OFlags::CLOEXEC,
+                    Mode::empty(),
+                )?)
+            })
             .map(File::from)?,
         opened => opened?,
     };
@@ -393,7 +427,10 @@ mod tests {
         let record = Record::own("mount /a b", 17).serving(40);
         record.write(&file).unwrap();
         assert_eq!(Record::read(&path), Some(record.clone()));
-        assert_eq!((record.pid, record.connection), (std::process::id(), Some(40)));
+        assert_eq!(
+            (record.pid, record.connection),
+            (std::process::id(), Some(40))
+        );
         assert!(longer.label == "mount /a longer" && record.began > 0);
         assert_eq!(Record::parse(""), None, "as an older program leaves it");
         assert_eq!(Record::parse("pid 0\nbegan 1\nsince 1\nlabel x\n"), None);
@@ -403,22 +440,34 @@ mod tests {
     #[test]
     fn who_was_killed_and_lives_is_told_from_who_ended() {
         let status = |state: &str, own: &str, shared: &str| {
-            is_killed_status(&format!("Name:\tx\nState:\t{state}\nSigPnd:\t{own}\nShdPnd:\t{shared}\n"))
+            is_killed_status(&format!(
+                "Name:\tx\nState:\t{state}\nSigPnd:\t{own}\nShdPnd:\t{shared}\n"
+            ))
         };
         let (none, kill) = ("0000000000000000", "0000000000000100");
         assert!(status("D (disk sleep)", kill, kill));
         assert!(status("R (running)", none, kill));
-        assert!(!status("S (sleeping)", none, "0000000000004000"), "SESSION-5: only SIGKILL");
+        assert!(
+            !status("S (sleeping)", none, "0000000000004000"),
+            "SESSION-5: only SIGKILL"
+        );
         assert!(!status("T (stopped)", none, none), "SESSION-6");
-        assert!(!status("Z (zombie)", kill, kill), "SESSION-5: it has no connection any more");
+        assert!(
+            !status("Z (zombie)", kill, kill),
+            "SESSION-5: it has no connection any more"
+        );
     }
 
     #[test]
     fn a_mount_is_this_databases_or_not() {
-        let line = b"43 27 0:40 / /tmp/m1 rw,nosuid - fuse.larder /tmp/my\\040a.larder rw,user_id=0";
+        let line =
+            b"43 27 0:40 / /tmp/m1 rw,nosuid - fuse.larder /tmp/my\\040a.larder rw,user_id=0";
         let is_it = |connection, database: &str| is_mount_of(line, connection, Path::new(database));
         assert!(is_it(40, "/tmp/my a.larder"));
-        assert!(!is_it(4, "/tmp/my a.larder") && !is_it(40, "/tmp/my"), "SESSION-5");
+        assert!(
+            !is_it(4, "/tmp/my a.larder") && !is_it(40, "/tmp/my"),
+            "SESSION-5"
+        );
         let past = b"43 27 0:40 / /m ro - fuse.larder /tmp/a@-1h ro";
         assert!(is_mount_of(past, 40, Path::new("/tmp/a")));
         let other = b"43 27 0:40 / /m ro - fuse.sshfs /tmp/a ro";
@@ -441,17 +490,26 @@ mod tests {
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         assert_eq!(holder(&file), Some(child.id()));
         let text = describe_holder(dir.path(), &file);
-        assert!(text.contains(&format!("process {} ('flock ", child.id())), "{text}");
+        assert!(
+            text.contains(&format!("process {} ('flock ", child.id())),
+            "{text}"
+        );
         drop(child.stdin.take());
         child.wait().unwrap();
     }
 
     #[test]
     fn locks_are_told_by_kind_and_place() {
-        let locks = "1: POSIX  ADVISORY  READ 3 fe:00:12 128 128\n2: FLOCK  ADVISORY  WRITE 7 fe:00:12 0 EOF\n\
-                     2: -> FLOCK  ADVISORY  WRITE 8 fe:00:12 0 EOF\n3: FLOCK  ADVISORY  WRITE 0 fe:00:13 0 EOF\n";
+        let locks = "1: POSIX  ADVISORY  READ 3 fe:00:12 128 128\n\
+                     2: FLOCK  ADVISORY  WRITE 7 fe:00:12 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 8 fe:00:12 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 0 fe:00:13 0 EOF\n";
         assert_eq!(find_holder(locks, "fe:00:12"), Some(7));
-        assert_eq!(find_holder(locks, "fe:00:13"), None, "one of another namespace");
+        assert_eq!(
+            find_holder(locks, "fe:00:13"),
+            None,
+            "one of another namespace"
+        );
         assert_eq!(find_holder(locks, "fe:00:1"), None);
     }
 }

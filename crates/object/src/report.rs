@@ -172,6 +172,8 @@ pub struct MapCell {
 pub struct CheckReport {
     /// One line per finding: what is wrong, where. Empty: the database is whole.
     pub findings: Vec<String>,
+    /// Triggers and views of the user's: code that runs when the database is used.
+    pub notes: Vec<String>,
     /// Inodes looked at.
     pub inode_count: u64,
     /// Extents looked at.

@@ -11,10 +11,10 @@
 //!   only. What is forgotten, as in a crash, makes the new file another one; what is attached to the old one stays with it.
 //!   *Guard*: what is remembered is compared with the names that there are.
 
+use crate::Result;
 use crate::engine::{Engine, lock};
 use crate::namespace::Change;
 use crate::node::Node;
-use crate::Result;
 use larder_catalog::Save;
 use larder_space::format::{FileKind, Ino, Name, StoreId};
 use std::collections::VecDeque;

@@ -7,10 +7,13 @@
 //!   is ≥ S and no read in this process began before S.
 //! * `SESSION-4` A session is born only while nobody has the turn: who has it knows whether others
 //!   live.
+//! * `SESSION-8` But one that only reads may be born beside a turn whose holder does not go on (it
+//!   was stopped): it reads what is committed. When the holder goes on, it may reclaim what this
+//!   session reads: then checksums refuse the read. Nobody reads foreign bytes.
 //! * `SESSION-3` A session advances its pin past S only after it has dropped every cached map
 //!   that is older than S, and has registered as holder of the orphans it has open.
 
-use crate::engine::{Engine, lock};
+use crate::engine::{Birth, Engine, lock};
 use crate::node::{Node, NodeState};
 use crate::peers::{Record, free_if_killed, free_killed};
 use crate::pins::Pin;
@@ -26,8 +29,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How often the background looks for foreign commits and due groups.
-const TICK: Duration = Duration::from_millis(20);
+/// A group that nobody adds to for this part of the commit interval is committed (`COMMIT-5`): 14
+/// ms, so that the commit too has ended 20 ms after the last change.
+const IDLE_DIVISOR: u32 = 7;
+/// How often the background looks for foreign commits and due groups: often enough for `COMMIT-5`.
+const TICK: Duration = Duration::from_millis(15);
+/// No sooner than so.
+const TICK_MIN: Duration = Duration::from_millis(1);
 /// The same in the process of a program that has loaded the extension: it only moves its pin and reclaims, by commits.
 const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
 /// What others retire waits so much longer for this session before it is reclaimed.
@@ -68,15 +76,30 @@ fn open_lock(path: &Path) -> Result<OwnedFd> {
     })
 }
 
-fn lock_file(session: SessionId) -> String {
+pub(crate) fn lock_file(session: SessionId) -> String {
     format!("{session}.lock")
+}
+
+/// See `barrier`.
+pub(crate) fn barrier_file(session: SessionId) -> String {
+    format!("{session}.barrier")
+}
+
+/// Whether nobody has this lock of a session (`SESSION-1`). For those who only want to know: it
+/// buries nobody.
+pub(crate) fn is_dead(lock: &Path) -> bool {
+    let opened = rustix::fs::open(lock, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    match opened {
+        Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_ok(),
+        Err(error) => error == rustix::io::Errno::NOENT,
+    }
 }
 
 impl Session {
     /// Buries dead sessions and begins a new one, pinned at the newest commit.
     pub fn begin(
         database: &Path,
-        turn: &Turn,
+        (turn, birth): (&Turn, Birth),
         catalog: &Catalog,
         label: &str,
         now_ns: i64,
@@ -89,7 +112,11 @@ impl Session {
         let door = open_lock(&database.join("sessions.lock"))?;
         loop {
             // First: who waits for it keeps nobody else from being born.
-            turn.begin(|| Ok(()))?; // SESSION-4
+            match birth {
+                Birth::InTurn => turn.begin(|| Ok(()))?, // SESSION-4
+                Birth::Within(wait_max) => turn.begin_within(wait_max, || Ok(()))?,
+                Birth::Beside => {} // SESSION-8
+            }
             // Between the row and its lock file a session looks dead: nobody may look then. An older larder waits for
             // the turn with the door in hand.
             let born = match flock(&door, FlockOperation::NonBlockingLockExclusive) {
@@ -100,8 +127,10 @@ impl Session {
                     error.into(),
                 ))),
             };
-            turn.end();
-            turn.release(|| true);
+            if birth != Birth::Beside {
+                turn.end();
+                turn.release(|| true);
+            }
             match born {
                 Some(born) => return born,
                 None => std::thread::sleep(DOOR_PAUSE),
@@ -183,7 +212,7 @@ impl Session {
     /// Ends the session.
     pub fn end(&self, catalog: &Catalog) -> Result<()> {
         catalog.end_session(self.id)?;
-        remove_lock_file(&self.directory, self.id)
+        remove_files(&self.directory, self.id)
     }
 }
 
@@ -218,15 +247,18 @@ fn note(record: &Record, lock: &OwnedFd) {
     }
 }
 
-fn remove_lock_file(directory: &Path, session: SessionId) -> Result<()> {
-    let path = directory.join(lock_file(session));
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(crate::error::io_error(
-            format!("cannot remove {}", path.display()),
-            error,
-        )),
-        _ => Ok(()),
+fn remove_files(directory: &Path, session: SessionId) -> Result<()> {
+    for file in [barrier_file(session), lock_file(session)] {
+        let path = directory.join(file);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let what = format!("cannot remove {}", path.display());
+                return Err(crate::error::io_error(what, error));
+            }
+            _ => {}
+        }
     }
+    Ok(())
 }
 
 /// Ends the session if its process is gone (`SESSION-1`); says whether it lives.
@@ -242,7 +274,7 @@ fn bury_if_dead(directory: &Path, catalog: &Catalog, session: SessionId) -> Resu
         }
     }
     catalog.end_session(session)?;
-    remove_lock_file(directory, session)?;
+    remove_files(directory, session)?;
     Ok(false)
 }
 
@@ -290,8 +322,17 @@ impl Engine {
     fn pause(&self) -> Duration {
         match self.options.is_extension {
             true => TICK_OF_EXTENSION,
-            false => TICK,
+            false => (self.idle_left()).map_or(TICK, |left| left.clamp(TICK_MIN, TICK)),
         }
+    }
+
+    /// How long until the open group has been idle for long enough to be committed (`COMMIT-5`);
+    /// `None` while something is being changed, or there is no group.
+    pub(crate) fn idle_left(&self) -> Option<Duration> {
+        let since = self.turn.idle_since()?;
+        let is_any = self.is_running() && !lock(&self.group).is_empty();
+        let idle = self.options.commit_interval / IDLE_DIVISOR;
+        is_any.then(|| idle.saturating_sub(since.elapsed()))
     }
 
     fn tick(self: &Arc<Engine>) -> Result<()> {
@@ -593,7 +634,9 @@ mod tests {
         );
         others.begin(|| Ok(())).unwrap();
         std::thread::scope(|scope| {
-            let begun = scope.spawn(|| Session::begin(dir.path(), &mine, &catalog, "waiting", 1));
+            let begun = scope.spawn(|| {
+                Session::begin(dir.path(), (&mine, Birth::InTurn), &catalog, "waiting", 1)
+            });
             while !others.is_wanted() {
                 assert!(!begun.is_finished(), "SESSION-4");
                 std::thread::yield_now();
@@ -615,7 +658,7 @@ mod tests {
         let catalog = create(dir.path());
         let turn = Turn::open(dir.path()).unwrap();
         let begin = |label: &str, now_ns| {
-            Session::begin(dir.path(), &turn, &catalog, label, now_ns).unwrap()
+            Session::begin(dir.path(), (&turn, Birth::InTurn), &catalog, label, now_ns).unwrap()
         };
         let (living, _) = begin("living", 1);
         let (dead, _) = begin("dead", 2);

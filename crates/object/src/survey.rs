@@ -18,6 +18,19 @@ use std::sync::PoisonError;
 const BATCH: usize = 10_000;
 /// Bytes read at a time.
 const READ_BLOCKS: u64 = 1024;
+/// Directories above an inode that are named for people.
+const DEPTH_MAX: usize = 4096;
+
+/// In a catalog that has findings, what cannot be looked at is one more.
+fn note_failure(looked: Result<()>, findings: &mut Vec<String>) -> Result<()> {
+    match looked {
+        Err(error) if !findings.is_empty() => {
+            findings.push(format!("the rest cannot be checked: {error}"));
+            Ok(())
+        }
+        other => other,
+    }
+}
 
 /// What is damaged in the catalog of the database in `path`, and what of it still reads, one line each; nothing: all of it
 /// reads. Also where the database does not open for its damage. Cost: reads the catalog.
@@ -246,7 +259,9 @@ impl Engine {
         let mut parts = Vec::new();
         let mut at = ino;
         while at != Ino::ROOT {
-            let Some((parent, name)) = self.catalog.parents(store, at)?.into_iter().next() else {
+            let parent = self.catalog.parents(store, at)?.into_iter().next();
+            // In a damaged catalog directories may form a ring.
+            let Some((parent, name)) = parent.filter(|_| parts.len() < DEPTH_MAX) else {
                 return Ok(format!("inode {ino}"));
             };
             parts.push(name.to_string());
@@ -267,6 +282,9 @@ impl Engine {
         match self.check_into(&mut report, read_content, progress) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 // What the catalog's own check has named already is not named twice.
+                if report.findings.is_empty() && error.is_of_catalog() {
+                    report.findings = self.catalog.damage()?;
+                }
                 if report.findings.is_empty() {
                     report.findings.push(error.as_finding());
                 }
@@ -287,18 +305,25 @@ impl Engine {
             self.commit_now()?;
             let _no_commit = self.commit_lock.lock();
             report.findings = self.catalog.check()?;
-            for store in self.table_stores()? {
-                report.inode_count += self.catalog.inode_count(store)?;
-            }
-            self.check_extents(report)?;
-            self.check_patches(&mut report.findings)?;
-            self.check_history(&mut report.findings)?;
-            self.check_segments(report)?;
+            report.notes = self.catalog.users_code()?;
+            let is_structure = self.check_structure(report);
+            note_failure(is_structure, &mut report.findings)?;
         }
         if read_content {
-            self.check_content(report, progress)?;
+            let is_content = self.check_content(report, progress);
+            note_failure(is_content, &mut report.findings)?;
         }
         self.require_unchanged()
+    }
+
+    fn check_structure(&self, report: &mut CheckReport) -> Result<()> {
+        for store in self.table_stores()? {
+            report.inode_count += self.catalog.inode_count(store)?;
+        }
+        self.check_extents(report)?;
+        self.check_patches(&mut report.findings)?;
+        self.check_history(&mut report.findings)?;
+        self.check_segments(report)
     }
 
     fn check_segments(&self, report: &mut CheckReport) -> Result<()> {

@@ -151,7 +151,7 @@ impl Engine {
     /// serves any number of transactions. In an SQL session (`is_shell`) the user may change the connection.
     pub fn open_private(host: &Arc<Engine>, is_shell: bool) -> Result<Arc<Engine>> {
         host.check_running()?;
-        host.require_present()?;
+        host.require_no_past()?;
         let catalog_options = host.options.for_catalog();
         let catalog = Catalog::open_private(&host.path, &catalog_options, is_shell)?;
         catalog.promise_to_tell(); // FOREIGN-2

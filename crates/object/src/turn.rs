@@ -81,6 +81,8 @@ struct State {
     /// The session has stopped; nobody begins anything any more.
     is_abandoned: bool,
     users: u32,
+    /// When the last user left.
+    used_at: Option<Instant>,
 }
 
 impl Turn {
@@ -249,6 +251,7 @@ impl Turn {
     pub fn end_exclusive(&self) {
         let mut state = self.state();
         state.users = 0;
+        state.used_at = Some(Instant::now());
         state.is_closed = false;
         self.changed.notify_all();
     }
@@ -257,10 +260,17 @@ impl Turn {
     pub fn end(&self) {
         let mut state = self.state();
         state.users -= 1;
+        state.used_at = Some(Instant::now());
         // Who waits for users to leave has closed the turn first. To wake nobody is a system call.
         if state.is_closed {
             self.changed.notify_all();
         }
+    }
+
+    /// When the last change ended; `None` while there is a user.
+    pub fn idle_since(&self) -> Option<Instant> {
+        let state = self.state();
+        state.used_at.filter(|_| state.users == 0)
     }
 
     /// Whether this session has the turn.

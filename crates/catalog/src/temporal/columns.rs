@@ -20,10 +20,11 @@
 //! `DROP COLUMN` takes values with it that no record has. What is kept under the name that a column had before is not shown
 //! under its new one.
 
-use super::shape::{NOW, UNTIL, joined, pair, quoted, text, value_in};
+use super::shape::{NOW, UNTIL, joined, pair, text, value_in};
 use super::{Active, active};
 use crate::error::{At, Result};
 use crate::history::{Keeper, require_reach};
+use crate::names::{execute_one, quoted};
 use crate::read::rows;
 use crate::schema::ENGINE_COLUMNS;
 use larder_format::{CommitSeq, StoreId};
@@ -120,13 +121,19 @@ impl Columns {
         Ok(true)
     }
 
+    /// The name and the text of each.
+    pub(super) fn texts(&self) -> Vec<(String, String)> {
+        let objects = self.objects().into_iter();
+        objects.map(|(_, name, sql)| (name, sql)).collect()
+    }
+
     pub(super) fn make(&self, txn: &Connection) -> Result<()> {
         self.drop(txn)?;
         for (kind, _, sql) in self.objects() {
             // In the catalog, whatever temporary table has the name; the schema has it without.
             let create = format!("CREATE {} ", kind.to_ascii_uppercase());
             let sql = sql.replacen(&create, &format!("{create}main."), 1);
-            txn.execute_batch(&sql).at(&self.table)?;
+            execute_one(txn, &sql).at(&self.table)?;
         }
         Ok(())
     }
@@ -227,8 +234,7 @@ pub(super) fn drop_left(txn: &Connection, active: &[Active]) -> Result<()> {
     .at(TABLE)?;
     let is_left = |view: &&String| !active.iter().any(|one| image_view(one.id) == **view);
     for view in views.iter().filter(is_left) {
-        txn.execute_batch(&format!("DROP VIEW main.{}", quoted(view)))
-            .at(TABLE)?;
+        execute_one(txn, &format!("DROP VIEW main.{}", quoted(view))).at(TABLE)?;
     }
     Ok(())
 }

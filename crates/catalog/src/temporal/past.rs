@@ -1,7 +1,8 @@
 //! How rows were, and how they come back, in SQL.
 
 use super::columns::StoreColumns;
-use super::shape::{Key, PLACE, Shape, equal, has_null, joined, quoted, value_in};
+use super::shape::{Key, PLACE, Shape, equal, has_null, joined, value_in};
+use crate::names::quoted;
 use larder_format::CommitSeq;
 
 /// How to read a temporal table as of a commit, and to restore it, in SQL of the present.

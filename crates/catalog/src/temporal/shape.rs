@@ -1,6 +1,7 @@
 //! What is kept of a temporal table, and the triggers that keep it.
 
 use crate::error::{At, CatalogError, Result};
+use crate::names::{execute_one, quoted};
 use crate::read::rows;
 use rusqlite::{Connection, OptionalExtension};
 
@@ -56,10 +57,6 @@ struct Said<'s> {
     value: &'s str,
     /// SQL for its `kind`.
     kind: &'s str,
-}
-
-pub(super) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 pub(super) fn text(value: &str) -> String {
@@ -344,8 +341,7 @@ impl Shape {
     pub(super) fn drop_triggers(&self, txn: &Connection) -> Result<()> {
         for part in PARTS {
             let name = self.trigger_name(part);
-            txn.execute_batch(&format!("DROP TRIGGER IF EXISTS main.{name}"))
-                .at(&self.name)?;
+            execute_one(txn, &format!("DROP TRIGGER IF EXISTS main.{name}")).at(&self.name)?;
         }
         Ok(())
     }
@@ -362,7 +358,7 @@ impl Shape {
         for (_, sql) in self.triggers() {
             // In the catalog, whatever temporary table has the name; the schema has it without.
             let sql = sql.replacen("CREATE TRIGGER ", "CREATE TRIGGER main.", 1);
-            txn.execute_batch(&sql).at(&self.name)?;
+            execute_one(txn, &sql).at(&self.name)?;
         }
         Ok(())
     }

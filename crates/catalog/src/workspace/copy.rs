@@ -3,6 +3,7 @@
 use super::{InoRange, TransactionRow, set_ino_ranges, track};
 use crate::error::{At, CatalogError, Result};
 use crate::meta::{find_meta, set_gate};
+use crate::names::StoreName;
 use crate::open::{CATALOG_FILE, CatalogOptions, connect};
 use crate::read::rows;
 use crate::statements::StoreSql;
@@ -133,7 +134,7 @@ fn remove_orphans(txn: &Connection, base: CommitSeq) -> Result<()> {
         return Ok(());
     }
     for (store, ino) in orphans {
-        let name: String = txn
+        let name: StoreName = txn
             .query_row(
                 "SELECT owner.name FROM larder_store AS store \
                  JOIN larder_store AS owner ON owner.id = store.table_store WHERE store.id = ?1",

@@ -1,7 +1,7 @@
 //! Merging the files of one store: inodes, attributes and user columns, extended attributes, and the
 //! names, which are keys of their own, so that directories merge.
 
-use super::images::{Fate, Image, Shape, for_each_touched, list, quoted};
+use super::images::{Fate, Image, Shape, for_each_touched, list};
 use super::merge::Findings;
 use super::rows::shown;
 use super::track::Tracked;
@@ -10,6 +10,7 @@ use crate::error::{At, CatalogError, Result};
 use crate::grants::Grants;
 use crate::history::Keeper;
 use crate::map_pages::resolved;
+use crate::names::quoted;
 use crate::read::rows;
 use crate::saves::Attached;
 use crate::schema::{ENGINE_COLUMNS, FIRST_INO};

@@ -2,6 +2,7 @@
 //! workspace's), theirs (the parent's).
 
 use crate::error::{At, Result};
+use crate::names::quoted;
 use crate::read::rows;
 use crate::schema::SINCE;
 use rusqlite::types::Value;
@@ -24,11 +25,6 @@ pub(crate) struct Shape {
     pub(crate) columns: Vec<String>,
     /// Other sets of columns that are unique.
     pub(crate) uniques: Vec<Vec<String>>,
-}
-
-/// A name in SQL text.
-pub(crate) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// `prefix` before each of the names, quoted, with commas.

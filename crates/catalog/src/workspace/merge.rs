@@ -14,6 +14,7 @@ use super::rows::{merge_table, shadow_conflict};
 use super::track::{Tracked, tracked};
 use crate::changes::Held;
 use crate::codec::{signed, unsigned};
+use crate::confine::may_attach_one;
 use crate::error::{At, CatalogError, Result};
 use crate::extents::{self, AgChanges};
 use crate::grants::Grants;
@@ -21,6 +22,7 @@ use crate::history::Keeper;
 use crate::holders;
 use crate::loose::settle_loose;
 use crate::meta::{add_meta, next_commit_seq, set_gate};
+use crate::names::{StoreName, quoted};
 use crate::open::{self, CATALOG_FILE, connect};
 use crate::read::rows;
 use crate::{BUSY_TIMEOUT, Catalog, feed, temporal};
@@ -108,6 +110,7 @@ impl Catalog {
         let path = path.to_str().ok_or_else(|| {
             CatalogError::invalid(format!("{} is no UTF-8; rename it", path.display()))
         })?;
+        may_attach_one(&merger)?;
         merger
             .execute("ATTACH ?1 AS ws", [path])
             .at("the workspace")?;
@@ -171,7 +174,7 @@ fn apply(txn: &Connection, keeper: &Keeper, findings: &mut Findings) -> Result<(
     if !findings.conflicts.is_empty() {
         return Ok(()); // The tables are not alike: nothing below could be asked.
     }
-    let stores: Vec<(u32, String, String)> = rows(
+    let stores: Vec<(u32, StoreName, String)> = rows(
         txn,
         "SELECT id, name, mount FROM ws.larder_base_store WHERE table_store = id ORDER BY id",
         [],
@@ -326,7 +329,7 @@ fn check_foreign_keys(txn: &Connection, findings: &mut Findings) -> Result<()> {
             if !parent.eq_ignore_ascii_case(&table) || !is_ino {
                 continue;
             }
-            let (child_name, from) = (super::images::quoted(child), super::images::quoted(from));
+            let (child_name, from) = (quoted(child), quoted(from));
             let refers: bool = txn
                 .prepare_cached(&format!(
                     "SELECT 1 FROM main.{child_name} WHERE {from} = ?1 LIMIT 1"
@@ -368,7 +371,7 @@ fn used_of_grants(txn: &Connection) -> Result<Vec<(Extent, StoreId, Ino)>> {
         extents::extent,
     )
     .at("larder_grant")?;
-    let names: HashMap<u32, String> = rows(
+    let names: HashMap<u32, StoreName> = rows(
         txn,
         "SELECT store.id, owner.name FROM ws.larder_store AS store \
          JOIN ws.larder_store AS owner ON owner.id = store.table_store",

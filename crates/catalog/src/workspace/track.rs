@@ -5,8 +5,9 @@
 //! existed, and its columns. Nothing in a trigger resolves a conflict, because the statement that fires
 //! it may do so in its own way (`INSERT OR REPLACE`): what is known already is asked for first.
 
-use super::images::{Shape, equal, list, quoted};
+use super::images::{Shape, equal, list};
 use crate::error::{At, Result};
+use crate::names::quoted;
 use crate::read::rows;
 use rusqlite::{Connection, params};
 
@@ -78,6 +79,26 @@ pub(crate) fn tracked(connection: &Connection) -> Result<Vec<Tracked>> {
         },
     )
     .at("larder_tracked")
+}
+
+/// Whether a trigger of a table of ours is one of those that fill a table of old images, as this version makes it.
+pub(crate) fn is_tracking(
+    connection: &Connection,
+    name: &str,
+    table: &str,
+    sql: Option<&str>,
+) -> Result<bool> {
+    let number = (name.strip_prefix("larder_track_"))
+        .and_then(|rest| rest.split('_').next())
+        .and_then(|number| number.parse::<i64>().ok());
+    let (Some(number), Some(sql)) = (number, sql) else {
+        return Ok(false);
+    };
+    if table.starts_with("larder_") && !SYSTEM.contains(&table) {
+        return Ok(false);
+    }
+    let shape = Shape::read(connection, "main", table)?;
+    Ok(triggers(&shape, number).contains(sql))
 }
 
 /// The table of old images, and what fills it.

@@ -1,4 +1,5 @@
-//! Servers that are killed or stopped while others wait, and unmounting what others hold. Needs root.
+//! Servers that are killed or stopped while others wait, and unmounting what others hold. Needs
+//! root.
 
 use crate::mount::{PATIENCE, serve};
 use crate::support::{Killed, Place};
@@ -52,7 +53,12 @@ fn take_writer_lock(place: &Place) -> Killed {
             .stdout(Stdio::piped()),
     );
     let mut line = [0];
-    holder.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    holder
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut line)
+        .unwrap();
     holder
 }
 
@@ -68,8 +74,9 @@ fn a_killed_server_lets_go_of_its_locks_and_of_who_waits_for_it() {
     }
     fs::File::open(&inside).unwrap().sync_all().unwrap();
 
-    // One program has the directory's lock in the kernel, while its request waits for the writer lock; one waits for
-    // the directory, and so does, behind it, the thread that tells the kernel of what the SQL client changed.
+    // One program has the directory's lock in the kernel, while its request waits for the writer
+    // lock; one waits for the directory, and so does, behind it, the thread that tells the kernel
+    // of what the SQL client changed.
     let mut holder = take_writer_lock(&place);
     let (mut first, mut second) = (unlink(&inside, "a"), unlink(&inside, "b"));
     wait_until("both wait", || {
@@ -89,16 +96,25 @@ fn a_killed_server_lets_go_of_its_locks_and_of_who_waits_for_it() {
     let killed = Instant::now();
     mount.child.kill().unwrap();
     // Nobody has looked yet: this is the kernel's doing alone.
-    let lock = fs::read_dir(place.path("a.larder/sessions")).unwrap().next();
+    let lock = fs::read_dir(place.path("a.larder/sessions"))
+        .unwrap()
+        .next();
     let lock = fs::File::open(lock.unwrap().unwrap().path()).unwrap();
     wait_until("FUSE-12: the session's lock", || lock.try_lock().is_ok());
     lock.unlock().unwrap();
-    assert_eq!(thread_state(pid, "larder-notify"), Some('D'), "it waits still");
+    assert_eq!(
+        thread_state(pid, "larder-notify"),
+        Some('D'),
+        "it waits still"
+    );
     holder.kill().unwrap();
     holder.wait().unwrap();
 
     let listed = place.run(&["ls", "a.larder:/d"]);
-    assert_eq!((listed.code, listed.stdout.as_slice()), (Some(0), &b"a\nb\nf\n"[..]));
+    assert_eq!(
+        (listed.code, listed.stdout.as_slice()),
+        (Some(0), &b"a\nb\nf\n"[..])
+    );
     let told = format!("(process {pid}) was killed, but could not end");
     assert!(listed.stderr.contains(&told), "{}", listed.stderr);
     for waits in [&mut first, &mut second] {
@@ -160,7 +176,10 @@ fn an_unmount_says_what_keeps_the_filesystem() {
     let mut mount = serve(&place, &[]);
     fs::create_dir(place.path("bound")).unwrap();
     let bind = |script: &str| {
-        let done = Command::new("sh").args(["-ec", script]).current_dir(place.path("")).status();
+        let done = Command::new("sh")
+            .args(["-ec", script])
+            .current_dir(place.path(""))
+            .status();
         assert!(done.unwrap().success(), "{script}");
     };
     bind("mount --bind mnt bound");
@@ -204,7 +223,11 @@ fn a_database_is_unmounted_as_a_directory_is() {
     place.ok(&["mount", "--daemon", "a.larder", "second"]);
     let held = fs::File::create(place.path("second/open")).unwrap();
     place.fails(1, &["umount", "a.larder"], "in use by");
-    assert_eq!(mount.end(), (Some(0), String::new()), "the other one has ended");
+    assert_eq!(
+        mount.end(),
+        (Some(0), String::new()),
+        "the other one has ended"
+    );
     drop(held);
     let ended = place.json(&["umount", "a.larder"]);
     let mountpoint = place.path("second").canonicalize().unwrap();

@@ -283,3 +283,97 @@ fn runs_are_killed_at_any_moment() {
     }
     assert_eq!(names(&place), ["/beside0", "/beside1"]);
 }
+
+/// Runs a shell script in a transaction; returns what it printed.
+fn run_script(place: &Place, script: &str) -> String {
+    let database = place.path("a.larder").display().to_string();
+    let script = format!(
+        "set -e; larder={}; db='{database}'\n{script}",
+        env!("CARGO_BIN_EXE_larder")
+    );
+    place.ok(&["txn", "run", "a.larder", "--", "sh", "-c", &script])
+}
+
+#[test]
+fn sql_inside_joins_the_transaction() {
+    let place = Place::with_database();
+    place.ok(&["sql", "a.larder", "CREATE TABLE note (text TEXT)"]);
+    let told = run_script(
+        &place,
+        "echo inside > file
+         $larder sql \"$db\" \"SELECT 'sees ' || size FROM files('/file')\" --csv
+         $larder sql \"$db\" \"INSERT INTO note VALUES ('joined')\"
+         cd \"$db/..\"
+         $larder sql a.larder \"SELECT text FROM note\" --csv
+         $larder put a.larder/.transaction/sessions.lock a.larder:/put
+         $larder ls a.larder:/
+         $larder sql a.larder \"SELECT write_content('/written', 'by sql')\" > /dev/null
+         $larder txn list a.larder | wc -l",
+    );
+    for word in ["sees 7", "joined", "file\nput\n", "1\n"] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    assert_eq!(names(&place), ["/file", "/put", "/written"]);
+    assert_eq!(place.ok(&["cat", "a.larder:/written"]), "by sql");
+    let notes = place.json(&["sql", "a.larder", "SELECT text FROM note"]);
+    assert_eq!(notes[0]["text"], "joined");
+    assert_no_trace(&place);
+}
+
+/// What is done inside is seen by the view at once.
+#[test]
+fn commands_inside_are_seen_by_the_view() {
+    let place = Place::with_database();
+    place.write("local", 3000);
+    let local = place.path("local").display().to_string();
+    run_script(
+        &place,
+        &format!(
+            "for i in 1 2 3 4 5; do
+               [ ! -e new$i ]
+               $larder put '{local}' \"$db:/new$i\"
+               cmp new$i '{local}'
+             done"
+        ),
+    );
+    assert_eq!(names(&place).len(), 5);
+    assert_no_trace(&place);
+}
+
+#[test]
+fn the_database_is_covered_inside() {
+    let place = Place::with_database();
+    place.ok(&["sql", "a.larder", "CREATE TABLE note (text TEXT)"]);
+    let told = run_script(
+        &place,
+        "ls \"$db\"
+         cat \"$db\"/inside*
+         sqlite3 \"$db/catalog.db\" \"INSERT INTO note VALUES ('outside')\" 2> /dev/null && exit 3
+         touch \"$db/new\" 2> /dev/null && exit 4
+         env -u LARDER_TXN $larder sql \"$db\" \"INSERT INTO note VALUES ('outside')\" 2>&1 && exit 5
+         env -u LARDER_TXN $larder put /dev/null \"$db:/outside\" 2> /dev/null && exit 6
+         $larder mount \"$db\" . 2>&1 && exit 7
+         echo kept > kept",
+    );
+    assert!(
+        told.starts_with("inside 'larder txn run' use 'larder sql'"),
+        "{told}"
+    );
+    assert!(told.contains("keep LARDER_TXN"), "{told}");
+    assert_eq!(names(&place), ["/kept"]);
+    let notes = place.json(&["sql", "a.larder", "SELECT count(*) AS n FROM note"]);
+    assert_eq!(notes[0]["n"], 0);
+    // Nobody else sees the cover, and a mount at a place of its own shows the view.
+    assert!(place.path("a.larder/catalog.db").exists());
+    std::fs::create_dir(place.path("m")).unwrap();
+    let script = format!(
+        "cat '{}/kept' && echo 2 > '{0}/kept'",
+        place.path("m").display()
+    );
+    let shown = place.ok(&[
+        "txn", "run", "a.larder", "--mount", "m", "--", "sh", "-c", &script,
+    ]);
+    assert_eq!(shown, "kept\n");
+    assert_eq!(place.ok(&["cat", "a.larder:/kept"]), "2\n");
+    assert_no_trace(&place);
+}

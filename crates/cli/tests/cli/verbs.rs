@@ -52,7 +52,7 @@ const VERBS: &[(Needs, &[&str])] = &[
     (Nothing, &["du", "D:P/"]),
     (Nothing, &["df", "D"]),
     (Nothing, &["frag", "D"]),
-    (Nothing, &["stats", "D"]),
+    (Nothing, &["stats", "D", "--count", "1"]),
     (
         Nothing,
         &["sql", "D", "--read-only", "SELECT * FROM main_path"],
@@ -61,13 +61,12 @@ const VERBS: &[(Needs, &[&str])] = &[
     (Nothing, &["check", "D", "--read"]),
     (Past, &["log", "D"]),
     (Past, &["log", "D:P/f"]),
-    (Past, &["diff", "D@s", "D"]),
+    (Past, &["diff", "D@s:P/", "D:P/"]),
     (Past, &["cat", "D@s:P/f"]),
     (Nothing, &["snapshot", "list", "D"]),
     (Nothing, &["retention", "D"]),
     (Nothing, &["store", "list", "D"]),
     (Nothing, &["txn", "list", "D"]),
-    (Nothing, &["extension", "D"]),
     (Writing, &["put", "local", "D:P/new"]),
     (Writing, &["cp", "local", "D:P/copied"]),
     (WritingFile, &["cp", "D:P/f", "D:P/f2"]),
@@ -76,22 +75,23 @@ const VERBS: &[(Needs, &[&str])] = &[
     (Writing, &["mkdir", "D:P/d"]),
     (WritingFile, &["ln", "-s", "f", "D:P/link"]),
     (WritingFile, &["clone", "D:P/f", "D:P/f4"]),
-    (WritingFile, &["promote", "D:P/f", "D:P/f4"]),
+    (Writing, &["mkdir", "D:P/d2"]),
+    (Writing, &["promote", "D:P/d", "D:P/d2"]),
     (Writing, &["sql", "D", "UPDATE main SET mode = mode"]),
     (
         Writing,
         &["store", "create", "D", "third", "--mount", "/third"],
     ),
     (Writing, &["store", "destroy", "D", "third"]),
+    (WritingPast, &["restore", "D@s:P/f"]),
+    (WritingPast, &["rollback", "D", "s", "--dry-run"]),
     (Writing, &["snapshot", "create", "D", "more"]),
     (Writing, &["snapshot", "hold", "D", "more", "why"]),
     (Writing, &["snapshot", "release", "D", "more", "why"]),
-    (WritingPast, &["restore", "D@s:P/f"]),
-    (WritingPast, &["rollback", "D", "s", "--dry-run"]),
     (Writing, &["snapshot", "destroy", "D", "more"]),
+    (WritingPast, &["snapshot", "destroy", "D", "s"]),
     (WritingPast, &["prune", "D"]),
     (Writing, &["defrag", "D"]),
-    (Writing, &["txn", "run", "D", "--", "true"]),
     (WritingPast, &["retention", "D", "2h"]),
 ];
 
@@ -221,12 +221,11 @@ fn why_not(state: State, needs: Needs, verb: &[&str]) -> Option<&'static str> {
     let needs_past = matches!(needs, Past | WritingPast);
     let needs_file = matches!(needs, File | Past | WritingFile | WritingPast);
     match state {
-        // It needs nothing of the catalog.
-        State::Damaged if verb[0] == "extension" => None,
         State::Damaged if verb[0] == "check" => Some(""),
         State::Damaged => Some("the catalog is damaged"),
         State::ReadOnly if writes => Some("read-only"),
         State::NoHistory if verb == ["retention", "D", "2h"] => None,
+        State::NoHistory if verb == ["snapshot", "destroy", "D", "s"] => Some("does not exist"),
         State::NoHistory if needs_past => Some("history"),
         State::Empty if needs_file && verb.iter().any(|word| word.contains("P/f")) => Some("f"),
         _ => None,
@@ -241,9 +240,16 @@ fn every_verb_on(state: State) {
         let done = case.run(verb);
         let what = format!("{state:?}: {verb:?}");
         assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        let not_made = "does not exist";
         match why_not(state, *needs, verb) {
+            // What another verb would have made is not there.
+            Some("read-only") if done.stderr.contains(not_made) => {
+                done.assert_failed(1, not_made, &what);
+            }
             None => assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{what}"),
             Some("") => assert_eq!(done.code, Some(1), "{what}: {}", done.stderr),
+            // As diff(1): 1 says that there are differences.
+            Some(cause) if verb[0] == "diff" => done.assert_failed(2, cause, &what),
             Some(cause) => done.assert_failed(1, cause, &what),
         }
     }

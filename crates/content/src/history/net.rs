@@ -88,7 +88,11 @@ pub(crate) fn join_saves(
     let is_gone = |net: &NetChange| is_file(&net.before) && net.after.is_none();
     let mut is_any = nets.iter().any(is_gone);
     let mut files: Vec<(usize, i64)> = Vec::new();
-    for (index, net) in nets.iter().enumerate().filter(|(_, net)| is_file(&net.after)) {
+    for (index, net) in nets
+        .iter()
+        .enumerate()
+        .filter(|(_, net)| is_file(&net.after))
+    {
         if let Some(id) = reader.file_id(net.store, net.ino, after)? {
             is_any |= id != net.ino.0 as i64;
             files.push((index, id));
@@ -98,7 +102,11 @@ pub(crate) fn join_saves(
         return Ok(nets);
     }
     let mut were: HashMap<(StoreId, i64), usize> = HashMap::new();
-    for (index, net) in nets.iter().enumerate().filter(|(_, net)| is_file(&net.before)) {
+    for (index, net) in nets
+        .iter()
+        .enumerate()
+        .filter(|(_, net)| is_file(&net.before))
+    {
         if let Some(id) = reader.file_id(net.store, net.ino, before)? {
             were.insert((net.store, id), index);
         }

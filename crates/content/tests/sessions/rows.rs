@@ -230,16 +230,33 @@ fn a_foreign_key_of_the_users_refuses_unlink_and_nothing_else() {
     let refused = db.unlink(NodeId::ROOT, &name("kept2")).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotPermitted);
     assert!(refused.to_string().contains("FOREIGN KEY"), "{refused}");
-    let refused = db
-        .rename(
-            NodeId::ROOT,
-            &name("free"),
-            NodeId::ROOT,
-            &name("kept2"),
-            RenameMode::Replace,
-        )
-        .unwrap_err();
+    let replace = |from: &str| {
+        let (from, to) = (name(from), name("kept2"));
+        db.rename(NodeId::ROOT, &from, NodeId::ROOT, &to, RenameMode::Replace)
+    };
+    // Where a save keeps nothing it is a removal too; else the row follows.
+    db.set_save_keeps("main", false).unwrap();
+    let refused = replace("free").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+    db.set_save_keeps("main", true).unwrap();
+    let new = put(&db, NodeId::ROOT, "new", b"contract");
+    replace("new").unwrap();
+    db.sync().unwrap();
+    let mut file = Vec::new();
+    sql.execute("SELECT file FROM deal", &mut |row| {
+        file.extend(row.values);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(
+        file,
+        [larder::SqlValue::Integer(new.ino.0 as i64)],
+        "SAVE-2"
+    );
+    assert_eq!(
+        db.unlink(NodeId::ROOT, &name("kept2")).unwrap_err().kind(),
+        ErrorKind::NotPermitted
+    );
     assert_eq!(
         content(&db, db.resolve(b"/kept2", true).unwrap().node),
         b"contract"

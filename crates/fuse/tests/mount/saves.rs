@@ -60,9 +60,8 @@ impl Rated {
 
     fn number(&self, column: &str, name: &str) -> i64 {
         self.sync();
-        let sql = format!(
-            "SELECT {column} FROM main JOIN main_path USING (ino) WHERE path = '/{name}'"
-        );
+        let sql =
+            format!("SELECT {column} FROM main JOIN main_path USING (ino) WHERE path = '/{name}'");
         match self.ask(&sql)[..] {
             [SqlValue::Integer(number)] => number,
             ref other => panic!("{sql}: {other:?}"),
@@ -107,9 +106,15 @@ f = sys.argv[1]
 d, t = tempfile.mkstemp(dir=os.path.dirname(f))
 os.write(d, b\"new\"); os.fsync(d); os.close(d); os.replace(t, f)' \"$1\"",
         ),
-        ("rsync", "s=$(mktemp); echo rsync > $s; rsync $s \"$1\"; rm $s"),
+        (
+            "rsync",
+            "s=$(mktemp); echo rsync > $s; rsync $s \"$1\"; rm $s",
+        ),
         ("mv", "echo mv > \"$1.tmp\"; mv \"$1.tmp\" \"$1\""),
-        ("install", "s=$(mktemp); echo x > $s; install -b -m 644 $s \"$1.new\"; mv \"$1.new\" \"$1\"; rm $s"),
+        (
+            "install",
+            "s=$(mktemp); echo x > $s; install -b -m 644 $s \"$1.new\"; mv \"$1.new\" \"$1\"; rm $s",
+        ),
         ("truncate", "echo written in place > \"$1\""),
         ("cp", "s=$(mktemp); echo cp > $s; cp $s \"$1\"; rm $s"),
     ];
@@ -146,7 +151,11 @@ fn git_checkout_makes_other_files() {
     run(&rated, "f", script);
     assert_eq!(rated.state("f", id), KEPT, "written in place");
     run(&rated, "f", "cd \"$(dirname \"$1\")\"; git checkout -q one");
-    assert_eq!(rated.state("f", id), LOST, "git unlinks what it writes anew");
+    assert_eq!(
+        rated.state("f", id),
+        LOST,
+        "git unlinks what it writes anew"
+    );
     assert_clean(rated);
 }
 
@@ -196,7 +205,8 @@ fn editors_save_and_nothing_is_lost() {
         rename(&format!("{f}.new"), f);
         remove(&format!("{f}.old"));
     };
-    let editors: [(&str, &dyn Fn(&str)); 5] = [
+    type Editor<'e> = (&'e str, &'e dyn Fn(&str));
+    let editors: [Editor<'_>; 5] = [
         ("vim-no", &vim_no),
         ("vim-yes", &vim_yes),
         ("emacs", &emacs),
@@ -245,7 +255,10 @@ fn vim_saves_and_nothing_is_lost() {
 }
 
 fn assert_clean(rated: Rated) {
-    let Rated { mut mount, database } = rated;
+    let Rated {
+        mut mount,
+        database,
+    } = rated;
     mount.end();
     let report = database.check(true, &mut |_, _| {}).expect("a check");
     assert_eq!(report.findings, Vec::<String>::new());

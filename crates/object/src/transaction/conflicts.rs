@@ -306,7 +306,7 @@ mod tests {
         }
         if waits {
             let refused = transaction.take_turn().unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::Busy);
+            assert_eq!(refused.kind(), ErrorKind::TimedOut);
         }
         let is_lost = transaction.is_lost();
         add(&other, "lock");

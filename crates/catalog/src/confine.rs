@@ -1,0 +1,279 @@
+//! What code in a catalog may do while our statements run: settings and limits of every connection of ours, and a watch over
+//! the user's triggers in the engine's own changes.
+//!
+//! # Words
+//! The engine's own changes pass the guards (`guards`); where the user has triggers, the gate is open while those run.
+//! A *watch* knows which triggers are ours, what only the engine changes, and for how long a statement has been in the
+//! user's triggers.
+//!
+//! # Invariants
+//! * `SAFE-5` No connection of ours attaches another file, but for a merge and the SQL of a person who says ATTACH; loads a
+//!   library, or writes the schema as a table. *Guard*: [`confine`], by SQLite's own switches and limits.
+//! * `SAFE-6` Behind the open gate no trigger of the user's changes what only the engine changes. *Guard*: [`Watch::judge`], while
+//!   a statement is compiled, so that statements that are kept cost nothing.
+//! * `SAFE-7` A statement of the engine spends at most [`TRIGGER_TIME_MAX`] in triggers of the user's. *Guard*: [`Watch::is_over`],
+//!   asked every [`OPERATIONS`] operations. (A person's own statements take as long as he lets them.)
+//!
+//! The engine's connections also bound what one value, one expression and one program may be: expressions of
+//! generated columns and constraints have no loops, so these bounds are theirs.
+
+use crate::audit::{Findings, is_users_column};
+use crate::error::{At, CatalogError, Result};
+use crate::names::shown;
+use crate::{Catalog, lock};
+use rusqlite::config::DbConfig;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::limits::Limit;
+use rusqlite::{Connection, ffi};
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long triggers of the user's may run in one statement of the engine.
+pub(crate) const TRIGGER_TIME_MAX: Duration = Duration::from_secs(5);
+/// Operations of SQLite's machine between two looks at the clock, 0.1 ms.
+const OPERATIONS: c_int = 10_000;
+/// The longest value that the engine's statements handle, bytes.
+const VALUE_BYTES_MAX: i32 = 128 << 20;
+/// The longest text of a statement or an object of the schema for the engine, bytes.
+const SQL_BYTES_MAX: i32 = 4 << 20;
+/// How deep triggers run triggers.
+const TRIGGER_DEPTH_MAX: i32 = 100;
+/// How SQLite tells that a trigger begins.
+const TRIGGER_BEGINS: &[u8] = b"-- TRIGGER ";
+
+/// What a connection of ours is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// The engine's statements only.
+    Engine,
+    /// A user's statements too, whose values may be as long as SQLite's.
+    User,
+    /// A person's, who may also ATTACH.
+    Shell,
+}
+
+/// Settings of every connection of ours (`SAFE-5`). 2 µs.
+pub(crate) fn confine(connection: &Connection, purpose: Use) -> Result<()> {
+    for (switch, on) in [
+        (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
+        (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
+    ] {
+        connection.set_db_config(switch, on).at("the limits")?;
+    }
+    // SQLite's own bounds where a user's statements run; each is set, since the connection may have had others.
+    let (attached, value_bytes, sql_bytes) = match purpose {
+        Use::Engine => (0, VALUE_BYTES_MAX, SQL_BYTES_MAX),
+        Use::User => (0, i32::MAX, i32::MAX),
+        Use::Shell => (i32::MAX, i32::MAX, i32::MAX),
+    };
+    for (limit, value) in [
+        (Limit::SQLITE_LIMIT_TRIGGER_DEPTH, TRIGGER_DEPTH_MAX),
+        (Limit::SQLITE_LIMIT_ATTACHED, attached),
+        (Limit::SQLITE_LIMIT_LENGTH, value_bytes),
+        (Limit::SQLITE_LIMIT_SQL_LENGTH, sql_bytes),
+    ] {
+        connection.set_limit(limit, value).at("the limits")?;
+    }
+    Ok(())
+}
+
+/// The same for a merge, which attaches a workspace.
+pub(crate) fn may_attach_one(connection: &Connection) -> Result<()> {
+    connection
+        .set_limit(Limit::SQLITE_LIMIT_ATTACHED, 1)
+        .at("the limits")
+        .map(drop)
+}
+
+/// Watches the user's triggers on one connection that writes.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// The gate is open for the engine's statements.
+    is_open: AtomicBool,
+    /// The guards look at a user's statement: what they refuse need not be refused before.
+    is_standing: AtomicBool,
+    known: Mutex<Findings>,
+    running: Mutex<Running>,
+    /// What was refused or ended; takes the place of SQLite's error.
+    verdict: Mutex<Option<String>>,
+}
+
+/// The statement that runs.
+#[derive(Default)]
+struct Running {
+    /// The user's trigger that began last.
+    trigger: String,
+    /// Since when it is in triggers of the user's.
+    since: Option<Instant>,
+}
+
+impl Watch {
+    /// Begins to watch a connection, which is dropped before what is returned.
+    pub(crate) fn begin(connection: &mut Connection) -> Result<Arc<Watch>> {
+        let watch = Arc::new(Watch::default());
+        let asked = Arc::clone(&watch);
+        connection
+            .progress_handler(OPERATIONS, Some(move || asked.is_over()))
+            .at("the limits")?;
+        let pointer: *mut c_void = Arc::as_ptr(&watch).cast_mut().cast();
+        // SAFETY: an open connection; `watch` is alive as long as it, as the caller promises, and `tell` only reads it.
+        let code = unsafe {
+            let events = ffi::SQLITE_TRACE_STMT as c_uint;
+            ffi::sqlite3_trace_v2(connection.handle(), events, Some(tell), pointer)
+        };
+        match code {
+            ffi::SQLITE_OK => Ok(watch),
+            code => {
+                let failed = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+                Err(failed).at("the limits")
+            }
+        }
+    }
+
+    /// What is ours and what is the user's from now on.
+    pub(crate) fn learn(&self, findings: Findings) {
+        *lock(&self.known) = findings;
+    }
+
+    /// The gate is open for the engine, or no longer.
+    pub(crate) fn set_open(&self, is_open: bool) {
+        self.is_open.store(is_open, Ordering::Relaxed);
+        self.is_standing.store(false, Ordering::Relaxed);
+    }
+
+    /// The gate is closed, and what follows is a user's statement.
+    pub(crate) fn stand(&self) {
+        self.is_open.store(false, Ordering::Relaxed);
+        self.is_standing.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the engine's statement may do this (`SAFE-6`).
+    pub(crate) fn judge(&self, context: &AuthContext<'_>) -> Authorization {
+        let Some(trigger) = context.accessor else {
+            return Authorization::Allow;
+        };
+        if self.is_standing.load(Ordering::Relaxed) {
+            return Authorization::Allow;
+        }
+        let table = match context.action {
+            AuthAction::Insert { table_name } | AuthAction::Delete { table_name } => table_name,
+            AuthAction::Update { table_name, .. } => table_name,
+            _ => return Authorization::Allow,
+        };
+        let known = lock(&self.known);
+        let (by, to) = (trigger.to_ascii_lowercase(), table.to_ascii_lowercase());
+        let is_tracker = ["larder_feed_", "larder_watch_", "larder_temporal_"]
+            .iter()
+            .any(|tracker| by.starts_with(tracker))
+            && matches!(context.action, AuthAction::Insert { .. })
+            && ["larder_change", "larder_history"].contains(&&*to);
+        let is_attribute = |column: &str| {
+            let attributes = ["mode", "uid", "gid", "atime_ns", "mtime_ns", "ctime_ns"];
+            is_users_column(column)
+                || attributes
+                    .iter()
+                    .any(|one| one.eq_ignore_ascii_case(column))
+        };
+        let is_refused = match context.action {
+            _ if known.guards.contains(&by) || is_tracker => false,
+            AuthAction::Update { column_name, .. } if known.stores.contains(&to) => {
+                !is_attribute(column_name)
+            }
+            _ => known.tables.contains(&to) || known.stores.contains(&to),
+        };
+        if !is_refused {
+            return Authorization::Allow;
+        }
+        *lock(&self.verdict) = Some(format!(
+            "trigger {} changes {table}, which only larder may, inside a change of larder's; DROP it",
+            shown(trigger)
+        ));
+        Authorization::Deny
+    }
+
+    /// Whether the statement that runs has been in the user's triggers for too long (`SAFE-7`).
+    fn is_over(&self) -> bool {
+        if !self.is_open.load(Ordering::Relaxed) {
+            return false;
+        }
+        let running = lock(&self.running);
+        let is_over = running
+            .since
+            .is_some_and(|since| since.elapsed() > TRIGGER_TIME_MAX);
+        if is_over {
+            *lock(&self.verdict) = Some(format!(
+                "trigger {} takes longer than {} s inside a change of larder's; DROP it, or make it faster",
+                shown(&running.trigger),
+                TRIGGER_TIME_MAX.as_secs()
+            ));
+        }
+        is_over
+    }
+
+    /// A statement begins, or a trigger in it.
+    fn note(&self, text: &[u8]) {
+        if !self.is_open.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut running = lock(&self.running);
+        let Some(name) = text.strip_prefix(TRIGGER_BEGINS) else {
+            // A comment in a statement of ours would be a trigger of SQLite's own.
+            if !text.starts_with(b"-- ") {
+                running.since = None;
+            }
+            return;
+        };
+        let name = String::from_utf8_lossy(name);
+        if lock(&self.known)
+            .guards
+            .contains(&name.to_ascii_lowercase())
+        {
+            return;
+        }
+        running.since.get_or_insert_with(Instant::now);
+        running.trigger = name.into_owned();
+    }
+
+    /// What the error of a change of the engine's is, if the watch has brought it about.
+    pub(crate) fn explain(&self, error: CatalogError) -> CatalogError {
+        match lock(&self.verdict).take() {
+            Some(what) => CatalogError::Refused { what },
+            None => error,
+        }
+    }
+}
+
+/// SQLite tells that a statement or a trigger begins.
+unsafe extern "C" fn tell(
+    _event: c_uint,
+    watch: *mut c_void,
+    _statement: *mut c_void,
+    text: *mut c_void,
+) -> c_int {
+    if watch.is_null() || text.is_null() {
+        return 0;
+    }
+    // SAFETY: `Watch::begin` has given the watch, which outlives the connection; for this event the text is a C string
+    // that lives as long as the call.
+    let (watch, text) = unsafe { (&*watch.cast::<Watch>(), CStr::from_ptr(text.cast())) };
+    watch.note(text.to_bytes());
+    0
+}
+
+impl Catalog {
+    /// The user's triggers and views, for people: what each is, and its table.
+    pub fn users_code(&self) -> Result<Vec<String>> {
+        self.read(|reader| {
+            let version = crate::schema::version(reader)?;
+            let found = crate::audit::require(reader, version, crate::trust::Code::Trusted)?;
+            let told = found.users.iter().map(|(kind, name, table)| match &**kind {
+                "trigger" => format!("trigger {} on {table}", shown(name)),
+                _ => format!("{kind} {}", shown(name)),
+            });
+            Ok(told.collect())
+        })
+    }
+}

@@ -1,0 +1,120 @@
+//! Names that a catalog holds and that become parts of SQL: validated where they are read, quoted where they are used.
+//!
+//! # Invariants
+//! * `SAFE-1` The name of a store becomes a part of SQL only as a [`StoreName`], which follows the rule for names
+//!   whoever wrote the catalog. *Guard*: nothing else reads it; `check` and every open refuse another one.
+//!   Every other name is quoted by [`quoted`].
+//! * `SAFE-2` Text that holds names or conditions of a catalog is run as one statement: what stands behind it is
+//!   refused. *Guard*: [`execute_one`].
+
+use crate::schema::check_store_name;
+use rusqlite::Connection;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
+use std::fmt;
+use std::ops::Deref;
+
+/// The name of a store, which follows [`check_store_name`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct StoreName(String);
+
+/// Why the name of a store in a catalog is none.
+#[derive(Debug)]
+struct Unsafe(String);
+
+impl fmt::Display for Unsafe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl std::error::Error for Unsafe {}
+
+impl Deref for StoreName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for StoreName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<StoreName> for String {
+    fn from(name: StoreName) -> String {
+        name.0
+    }
+}
+
+impl FromSql for StoreName {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<StoreName> {
+        let unsafe_name = |why: String| FromSqlError::Other(Box::new(Unsafe(why)));
+        let ValueRef::Text(bytes) = value else {
+            return Err(unsafe_name("the name of a store is no text".into()));
+        };
+        let shown = || shown(&String::from_utf8_lossy(bytes));
+        match std::str::from_utf8(bytes) {
+            Ok(name) if check_store_name(name).is_ok() => Ok(StoreName(name.into())),
+            _ => Err(unsafe_name(format!(
+                "the name of a store is {}, which no larder gives",
+                shown()
+            ))),
+        }
+    }
+}
+
+/// Text of a catalog for a message: short, in quotation marks, control characters escaped.
+pub(crate) fn shown(text: &str) -> String {
+    const CHARS_MAX: usize = 60;
+    let mut out = String::from("'");
+    out.extend(text.chars().take(CHARS_MAX).flat_map(char::escape_debug));
+    if text.chars().nth(CHARS_MAX).is_some() {
+        out.push('…');
+    }
+    out.push('\'');
+    out
+}
+
+/// Runs one statement whose text is made of names; what stands behind it is refused, not run (`SAFE-2`).
+pub(crate) fn execute_one(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+    connection.execute(sql, []).map(drop)
+}
+
+/// An identifier as SQL writes it.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_from_a_catalog_follows_the_rule() {
+        let read = |value| StoreName::column_result(value);
+        assert_eq!(&*read(ValueRef::Text(b"photos")).unwrap(), "photos");
+        for bad in [
+            &b"x\n;ATTACH 'e' AS e;--"[..],
+            b"a\"b",
+            b"",
+            b"larder_meta",
+            b"a\xff",
+        ] {
+            let told = read(ValueRef::Text(bad)).unwrap_err().to_string();
+            assert!(!told.contains('\n'), "SAFE-1: {told}");
+        }
+        for bad in [ValueRef::Null, ValueRef::Integer(1), ValueRef::Blob(b"a")] {
+            read(bad).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_one_short_line() {
+        assert_eq!(shown("a\n\u{1b}[2J"), "'a\\n\\u{1b}[2J'");
+        assert!(shown(&"x".repeat(1000)).chars().count() < 70);
+        assert_eq!(quoted("a\"b"), "\"a\"\"b\"");
+    }
+}

@@ -1,0 +1,86 @@
+//! Whose programs a catalog may run: triggers, generated columns and the like are code, and whoever opens the database
+//! runs it.
+
+use crate::error::{CatalogError, Result};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Whom an open trusts with code in the schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Trust {
+    /// The caller himself: code runs in a database whose owner has opened it.
+    #[default]
+    Owner,
+    /// Nobody.
+    Nobody,
+    /// Whoever owns it.
+    Anybody,
+}
+
+/// Whose the code in a catalog is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// The caller's, or somebody's whom he trusts.
+    Trusted,
+    /// That of the owner with this number, who is not the caller.
+    Strangers(u32),
+    /// The caller wants none, whosever it is.
+    Unwanted,
+}
+
+impl Trust {
+    /// The variable of the environment that says so.
+    pub const VARIABLE: &str = "LARDER_TRUST";
+
+    /// What the environment says: `anybody`, `nobody`, and else the default.
+    pub fn of_environment() -> Trust {
+        match std::env::var_os(Trust::VARIABLE) {
+            Some(word) if word == "anybody" => Trust::Anybody,
+            Some(word) if word == "nobody" => Trust::Nobody,
+            _ => Trust::Owner,
+        }
+    }
+
+    /// Whose the code in the catalog at `path` is.
+    pub(crate) fn judge(self, path: &Path) -> Result<Code> {
+        match self {
+            Trust::Anybody => Ok(Code::Trusted),
+            Trust::Nobody => Ok(Code::Unwanted),
+            Trust::Owner => {
+                let file = match std::fs::metadata(path) {
+                    Ok(file) => file,
+                    // One that is only in a VFS of crash tests is the caller's.
+                    Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Code::Trusted),
+                    Err(error) => {
+                        return Err(CatalogError::invalid(format!(
+                            "whose {} is cannot be found out ({error}); check its permissions",
+                            path.display()
+                        )));
+                    }
+                };
+                let caller = rustix::process::geteuid().as_raw();
+                Ok(match file.uid() == caller {
+                    true => Code::Trusted,
+                    false => Code::Strangers(file.uid()),
+                })
+            }
+        }
+    }
+}
+
+impl Code {
+    /// What an open says that refuses `what`.
+    pub(crate) fn refusal(self, what: &str) -> Option<String> {
+        match self {
+            Code::Trusted => None,
+            Code::Strangers(uid) => Some(format!(
+                "{what} is code of user {uid}, who owns the database, and would run as you; \
+                 run larder as that user, DROP it, or set LARDER_TRUST=anybody if you trust it"
+            )),
+            Code::Unwanted => Some(format!(
+                "{what} is code that whoever opens the database runs; DROP it, or open it only if you trust it"
+            )),
+        }
+    }
+}

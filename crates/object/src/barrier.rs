@@ -1,0 +1,355 @@
+//! The visibility barrier: a command that has ended is seen by every mount.
+//!
+//! A mount learns of the commits of others when it looks, a few milliseconds later. A command that
+//! ends asks each mount to look now, and waits for the answers.
+//!
+//! # Words
+//! A *follower* is a session that caches hang on outside of it: a mount, with its kernel. A
+//! *request* asks it to take in all that is committed.
+//!
+//! ```text
+//!  command:   commit, close ──▶ append a byte ──▶ wait until answered ≥ length ──▶ end
+//!                                    │ (event)            ▲
+//!  follower:  wait ──────────────────▶ length, catch up ──┘ write answered = length
+//! ```
+//!
+//! # Invariants
+//! * `BARRIER-1` A follower answers a length only when it has taken in, and told its caches, what
+//!   was committed before the file had it.
+//! * `BARRIER-2` Who waits holds no lock that others wait for, waits for no longer than it was told
+//!   to, and not for the dead.
+//!
+//! # The file
+//! `sessions/ID.barrier` lives as long as its follower: u64 `answered`, little-endian; the
+//! follower's name for people, zeros up to [`HEADER_BYTES`]; one byte for each request. It is never
+//! shortened.
+
+use crate::error::io_error;
+use crate::session::{barrier_file, is_dead, lock_file};
+use crate::{Engine, Result};
+use larder_space::format::SessionId;
+use rustix::fd::OwnedFd;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Where requests begin.
+const HEADER_BYTES: u64 = 4096;
+/// Where the name begins.
+const NAME_OFFSET: u64 = 8;
+/// How often who waits looks.
+const LOOK: Duration = Duration::from_micros(200);
+/// How often a follower looks that the system tells of no events.
+const LOOK_WITHOUT_EVENTS: Duration = Duration::from_millis(5);
+
+/// The follower's side.
+pub struct Follower {
+    path: PathBuf,
+    file: File,
+    /// Tells of requests; none: the system has no more of them.
+    events: Option<OwnedFd>,
+    seen: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Engine {
+    /// Makes this session a follower: commands wait for its answers from now on.
+    pub fn follow(&self, name: &str) -> Result<Follower> {
+        let path = self
+            .path
+            .join("sessions")
+            .join(barrier_file(self.session.id));
+        Follower::new(&path, name)
+            .map_err(|error| io_error(format!("cannot create {}", path.display()), error))
+    }
+
+    /// Takes in what others have committed; observers have been told when it returns.
+    pub fn catch_up(&self) -> Result<()> {
+        self.check_running()?;
+        self.notice_foreign()?;
+        self.await_observers();
+        Ok(())
+    }
+}
+
+impl Follower {
+    fn new(path: &Path, name: &str) -> io::Result<Follower> {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)?;
+        let name_bytes_max = (HEADER_BYTES - NAME_OFFSET) as usize;
+        let name = &name.as_bytes()[..name.len().min(name_bytes_max)];
+        file.write_all_at(&HEADER_BYTES.to_le_bytes(), 0)?;
+        file.write_all_at(name, NAME_OFFSET)?;
+        file.set_len(HEADER_BYTES)?;
+        let events = watch(path)
+            .inspect_err(|error| tracing::debug!("{}: {error}; polled", path.display()))
+            .ok();
+        Ok(Follower {
+            path: path.to_owned(),
+            file,
+            events,
+            seen: AtomicU64::new(HEADER_BYTES),
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    /// Waits for requests; returns the length to answer. `None` after [`Follower::stop`], and when
+    /// the file fails. Called by one thread.
+    pub fn next(&self) -> Option<u64> {
+        loop {
+            if self.is_over.load(Ordering::SeqCst) {
+                return None;
+            }
+            match self.file.metadata() {
+                Ok(found) if found.len() > self.seen.load(Ordering::Relaxed) => {
+                    self.seen.store(found.len(), Ordering::Relaxed);
+                    return Some(found.len());
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!("{}: {error}; nobody waits for it", self.path.display());
+                    return None;
+                }
+            }
+            self.wait_for_event();
+        }
+    }
+
+    fn wait_for_event(&self) {
+        let Some(events) = &self.events else {
+            return std::thread::sleep(LOOK_WITHOUT_EVENTS);
+        };
+        // What the events say does not matter: the file is looked at.
+        let mut ignored = [0_u8; 1024];
+        if let Err(error) = rustix::io::read(events, &mut ignored)
+            && error != rustix::io::Errno::INTR
+        {
+            tracing::debug!("{}: {error}", self.path.display());
+            std::thread::sleep(LOOK_WITHOUT_EVENTS);
+        }
+    }
+
+    /// All that was committed before the file had this length is known (`BARRIER-1`).
+    pub fn answer(&self, length: u64) {
+        if let Err(error) = self.file.write_all_at(&length.to_le_bytes(), 0) {
+            tracing::warn!("{}: {error}; commands wait", self.path.display());
+        }
+    }
+
+    /// Has [`Follower::next`] return `None`, and nobody ask any more.
+    pub fn stop(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        // This is the event too.
+        if let Err(error) = ask(&self.path) {
+            tracing::debug!("{}: {error}", self.path.display());
+        }
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!("{}: {error}", self.path.display());
+        }
+        // Who has asked already is not kept waiting.
+        self.answer(u64::MAX);
+    }
+}
+
+fn watch(path: &Path) -> io::Result<OwnedFd> {
+    let events = inotify::init(CreateFlags::CLOEXEC)?;
+    inotify::add_watch(&events, path, WatchFlags::MODIFY)?;
+    Ok(events)
+}
+
+/// Appends a request; returns the file and the length that answers it.
+fn ask(path: &Path) -> io::Result<(File, u64)> {
+    let mut file = File::options().read(true).append(true).open(path)?;
+    file.write_all(b".")?;
+    // Others may have asked meanwhile: their answer comes later than ours could.
+    let length = file.metadata()?.len();
+    Ok((file, length))
+}
+
+/// A request that waits.
+struct Request {
+    session: SessionId,
+    file: File,
+    length: u64,
+}
+
+impl Request {
+    fn is_answered(&self) -> io::Result<bool> {
+        let mut answered = [0; 8];
+        self.file.read_exact_at(&mut answered, 0)?;
+        Ok(u64::from_le_bytes(answered) >= self.length)
+    }
+
+    fn name(&self) -> String {
+        let mut name = vec![0; (HEADER_BYTES - NAME_OFFSET) as usize];
+        let read = self.file.read_exact_at(&mut name, NAME_OFFSET);
+        let end = name
+            .iter()
+            .position(|&byte| byte == 0)
+            .filter(|_| read.is_ok());
+        match end {
+            Some(end) if end > 0 => String::from_utf8_lossy(&name[..end]).into_owned(),
+            _ => format!("session {}", self.session),
+        }
+    }
+}
+
+/// Waits until all followers of the database in directory `path` have taken in what was committed
+/// before; returns the names of those that did not within `wait_max` (`BARRIER-2`). The caller has
+/// nothing of the database open that others may wait for. Cost: without followers, one listing;
+/// else about a millisecond.
+pub fn await_followers(path: &Path, wait_max: Duration) -> Result<Vec<String>> {
+    let directory = path.join("sessions");
+    let failed = |error| {
+        io_error(
+            format!("cannot ask the mounts of {}", path.display()),
+            error,
+        )
+    };
+    let deadline = Instant::now() + wait_max;
+    let mut requests = ask_all(&directory).map_err(failed)?;
+    loop {
+        let mut waiting = Vec::new();
+        for request in requests {
+            if !request.is_answered().map_err(failed)? {
+                waiting.push(request);
+            }
+        }
+        if waiting.is_empty() || Instant::now() >= deadline {
+            waiting.retain(|request| !is_dead(&directory.join(lock_file(request.session))));
+            return Ok(waiting.iter().map(Request::name).collect());
+        }
+        requests = waiting;
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn ask_all(directory: &Path) -> io::Result<Vec<Request>> {
+    let mut requests = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".barrier"));
+        let Some(session) = number.and_then(|number| number.parse().ok()).map(SessionId) else {
+            continue;
+        };
+        if is_dead(&directory.join(lock_file(session))) {
+            continue;
+        }
+        match ask(&entry.path()) {
+            Ok((file, length)) => requests.push(Request {
+                session,
+                file,
+                length,
+            }),
+            Err(error) if error.kind() == ErrorKind::NotFound => {} // It has ended.
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(requests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: Duration = Duration::from_secs(20);
+
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("sessions")).unwrap();
+        let path = dir.path().join("sessions").join(barrier_file(SessionId(7)));
+        (dir, path)
+    }
+
+    /// As a session does.
+    fn live(dir: &Path) -> File {
+        let lock = File::create(dir.join("sessions").join(lock_file(SessionId(7)))).unwrap();
+        lock.lock().unwrap();
+        lock
+    }
+
+    #[test]
+    fn every_request_is_answered_by_work_that_began_after_it() {
+        let (dir, path) = place();
+        let _lock = live(dir.path());
+        let follower = Follower::new(&path, "mount at /m").unwrap();
+        let (committed, told) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while let Some(length) = follower.next() {
+                    let seen = committed.load(Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_micros(300));
+                    told.fetch_max(seen, Ordering::SeqCst);
+                    follower.answer(length);
+                }
+            });
+            let askers: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        for _ in 0..50 {
+                            let mine = committed.fetch_add(1, Ordering::SeqCst) + 1;
+                            let late = await_followers(dir.path(), WAIT).unwrap();
+                            assert_eq!(late, Vec::<String>::new());
+                            assert!(told.load(Ordering::SeqCst) >= mine, "BARRIER-1");
+                        }
+                    })
+                })
+                .collect();
+            askers.into_iter().for_each(|asker| asker.join().unwrap());
+            follower.stop();
+        });
+        assert!(!path.exists());
+        assert_eq!(
+            await_followers(dir.path(), WAIT).unwrap(),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn who_does_not_answer_is_named_and_the_dead_are_not_waited_for() {
+        let (dir, path) = place();
+        let lock = live(dir.path());
+        let follower = Follower::new(&path, "mount at /m, process 1").unwrap();
+        let late = await_followers(dir.path(), Duration::from_millis(50)).unwrap();
+        assert_eq!(late, ["mount at /m, process 1"], "BARRIER-2");
+        drop(lock);
+        let began = Instant::now();
+        assert_eq!(
+            await_followers(dir.path(), WAIT).unwrap(),
+            Vec::<String>::new()
+        );
+        assert!(began.elapsed() < WAIT / 2, "BARRIER-2");
+        drop(follower);
+    }
+
+    #[test]
+    fn without_events_a_follower_polls() {
+        let (dir, path) = place();
+        let _lock = live(dir.path());
+        let follower = Follower {
+            events: None,
+            ..Follower::new(&path, "polls").unwrap()
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while let Some(length) = follower.next() {
+                    follower.answer(length);
+                }
+            });
+            assert_eq!(
+                await_followers(dir.path(), WAIT).unwrap(),
+                Vec::<String>::new()
+            );
+            follower.stop();
+        });
+    }
+}
