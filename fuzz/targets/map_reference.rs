@@ -5,6 +5,10 @@ use larder_format::MapReference;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Ok(reference) = MapReference::decode(bytes) {
-        assert_eq!(MapReference::decode(&reference.encode()), Ok(reference), "FORMAT-3");
+        assert_eq!(
+            MapReference::decode(&reference.encode()),
+            Ok(reference),
+            "FORMAT-3"
+        );
     }
 });

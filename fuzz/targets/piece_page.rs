@@ -5,6 +5,10 @@ use larder_format::PiecePage;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Ok(page) = PiecePage::decode(bytes) {
-        assert_eq!(PiecePage::decode(&page.encode()).as_ref(), Ok(&page), "FORMAT-3");
+        assert_eq!(
+            PiecePage::decode(&page.encode()).as_ref(),
+            Ok(&page),
+            "FORMAT-3"
+        );
     }
 });

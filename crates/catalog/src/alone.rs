@@ -10,31 +10,35 @@
 
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
 use crate::feed;
+use crate::place::{CATALOG_FILE, Place};
 use crate::read::rows;
 use crate::schema::{self, SCHEMA_VERSION, STEPS};
+use larder_directory::{Access, DatabaseDir};
 use rusqlite::Connection;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// The door to the sessions.
+const DOOR: &str = "sessions.lock";
 const DOOR_PAUSE: Duration = Duration::from_millis(2);
 /// From this format on the tables are there that say who has the database open.
 const COUNTS_ALL: u32 = 5;
 
-/// Upgrades the schema of the catalog, the file `path`, if it is older than this build's. [`CatalogError::InUse`] names
+/// Upgrades the schema of the catalog at `place` if it is older than this build's. [`CatalogError::InUse`] names
 /// who has the database open.
-pub(crate) fn upgrade(connection: &Connection, path: &Path) -> Result<()> {
+pub(crate) fn upgrade(connection: &Connection, place: &Place) -> Result<()> {
     if schema::version(connection)? == SCHEMA_VERSION {
         return Ok(());
     }
-    let _door = close_door(path)?;
+    let _door = close_door(place.directory())?;
     // The steps may copy much: who is there is asked before them too, where it can be.
     if (COUNTS_ALL..SCHEMA_VERSION).contains(&schema::version(connection)?) {
-        require_nobody(connection, path)?;
+        require_nobody(connection, place.directory())?;
     }
     schema::upgrade(connection, STEPS, |txn| {
-        require_nobody(txn, path)?;
+        require_nobody(txn, place.directory())?;
         feed::watch_stores_anew(txn)
     })
 }
@@ -54,14 +58,10 @@ pub(crate) fn require_known(txn: &Connection) -> Result<()> {
 }
 
 /// Keeps sessions from being born, or else they look dead for a moment.
-fn close_door(path: &Path) -> Result<File> {
-    let path = path.with_file_name("sessions.lock");
+fn close_door(database: &DatabaseDir) -> Result<File> {
+    let path = database.join(DOOR);
     let deadline = Instant::now() + BUSY_TIMEOUT;
-    let door = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path);
+    let door = database.open_file(DOOR, Access::Make);
     let door = door.map_err(|error| cannot_look(&path, &error))?;
     loop {
         match door.try_lock() {
@@ -79,7 +79,7 @@ fn close_door(path: &Path) -> Result<File> {
     }
 }
 
-fn require_nobody(txn: &Connection, path: &Path) -> Result<()> {
+fn require_nobody(txn: &Connection, database: &DatabaseDir) -> Result<()> {
     let in_use = |who: String| Err(CatalogError::InUse { who });
     if let (Some(id), _) = crate::grants::identify(txn)? {
         return in_use(format!("the long transaction {id}, whose workspace it is,"));
@@ -91,16 +91,17 @@ fn require_nobody(txn: &Connection, path: &Path) -> Result<()> {
     };
     let sessions = list("SELECT id, pid, label, 1 FROM larder_session ORDER BY id");
     for (id, pid, label, _) in sessions.at("larder_session")? {
-        if is_locked(&path.with_file_name("sessions").join(format!("{id}.lock")))? {
+        if is_locked(database, &format!("sessions/{id}.lock"))? {
             return in_use(format!("session {id} ('{label}', process {pid})"));
         }
     }
     let transactions = list("SELECT id, pid, label, bound FROM larder_transaction ORDER BY id");
     for (id, pid, label, is_bound) in transactions.at("larder_transaction")? {
-        let workspace = path.with_file_name("transactions").join(id.to_string());
-        let catalog = path.file_name().map(|name| workspace.join(name));
-        let is_left = !is_bound && catalog.is_some_and(|catalog| catalog.exists());
-        if is_left || is_locked(&workspace.join("owner.lock"))? {
+        let catalog = format!("transactions/{id}/{CATALOG_FILE}");
+        let found = database.kind(&catalog);
+        let found = found.map_err(|error| cannot_look(&database.join(&catalog), &error))?;
+        let is_left = !is_bound && found.is_some();
+        if is_left || is_locked(database, &format!("transactions/{id}/owner.lock"))? {
             let remedy = match is_left {
                 true => {
                     format!(", which waits for 'larder txn commit' or 'larder txn abort' of {id},")
@@ -116,8 +117,9 @@ fn require_nobody(txn: &Connection, path: &Path) -> Result<()> {
 }
 
 /// Whether another descriptor has locked a file.
-fn is_locked(path: &Path) -> Result<bool> {
-    let file = match File::open(path) {
+fn is_locked(database: &DatabaseDir, name: &str) -> Result<bool> {
+    let path = &database.join(name);
+    let file = match database.open_file(name, Access::Read) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         opened => opened.map_err(|error| cannot_look(path, &error))?,
     };
@@ -138,7 +140,6 @@ fn cannot_look(path: &Path, error: &io::Error) -> CatalogError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::open::CATALOG_FILE;
     use crate::schema::APPLICATION_ID;
     use crate::{Catalog, CatalogOptions};
 

@@ -30,12 +30,12 @@ use crate::authors::NOBODY;
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
 use crate::functions::{self, FilesSlot, SqlFiles};
 use crate::guards::Guards;
-use crate::open::{
-    CATALOG_FILE, STATEMENTS_MAX, application_id, identify_client, set_busy_timeout,
-};
+use crate::open::{STATEMENTS_MAX, application_id, identify_client, set_busy_timeout};
+use crate::place::{CATALOG_FILE, Place};
 use crate::schema::SCHEMA_VERSION;
 use crate::transaction::{Stage, note_moment};
 use crate::{Catalog, CatalogOptions, ChangeSet, CommitOutcome, Writer, files_table, lock};
+use larder_directory::DatabaseDir;
 use rusqlite::{Connection, ffi};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -285,9 +285,13 @@ fn require(code: c_int, what: &str) -> Result<()> {
 }
 
 impl Catalog {
-    /// The catalog in `dir` as the client has it open. All that is read and written passes its connection,
+    /// The catalog in `directory` as the client has it open. All that is read and written passes its connection,
     /// in whatever transaction that is.
-    pub fn adopt(dir: &Path, options: &CatalogOptions, client: ClientHandle) -> Result<Catalog> {
+    pub fn adopt(
+        directory: &DatabaseDir,
+        options: &CatalogOptions,
+        client: ClientHandle,
+    ) -> Result<Catalog> {
         let connection = client.wrap()?;
         let page_bytes = connection
             .pragma_query_value(None, "page_size", |row| row.get(0))
@@ -299,7 +303,7 @@ impl Catalog {
                 handle: client,
                 beside: Mutex::new(client.wrap()?),
             }),
-            path: dir.join(CATALOG_FILE),
+            place: Place::of(directory),
             options: options.clone(),
             page_bytes,
             writer: Mutex::new(Writer {

@@ -277,3 +277,26 @@ impl Catalog {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_of_ours_attaches_nothing_and_writes_no_schema() {
+        for purpose in [Use::Engine, Use::User] {
+            let connection = Connection::open_in_memory().unwrap();
+            confine(&connection, purpose).unwrap();
+            for sql in [
+                "ATTACH ':memory:' AS other",
+                "PRAGMA writable_schema = ON; DELETE FROM sqlite_schema",
+                "SELECT load_extension('x')",
+            ] {
+                assert!(
+                    connection.execute_batch(sql).is_err(),
+                    "SAFE-5: {purpose:?}: {sql}"
+                );
+            }
+        }
+    }
+}

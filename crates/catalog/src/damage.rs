@@ -4,7 +4,8 @@
 //! read by itself, and what is damaged has a name.
 
 use crate::error::{At, CatalogError, Result};
-use crate::open::{CATALOG_FILE, connect};
+use crate::open::connect;
+use crate::place::{CATALOG_FILE, Place};
 use crate::read::rows;
 use crate::{BUSY_TIMEOUT, CatalogOptions};
 use rusqlite::{Connection, OpenFlags};
@@ -16,8 +17,12 @@ const REMEDY: &str = "restore the database from a copy";
 /// What is damaged in the catalog of the database `dir`, and what still reads, one line each; nothing: all of it
 /// reads. Also of a database that does not open for its damage. Cost: reads the catalog.
 pub fn find_damage(dir: &Path, options: &CatalogOptions) -> Result<Vec<String>> {
-    let path = dir.join(CATALOG_FILE);
-    let connection = connect(&path, options, OpenFlags::empty(), BUSY_TIMEOUT)?;
+    let connection = connect(
+        &Place::find(dir)?,
+        options,
+        OpenFlags::empty(),
+        BUSY_TIMEOUT,
+    )?;
     connection
         .pragma_update(None, "query_only", true)
         .at("a reader")?;

@@ -180,7 +180,7 @@ pub(crate) fn sort(context: &str, source: rusqlite::Error) -> CatalogError {
                 if source.sqlite_error().map(|error| error.extended_code)
                     == Some(rusqlite::ffi::SQLITE_IOERR_DATA) =>
             {
-                match crate::log_vfs::take_refused() {
+                match crate::refused::take_refused() {
                     Some(what) => CatalogError::LogDamaged { what },
                     None => CatalogError::Sqlite {
                         context: context.into(),

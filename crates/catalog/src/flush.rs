@@ -28,7 +28,7 @@ impl Catalog {
 
     fn open_log(&self, flusher: &mut Option<Connection>) -> Result<*mut ffi::sqlite3_file> {
         if flusher.is_none() {
-            let connection = connect(&self.path, &self.options, OpenFlags::empty(), BUSY_TIMEOUT)?;
+            let connection = connect(&self.place, &self.options, OpenFlags::empty(), BUSY_TIMEOUT)?;
             configure(&connection)?;
             // A look at the catalog opens the log.
             find_meta(&connection, "commit_seq")?;

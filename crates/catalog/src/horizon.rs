@@ -10,16 +10,12 @@ use crate::history::{
     search_moments,
 };
 use crate::holders::sharing;
-use crate::meta::of_stores;
+use crate::meta::{KEPT_NS_MIN, of_stores};
 use crate::read::rows;
 use crate::retention::retentions;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
-
-/// What a store has that keeps nothing goes when it is so old, nanoseconds: the beginning of its history does not overtake the looks
-/// of other sessions (`FOREIGN-1`), which else would forget all they remember.
-pub(crate) const KEPT_NS_MIN: i64 = 5_000_000_000;
 
 /// What the retention says of one store, and what holds its history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

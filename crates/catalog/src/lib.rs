@@ -59,6 +59,7 @@
 mod alone;
 mod apart;
 mod as_of;
+mod attached;
 mod audit;
 mod authors;
 mod cascades;
@@ -96,9 +97,11 @@ mod past;
 mod past_views;
 mod patches;
 mod pieces;
+mod place;
 mod places;
 mod reach;
 mod read;
+mod refused;
 mod retention;
 mod rows;
 mod saves;
@@ -142,14 +145,16 @@ pub use horizon::{HistoryHorizon, StoreHorizon};
 pub use larder_format as format;
 pub use log_scan::{UNFLUSHED_COMMITS_MAX, require_sound_log};
 pub use map_pages::SharedPages;
-pub use open::{CATALOG_FILE, CatalogOptions, DatabaseInit};
+pub use names::check_store_name;
+pub use open::DatabaseInit;
 pub use past::{Moment, PastPin};
+pub use place::{CATALOG_FILE, CatalogOptions};
 pub use retention::{Retention, Retentions};
 pub use rows::{
     AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, PatchRow,
     SegmentRow, SessionRow, StoreRow,
 };
-pub use schema::{SCHEMA_VERSION, check_store_name};
+pub use schema::SCHEMA_VERSION;
 pub use seals::{Beginnings, KeptRow, SealRow, SealedKind, SealedPart};
 pub use showing::own_snapshot;
 pub use snapshots::SnapshotRow;
@@ -169,10 +174,10 @@ use error::{At, sort};
 use guards::Guards;
 use larder_format::{CommitSeq, StoreId};
 use names::StoreName;
+use place::Place;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 use statements::StoreSql;
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use transaction::Stage;
@@ -189,7 +194,7 @@ pub struct Catalog {
     user: Option<UserSide>,
     /// Of a catalog that is another program's connection (`client`).
     client: Option<ClientSide>,
-    path: PathBuf,
+    place: Place,
     options: CatalogOptions,
     /// What a catalog has is decided when it is created.
     page_bytes: u32,
@@ -333,16 +338,13 @@ impl Catalog {
 
     /// Bytes of the log file on disk; 0 when there is none.
     pub fn wal_bytes(&self) -> Result<u64> {
-        let mut path = self.path.clone().into_os_string();
-        path.push("-wal");
-        match std::fs::metadata(&path) {
-            Ok(metadata) => Ok(metadata.len()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
-            Err(error) => Err(CatalogError::invalid(format!(
+        let name = format!("{CATALOG_FILE}-wal");
+        self.place.directory().file_bytes(&name).map_err(|error| {
+            CatalogError::invalid(format!(
                 "{} cannot be examined ({error}); check its permissions",
-                PathBuf::from(path).display()
-            ))),
-        }
+                self.place.directory().join(name).display()
+            ))
+        })
     }
 
     /// Runs `body` on a read connection. Every statement sees one committed moment.
@@ -484,7 +486,7 @@ impl Catalog {
 impl std::fmt::Debug for Catalog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Catalog")
-            .field("path", &self.path)
+            .field("path", &self.place.path())
             .finish_non_exhaustive()
     }
 }

@@ -7,11 +7,53 @@
 //! * `SAFE-2` Text that holds names or conditions of a catalog is run as one statement: what stands behind it is
 //!   refused. *Guard*: [`execute_one`].
 
-use crate::schema::check_store_name;
+use crate::error::{CatalogError, Result};
+use larder_format::limits::STORE_NAME_BYTES_MAX;
 use rusqlite::Connection;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use std::fmt;
 use std::ops::Deref;
+
+/// What the names of a store's tables add to the store's name.
+pub(crate) const SUFFIXES: [&str; 5] = ["_dirent", "_content", "_map", "_xattr", "_path"];
+
+/// Checks the rule for store names: `[A-Za-z][A-Za-z0-9_]*`, at most
+/// [`STORE_NAME_BYTES_MAX`] bytes, no prefix `larder_` or `sqlite_`, and no suffix that the tables
+/// of another store may have.
+pub fn check_store_name(name: &str) -> Result<()> {
+    let refuse = |rule: String| Err(CatalogError::invalid(format!("store name '{name}' {rule}")));
+    let lower = name.to_ascii_lowercase();
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic())
+        || !name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    {
+        return refuse("must be letters, digits and '_', beginning with a letter".into());
+    }
+    if name.len() > STORE_NAME_BYTES_MAX {
+        return refuse(format!(
+            "has more than {STORE_NAME_BYTES_MAX} bytes; shorten it"
+        ));
+    }
+    if let Some(prefix) = ["larder_", "sqlite_"]
+        .into_iter()
+        .find(|prefix| lower.starts_with(prefix))
+    {
+        return refuse(format!(
+            "begins with '{prefix}', which is reserved; choose another"
+        ));
+    }
+    if let Some(suffix) = SUFFIXES
+        .iter()
+        .chain(&["_dirent_ino"])
+        .find(|suffix| lower.ends_with(**suffix))
+    {
+        return refuse(format!(
+            "ends with '{suffix}', as tables of other stores do; choose another"
+        ));
+    }
+    Ok(())
+}
 
 /// The name of a store, which follows [`check_store_name`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -109,6 +151,16 @@ mod tests {
         for bad in [ValueRef::Null, ValueRef::Integer(1), ValueRef::Blob(b"a")] {
             read(bad).unwrap_err();
         }
+    }
+
+    #[test]
+    fn what_stands_behind_a_statement_is_refused() {
+        let connection = Connection::open_in_memory().unwrap();
+        let two = "CREATE TABLE t (x); CREATE TABLE u (x)";
+        assert!(execute_one(&connection, two).is_err(), "SAFE-2");
+        let made = "SELECT count(*) FROM sqlite_schema WHERE name = 'u'";
+        let count: i64 = connection.query_row(made, [], |row| row.get(0)).unwrap();
+        assert_eq!(count, 0, "SAFE-2");
     }
 
     #[test]

@@ -4,9 +4,11 @@ use crate::authors::NOBODY;
 use crate::confine::{Use, Watch, confine};
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
 use crate::guards::Guards;
+use crate::place::{CATALOG_FILE, CatalogOptions, Place};
 use crate::schema::{self, APPLICATION_ID, SCHEMA_VERSION, STEPS};
-use crate::trust::{Code, Trust};
-use crate::{Catalog, Writer, alone, audit, codec, log_vfs, meta, stores};
+use crate::trust::Code;
+use crate::{Catalog, Writer, alone, audit, codec, meta, stores};
+use larder_directory::DatabaseDir;
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
 use rusqlite::hooks::AuthContext;
@@ -17,8 +19,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
-/// The catalog's file in the database directory.
-pub const CATALOG_FILE: &str = "catalog.db";
 /// Bytes of a page of a new catalog: a commit of one file writes a few whole pages, and group commits
 /// fill theirs whatever the size (docs/decisions/0019-commit-speed.md).
 const PAGE_BYTES: u32 = 4096;
@@ -28,18 +28,6 @@ pub(crate) const STATEMENTS_MAX: usize = 256;
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 /// How long a checkpoint waits for readers: it must not keep the write lock meanwhile.
 const CHECKPOINT_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// How to open a catalog.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CatalogOptions {
-    /// A named SQLite VFS that the process has registered (crash tests); `None`: the system's.
-    pub vfs: Option<String>,
-    /// SQLite is that of a program that has loaded the extension, whatever its version: nothing is
-    /// checkpointed by it.
-    pub is_extension: bool,
-    /// Whom code in the schema is taken from.
-    pub trust: Trust,
-}
 
 /// What a new database starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,38 +54,57 @@ impl Catalog {
     /// which the next `create` completes; any other existing file is refused
     /// ([`CatalogError::Exists`]). A failure removes what was created.
     pub fn create(dir: &Path, options: &CatalogOptions, init: &DatabaseInit) -> Result<Catalog> {
-        let path = dir.join(CATALOG_FILE);
-        if !dir.is_dir() && options.vfs.is_none() {
-            return Err(CatalogError::not_found(format!(
+        match DatabaseDir::open(dir) {
+            Ok(directory) => Catalog::create_in(&directory, options, init),
+            Err(_) => Err(CatalogError::not_found(format!(
                 "directory {}",
                 dir.display()
-            )));
+            ))),
         }
-        let existed = path.exists();
-        let initialised = connect(&path, options, OpenFlags::SQLITE_OPEN_CREATE, BUSY_TIMEOUT)
-            .and_then(|connection| initialise(&connection, &path, init));
+    }
+
+    /// The same in a directory that is open.
+    pub fn create_in(
+        directory: &DatabaseDir,
+        options: &CatalogOptions,
+        init: &DatabaseInit,
+    ) -> Result<Catalog> {
+        let place = Place::of(directory);
+        let existed = place.exists();
+        let initialised = connect(&place, options, OpenFlags::SQLITE_OPEN_CREATE, BUSY_TIMEOUT)
+            .and_then(|connection| initialise(&connection, &place.path(), init));
         if let Err(error) = initialised {
             if !existed {
                 for suffix in ["", "-wal", "-shm"] {
                     // What cannot be removed is empty, and the next create completes it.
-                    let _ = std::fs::remove_file(dir.join(format!("{CATALOG_FILE}{suffix}")));
+                    let _ = directory.remove_file(format!("{CATALOG_FILE}{suffix}"));
                 }
             }
             return Err(error);
         }
-        Catalog::open(dir, options)
+        Catalog::open_in(directory, options)
     }
 
     /// Opens `dir/catalog.db`, upgrading its schema when it is older. Errors tell apart: no such
     /// database ([`CatalogError::NotFound`]), not a database, a newer format, an older one that others have open
     /// ([`CatalogError::InUse`]), read-only, and locked ([`CatalogError::Busy`], after [`BUSY_TIMEOUT`]).
     pub fn open(dir: &Path, options: &CatalogOptions) -> Result<Catalog> {
-        open_within(dir, options, BUSY_TIMEOUT, Purpose::Engine)
+        open_within(&Place::find(dir)?, options, BUSY_TIMEOUT, Purpose::Engine)
+    }
+
+    /// The same in a directory that is open.
+    pub fn open_in(directory: &DatabaseDir, options: &CatalogOptions) -> Result<Catalog> {
+        open_within(
+            &Place::of(directory),
+            options,
+            BUSY_TIMEOUT,
+            Purpose::Engine,
+        )
     }
 
     /// A connection for reading only; it can change nothing.
     pub(crate) fn connect_reader(&self) -> Result<Connection> {
-        let reader = connect(&self.path, &self.options, OpenFlags::empty(), BUSY_TIMEOUT)?;
+        let reader = connect(&self.place, &self.options, OpenFlags::empty(), BUSY_TIMEOUT)?;
         configure(&reader)?;
         reader
             .pragma_update(None, "query_only", true)
@@ -130,7 +137,7 @@ impl From<Purpose> for Use {
 }
 
 pub(crate) fn open_within(
-    dir: &Path,
+    place: &Place,
     options: &CatalogOptions,
     timeout: Duration,
     purpose: Purpose,
@@ -142,25 +149,17 @@ pub(crate) fn open_within(
             rusqlite::version()
         )));
     }
-    let path = dir.join(CATALOG_FILE);
+    let path = place.path();
     let access = OpenFlags::SQLITE_OPEN_READ_WRITE
         | match purpose {
             Purpose::Engine | Purpose::Past => OpenFlags::SQLITE_OPEN_NO_MUTEX,
             // Two wrappers share the connection (`user_sql`): SQLite itself keeps threads apart.
             Purpose::Transactions | Purpose::Shell => OpenFlags::SQLITE_OPEN_FULL_MUTEX,
         };
-    let mut connection = match purpose {
-        // Its settings are the user's, so that LOG-1 and LOG-3 could not be kept.
-        Purpose::Shell | Purpose::Past => connect_with(&path, options, access, timeout)?,
-        Purpose::Engine | Purpose::Transactions => {
-            // LOG-1: this connection is ours alone, and `configure` has it sync every commit.
-            let with_log = CatalogOptions {
-                vfs: Some(log_vfs::register(options.vfs.as_deref())?),
-                ..options.clone()
-            };
-            connect_with(&path, &with_log, access, timeout)?
-        }
-    };
+    // A shell's settings are the user's, so that LOG-1 and LOG-3 could not be kept. The others' connection is
+    // ours alone, and `configure` has it sync every commit (LOG-1).
+    let has_log = matches!(purpose, Purpose::Engine | Purpose::Transactions);
+    let mut connection = connect_with(place, options, access, timeout, has_log)?;
     let code = options.trust.judge(&path)?;
     let found = identify(&connection, &path, code)?;
     sync_commits(&connection)?;
@@ -173,7 +172,7 @@ pub(crate) fn open_within(
             .authorizer(Some(move |context: AuthContext<'_>| asked.judge(&context)))
             .at("the limits")?;
     }
-    if matches!(purpose, Purpose::Engine | Purpose::Transactions) {
+    if has_log {
         // LOG-3: a transaction that is rolled back has written nothing to the log.
         connection
             .pragma_update(None, "cache_spill", false)
@@ -187,7 +186,7 @@ pub(crate) fn open_within(
         );
     }
     if !options.is_extension {
-        alone::upgrade(&connection, &path)?;
+        alone::upgrade(&connection, place)?;
     }
     configure(&connection)?;
     if purpose == Purpose::Past {
@@ -200,12 +199,12 @@ pub(crate) fn open_within(
         .pragma_query_value(None, "page_size", |row| row.get(0))
         .at("page_size")?;
     let (workspace, grants) = crate::grants::identify(&connection)?;
-    let checkpointer = connect(&path, options, OpenFlags::empty(), CHECKPOINT_TIMEOUT)?;
+    let checkpointer = connect(place, options, OpenFlags::empty(), CHECKPOINT_TIMEOUT)?;
     configure(&checkpointer)?;
     Ok(Catalog {
         user: None,
         client: None,
-        path,
+        place: place.clone(),
         options: options.clone(),
         page_bytes,
         writer: Mutex::new(Writer {
@@ -233,39 +232,36 @@ pub(crate) fn open_within(
 
 /// Opens a connection that waits for locks up to `timeout`.
 pub(crate) fn connect(
-    path: &Path,
+    place: &Place,
     options: &CatalogOptions,
     create: OpenFlags,
     timeout: Duration,
 ) -> Result<Connection> {
     let access = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
-    connect_with(path, options, access, timeout)
+    connect_with(place, options, access, timeout, false)
 }
 
-/// The same for any access flags.
-pub(crate) fn connect_with(
-    path: &Path,
+/// The same for any access flags; with `has_log` its log is ours.
+fn connect_with(
+    place: &Place,
     options: &CatalogOptions,
     flags: OpenFlags,
     timeout: Duration,
+    has_log: bool,
 ) -> Result<Connection> {
-    // LOG-6
-    let vfs = match &options.vfs {
-        Some(vfs) if log_vfs::is_ours(vfs) => vfs.clone(),
-        below => log_vfs::register_through(below.as_deref())?,
-    };
-    let opened = Connection::open_with_flags_and_vfs(path, flags, vfs.as_str());
+    let path = place.path();
+    let opened = place.connect(options, flags, has_log)?;
     let connection = opened.map_err(|error| match error.sqlite_error_code() {
         Some(ErrorCode::CannotOpen) if flags.contains(OpenFlags::SQLITE_OPEN_CREATE) => {
             CatalogError::ReadOnly {
                 what: path.display().to_string(),
             }
         }
-        Some(ErrorCode::CannotOpen) if !path.exists() => {
+        Some(ErrorCode::CannotOpen) if !place.exists() => {
             CatalogError::not_found(format!("database {}", path.display()))
         }
         Some(ErrorCode::CannotOpen) => CatalogError::NotADatabase {
-            path: path.into(),
+            path: path.clone().into(),
             why: "it cannot be opened; check that it is a file and its permissions".into(),
         },
         _ => sort(&path.display().to_string(), error),
@@ -522,7 +518,7 @@ pub(crate) mod tests {
             .unwrap();
         holder.execute_batch("BEGIN IMMEDIATE").unwrap();
         let refused = open_within(
-            dir.path(),
+            &Place::find(dir.path()).unwrap(),
             &CatalogOptions::default(),
             Duration::from_millis(20),
             Purpose::Engine,

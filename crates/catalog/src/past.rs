@@ -123,10 +123,7 @@ impl Catalog {
     /// This catalog as it was when `pin` was set on it, for reading. [`CatalogError::PastEnded`] of what is read after
     /// the pin's end.
     pub fn as_of(&self, pin: &PastPin) -> Result<Catalog> {
-        let Some(dir) = self.path.parent() else {
-            return Err(CatalogError::not_found("the directory of the catalog"));
-        };
-        let mut past = open_within(dir, &self.options, BUSY_TIMEOUT, Purpose::Past)?;
+        let mut past = open_within(&self.place, &self.options, BUSY_TIMEOUT, Purpose::Past)?;
         past.as_of = Some(pin.seq);
         past.past_pin = Some(*pin);
         Ok(past)

@@ -304,7 +304,7 @@ mod tests {
             ..INIT
         };
         let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &init).unwrap();
-        let writer = Connection::open(dir.path().join(crate::open::CATALOG_FILE)).unwrap();
+        let writer = Connection::open(dir.path().join(crate::CATALOG_FILE)).unwrap();
         let schema = "CREATE TABLE albums (id INTEGER PRIMARY KEY, n); CREATE TABLE audit (x); CREATE TABLE idle (x);
             CREATE TABLE child (ino INTEGER REFERENCES main (ino) ON DELETE CASCADE, n);
             CREATE VIEW shown AS SELECT x FROM audit;

@@ -20,6 +20,7 @@
 //! Of a commit without saves nothing. Of a save in a store without columns of the user's, and that nothing refers to: one
 //! UPDATE by rowid, about 3 µs; what the schema says of the store is remembered until it changes.
 
+use crate::attached::{Attached, Key};
 use crate::changes::{ChangeSet, InodeChange, Save};
 use crate::codec::signed;
 use crate::commit::{Stores, insert_inode};
@@ -37,30 +38,6 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use std::collections::HashSet;
 use std::sync::Arc;
-
-/// What the schema says of a store's table.
-#[derive(Debug)]
-pub(crate) struct Attached {
-    /// The user's columns that are stored, quoted, and the text of their defaults.
-    columns: Vec<(String, String)>,
-    /// Foreign keys to the inode or to the number of the file.
-    keys: Vec<Key>,
-    /// Any foreign key refers to the table.
-    is_parent: bool,
-    /// Some columns, or the number of the file, must be unique.
-    has_unique: bool,
-}
-
-/// A column of a foreign key, quoted.
-#[derive(Debug)]
-struct Key {
-    table: String,
-    column: String,
-    is_ino: bool,
-}
-
-/// What is known of the schema, and as of which version of it.
-pub(crate) type Known = Option<(i64, Arc<Attached>)>;
 
 impl Attached {
     pub(crate) fn read(txn: &Connection, table: &str) -> Result<Attached> {

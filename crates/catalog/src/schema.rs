@@ -1,12 +1,10 @@
 //! The schema: its version, the steps that lead to it, and the tables of a store.
 
 use crate::error::{At, CatalogError, Result};
-use crate::names::StoreName;
+use crate::names::{SUFFIXES, StoreName};
 use crate::statements::StoreSql;
 use larder_format::StoreId;
-use larder_format::limits::{
-    AG_BLOCKS, INLINE_BYTES_MAX, MAP_REFERENCE_BYTES, STORE_NAME_BYTES_MAX, SYMLINK_BYTES_MAX,
-};
+use larder_format::limits::{AG_BLOCKS, INLINE_BYTES_MAX, MAP_REFERENCE_BYTES, SYMLINK_BYTES_MAX};
 use rusqlite::{Connection, TransactionBehavior};
 use std::sync::{Mutex, PoisonError};
 
@@ -114,9 +112,6 @@ pub const SCHEMA_VERSION: u32 = STEPS.len() as u32;
 
 const GUARD: &str = include_str!("schema/guard.sql");
 const STORE: &str = include_str!("schema/store.sql");
-
-/// What the names of a store's tables add to the store's name.
-const SUFFIXES: [&str; 5] = ["_dirent", "_content", "_map", "_xattr", "_path"];
 
 /// The columns of a store table that are ours; all others are the user's.
 pub(crate) const ENGINE_COLUMNS: [&str; 16] = [
@@ -283,44 +278,6 @@ fn store_objects(name: &str) -> Vec<String> {
     suffixes.map(|suffix| format!("{name}{suffix}")).collect()
 }
 
-/// Checks the rule for store names: `[A-Za-z][A-Za-z0-9_]*`, at most
-/// [`STORE_NAME_BYTES_MAX`] bytes, no prefix `larder_` or `sqlite_`, and no suffix that the tables
-/// of another store may have.
-pub fn check_store_name(name: &str) -> Result<()> {
-    let refuse = |rule: String| Err(CatalogError::invalid(format!("store name '{name}' {rule}")));
-    let lower = name.to_ascii_lowercase();
-    if !name.starts_with(|c: char| c.is_ascii_alphabetic())
-        || !name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-    {
-        return refuse("must be letters, digits and '_', beginning with a letter".into());
-    }
-    if name.len() > STORE_NAME_BYTES_MAX {
-        return refuse(format!(
-            "has more than {STORE_NAME_BYTES_MAX} bytes; shorten it"
-        ));
-    }
-    if let Some(prefix) = ["larder_", "sqlite_"]
-        .into_iter()
-        .find(|prefix| lower.starts_with(prefix))
-    {
-        return refuse(format!(
-            "begins with '{prefix}', which is reserved; choose another"
-        ));
-    }
-    if let Some(suffix) = SUFFIXES
-        .iter()
-        .chain(&["_dirent_ino"])
-        .find(|suffix| lower.ends_with(**suffix))
-    {
-        return refuse(format!(
-            "ends with '{suffix}', as tables of other stores do; choose another"
-        ));
-    }
-    Ok(())
-}
-
 /// Of parts of the schema: `(type, name)`.
 type Objects = Vec<(String, String)>;
 
@@ -359,6 +316,8 @@ fn read_expected_objects(names: &[String]) -> Result<Objects> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::check_store_name;
+    use larder_format::limits::STORE_NAME_BYTES_MAX;
 
     #[test]
     fn store_names_follow_the_rule() {

@@ -1,9 +1,9 @@
 //! The SQL text for one store's tables, built once; connections cache the compiled form by text.
 
+use crate::attached::Known;
 use crate::changes::AttrMask;
 use crate::history::KeepSql;
 use crate::map_pages::{ReferenceSql, resolved};
-use crate::saves::Known;
 use larder_format::StoreId;
 use std::sync::{Mutex, OnceLock};
 

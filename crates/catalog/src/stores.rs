@@ -54,7 +54,7 @@ impl Catalog {
         uid: u32,
         gid: u32,
     ) -> Result<StoreRow> {
-        schema::check_store_name(name)?;
+        crate::names::check_store_name(name)?;
         let root = root_inode(now_ns, root_mode, uid, gid);
         let is_step = self.user.is_some() || self.is_clients();
         let is_commit = table_store.is_none();

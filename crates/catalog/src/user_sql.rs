@@ -19,9 +19,11 @@ use crate::guarded::Guarded;
 use crate::guards::{has_replacing_trigger, may_replace};
 use crate::open::{Purpose, STATEMENTS_MAX, open_within};
 use crate::past_views;
+use crate::place::Place;
 use crate::sql::{SqlRow, SqlValue, explain, line_column, run};
 use crate::transaction::{Stage, require_open};
 use crate::{Catalog, CatalogOptions, lock};
+use larder_directory::DatabaseDir;
 use larder_format::CommitSeq;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperation};
 use rusqlite::{Connection, ffi};
@@ -305,14 +307,23 @@ fn refusal_in_shell(action: &AuthAction<'_>) -> Option<&'static str> {
 }
 
 impl Catalog {
-    /// Opens the catalog in `dir` for one owner, who keeps transactions open and runs SQL of users. Errors as
-    /// [`Catalog::open`]. With `is_shell` the user may also change settings and make temporary tables.
+    /// As [`Catalog::open_private_in`], by the path of the directory.
     pub fn open_private(dir: &Path, options: &CatalogOptions, is_shell: bool) -> Result<Catalog> {
+        Catalog::open_private_in(Place::find(dir)?.directory(), options, is_shell)
+    }
+
+    /// Opens the catalog in `directory` for one owner, who keeps transactions open and runs SQL of users. Errors as
+    /// [`Catalog::open`]. With `is_shell` the user may also change settings and make temporary tables.
+    pub fn open_private_in(
+        directory: &DatabaseDir,
+        options: &CatalogOptions,
+        is_shell: bool,
+    ) -> Result<Catalog> {
         let purpose = match is_shell {
             true => Purpose::Shell,
             false => Purpose::Transactions,
         };
-        let mut catalog = open_within(dir, options, BUSY_TIMEOUT, purpose)?;
+        let mut catalog = open_within(&Place::of(directory), options, BUSY_TIMEOUT, purpose)?;
         let judge = Arc::new(Judge {
             is_shell,
             watch: lock(&catalog.writer).guards.watch(),

@@ -106,6 +106,10 @@ pub(crate) struct InitArgs {
     /// [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = crate::retention::parse_retention)]
     pub(crate) retention: Option<i64>,
+    /// A group whose members share the database (and may read all that is in it, whatever modes the mount shows)
+    /// [default: its owner alone may use the directory]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
 }
 
 /// Serve a database as a directory, until Ctrl-C or 'larder umount'
@@ -124,9 +128,11 @@ Options of -o, separated by commas:
   cache_ttl=TIME     how long the kernel trusts names and attributes [default: 1h]
   locks=local        locks of programs hold on this mount only [default: shared, on all of the database]
   asof=MOMENT        show the database as of a moment, read-only; the same as DB@MOMENT
-  history=show|hide|off
+  history=show|hide|none
                      DIR/.larder/at/MOMENT and DIR/.larder/snapshots/NAME: listed in DIR, only to be opened by their
                      names, or not there [default: hide]
+  history=both|then|root
+                     who may use them: whom the modes of then and of now allow it, those of then, or root [default: both]
 Options of fstab(5) such as nofail, noauto, user, noatime and x-* are accepted.
 
 Signals: Ctrl-C or SIGTERM unmounts; while programs use the mount, it serves on until they are gone. A second
@@ -593,7 +599,7 @@ pub(crate) struct TraceArgs {
 /// Prove that catalog and segments agree; prints findings and exits with 1 if there are any
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Changes nothing, also beside a mount. Example: larder check photos.larder --read"
+    after_help = "Changes nothing but what --fix-modes says, also beside a mount. Example: larder check photos.larder --read"
 )]
 pub(crate) struct CheckArgs {
     /// Database to check
@@ -605,6 +611,10 @@ pub(crate) struct CheckArgs {
     /// Refuse code in the schema (triggers, generated columns) as if a stranger had made it
     #[arg(long)]
     pub(crate) untrusted: bool,
+    /// First take from other users what the modes of the database's files let them do, as older versions made them;
+    /// a group that may write to the directory keeps it
+    #[arg(long)]
+    pub(crate) fix_modes: bool,
 }
 
 /// Print a completion script for a shell

@@ -7,17 +7,19 @@ use crate::databases::with_database;
 use crate::error::{At, Failure, Result};
 use crate::output::Output;
 use crate::serve::{Request, serve};
+use larder::directory::{Access, DatabaseDir};
 use larder_fuse::MountInfo;
-use rustix::fs::OFlags;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What a background process says once it serves.
 const READY: &str = "ready";
+/// What it has to say.
+const LOG: &str = "mount.log";
+const OLD_LOG: &str = "mount.log.old";
 /// A longer log is put aside when the next mount begins; one old one is kept.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
@@ -25,8 +27,9 @@ const LOG_BYTES_MAX: u64 = 1 << 20;
 pub(crate) fn start(request: &Request) -> Result<(MountInfo, u32)> {
     // Told here and now when it cannot be opened; and only a database gets a log.
     with_database(&request.db, "mount", |_| Ok(()))?;
-    let log_path = request.db.join("mount.log");
-    let log = open_log(&log_path).at(|| format!("cannot write '{}'", log_path.display()))?;
+    let log_path = request.db.join(LOG);
+    let log = DatabaseDir::open(&request.db).and_then(|database| open_log(&database));
+    let log = log.at(|| format!("cannot write '{}'", log_path.display()))?;
     let mut child = Command::new(std::env::current_exe().at(|| "cannot find this program".into())?)
         .args(arguments(request)?)
         .stdin(Stdio::null())
@@ -63,23 +66,11 @@ pub(crate) fn start(request: &Request) -> Result<(MountInfo, u32)> {
     }))
 }
 
-fn open_log(path: &Path) -> io::Result<File> {
-    let is_long = path
-        .metadata()
-        .is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX);
-    if is_long {
-        std::fs::rename(path, path.with_extension("log.old"))?;
+fn open_log(database: &DatabaseDir) -> io::Result<File> {
+    if database.file_bytes(LOG)? > LOG_BYTES_MAX {
+        database.rename(LOG, OLD_LOG)?;
     }
-    // Root may start this for a database of somebody who has put something else there.
-    let file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
-        .open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file; remove it"));
-    }
-    Ok(file)
+    database.open_file(LOG, Access::Append)
 }
 
 fn arguments(request: &Request) -> Result<Vec<OsString>> {
@@ -131,11 +122,12 @@ mod tests {
     fn a_long_log_is_put_aside() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mount.log");
+        let database = DatabaseDir::open(dir.path()).unwrap();
         std::fs::write(&path, vec![b'x'; LOG_BYTES_MAX as usize]).unwrap();
-        drop(open_log(&path).unwrap());
+        drop(open_log(&database).unwrap());
         assert_eq!(path.metadata().unwrap().len(), LOG_BYTES_MAX, "not yet");
         std::fs::write(&path, vec![b'x'; LOG_BYTES_MAX as usize + 1]).unwrap();
-        drop(open_log(&path).unwrap());
+        drop(open_log(&database).unwrap());
         assert_eq!(path.metadata().unwrap().len(), 0);
         let old = dir.path().join("mount.log.old").metadata().unwrap();
         assert_eq!(old.len(), LOG_BYTES_MAX + 1);

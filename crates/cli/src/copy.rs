@@ -9,7 +9,8 @@
 //!   removed again. A file that exists is overwritten in place: it keeps its row and other names.
 //! * `CLI-11` A copy never reads a directory that it has made itself.
 //! * `CLI-12` What is recorded as copied was copied as it was found.
-//! * `CLI-40` It never leaves the two trees (side.rs).
+//!
+//! That it never leaves the two trees is `CLI-40` (side.rs).
 //!
 //! A stack instead of recursion, because trees may be deep: a directory that is being copied is a [`Level`]
 //! with two descriptors.

@@ -20,7 +20,7 @@ use std::time::Duration;
 const MOUNTS_WAIT: Duration = Duration::from_secs(2);
 
 /// Verbs that change nothing that a mount shows; `sql` asks by itself.
-const READERS: [&str; 19] = [
+const READERS: [&str; 20] = [
     "cat",
     "check",
     "df",
@@ -36,6 +36,7 @@ const READERS: [&str; 19] = [
     "snapshot list",
     "snapshot verify",
     "sql",
+    "sql --read-only",
     "stat",
     "stats",
     "store list",
@@ -127,6 +128,8 @@ impl Databases {
         }
         let mut options = options(&self.label);
         options.engine.trust = self.trust;
+        // A verb that only reads deletes nothing: it leaves what killed transactions have left.
+        options.engine.is_reader = !self.changes && self.label != "larder sql";
         let database = match self.changes || has_timeout() {
             true => open_with(path, options)?,
             false => open_to_read(path, &options)?,

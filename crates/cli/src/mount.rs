@@ -73,7 +73,7 @@ fn create_missing(request: &Request) -> Result<()> {
     let is_missing =
         (db.symlink_metadata()).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
     if is_missing && settings.as_of.is_none() {
-        create_database(db, None, None)?;
+        create_database(db, None, None, None)?;
     }
     // A dead mount in its place, or above it, hides what is there.
     larder_fuse::clean_stale(dir)?;

@@ -2,17 +2,19 @@
 
 use crate::args::{CheckArgs, DfArgs, FragArgs};
 use crate::databases::{with_database, with_untrusted_database};
-use crate::error::{Failure, Result};
+use crate::error::{At, Failure, Result};
 use crate::output::{Align, Output, Table};
 use crate::retention::{history_json, history_summary};
 use crate::units::{percent, show_size};
 use crate::visible::visible;
 use indicatif::{ProgressBar, ProgressStyle};
+use larder::directory::DatabaseDir;
 use larder::limits::INLINE_BYTES_MAX;
 use larder::{
     CheckReport, Database, FragReport, SpaceReport, Tuning, find_damage, gather_bytes_default,
 };
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 
 /// `larder df`.
 pub(crate) fn df(args: &DfArgs, out: &mut Output) -> Result<()> {
@@ -232,6 +234,10 @@ fn frag_pairs(report: &FragReport) -> Vec<(&'static str, String)> {
 
 /// `larder check`.
 pub(crate) fn check(args: &CheckArgs, out: &mut Output) -> Result<()> {
+    let mended = match args.fix_modes {
+        true => mend_modes(&args.db)?,
+        false => Vec::new(),
+    };
     let bar = check_bar();
     let mut found = None;
     let look = |database: &Database| {
@@ -264,7 +270,8 @@ pub(crate) fn check(args: &CheckArgs, out: &mut Output) -> Result<()> {
         (_, Err(failure)) => return Err(failure),
         (None, Ok(())) => unreachable!("a check that ends well has a report"),
     };
-    print_check(&report, out)?;
+    let open = find_open_to_others(&args.db)?;
+    print_check(&report, (&mended, &open), out)?;
     if report.findings.is_empty() {
         Ok(())
     } else {
@@ -272,7 +279,26 @@ pub(crate) fn check(args: &CheckArgs, out: &mut Output) -> Result<()> {
     }
 }
 
-fn print_check(report: &CheckReport, out: &mut Output) -> Result<()> {
+fn mend_modes(db: &Path) -> Result<Vec<PathBuf>> {
+    let mended = DatabaseDir::open(db).and_then(|directory| directory.mend_modes());
+    mended.at(|| format!("cannot change the modes of '{}'", db.display()))
+}
+
+fn find_open_to_others(db: &Path) -> Result<Vec<PathBuf>> {
+    let found = DatabaseDir::open(db).and_then(|directory| directory.open_to_others());
+    found.at(|| format!("cannot examine '{}'", db.display()))
+}
+
+fn paths(found: &[PathBuf]) -> Vec<String> {
+    let texts = found.iter().map(|path| path.to_string_lossy().into_owned());
+    texts.collect()
+}
+
+fn print_check(
+    report: &CheckReport,
+    (mended, open): (&[PathBuf], &[PathBuf]),
+    out: &mut Output,
+) -> Result<()> {
     if out.is_json() {
         return out.document(&json!({
             "clean": report.findings.is_empty(),
@@ -281,7 +307,26 @@ fn print_check(report: &CheckReport, out: &mut Output) -> Result<()> {
             "inode_count": report.inode_count,
             "extent_count": report.extent_count,
             "verified_bytes": report.verified_bytes,
+            "modes_mended": paths(mended),
+            "open_to_others": paths(open),
         }));
+    }
+    if !mended.is_empty() {
+        out.line(&format!(
+            "modes of {} files and directories mended",
+            mended.len()
+        ))?;
+    }
+    if let Some(first) = open.first() {
+        eprintln!(
+            "larder: warning: other users may read or use '{}'{}, and so what is in the database whatever modes the \
+             mount shows; 'larder check --fix-modes' takes that from them",
+            first.display(),
+            match open.len() - 1 {
+                0 => String::new(),
+                more => format!(" and {more} more in the database"),
+            }
+        );
     }
     for finding in &report.findings {
         out.line(&visible(finding))?;

@@ -83,6 +83,7 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
     let signals = listen()?;
     let label = std::path::absolute(dir).at(|| format!("cannot examine '{}'", dir.display()))?;
     let database = open_database(db, &format!("mount {}", label.display()))?;
+    let directory = database.directory().clone();
     if database.is_readonly() && !options.read_only && options.as_of.is_none() {
         return Err(Failure::Other(format!(
             "cannot mount '{name}' for writing: it is read-only for this process; mount it with '-o ro', or make the \
@@ -99,7 +100,7 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
                 dir.display()
             ))
         })?;
-        let lock = ServingLock::take(&info.source, info.device)?;
+        let lock = ServingLock::take(&directory, info.device)?;
         end_on_signals(signals, mounted.unmounter(), &info.mountpoint)?;
         let commit = mounted.shows().map(|(seq, at_ns)| {
             let at = show_time(at_ns);

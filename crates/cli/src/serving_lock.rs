@@ -5,44 +5,48 @@
 //! reason. The file of a killed server stays and is removed by the next one.
 
 use crate::error::{At, Failure, Result};
-use rustix::fs::OFlags;
-use std::fs::{File, OpenOptions, TryLockError};
+use larder::directory::{Access, DatabaseDir};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// The directory of the locks, in that of the database.
+const MOUNTS: &str = "mounts";
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The lock of a serving process.
 pub(crate) struct ServingLock {
-    path: PathBuf,
+    directory: DatabaseDir,
+    name: String,
     file: File,
 }
 
 impl ServingLock {
     /// Takes the lock for the mount with this device number.
-    pub(crate) fn take(database: &Path, device: (u32, u32)) -> Result<ServingLock> {
-        let path = lock_path(database, device);
-        let directory = database.join("mounts");
-        let what = || format!("cannot lock '{}'", path.display());
-        std::fs::create_dir_all(&directory).at(what)?;
+    pub(crate) fn take(database: &DatabaseDir, device: (u32, u32)) -> Result<ServingLock> {
+        let name = lock_name(device);
+        let what = || {
+            format!(
+                "cannot lock '{}'",
+                database.join(MOUNTS).join(&name).display()
+            )
+        };
+        let directory = database.make_dir(MOUNTS).at(what)?;
         remove_abandoned(&directory).at(what)?;
         loop {
-            let file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(&path)
-                .at(what)?;
+            let file = directory.open_file(&name, Access::Make).at(what)?;
             // Nobody else has this device number, so nobody holds it for long.
             file.lock().at(what)?;
             // Between opening and locking it may have been removed as abandoned.
-            let is_there = path
-                .metadata()
-                .is_ok_and(|there| file.metadata().is_ok_and(|own| own.ino() == there.ino()));
-            if is_there {
-                return Ok(ServingLock { path, file });
+            let own = file.metadata().at(what)?;
+            if directory.identity_of(&name).at(what)? == Some((own.dev(), own.ino())) {
+                return Ok(ServingLock {
+                    directory,
+                    name,
+                    file,
+                });
             }
         }
     }
@@ -50,11 +54,11 @@ impl ServingLock {
     /// Removes the file. The lock itself goes with the process.
     pub(crate) fn leave(self) -> Result<()> {
         std::mem::forget(self.file);
-        match std::fs::remove_file(&self.path) {
-            // The copy of a database that cannot be written went with its session.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed.at(|| format!("cannot remove '{}'", self.path.display())),
-        }
+        // The copy of a database that cannot be written went with its session: nothing is there to be removed then.
+        (self.directory.remove_file(&self.name)).at(|| {
+            let path = self.directory.join(&self.name);
+            format!("cannot remove '{}'", path.display())
+        })
     }
 }
 
@@ -65,16 +69,14 @@ impl Server {
     /// The server of the mount with this device number; if it was started by another program, there
     /// is no lock to wait for.
     pub(crate) fn find(database: &Path, device: (u32, u32)) -> Result<Server> {
-        let path = lock_path(database, device);
-        // Root may look at a database of somebody who has put something else there.
-        let opened = OpenOptions::new()
-            .read(true)
-            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
-            .open(&path);
-        match opened {
+        let name = Path::new(MOUNTS).join(lock_name(device));
+        let opened = DatabaseDir::open(database);
+        match opened.and_then(|directory| directory.open_file(&name, Access::Read)) {
             Ok(file) => Ok(Server(Some(file))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Server(None)),
-            Err(error) => Err(error).at(|| format!("cannot open '{}'", path.display())),
+            Err(error) => {
+                Err(error).at(|| format!("cannot open '{}'", database.join(name).display()))
+            }
         }
     }
 
@@ -100,15 +102,25 @@ impl Server {
     }
 }
 
-fn lock_path(database: &Path, (major, minor): (u32, u32)) -> PathBuf {
-    database.join(format!("mounts/{major}-{minor}.lock"))
+fn lock_name((major, minor): (u32, u32)) -> String {
+    format!("{major}-{minor}.lock")
 }
 
-fn remove_abandoned(directory: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        let removed = File::open(&path).and_then(|file| match file.try_lock() {
-            Ok(()) => std::fs::remove_file(&path),
+/// The mount that a file of this name is the lock of; `None` for every other file.
+fn find_device(name: &str) -> Option<(u32, u32)> {
+    let (major, minor) = name.strip_suffix(".lock")?.split_once('-')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    (lock_name(device) == name).then_some(device)
+}
+
+fn remove_abandoned(directory: &DatabaseDir) -> io::Result<()> {
+    for name in directory.names()? {
+        if name.to_str().and_then(find_device).is_none() {
+            continue; // Not ours.
+        }
+        let opened = directory.open_file(&name, Access::Read);
+        let removed = opened.and_then(|file| match file.try_lock() {
+            Ok(()) => directory.remove_file(&name),
             Err(TryLockError::WouldBlock) => Ok(()),
             Err(TryLockError::Error(error)) => Err(error),
         });
@@ -128,11 +140,12 @@ mod tests {
     #[test]
     fn a_server_is_waited_for_until_its_lock_goes() {
         let dir = tempfile::tempdir().unwrap();
-        let lock = ServingLock::take(dir.path(), (0, 7)).unwrap();
+        let database = DatabaseDir::open(dir.path()).unwrap();
+        let lock = ServingLock::take(&database, (0, 7)).unwrap();
         let server = Server::find(dir.path(), (0, 7)).unwrap();
         let soon = || Instant::now() + Duration::from_millis(30);
         assert!(server.wait(soon()).is_err(), "CLI-9: it is held");
-        std::fs::remove_file(&lock.path).unwrap();
+        lock.directory.remove_file(&lock.name).unwrap();
         assert!(
             server.wait(soon()).is_err(),
             "CLI-9: it is held, though its name is gone"
@@ -148,14 +161,17 @@ mod tests {
     #[test]
     fn what_killed_servers_left_is_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let live = ServingLock::take(dir.path(), (0, 1)).unwrap();
-        drop(ServingLock::take(dir.path(), (0, 2)).unwrap());
+        let database = DatabaseDir::open(dir.path()).unwrap();
+        let live = ServingLock::take(&database, (0, 1)).unwrap();
+        std::fs::write(dir.path().join("mounts/notes"), "not ours").unwrap();
+        drop(ServingLock::take(&database, (0, 2)).unwrap());
         assert!(
             dir.path().join("mounts/0-2.lock").exists(),
             "as after a kill"
         );
-        let _other = ServingLock::take(dir.path(), (0, 3)).unwrap();
+        let _other = ServingLock::take(&database, (0, 3)).unwrap();
         assert!(!dir.path().join("mounts/0-2.lock").exists());
-        assert!(live.path.exists());
+        assert!(live.directory.join(&live.name).exists());
+        assert!(dir.path().join("mounts/notes").exists());
     }
 }

@@ -10,7 +10,7 @@
 //! * `CLI-17` An option is obeyed, or known to be somebody else's business, or refused with its name.
 
 use crate::units::{parse_mode, parse_time};
-use larder_fuse::{HistoryListing, IdMap, IdRange, Ids, MountOptions};
+use larder_fuse::{HistoryAccess, HistoryListing, IdMap, IdRange, Ids, MountOptions};
 use std::time::Duration;
 use tracing::Level;
 
@@ -54,6 +54,13 @@ const HISTORY: [(&str, HistoryListing); 3] = [
     ("off", HistoryListing::Off),
 ];
 
+/// Who may use it, by the same option.
+const HISTORY_ACCESS: [(&str, HistoryAccess); 3] = [
+    ("both", HistoryAccess::Both),
+    ("then", HistoryAccess::Then),
+    ("root", HistoryAccess::Root),
+];
+
 /// How a mount is set up. `None`: as the default says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -79,6 +86,7 @@ pub(crate) struct Settings {
     /// The moment to show; `None`: the present.
     pub(crate) as_of: Option<String>,
     pub(crate) history: Option<HistoryListing>,
+    pub(crate) history_access: Option<HistoryAccess>,
 }
 
 /// `HOST:DB:COUNT` of a map of ids.
@@ -133,7 +141,11 @@ impl Settings {
             ("metrics", Some(value)) => self.metrics = Some(value.to_owned()),
             ("log", Some(value)) => self.log = Some(parse_level(value)?),
             ("asof", Some(value)) => self.as_of = Some(parse_as_of(value)?),
-            ("history", Some(value)) => self.history = Some(parse_history(value)?),
+            ("history", Some("none")) => self.history = Some(HistoryListing::Off),
+            ("history", Some(value)) => match find_history_access(value) {
+                Some(access) => self.history_access = Some(access),
+                None => self.history = Some(parse_history(value)?),
+            },
             _ if PASSED_OVER.contains(&option)
                 || PASSED_OVER_PREFIXES
                     .iter()
@@ -199,6 +211,10 @@ impl Settings {
             format!("history={}", how.map_or("hide", |(how, _)| how))
         });
         list.extend(history);
+        let access = self
+            .history_access
+            .and_then(|access| HISTORY_ACCESS.iter().find(|(_, found)| *found == access));
+        list.extend(access.map(|(who, _)| format!("history={who}")));
         list.join(",")
     }
 
@@ -216,6 +232,7 @@ impl Settings {
             read_only: self.read_only,
             as_of: self.as_of.clone(),
             history: self.history.unwrap_or(defaults.history),
+            history_access: self.history_access.unwrap_or(defaults.history_access),
             allow_other: self.allow_other || defaults.allow_other,
             suid: self.suid,
             dev: self.dev,
@@ -312,10 +329,18 @@ fn parse_as_of(value: &str) -> Result<String, String> {
     }
 }
 
+fn find_history_access(value: &str) -> Option<HistoryAccess> {
+    let found = HISTORY_ACCESS.iter().find(|(who, _)| *who == value);
+    found.map(|(_, access)| *access)
+}
+
 fn parse_history(value: &str) -> Result<HistoryListing, String> {
     let found = HISTORY.iter().find(|(how, _)| *how == value);
     found.map(|(_, listing)| *listing).ok_or_else(|| {
-        format!("'history={value}' says nothing; write history=show, history=hide or history=off")
+        format!(
+            "'history={value}' says nothing; write history=show, history=hide or history=none, and history=both, \
+             history=then or history=root for who may use it"
+        )
     })
 }
 

@@ -39,8 +39,12 @@ pub(crate) fn sql(args: &SqlArgs, out: &mut Output) -> Result<()> {
             )));
         }
     };
+    let verb = match args.read_only || moment.is_some() {
+        true => "sql --read-only",
+        false => "sql",
+    };
     let mut changed = None;
-    let done = with_database(&db, "sql", |database| {
+    let done = with_database(&db, verb, |database| {
         let session = match &moment {
             None => database.sql(args.read_only),
             Some(text) => {

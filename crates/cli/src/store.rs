@@ -8,10 +8,12 @@ use crate::units::show_size;
 use larder::{CreateOptions, Database, Ino, NodeId, RETENTION_NS_DEFAULT, StoreInfo};
 use serde_json::{Value, json};
 use std::path::Path;
+use std::process::Command;
 
 /// `larder init`.
 pub(crate) fn init(args: &InitArgs, out: &mut Output) -> Result<()> {
-    create_database(&args.db, args.capacity, args.retention)?;
+    let group = args.group.as_deref().map(find_group).transpose()?;
+    create_database(&args.db, args.capacity, args.retention, group)?;
     if out.is_json() {
         return out.document(&json!({
             "database": args.db.to_string_lossy(),
@@ -30,13 +32,35 @@ pub(crate) fn create_database(
     path: &Path,
     capacity_bytes: Option<u64>,
     retention_ns: Option<i64>,
+    group: Option<u32>,
 ) -> Result<()> {
     let options = CreateOptions {
         capacity_bytes,
         retention_ns,
         root: None,
+        group,
     };
     Database::create(path, &options).at(|| format!("cannot create '{}'", path.display()))
+}
+
+/// The number of a group of users, by its name or number.
+fn find_group(name: &str) -> Result<u32> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let found = Command::new("getent").args(["group", "--", name]).output();
+    let found =
+        found.at(|| "cannot run getent, which knows groups; give the group's number".into())?;
+    let line = String::from_utf8_lossy(&found.stdout).into_owned();
+    let number = line
+        .split(':')
+        .nth(2)
+        .and_then(|number| number.parse().ok());
+    number.ok_or_else(|| {
+        Failure::Other(format!(
+            "there is no group '{name}'; 'getent group' lists them"
+        ))
+    })
 }
 
 /// `larder store …`.

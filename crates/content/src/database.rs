@@ -32,6 +32,8 @@ pub struct CreateOptions {
     pub retention_ns: Option<i64>,
     /// Mode, owner and group of the root directory; `None`: 0755 and this process's.
     pub root: Option<(u32, Caller)>,
+    /// A group whose members share the database, and its files on the host; `None`: its owner alone has it.
+    pub group: Option<u32>,
 }
 
 /// How a database is opened.
@@ -657,6 +659,7 @@ fn init_options(options: &CreateOptions) -> InitOptions {
         root_mode,
         root_uid: owner.uid,
         root_gid: owner.gid,
+        group: options.group,
     }
 }
 

@@ -68,6 +68,7 @@ pub use history::{
     UndoReport, diff,
 };
 pub use larder_object::ClientHandle;
+pub use larder_object::directory;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
     AlignedBuf, Birth, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject,

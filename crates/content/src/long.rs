@@ -98,6 +98,11 @@ impl Database {
         self.shared.engine.path()
     }
 
+    /// The same, open: what is in it on the host is reached from there.
+    pub fn directory(&self) -> &crate::directory::DatabaseDir {
+        self.shared.engine.directory()
+    }
+
     /// Begins a long transaction on this database; it sees what is committed.
     pub fn begin_long(&self, label: &str) -> Result<LongTransaction> {
         self.sync()?;

@@ -1,6 +1,6 @@
 //! The calls behind the handlers: everything that takes more than one step, with errno for failures.
 
-use crate::convert::{name_of, node_attr, node_number, node_of};
+use crate::convert::{name_of, node_attr, node_number, node_of, slot_of_number};
 use crate::errno::{errno, node_errno};
 use crate::handles::{DIRECTORY_PAGE_COUNT, Line, Listing, OpenDirectory, Table};
 use crate::history::is_changing;
@@ -167,7 +167,17 @@ impl Bridge {
             attr: Some(attr),
             generation: GENERATION,
             entry_ttl: self.cache_ttl,
-            attr_ttl: self.cache_ttl,
+            attr_ttl: self.attr_ttl(attr.node),
+        }
+    }
+
+    /// How long the kernel may trust attributes. What is shown of the past changes with the present (`FUSE-13`), of
+    /// which the kernel is told only by the present's names.
+    pub(crate) fn attr_ttl(&self, node: NodeNumber) -> Duration {
+        let follows = |history: Arc<crate::history::History>| history.follows_present();
+        match slot_of_number(node).is_some() && self.database.history().is_some_and(follows) {
+            true => Duration::ZERO,
+            false => self.cache_ttl,
         }
     }
 

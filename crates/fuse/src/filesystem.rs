@@ -7,7 +7,9 @@
 
 use crate::arguments::{allocate_mode, rename_mode, seek_target, xattr_mode};
 use crate::bridge::{Bridge, Call, GENERATION, Listed, Span, WriteEnd, read_full};
-use crate::convert::{BLOCK_BYTES, INO_BITS, file_type, name_of, node_number, node_of, set_time};
+use crate::convert::{
+    BLOCK_BYTES, INO_BITS, file_type, name_of, node_number, node_of, set_time, slot_of_number,
+};
 use crate::errno::{errno, node_errno};
 use crate::handles::OpenDirectory;
 use crate::history::is_changing;
@@ -474,7 +476,8 @@ impl Filesystem for Bridge {
                 Ok(attr) => {
                     let attr = self.shown(&attr)?;
                     let name = entry.name.as_bytes();
-                    let has_room = listing.add(name, &attr, GENERATION, self.cache_ttl, next);
+                    let has_room =
+                        listing.add(name, &attr, GENERATION, self.attr_ttl(attr.node), next);
                     if has_room {
                         self.known.add(node, &entry.name, attr.node);
                     }
@@ -548,6 +551,7 @@ impl Bridge {
 
     /// The attributes of an open file through its handle, which may be the last that holds it.
     fn attr_of(&self, node: NodeNumber, handle: Option<HandleNumber>) -> Result<AttrReply, Errno> {
+        let handle = handle.filter(|_| slot_of_number(node).is_none()); // FUSE-13
         let attr = match handle.map(|handle| self.files.find(handle)) {
             Some(Ok(file)) => file.attr(),
             Some(Err(_)) | None => self.database.attr(node_of(node)),
@@ -564,7 +568,7 @@ impl Bridge {
         let attr = attr.map_err(|error| node_errno(&error, format_args!("{what} {node}")))?;
         Ok(AttrReply {
             attr: self.shown(&attr)?,
-            ttl: self.cache_ttl,
+            ttl: self.attr_ttl(node),
         })
     }
 }

@@ -25,9 +25,11 @@
 //! `state` is a leaf. The lock of a past is held while it is opened, which calls the Content API: others wait
 //! there who want the same past. Under `state` it is only taken where nobody else has, or can get, the past.
 
+mod access;
 mod file;
 
 use crate::convert::{SLOT_BITS, past_node, slot_of};
+use crate::options::HistoryAccess;
 use file::PastFile;
 use larder::{
     Attr, Database, DirEntry, Error, ErrorKind, FileHandle, FileKind, Ino, Moment, Name, NodeId,
@@ -147,6 +149,7 @@ struct State {
 /// The history of the database of one mount.
 pub(crate) struct History {
     present: Database,
+    access: HistoryAccess,
     began_ns: i64,
     state: Mutex<State>,
 }
@@ -161,9 +164,10 @@ pub(crate) struct Inside {
 }
 
 impl History {
-    pub(crate) fn new(present: Database) -> History {
+    pub(crate) fn new(present: Database, access: HistoryAccess) -> History {
         History {
             began_ns: present.now_ns(),
+            access,
             present,
             state: Mutex::default(),
         }
@@ -171,13 +175,22 @@ impl History {
 
     // ---- the directories --------------------------------------------------------------------
 
-    /// The attributes of a directory. It belongs to whoever the root belongs to.
+    /// Whether what is shown changes with the present (`FUSE-13`).
+    pub(crate) fn follows_present(&self) -> bool {
+        self.access == HistoryAccess::Both
+    }
+
+    /// The attributes of a directory. It belongs to whoever the root belongs to, and is for who may read that.
     pub(crate) fn directory_attr(&self, directory: Directory) -> Result<Attr, Error> {
         let root = self.present.attr(NodeId::ROOT)?;
         Ok(Attr {
             node: directory.node(),
             kind: FileKind::Directory,
-            mode: 0o555,
+            mode: access::leading(
+                self.access,
+                &root,
+                access::has_acl(&self.present, NodeId::ROOT)?,
+            ),
             // As filesystems say that do not count the subdirectories.
             nlink: 1,
             size_bytes: 0,
@@ -536,6 +549,12 @@ impl Inside {
 
     fn shown_attr(&self, attr: Attr) -> Result<Attr, Error> {
         let node = self.shown(attr.node)?;
+        let attr = access::limit(
+            self.history.access,
+            &self.history.present,
+            self.database(),
+            attr,
+        )?;
         Ok(Attr { node, ..attr })
     }
 

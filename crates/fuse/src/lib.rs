@@ -32,6 +32,8 @@
 //! * `FUSE-11` What is below `.larder` cannot be changed, and nothing is moved or linked into it or out of it.
 //! * `FUSE-12` A thread that may wait inside the kernel for what this process is to answer owns no descriptor but
 //!   the device: a server that is killed lets go of all its locks at once, whatever that thread waits for.
+//! * `FUSE-13` Unless the mount is told otherwise, nobody gets at a file of the past whom its permissions of then or,
+//!   where it is still there, those of now keep out; and who may not read the root lists no snapshots.
 //! * `FUSE-18` A mount answers the request of a command (`BARRIER-1`) when the kernel was told of
 //!   all that was committed before.
 //!
@@ -72,7 +74,7 @@ pub use idmap::{IdMap, IdRange, Ids, NewOwner, UNMAPPED};
 pub use metrics::{LATENCY_BOUNDS_NS, Metrics, MetricsSnapshot, OperationCounts};
 pub use mount::{Mounted, mount};
 pub use mountinfo::{MountInfo, find_all_mounts_of, find_mount, find_mounts_of, is_mounted};
-pub use options::{HistoryListing, MountOptions};
+pub use options::{HistoryAccess, HistoryListing, MountOptions};
 pub use trace::{TraceEvent, TraceFilter, TraceListener, TraceMessage};
 pub use unmount::{Unmounter, clean_stale, detach, make_durable, unmount};
 pub use watch::{Monitor, error_name, operation_name, operation_number};

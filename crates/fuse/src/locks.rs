@@ -34,11 +34,11 @@ mod files;
 mod ranges;
 
 use files::{BYTES_END, Class, Kind, LockFile, LockFiles};
+use larder::directory::DatabaseDir;
 use larder::{Error, ErrorKind};
 use larder_fuse_protocol::{Errno, HandleNumber, Lock, LockOwner, LockRequest, NodeNumber};
 use ranges::{Range, Ranges};
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
@@ -154,7 +154,7 @@ impl Wanted {
 
 impl Locks {
     /// The locks of a mount of `database`.
-    pub(crate) fn open(database: &Path) -> Result<Locks, Error> {
+    pub(crate) fn open(database: &DatabaseDir) -> Result<Locks, Error> {
         let files = LockFiles::open(database).map_err(|error| {
             let place = database.join("locks");
             let what = format!(

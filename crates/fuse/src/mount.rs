@@ -64,7 +64,7 @@ pub fn mount(
     };
     // Nobody can write in the past, and its numbers are those of the present.
     let locks = match options.shares_locks && past.is_none() {
-        true => Some(Locks::open(&source)?),
+        true => Some(Locks::open(database.directory())?),
         false => None,
     };
     // In a namespace of its own nobody else mounts there.
@@ -81,7 +81,11 @@ pub fn mount(
         ));
     };
     database.serves(info.device.1);
-    let watch = Arc::new(Watch::new(&source, &place, options.has_metrics));
+    let watch = Arc::new(Watch::new(
+        database.directory(),
+        &place,
+        options.has_metrics,
+    ));
     // From here on, leaving with an error detaches the mount.
     let mut mounted = Mounted {
         unmounter: Unmounter::new(&info),
@@ -110,7 +114,7 @@ pub fn mount(
             Some(database.follow(&name)?)
         }
     };
-    let tree = Tree::new(database.clone(), past.clone(), options.history);
+    let tree = Tree::new(database.clone(), past.clone(), options);
     if tree.is_hidden_by_user()? {
         tracing::warn!(
             "'/.larder' is a file or directory of the user's own, so history is not shown there; \

@@ -17,6 +17,18 @@ pub enum HistoryListing {
     Off,
 }
 
+/// Who may use what is shown of history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HistoryAccess {
+    /// Whom the permissions of then allow it, and those of now where the file is still there.
+    #[default]
+    Both,
+    /// Whom the permissions of then allow it.
+    Then,
+    /// Root.
+    Root,
+}
+
 /// How a database is mounted.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
@@ -27,6 +39,8 @@ pub struct MountOptions {
     pub as_of: Option<String>,
     /// What is shown of history. Default: hidden.
     pub history: HistoryListing,
+    /// Who may use it. Default: whom then and now allow it.
+    pub history_access: HistoryAccess,
     /// Lets other users than the one who mounts use the mount, within the permissions of its files.
     /// Default: for root. Others need `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
@@ -64,6 +78,7 @@ impl Default for MountOptions {
             read_only: false,
             as_of: None,
             history: HistoryListing::default(),
+            history_access: HistoryAccess::default(),
             allow_other: rustix::process::geteuid().is_root(),
             suid: false,
             dev: false,

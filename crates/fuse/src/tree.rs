@@ -7,7 +7,7 @@
 use crate::convert::slot_of;
 use crate::handles::Held;
 use crate::history::{Directory, History, NAME};
-use crate::options::HistoryListing;
+use crate::options::{HistoryListing, MountOptions};
 use larder::{
     Attr, Caller, Database, DirEntry, Error, ErrorKind, FileHandle, FileKind, Name, NewNode,
     NodeId, RenameMode, SetAttr, SpaceReport, XattrMode,
@@ -40,11 +40,12 @@ enum Place<'t> {
 
 impl Tree {
     /// A mount of `past`, or else of `present`.
-    pub(crate) fn new(present: Database, past: Option<Database>, listing: HistoryListing) -> Tree {
+    pub(crate) fn new(present: Database, past: Option<Database>, options: &MountOptions) -> Tree {
+        let (listing, access) = (options.history, options.history_access);
         let has_history =
             past.is_none() && listing != HistoryListing::Off && present.keeps_history();
         Tree {
-            history: has_history.then(|| Arc::new(History::new(present.clone()))),
+            history: has_history.then(|| Arc::new(History::new(present.clone(), access))),
             database: past.unwrap_or_else(|| present.clone()),
             present,
             is_listed: listing == HistoryListing::Shown,

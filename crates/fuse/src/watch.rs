@@ -8,6 +8,7 @@
 use crate::known::Known;
 use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::trace::{TraceEvent, Tracers};
+use larder::directory::DatabaseDir;
 use larder::{Error, ErrorKind};
 use larder_fuse_protocol::{Detail, Errno, NodeNumber, Opcode, Outcome, Request};
 use std::path::Path;
@@ -38,7 +39,7 @@ pub(crate) struct Watched {
 
 impl Watch {
     /// Over the mount of `database` at `mountpoint`.
-    pub(crate) fn new(database: &Path, mountpoint: &Path, has_metrics: bool) -> Watch {
+    pub(crate) fn new(database: &DatabaseDir, mountpoint: &Path, has_metrics: bool) -> Watch {
         Watch {
             metrics: has_metrics.then(Metrics::default),
             tracers: Tracers::new(database, mountpoint),
@@ -156,6 +157,7 @@ impl Lookout {
             }
             // What was lost last is still told.
             watch.tracers.look();
+            watch.tracers.leave();
         };
         let thread = std::thread::Builder::new()
             .name("larder-trace".into())

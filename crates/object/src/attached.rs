@@ -8,10 +8,11 @@
 //! the descriptors that are asked here are closed only when the file has no name any more: then its last connection
 //! in the world has closed.
 
+use larder_catalog::CATALOG_FILE;
+use larder_segment::directory::{Access, DatabaseDir};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, fstat};
+use rustix::fs::fstat;
 use rustix::process::{Flock, FlockOffsetType, FlockType, fcntl_getlk};
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// `UNIX_SHM_DMS` of SQLite: behind 120 bytes of header and the eight locks.
@@ -26,24 +27,21 @@ pub(crate) struct Attachments {
 }
 
 impl Attachments {
-    /// Of the catalog at `path`, which this process has open.
-    pub fn open(path: &Path) -> std::io::Result<Attachments> {
-        let mut name = path.as_os_str().to_owned();
-        name.push("-shm");
-        let named = rustix::fs::stat(Path::new(&name))?;
+    /// Of the catalog in `database`, which this process has open.
+    pub fn open(database: &DatabaseDir) -> std::io::Result<Attachments> {
+        let name = format!("{CATALOG_FILE}-shm");
+        let named = (database.identity_of(&name)?).ok_or(std::io::ErrorKind::NotFound)?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         // One that this process holds elsewhere too is only forgotten here.
         open.retain(|file| fstat(&**file).map_or(true, |found| found.st_nlink > 0));
         let is_it = |file: &&Arc<OwnedFd>| {
-            fstat(&***file)
-                .is_ok_and(|found| (found.st_dev, found.st_ino) == (named.st_dev, named.st_ino))
+            fstat(&***file).is_ok_and(|found| (found.st_dev, found.st_ino) == named)
         };
         if let Some(file) = open.iter().find(is_it) {
             let file = Arc::clone(file);
             return Ok(Attachments { file });
         }
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let file = Arc::new(rustix::fs::open(Path::new(&name), flags, Mode::empty())?);
+        let file = Arc::new(OwnedFd::from(database.open_file(&name, Access::ReadWrite)?));
         open.push(Arc::clone(&file));
         Ok(Attachments { file })
     }
@@ -78,11 +76,13 @@ mod tests {
             root_mode: 0o755,
             root_uid: 0,
             root_gid: 0,
+            group: None,
         };
         crate::Engine::create(&path, &init, &options).unwrap();
         let host = crate::Engine::open(&path, "host", &options).unwrap();
         let catalog = path.join(larder_catalog::CATALOG_FILE);
-        let attachments = Attachments::open(&catalog).unwrap();
+        let database = DatabaseDir::open(&path).unwrap();
+        let attachments = Attachments::open(&database).unwrap();
         let beside = crate::Engine::open(&path, "beside", &options).unwrap();
         assert!(!attachments.has_others());
         let mut shell = Command::new("sqlite3")
@@ -102,11 +102,11 @@ mod tests {
         shell.wait().unwrap();
         assert!(!attachments.has_others());
         // Asking again, and letting go, takes no lock from SQLite.
-        drop(Attachments::open(&catalog).unwrap());
+        drop(Attachments::open(&database).unwrap());
         drop(attachments);
         let mut shm = catalog.into_os_string();
         shm.push("-shm");
-        let inode = std::fs::metadata(Path::new(&shm)).unwrap().ino();
+        let inode = std::fs::metadata(std::path::Path::new(&shm)).unwrap().ino();
         let held = format!(":{inode} {ATTACHMENT_BYTE} {ATTACHMENT_BYTE}");
         let locks = std::fs::read_to_string("/proc/locks").unwrap();
         assert!(locks.contains(&held), "{held}: {locks}");

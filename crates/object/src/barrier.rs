@@ -25,15 +25,18 @@
 //! shortened.
 
 use crate::error::io_error;
-use crate::session::{barrier_file, is_dead, lock_file};
+use crate::session::{SESSIONS, barrier_file, is_dead};
 use crate::{Engine, Result};
+use larder_segment::directory::{Access, DatabaseDir};
 use larder_space::format::SessionId;
 use rustix::fd::OwnedFd;
+use rustix::fs::OFlags;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -48,7 +51,8 @@ const LOOK_WITHOUT_EVENTS: Duration = Duration::from_millis(5);
 
 /// The follower's side.
 pub struct Follower {
-    path: PathBuf,
+    database: DatabaseDir,
+    session: SessionId,
     file: File,
     /// Tells of requests; none: the system has no more of them.
     events: Option<OwnedFd>,
@@ -59,12 +63,11 @@ pub struct Follower {
 impl Engine {
     /// Makes this session a follower: commands wait for its answers from now on.
     pub fn follow(&self, name: &str) -> Result<Follower> {
-        let path = self
-            .path
-            .join("sessions")
-            .join(barrier_file(self.session.id));
-        Follower::new(&path, name)
-            .map_err(|error| io_error(format!("cannot create {}", path.display()), error))
+        let session = self.session.id;
+        Follower::new(&self.directory, session, name).map_err(|error| {
+            let path = self.directory.join(barrier_file(session));
+            io_error(format!("cannot create {}", path.display()), error)
+        })
     }
 
     /// Takes in what others have committed; observers have been told when it returns.
@@ -77,23 +80,20 @@ impl Engine {
 }
 
 impl Follower {
-    fn new(path: &Path, name: &str) -> io::Result<Follower> {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(path)?;
+    fn new(database: &DatabaseDir, session: SessionId, name: &str) -> io::Result<Follower> {
+        let file = database.open_file(barrier_file(session), Access::Make)?;
+        file.set_len(0)?;
         let name_bytes_max = (HEADER_BYTES - NAME_OFFSET) as usize;
         let name = &name.as_bytes()[..name.len().min(name_bytes_max)];
         file.write_all_at(&HEADER_BYTES.to_le_bytes(), 0)?;
         file.write_all_at(name, NAME_OFFSET)?;
         file.set_len(HEADER_BYTES)?;
-        let events = watch(path)
-            .inspect_err(|error| tracing::debug!("{}: {error}; polled", path.display()))
+        let events = watch(&file)
+            .inspect_err(|error| tracing::debug!("session {session}: {error}; polled"))
             .ok();
         Ok(Follower {
-            path: path.to_owned(),
+            database: database.clone(),
+            session,
             file,
             events,
             seen: AtomicU64::new(HEADER_BYTES),
@@ -115,7 +115,7 @@ impl Follower {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!("{}: {error}; nobody waits for it", self.path.display());
+                    tracing::warn!("session {}: {error}; nobody waits for it", self.session);
                     return None;
                 }
             }
@@ -132,7 +132,7 @@ impl Follower {
         if let Err(error) = rustix::io::read(events, &mut ignored)
             && error != rustix::io::Errno::INTR
         {
-            tracing::debug!("{}: {error}", self.path.display());
+            tracing::debug!("session {}: {error}", self.session);
             std::thread::sleep(LOOK_WITHOUT_EVENTS);
         }
     }
@@ -140,7 +140,7 @@ impl Follower {
     /// All that was committed before the file had this length is known (`BARRIER-1`).
     pub fn answer(&self, length: u64) {
         if let Err(error) = self.file.write_all_at(&length.to_le_bytes(), 0) {
-            tracing::warn!("{}: {error}; commands wait", self.path.display());
+            tracing::warn!("session {}: {error}; commands wait", self.session);
         }
     }
 
@@ -148,26 +148,27 @@ impl Follower {
     pub fn stop(&self) {
         self.is_over.store(true, Ordering::SeqCst);
         // This is the event too.
-        if let Err(error) = ask(&self.path) {
-            tracing::debug!("{}: {error}", self.path.display());
-        }
-        if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::debug!("{}: {error}", self.path.display());
+        let ended = ask(&self.database, self.session)
+            .and_then(|_| self.database.remove_file(barrier_file(self.session)));
+        if let Err(error) = ended {
+            tracing::debug!("session {}: {error}", self.session);
         }
         // Who has asked already is not kept waiting.
         self.answer(u64::MAX);
     }
 }
 
-fn watch(path: &Path) -> io::Result<OwnedFd> {
+fn watch(file: &File) -> io::Result<OwnedFd> {
     let events = inotify::init(CreateFlags::CLOEXEC)?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     inotify::add_watch(&events, path, WatchFlags::MODIFY)?;
     Ok(events)
 }
 
 /// Appends a request; returns the file and the length that answers it.
-fn ask(path: &Path) -> io::Result<(File, u64)> {
-    let mut file = File::options().read(true).append(true).open(path)?;
+fn ask(database: &DatabaseDir, session: SessionId) -> io::Result<(File, u64)> {
+    let mut file = database.open_file(barrier_file(session), Access::ReadWrite)?;
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
     file.write_all(b".")?;
     // Others may have asked meanwhile: their answer comes later than ours could.
     let length = file.metadata()?.len();
@@ -207,7 +208,6 @@ impl Request {
 /// nothing of the database open that others may wait for. Cost: without followers, one listing;
 /// else about a millisecond.
 pub fn await_followers(path: &Path, wait_max: Duration) -> Result<Vec<String>> {
-    let directory = path.join("sessions");
     let failed = |error| {
         io_error(
             format!("cannot ask the mounts of {}", path.display()),
@@ -215,7 +215,8 @@ pub fn await_followers(path: &Path, wait_max: Duration) -> Result<Vec<String>> {
         )
     };
     let deadline = Instant::now() + wait_max;
-    let mut requests = ask_all(&directory).map_err(failed)?;
+    let database = DatabaseDir::open(path).map_err(failed)?;
+    let mut requests = ask_all(&database).map_err(failed)?;
     loop {
         let mut waiting = Vec::new();
         for request in requests {
@@ -224,7 +225,7 @@ pub fn await_followers(path: &Path, wait_max: Duration) -> Result<Vec<String>> {
             }
         }
         if waiting.is_empty() || Instant::now() >= deadline {
-            waiting.retain(|request| !is_dead(&directory.join(lock_file(request.session))));
+            waiting.retain(|request| !is_dead(&database, request.session));
             return Ok(waiting.iter().map(Request::name).collect());
         }
         requests = waiting;
@@ -232,19 +233,17 @@ pub fn await_followers(path: &Path, wait_max: Duration) -> Result<Vec<String>> {
     }
 }
 
-fn ask_all(directory: &Path) -> io::Result<Vec<Request>> {
+fn ask_all(database: &DatabaseDir) -> io::Result<Vec<Request>> {
     let mut requests = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
+    for name in database.open_dir(SESSIONS)?.names()? {
         let number = name.to_str().and_then(|name| name.strip_suffix(".barrier"));
         let Some(session) = number.and_then(|number| number.parse().ok()).map(SessionId) else {
             continue;
         };
-        if is_dead(&directory.join(lock_file(session))) {
+        if is_dead(database, session) {
             continue;
         }
-        match ask(&entry.path()) {
+        match ask(database, session) {
             Ok((file, length)) => requests.push(Request {
                 session,
                 file,
@@ -260,28 +259,31 @@ fn ask_all(directory: &Path) -> io::Result<Vec<Request>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::lock_file;
 
     const WAIT: Duration = Duration::from_secs(20);
 
-    fn place() -> (tempfile::TempDir, PathBuf) {
+    const ID: SessionId = SessionId(7);
+
+    fn place() -> (tempfile::TempDir, DatabaseDir) {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("sessions")).unwrap();
-        let path = dir.path().join("sessions").join(barrier_file(SessionId(7)));
-        (dir, path)
+        let database = DatabaseDir::open(dir.path()).unwrap();
+        database.make_dir(SESSIONS).unwrap();
+        (dir, database)
     }
 
     /// As a session does.
-    fn live(dir: &Path) -> File {
-        let lock = File::create(dir.join("sessions").join(lock_file(SessionId(7)))).unwrap();
+    fn live(database: &DatabaseDir) -> File {
+        let lock = database.open_file(lock_file(ID), Access::Make).unwrap();
         lock.lock().unwrap();
         lock
     }
 
     #[test]
     fn every_request_is_answered_by_work_that_began_after_it() {
-        let (dir, path) = place();
-        let _lock = live(dir.path());
-        let follower = Follower::new(&path, "mount at /m").unwrap();
+        let (dir, database) = place();
+        let _lock = live(&database);
+        let follower = Follower::new(&database, ID, "mount at /m").unwrap();
         let (committed, told) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -307,7 +309,7 @@ mod tests {
             askers.into_iter().for_each(|asker| asker.join().unwrap());
             follower.stop();
         });
-        assert!(!path.exists());
+        assert_eq!(database.kind(barrier_file(ID)).unwrap(), None);
         assert_eq!(
             await_followers(dir.path(), WAIT).unwrap(),
             Vec::<String>::new()
@@ -316,9 +318,9 @@ mod tests {
 
     #[test]
     fn who_does_not_answer_is_named_and_the_dead_are_not_waited_for() {
-        let (dir, path) = place();
-        let lock = live(dir.path());
-        let follower = Follower::new(&path, "mount at /m, process 1").unwrap();
+        let (dir, database) = place();
+        let lock = live(&database);
+        let follower = Follower::new(&database, ID, "mount at /m, process 1").unwrap();
         let late = await_followers(dir.path(), Duration::from_millis(50)).unwrap();
         assert_eq!(late, ["mount at /m, process 1"], "BARRIER-2");
         drop(lock);
@@ -333,11 +335,11 @@ mod tests {
 
     #[test]
     fn without_events_a_follower_polls() {
-        let (dir, path) = place();
-        let _lock = live(dir.path());
+        let (dir, database) = place();
+        let _lock = live(&database);
         let follower = Follower {
             events: None,
-            ..Follower::new(&path, "polls").unwrap()
+            ..Follower::new(&database, ID, "polls").unwrap()
         };
         std::thread::scope(|scope| {
             scope.spawn(|| {

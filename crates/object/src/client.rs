@@ -104,8 +104,8 @@ impl Engine {
             is_extension: true,
             ..CatalogOptions::default()
         };
-        let catalog = Catalog::adopt(&host.path, &options, client)?;
-        let turn = Turn::open(&host.path)?;
+        let catalog = Catalog::adopt(&host.directory, &options, client)?;
+        let turn = Turn::open_in(&host.directory)?;
         Ok(Engine::assemble_private(host, catalog, turn))
     }
 

@@ -37,7 +37,6 @@ use larder_catalog::{
 };
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{CommitSeq, Extent, FileKind, Ino, Name, StoreId};
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -507,7 +506,9 @@ impl Engine {
         {
             self.collect_lost_orphans(horizon.pinned, &mut set)?;
         }
-        settle_saves(&nodes, &mut set);
+        let is_unknown = |frozen: &&FrozenNode| frozen.is_fresh && frozen.is_deleted;
+        let unknown = nodes.iter().filter(is_unknown);
+        crate::saves::settle(unknown.map(|one| (one.node.store, one.node.ino)), &mut set);
         if self.workspace.is_some() {
             assert_granted(&self.catalog.grants(), &set.allocated);
         }
@@ -689,23 +690,6 @@ impl Engine {
         }
         self.commit_lock.set_committed(generation);
     }
-}
-
-/// Leaves out what was saved to inodes that came and went in this group, and lets what goes come last (`SAVE-2`).
-fn settle_saves(nodes: &[FrozenNode], set: &mut ChangeSet) {
-    if set.saves.is_empty() && set.file_ids.is_empty() {
-        return;
-    }
-    let never_there: HashSet<(StoreId, Ino)> = nodes
-        .iter()
-        .filter(|frozen| frozen.is_fresh && frozen.is_deleted)
-        .map(|frozen| (frozen.node.store, frozen.node.ino))
-        .collect();
-    set.saves
-        .retain(|save| !never_there.contains(&(save.store, save.to)));
-    set.file_ids
-        .retain(|&(store, ino, _)| !never_there.contains(&(store, ino)));
-    (set.inodes).sort_by_key(|(_, change)| matches!(change, InodeChange::Delete(_)));
 }
 
 /// An error that says that the engine cannot go on.

@@ -27,6 +27,7 @@ use crate::workspace::Workspace;
 use crate::writers::Writers;
 use crate::{Error, ErrorKind, Result, error::io_error};
 use larder_catalog::{Catalog, CatalogOptions, DatabaseInfo, DatabaseInit, Trust};
+use larder_segment::directory::DatabaseDir;
 use larder_segment::{FileStorage, Segment, Storage};
 use larder_space::format::limits::{BLOCK_BYTES, CAPACITY_BYTES_MIN};
 use larder_space::format::{CommitSeq, SegmentIndex, StoreId};
@@ -77,6 +78,9 @@ pub struct EngineOptions {
     pub trust: Trust,
     /// How a session that only reads is born.
     pub birth: Birth,
+    /// The session is begun in order to read: what killed transactions have left stays until somebody comes who
+    /// changes something.
+    pub is_reader: bool,
     /// Set by [`Engine::open`]: the database cannot be written by this process.
     pub readonly: Option<Arc<Readonly>>,
 }
@@ -118,6 +122,7 @@ impl Default for EngineOptions {
             is_extension: false,
             trust: Trust::of_environment(),
             birth: Birth::default(),
+            is_reader: false,
             readonly: None,
         }
     }
@@ -136,11 +141,15 @@ pub struct InitOptions {
     pub root_uid: u32,
     /// Its group.
     pub root_gid: u32,
+    /// A group whose members share the database; `None`: its owner alone has it.
+    pub group: Option<u32>,
 }
 
 /// An open database.
 pub struct Engine {
     pub(crate) path: PathBuf,
+    /// All that is in it is reached from here.
+    pub(crate) directory: DatabaseDir,
     /// `None`: an ordinary database.
     pub(crate) workspace: Option<Arc<Workspace>>,
     pub(crate) catalog: Catalog,
@@ -248,19 +257,16 @@ impl Engine {
             ));
         }
         let failed = |error| io_error(format!("cannot create {}", path.display()), error);
-        for directory in [
-            path.to_owned(),
-            path.join("segments"),
-            path.join("sessions"),
-        ] {
-            std::fs::create_dir_all(&directory).map_err(failed)?;
+        let directory = DatabaseDir::create(path, init.group).map_err(failed)?;
+        for name in ["segments", "sessions"] {
+            directory.make_dir(name).map_err(failed)?;
         }
         let now_ns = options
             .clock
             .as_ref()
             .map_or_else(system_clock, |clock| clock());
         let database_id = random_id().map_err(failed)?;
-        let storage = storage_of(path, options);
+        let storage = storage_of(&directory, options);
         let device = storage.create_segment(SegmentIndex(0)).map_err(failed)?;
         Segment::create(device, database_id, SegmentIndex(0), now_ns)?;
         let catalog_options = options.for_catalog();
@@ -273,21 +279,11 @@ impl Engine {
             root_uid: init.root_uid,
             root_gid: init.root_gid,
         };
-        Catalog::create(path, &catalog_options, &catalog_init)?;
+        Catalog::create_in(&directory, &catalog_options, &catalog_init)?;
         // The new names must survive a power cut too.
-        for directory in [
-            path.to_owned(),
-            path.parent().map(Path::to_owned).unwrap_or_default(),
-        ] {
-            let directory = match directory.as_os_str().is_empty() {
-                true => PathBuf::from("."),
-                false => directory,
-            };
-            std::fs::File::open(&directory)
-                .and_then(|dir| dir.sync_all())
-                .map_err(failed)?;
-        }
-        Ok(())
+        directory.sync().map_err(failed)?;
+        let above = DatabaseDir::open(path.parent().unwrap_or(path));
+        above.and_then(|above| above.sync()).map_err(failed)
     }
 
     /// Opens the database in `path`. Recovery is what opening does: free space is computed from
@@ -300,35 +296,42 @@ impl Engine {
             false => None,
         };
         let Some(readonly) = own_place else {
-            return Engine::open_in(path, label, options);
+            return Engine::open_in(&open_directory(path)?, label, options);
         };
+        let database = open_directory(readonly.database())?;
         let options = EngineOptions {
-            storage: Some(Arc::new(FileStorage::read_only(readonly.database()))),
+            storage: Some(Arc::new(FileStorage::read_only(database))),
             has_background: false,
             readonly: Some(Arc::new(readonly)),
             ..options.clone()
         };
-        let directory = options
-            .readonly
-            .as_ref()
-            .map(|copy| copy.directory().to_owned());
-        Engine::open_in(&directory.unwrap_or_default(), label, &options)
+        let copy = (options.readonly.as_ref()).map(|copy| copy.directory().to_owned());
+        Engine::open_in(&open_directory(&copy.unwrap_or_default())?, label, &options)
     }
 
-    fn open_in(path: &Path, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
-        let workspace = Workspace::find(path)?;
-        let catalog = Catalog::open(path, &options.for_catalog())?;
+    /// The same in a directory that is open.
+    pub(crate) fn open_in(
+        directory: &DatabaseDir,
+        label: &str,
+        options: &EngineOptions,
+    ) -> Result<Arc<Engine>> {
+        let workspace = Workspace::find(directory)?;
+        let catalog = Catalog::open_in(directory, &options.for_catalog())?;
         catalog.promise_to_tell(); // FOREIGN-2
         let info = catalog.info()?;
-        let storage = storage_of(workspace.as_ref().map_or(path, Workspace::parent), options);
+        let storage = storage_of(
+            workspace.as_ref().map_or(directory, Workspace::parent),
+            options,
+        );
         let now_ns = options
             .clock
             .as_ref()
             .map_or_else(system_clock, |clock| clock());
-        let turn = Turn::open(path)?.waiting(options.turn_wait_max());
-        let (session, pin) = Session::begin(path, (&turn, options.birth), &catalog, label, now_ns)?;
+        let turn = Turn::open_in(directory)?.waiting(options.turn_wait_max());
+        let (session, pin) =
+            Session::begin(directory, (&turn, options.birth), &catalog, label, now_ns)?;
         let engine = Arc::new(Engine::assemble(
-            path,
+            directory,
             options,
             (catalog, info, storage),
             (turn, Arc::new(session), pin),
@@ -342,7 +345,11 @@ impl Engine {
         engine.find_pieces()?;
         let has_orphans = !engine.catalog.orphans()?.is_empty();
         engine.may_have_orphans.store(has_orphans, Ordering::SeqCst);
-        if !options.is_extension && !engine.is_readonly() && options.birth != Birth::Beside {
+        let may_sweep = !options.is_extension
+            && !options.is_reader
+            && options.birth != Birth::Beside
+            && !engine.is_readonly();
+        if may_sweep {
             engine.sweep_transactions()?;
         }
         if options.has_background {
@@ -353,7 +360,7 @@ impl Engine {
 
     /// An engine of these parts that knows nothing yet.
     pub(crate) fn assemble(
-        path: &Path,
+        directory: &DatabaseDir,
         options: &EngineOptions,
         (catalog, info, storage): (Catalog, DatabaseInfo, Arc<dyn Storage>),
         (turn, session, pin): (Turn, Arc<Session>, CommitSeq),
@@ -364,7 +371,8 @@ impl Engine {
         let dirty_bytes_max = tuning::gather_bytes(options.dirty_bytes_max, &info.tuning);
         crate::chunk_pool::allow(dirty_bytes_max);
         Engine {
-            path: path.to_owned(),
+            path: directory.path().to_owned(),
+            directory: directory.clone(),
             workspace,
             turn,
             dirty_bytes_max,
@@ -507,7 +515,12 @@ impl Engine {
         }
     }
 
-    /// The directory of the database.
+    /// The directory of the database, open.
+    pub fn directory(&self) -> &DatabaseDir {
+        &self.directory
+    }
+
+    /// The path of the directory of the database.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -694,9 +707,22 @@ impl Drop for Alone<'_> {
     }
 }
 
-pub(crate) fn storage_of(path: &Path, options: &EngineOptions) -> Arc<dyn Storage> {
+pub(crate) fn open_directory(path: &Path) -> Result<DatabaseDir> {
+    DatabaseDir::open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "{} does not exist; check the path",
+                path.join(larder_catalog::CATALOG_FILE).display()
+            ),
+        ),
+        _ => io_error(format!("cannot open {}", path.display()), error),
+    })
+}
+
+pub(crate) fn storage_of(directory: &DatabaseDir, options: &EngineOptions) -> Arc<dyn Storage> {
     options
         .storage
         .clone()
-        .unwrap_or_else(|| Arc::new(FileStorage::new(path)))
+        .unwrap_or_else(|| Arc::new(FileStorage::new(directory.clone())))
 }

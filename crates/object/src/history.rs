@@ -609,6 +609,7 @@ mod tests {
             root_mode: 0o755,
             root_uid: 0,
             root_gid: 0,
+            group: None,
         };
         Engine::create(path, &init, &options).unwrap();
         let host = Engine::open(path, "host", &options).unwrap();

@@ -121,6 +121,7 @@ pub use larder_catalog::{
 pub use larder_catalog::{KeptRow, SealRow, SealedKind, SealedPart};
 pub use larder_catalog::{Trust, utc};
 pub use larder_catalog::{check_store_name, own_snapshot};
+pub use larder_segment::directory;
 pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
 pub use namespace::{Change, View};

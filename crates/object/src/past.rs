@@ -314,11 +314,11 @@ impl Past {
         };
         let catalog = host.catalog.as_of(&self.pin)?;
         let mut engine = Engine::assemble(
-            &host.path,
+            &host.directory,
             &options,
             (catalog, host.info.clone(), Arc::clone(&host.storage)),
             (
-                Turn::open(&host.path)?,
+                Turn::open_in(&host.directory)?,
                 Arc::clone(&host.session),
                 self.pin.seq,
             ),

@@ -15,9 +15,9 @@ use crate::Result;
 use crate::engine::{Engine, lock};
 use crate::namespace::Change;
 use crate::node::Node;
-use larder_catalog::Save;
+use larder_catalog::{ChangeSet, InodeChange, Save};
 use larder_space::format::{FileKind, Ino, Name, StoreId};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 /// How long a program may take between setting a file aside and the end of its save, nanoseconds.
@@ -184,4 +184,18 @@ impl Engine {
     pub fn save_keeps(&self, store: StoreId) -> Result<bool> {
         Ok(self.catalog.save_keeps(store)?)
     }
+}
+
+/// Leaves out what was saved to inodes that came and went in this group, `unknown` to the catalog, and lets what goes come last
+/// (`SAVE-2`).
+pub(crate) fn settle(unknown: impl Iterator<Item = (StoreId, Ino)>, set: &mut ChangeSet) {
+    if set.saves.is_empty() && set.file_ids.is_empty() {
+        return;
+    }
+    let unknown: HashSet<(StoreId, Ino)> = unknown.collect();
+    set.saves
+        .retain(|save| !unknown.contains(&(save.store, save.to)));
+    set.file_ids
+        .retain(|&(store, ino, _)| !unknown.contains(&(store, ino)));
+    (set.inodes).sort_by_key(|(_, change)| matches!(change, InodeChange::Delete(_)));
 }

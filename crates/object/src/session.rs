@@ -20,11 +20,11 @@ use crate::pins::Pin;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{AttrMask, Catalog, CheckpointKind, InodeChange, InodeRow};
+use larder_segment::directory::{Access, DatabaseDir};
 use larder_space::format::{CommitSeq, Ino, SessionId, StoreId};
 use rustix::fd::OwnedFd;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ const DOOR_PAUSE: Duration = Duration::from_millis(2);
 /// This process's session.
 pub(crate) struct Session {
     pub id: SessionId,
-    directory: PathBuf,
+    database: DatabaseDir,
     lock: OwnedFd,
     record: Record,
     /// The pin as the catalog has it.
@@ -65,51 +65,55 @@ pub(crate) struct Session {
     looked_at: Mutex<Instant>,
 }
 
-fn open_lock(path: &Path) -> Result<OwnedFd> {
-    rustix::fs::open(
-        path,
-        OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC,
-        Mode::from_raw_mode(0o666),
-    )
-    .map_err(|error| {
-        crate::error::io_error(format!("cannot open {}", path.display()), error.into())
-    })
+/// The directory of the files of sessions, in that of the database.
+pub(crate) const SESSIONS: &str = "sessions";
+/// The door to them.
+const DOOR: &str = "sessions.lock";
+
+pub(crate) fn open_lock(database: &DatabaseDir, name: &str) -> Result<OwnedFd> {
+    (database.open_file(name, Access::Make))
+        .map(OwnedFd::from)
+        .map_err(|error| {
+            crate::error::io_error(
+                format!("cannot open {}", database.join(name).display()),
+                error,
+            )
+        })
 }
 
 pub(crate) fn lock_file(session: SessionId) -> String {
-    format!("{session}.lock")
+    format!("{SESSIONS}/{session}.lock")
 }
 
 /// See `barrier`.
 pub(crate) fn barrier_file(session: SessionId) -> String {
-    format!("{session}.barrier")
+    format!("{SESSIONS}/{session}.barrier")
 }
 
-/// Whether nobody has this lock of a session (`SESSION-1`). For those who only want to know: it
+/// Whether nobody has the lock of a session (`SESSION-1`). For those who only want to know: it
 /// buries nobody.
-pub(crate) fn is_dead(lock: &Path) -> bool {
-    let opened = rustix::fs::open(lock, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    match opened {
+pub(crate) fn is_dead(database: &DatabaseDir, session: SessionId) -> bool {
+    match database.open_file(lock_file(session), Access::Read) {
         Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_ok(),
-        Err(error) => error == rustix::io::Errno::NOENT,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }
 }
 
 impl Session {
     /// Buries dead sessions and begins a new one, pinned at the newest commit.
     pub fn begin(
-        database: &Path,
+        database: &DatabaseDir,
         (turn, birth): (&Turn, Birth),
         catalog: &Catalog,
         label: &str,
         now_ns: i64,
     ) -> Result<(Session, CommitSeq)> {
-        let directory = database.join("sessions");
         // A copy of a database may lack it: it is empty while nobody has the database open.
-        std::fs::create_dir_all(&directory).map_err(|error| {
-            crate::error::io_error(format!("cannot create {}", directory.display()), error)
+        database.make_dir(SESSIONS).map_err(|error| {
+            let path = database.join(SESSIONS);
+            crate::error::io_error(format!("cannot create {}", path.display()), error)
         })?;
-        let door = open_lock(&database.join("sessions.lock"))?;
+        let door = open_lock(database, DOOR)?;
         loop {
             // First: who waits for it keeps nobody else from being born.
             match birth {
@@ -120,7 +124,7 @@ impl Session {
             // Between the row and its lock file a session looks dead: nobody may look then. An older larder waits for
             // the turn with the door in hand.
             let born = match flock(&door, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => Some(Session::be_born(&directory, catalog, label, now_ns)),
+                Ok(()) => Some(Session::be_born(database, catalog, label, now_ns)),
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => None,
                 Err(error) => Some(Err(crate::error::io_error(
                     "cannot lock sessions.lock".into(),
@@ -140,36 +144,36 @@ impl Session {
 
     /// With the door and the turn in hand.
     fn be_born(
-        directory: &Path,
+        database: &DatabaseDir,
         catalog: &Catalog,
         label: &str,
         now_ns: i64,
     ) -> Result<(Session, CommitSeq)> {
-        match Session::try_be_born(directory, catalog, label, now_ns) {
+        match Session::try_be_born(database, catalog, label, now_ns) {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
                 // HOST-1: what of the log can be copied without more space makes room.
                 catalog.checkpoint(CheckpointKind::Truncate)?;
-                Session::try_be_born(directory, catalog, label, now_ns)
+                Session::try_be_born(database, catalog, label, now_ns)
             }
             born => born,
         }
     }
 
     fn try_be_born(
-        directory: &Path,
+        database: &DatabaseDir,
         catalog: &Catalog,
         label: &str,
         now_ns: i64,
     ) -> Result<(Session, CommitSeq)> {
-        copy_unsound_log(directory, catalog)?;
+        copy_unsound_log(database, catalog)?;
         for row in catalog.sessions()? {
-            bury_if_dead(directory, catalog, row.session)?;
+            bury_if_dead(database, catalog, row.session)?;
         }
         let (id, pin) = {
             let owner = (std::process::id(), crate::host::process_owner().0);
             catalog.begin_session(owner, label, now_ns)?
         };
-        let file = open_lock(&directory.join(lock_file(id)))?;
+        let file = open_lock(database, &lock_file(id))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
             crate::error::io_error(
                 format!("session {id} cannot lock its own file"),
@@ -180,7 +184,7 @@ impl Session {
         note(&record, &file);
         let session = Session {
             id,
-            directory: directory.to_owned(),
+            database: database.clone(),
             lock: file,
             record,
             row_pin: AtomicU64::new(pin.0),
@@ -192,11 +196,8 @@ impl Session {
 
     /// A flush of the log has failed: nothing is appended to it before all of it was copied.
     pub fn mark_log_unsound(&self) {
-        let marked = self.directory.parent().map(|database| {
-            // It need not outlive a power failure: neither does what was not flushed.
-            std::fs::File::create(database.join(UNSOUND_LOG))
-        });
-        if let Some(Err(error)) = marked {
+        // It need not outlive a power failure: neither does what was not flushed.
+        if let Err(error) = self.database.open_file(UNSOUND_LOG, Access::Make) {
             tracing::error!(
                 "the flush of the log failed, and {UNSOUND_LOG} cannot be created ({error}); before anything else is \
                  written, copy the log by 'sqlite3 catalog.db \"PRAGMA wal_checkpoint(TRUNCATE)\"'"
@@ -212,20 +213,19 @@ impl Session {
     /// Ends the session.
     pub fn end(&self, catalog: &Catalog) -> Result<()> {
         catalog.end_session(self.id)?;
-        remove_files(&self.directory, self.id)
+        remove_files(&self.database, self.id)
     }
 }
 
 /// Copies the log, as the system shows it, into the catalog's file, which is flushed, where a flush of the log has failed:
 /// before the commit that a session is born by.
-fn copy_unsound_log(directory: &Path, catalog: &Catalog) -> Result<()> {
-    let Some(mark) = directory
-        .parent()
-        .map(|database| database.join(UNSOUND_LOG))
-    else {
-        return Ok(());
+fn copy_unsound_log(database: &DatabaseDir, catalog: &Catalog) -> Result<()> {
+    let failed = |what: &str, error| {
+        let mark = database.join(UNSOUND_LOG);
+        crate::error::io_error(format!("cannot {what} {}", mark.display()), error)
     };
-    if !mark.exists() {
+    let mark = (database.kind(UNSOUND_LOG)).map_err(|error| failed("examine", error))?;
+    if mark.is_none() {
         return Ok(());
     }
     if !catalog.checkpoint(CheckpointKind::Truncate)?.is_complete {
@@ -236,8 +236,7 @@ fn copy_unsound_log(directory: &Path, catalog: &Catalog) -> Result<()> {
         ));
     }
     tracing::warn!("a flush of the catalog's log had failed; all of it was copied");
-    std::fs::remove_file(&mark)
-        .map_err(|error| crate::error::io_error(format!("cannot remove {}", mark.display()), error))
+    (database.remove_file(UNSOUND_LOG)).map_err(|error| failed("remove", error))
 }
 
 /// Others name a session by its record, and free what waits for it when it is killed; nothing else depends on it.
@@ -247,34 +246,37 @@ fn note(record: &Record, lock: &OwnedFd) {
     }
 }
 
-fn remove_files(directory: &Path, session: SessionId) -> Result<()> {
-    for file in [barrier_file(session), lock_file(session)] {
-        let path = directory.join(file);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                let what = format!("cannot remove {}", path.display());
-                return Err(crate::error::io_error(what, error));
-            }
-            _ => {}
-        }
+fn remove_files(database: &DatabaseDir, session: SessionId) -> Result<()> {
+    for name in [barrier_file(session), lock_file(session)] {
+        database.remove_file(&name).map_err(|error| {
+            let path = database.join(&name);
+            crate::error::io_error(format!("cannot remove {}", path.display()), error)
+        })?;
     }
     Ok(())
 }
 
 /// Ends the session if its process is gone (`SESSION-1`); says whether it lives.
-fn bury_if_dead(directory: &Path, catalog: &Catalog, session: SessionId) -> Result<bool> {
-    let path = directory.join(lock_file(session));
-    if path.exists() {
-        let file = open_lock(&path)?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Ok(true);
+fn bury_if_dead(database: &DatabaseDir, catalog: &Catalog, session: SessionId) -> Result<bool> {
+    let name = lock_file(session);
+    match database.open_file(&name, Access::ReadWrite) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => {
+            let path = database.join(&name);
+            return Err(crate::error::io_error(
+                format!("cannot open {}", path.display()),
+                error,
+            ));
         }
-        if let Some(database) = directory.parent() {
-            free_if_killed(database, &path);
+        Ok(file) => {
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                return Ok(true);
+            }
+            free_if_killed(database.path(), &database.join(&name));
         }
     }
     catalog.end_session(session)?;
-    remove_files(directory, session)?;
+    remove_files(database, session)?;
     Ok(false)
 }
 
@@ -465,11 +467,10 @@ impl Engine {
             if row.session == self.session.id {
                 continue;
             }
-            let directory = self.path.join("sessions");
-            let door = open_lock(&self.path.join("sessions.lock"))?;
+            let door = open_lock(&self.directory, DOOR)?;
             // A session is being born or buried: take it as alive.
             let is_alive = flock(&door, FlockOperation::NonBlockingLockExclusive).is_err()
-                || bury_if_dead(&directory, &self.catalog, row.session)?;
+                || bury_if_dead(&self.directory, &self.catalog, row.session)?;
             if is_alive {
                 pins.push((row.session, row.pin_seq));
             }
@@ -610,7 +611,7 @@ mod tests {
     use super::*;
     use larder_catalog::{CatalogOptions, DatabaseInit};
 
-    fn create(dir: &Path) -> Catalog {
+    fn create(dir: &DatabaseDir) -> Catalog {
         let init = DatabaseInit {
             database_id: [7; 16],
             capacity_bytes: 0,
@@ -620,14 +621,15 @@ mod tests {
             root_uid: 0,
             root_gid: 0,
         };
-        Catalog::create(dir, &CatalogOptions::default(), &init).unwrap()
+        Catalog::create_in(dir, &CatalogOptions::default(), &init).unwrap()
     }
 
     /// A session that waits for the turn keeps no other one from being born, or from looking who lives.
     #[test]
     fn who_waits_for_the_turn_keeps_the_door_open() {
         let dir = tempfile::tempdir().unwrap();
-        let catalog = create(dir.path());
+        let database = DatabaseDir::open(dir.path()).unwrap();
+        let catalog = create(&database);
         let (mine, others) = (
             Turn::open(dir.path()).unwrap(),
             Turn::open(dir.path()).unwrap(),
@@ -635,13 +637,13 @@ mod tests {
         others.begin(|| Ok(())).unwrap();
         std::thread::scope(|scope| {
             let begun = scope.spawn(|| {
-                Session::begin(dir.path(), (&mine, Birth::InTurn), &catalog, "waiting", 1)
+                Session::begin(&database, (&mine, Birth::InTurn), &catalog, "waiting", 1)
             });
             while !others.is_wanted() {
                 assert!(!begun.is_finished(), "SESSION-4");
                 std::thread::yield_now();
             }
-            let door = open_lock(&dir.path().join("sessions.lock")).unwrap();
+            let door = open_lock(&database, DOOR).unwrap();
             let is_open = flock(&door, FlockOperation::NonBlockingLockExclusive).is_ok();
             drop(door);
             others.end();
@@ -655,10 +657,11 @@ mod tests {
     #[test]
     fn the_dead_are_buried_and_the_living_are_not() {
         let dir = tempfile::tempdir().unwrap();
-        let catalog = create(dir.path());
+        let database = DatabaseDir::open(dir.path()).unwrap();
+        let catalog = create(&database);
         let turn = Turn::open(dir.path()).unwrap();
         let begin = |label: &str, now_ns| {
-            Session::begin(dir.path(), (&turn, Birth::InTurn), &catalog, label, now_ns).unwrap()
+            Session::begin(&database, (&turn, Birth::InTurn), &catalog, label, now_ns).unwrap()
         };
         let (living, _) = begin("living", 1);
         let (dead, _) = begin("dead", 2);
@@ -672,12 +675,7 @@ mod tests {
             .map(|row| row.session)
             .collect();
         assert_eq!(ids, [living.id, newborn.id], "SESSION-1");
-        assert!(
-            !dir.path()
-                .join("sessions")
-                .join(lock_file(dead_id))
-                .exists()
-        );
+        assert!(!dir.path().join(lock_file(dead_id)).exists());
         living.end(&catalog).unwrap();
         newborn.end(&catalog).unwrap();
         assert!(catalog.sessions().unwrap().is_empty());

@@ -99,6 +99,8 @@ impl SharedFlush {
     pub fn begin(&self) -> Owing<'_> {
         let mut state = lock(&self.state);
         debug_assert!(!state.is_under_way, "FLUSH-5");
+        let owed_now = state.owed_count - state.durable_count;
+        debug_assert!(owed_now < UNFLUSHED_COMMITS_MAX, "FLUSH-6");
         state.owed_count += 1;
         state.is_under_way = true;
         Owing {
@@ -182,7 +184,7 @@ impl Engine {
                 tracing::warn!("transactions do not share their flushes: {error}");
             }
             ready.ok()?;
-            Attachments::open(&host.path.join(larder_catalog::CATALOG_FILE)).ok()
+            Attachments::open(&host.directory).ok()
         };
         let attachments = host.flushes.attachments.get_or_init(open);
         if attachments.as_ref().is_none_or(Attachments::has_others) {
@@ -348,6 +350,7 @@ mod tests {
             root_mode: 0o755,
             root_uid: 0,
             root_gid: 0,
+            group: None,
         };
         Engine::create(&path, &init, &options).unwrap();
         Engine::open(&path, "host", &options).unwrap()

@@ -103,7 +103,7 @@ impl Engine {
     }
 
     pub(crate) fn file_bytes(&self, name: &str) -> u64 {
-        std::fs::metadata(self.path.join(name)).map_or(0, |metadata| metadata.len())
+        self.directory.file_bytes(name).unwrap_or(0)
     }
 
     pub(crate) fn segment_blocks(&self) -> BTreeMap<SegmentIndex, u64> {

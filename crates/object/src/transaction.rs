@@ -153,14 +153,14 @@ impl Engine {
         host.check_running()?;
         host.require_no_past()?;
         let catalog_options = host.options.for_catalog();
-        let catalog = Catalog::open_private(&host.path, &catalog_options, is_shell)?;
+        let catalog = Catalog::open_private_in(&host.directory, &catalog_options, is_shell)?;
         catalog.promise_to_tell(); // FOREIGN-2
         let nudged = Arc::clone(host);
         let nudge = Box::new(move || match nudged.turn.is_held() {
             true => nudged.hand_over(),
             false => Ok(()),
         });
-        let turn = host.turn.open_beside(&host.path, nudge)?;
+        let turn = host.turn.open_beside(&host.directory, nudge)?;
         Ok(Engine::assemble_private(host, catalog, turn))
     }
 
@@ -182,7 +182,7 @@ impl Engine {
             logged_blocks: AtomicU64::new(0),
         };
         Arc::new(Engine::assemble(
-            &host.path,
+            &host.directory,
             &options,
             (catalog, host.info.clone(), Arc::clone(&host.storage)),
             (turn, Arc::clone(&host.session), host.known_seq()),

@@ -1,19 +1,20 @@
 //! Long transactions: beginning and ending them, and the engine on a workspace. Words and invariants:
 //! see `workspace`.
 
-use crate::engine::{Edit, Engine, EngineOptions, lock};
+use crate::engine::{Edit, Engine, EngineOptions, lock, open_directory};
+use crate::error::io_error;
 use crate::room::{Room, corrupt};
 use crate::workspace::{
     DIRECTORY, SEGMENT_BLOCKS, Sealing, canonical, directory_of, find_length, is_abandoned,
-    make_directory, remove_directory, seal, try_seal,
+    make_directory, name_of, remove_directory, seal, try_seal,
 };
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Conflict, GRANTS, InoRange, Merged, SegmentRow, TransactionRow};
+use larder_segment::directory::DatabaseDir;
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
 use larder_space::format::{CommitSeq, Extent, Ino, SegmentIndex, StoreId};
 use larder_space::{AgSummary, Purpose, Reservation, Space};
 use std::cmp::Reverse;
-use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -82,11 +83,11 @@ impl TransactionOwner {
 /// Begins a long transaction on the database in `parent`. With `is_bound` it ends with the process that
 /// has the owner. Cost: two short visits, and a copy of the catalog beside which the parent goes on.
 pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<TransactionOwner> {
-    let parent = canonical(parent)?;
-    visit(&parent, |engine| {
+    let parent = open_directory(&canonical(parent)?)?;
+    visit(&parent, false, |engine| {
         engine
             .require_parent("a long transaction cannot begin in another one; commit that first")?;
-        let (row, ranges, owner) = {
+        let (row, ranges, (workspace, owner)) = {
             let _alone = engine.alone()?;
             engine.commit_now()?;
             let (row, ranges) = engine.catalog.begin_transaction(
@@ -103,13 +104,11 @@ pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<T
         };
         engine.give_turn_back();
         let owner = TransactionOwner {
-            parent: parent.clone(),
+            parent: parent.path().to_owned(),
             id: row.id,
             _owner: owner,
         };
-        let copied = engine
-            .catalog
-            .copy_to_workspace(&owner.directory(), &row, &ranges);
+        let copied = engine.catalog.copy_to_workspace(&workspace, &row, &ranges);
         if let Err(error) = copied {
             let seal = seal(&parent, row.id)?;
             engine.end_transaction(row.id)?;
@@ -124,16 +123,17 @@ pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<T
 /// nothing, when something was changed on both sides. [`ErrorKind::Busy`] while somebody has the
 /// workspace open. Cost: what was touched.
 pub fn commit_transaction(parent: &Path, id: u64) -> Result<TransactionOutcome> {
-    let parent = canonical(parent)?;
+    let parent = open_directory(&canonical(parent)?)?;
     let seal = seal(&parent, id)?;
-    let outcome = visit(&parent, |engine| {
+    let outcome = visit(&parent, false, |engine| {
         let _alone = engine.alone()?;
         engine.commit_now()?;
         engine.require_transaction(id)?;
-        let merged =
-            engine
-                .catalog
-                .merge_workspace(&directory_of(&parent, id), id, engine.now_ns())?;
+        let workspace = parent.open_dir(name_of(id)).map_err(|error| {
+            let path = parent.join(name_of(id));
+            io_error(format!("cannot open {}", path.display()), error)
+        })?;
+        let merged = (engine.catalog).merge_workspace(&workspace, id, engine.now_ns())?;
         // Another connection did that: it is as foreign as if another process had.
         engine.notice_foreign()?;
         engine.sync_space()?;
@@ -154,9 +154,9 @@ pub fn commit_transaction(parent: &Path, id: u64) -> Result<TransactionOutcome> 
 /// Ends a long transaction without a trace. What the segments have grown by for it goes back to the host, as far as
 /// nobody else has used it. [`ErrorKind::Busy`] while somebody has the workspace open.
 pub fn abort_transaction(parent: &Path, id: u64) -> Result<()> {
-    let parent = canonical(parent)?;
+    let parent = open_directory(&canonical(parent)?)?;
     let seal = seal(&parent, id)?;
-    visit(&parent, |engine| {
+    visit(&parent, false, |engine| {
         engine.end_transaction(id)?;
         let length = find_length(&parent, id);
         let cut = length.map_or(Ok(()), |(segment, blocks)| {
@@ -173,12 +173,13 @@ pub fn abort_transaction(parent: &Path, id: u64) -> Result<()> {
 
 /// The long transactions that are open on a database, oldest first.
 pub fn list_transactions(parent: &Path) -> Result<Vec<TransactionInfo>> {
-    let parent = canonical(parent)?;
-    visit(&parent, |engine| {
-        let infos = engine.catalog.transactions()?.into_iter().map(|row| {
+    let parent = open_directory(&canonical(parent)?)?;
+    visit(&parent, true, |engine| {
+        let open = engine.catalog.transactions()?.into_iter();
+        let infos = open.filter(|row| !is_abandoned(&parent, row)).map(|row| {
             Ok(TransactionInfo {
                 id: row.id,
-                directory: directory_of(&parent, row.id),
+                directory: directory_of(parent.path(), row.id),
                 pid: row.pid,
                 label: row.label,
                 begun_ns: row.begun_ns,
@@ -192,12 +193,17 @@ pub fn list_transactions(parent: &Path) -> Result<Vec<TransactionInfo>> {
 }
 
 /// Opens the parent for a moment.
-fn visit<T>(parent: &Path, work: impl FnOnce(&Engine) -> Result<T>) -> Result<T> {
+fn visit<T>(
+    parent: &DatabaseDir,
+    is_reader: bool,
+    work: impl FnOnce(&Engine) -> Result<T>,
+) -> Result<T> {
     let options = EngineOptions {
         has_background: false,
+        is_reader,
         ..EngineOptions::default()
     };
-    let engine = Engine::open(parent, "long transaction", &options)?;
+    let engine = Engine::open_in(parent, "long transaction", &options)?;
     let outcome = work(&engine);
     let closed = engine.close();
     let value = outcome?;
@@ -371,7 +377,7 @@ impl Engine {
             return Ok(next);
         }
         lock(&workspace.ino_ends).clear();
-        let ranges: Vec<InoRange> = visit(workspace.parent(), |engine| {
+        let ranges: Vec<InoRange> = visit(workspace.parent(), false, |engine| {
             let _alone = engine.alone()?;
             engine.commit_now()?;
             engine.require_transaction(workspace.id)?;
@@ -425,8 +431,11 @@ impl Engine {
     /// Ends the transactions whose owner is gone, and removes what ended ones have left
     /// (`WORKSPACE-7`). Never waits for the turn: there is always a next opener.
     pub(crate) fn sweep_transactions(&self) -> Result<()> {
-        let directory = self.path.join(DIRECTORY);
-        let names = match names_in(&directory) {
+        let names = match self
+            .directory
+            .open_dir(DIRECTORY)
+            .and_then(|all| all.names())
+        {
             Ok(names) => names,
             // There never was one.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -439,7 +448,7 @@ impl Engine {
         let ids: Vec<u64> = numbers.collect();
         let open = self.catalog.transactions()?;
         let is_over = |id: u64| match open.iter().find(|row| row.id == id) {
-            Some(row) => is_abandoned(&self.path, row),
+            Some(row) => is_abandoned(&self.directory, row),
             None => true,
         };
         if !ids.iter().any(|id| is_over(*id)) && open.iter().all(|row| ids.contains(&row.id)) {
@@ -470,23 +479,23 @@ impl Engine {
         self.commit_now()?;
         let open = self.catalog.transactions()?;
         for row in &open {
-            if !is_abandoned(&self.path, row) {
+            if !is_abandoned(&self.directory, row) {
                 continue;
             }
-            let Sealing::Sealed(seal) = try_seal(&self.path, row.id)? else {
+            let Sealing::Sealed(seal) = try_seal(&self.directory, row.id)? else {
                 continue; // A program that it started lives on.
             };
             let seq = self.catalog.end_transaction(row.id, self.now_ns())?;
             self.adopt_commit(seq)?;
-            lengths.extend(find_length(&self.path, row.id));
-            remove_directory(&self.path, row.id, seal)?;
+            lengths.extend(find_length(&self.directory, row.id));
+            remove_directory(&self.directory, row.id, seal)?;
         }
         for id in ids
             .iter()
             .filter(|id| !open.iter().any(|row| row.id == **id))
         {
-            if let Sealing::Sealed(seal) = try_seal(&self.path, *id)? {
-                remove_directory(&self.path, *id, seal)?;
+            if let Sealing::Sealed(seal) = try_seal(&self.directory, *id)? {
+                remove_directory(&self.directory, *id, seal)?;
             }
         }
         let longest = |length: &(SegmentIndex, u64)| (length.0, Reverse(length.1));
@@ -494,21 +503,15 @@ impl Engine {
     }
 }
 
-fn names_in(directory: &Path) -> std::io::Result<Vec<OsString>> {
-    std::fs::read_dir(directory)?
-        .map(|entry| Ok(entry?.file_name()))
-        .collect()
-}
-
 /// Gets blocks from the parent: `step`, or at least `least`; `None` when it is full. Also how long its
 /// segments are.
 fn grant(
-    parent: &Path,
+    parent: &DatabaseDir,
     id: u64,
     step: u64,
     least: u64,
 ) -> Result<Option<(Vec<Extent>, Vec<SegmentRow>)>> {
-    visit(parent, |engine| {
+    visit(parent, false, |engine| {
         let gained = engine.grow_for_grant(step)?; // ROOM-3
         let _alone = engine.alone()?;
         engine.commit_now()?;

@@ -23,9 +23,10 @@
 
 use crate::peers::{describe_holder, free_killed};
 use crate::{Error, ErrorKind, Result};
+use larder_segment::directory::DatabaseDir;
 use rustix::fd::OwnedFd;
-use rustix::fs::{FlockOperation, Mode, OFlags};
-use std::path::{Path, PathBuf};
+use rustix::fs::FlockOperation;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -86,21 +87,20 @@ struct State {
 }
 
 impl Turn {
+    /// The same, by the path of the directory.
+    #[cfg(test)]
+    pub fn open(database: &std::path::Path) -> Result<Turn> {
+        let opened = DatabaseDir::open(database);
+        Turn::open_in(
+            &opened.map_err(|error| crate::error::io_error("no directory".into(), error))?,
+        )
+    }
+
     /// Opens the lock files in the database directory.
-    pub fn open(database: &Path) -> Result<Turn> {
-        let open = |name: &str| {
-            let path = database.join(name);
-            rustix::fs::open(
-                &path,
-                OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC,
-                Mode::from_raw_mode(0o666),
-            )
-            .map_err(|error| {
-                crate::error::io_error(format!("cannot open {}", path.display()), error.into())
-            })
-        };
+    pub fn open_in(database: &DatabaseDir) -> Result<Turn> {
+        let open = |name: &str| crate::session::open_lock(database, name);
         Ok(Turn {
-            database: database.to_owned(),
+            database: database.path().to_owned(),
             lock: open("turn.lock")?,
             queue: open("turn.queue")?,
             state: Mutex::default(),
@@ -118,8 +118,8 @@ impl Turn {
 
     /// The same beside an engine of this process that may have the turn: `nudge` has that one commit and
     /// give it back, and is called before waiting and when nobody else is before us.
-    pub fn open_beside(&self, database: &Path, nudge: Nudge) -> Result<Turn> {
-        let turn = Turn::open(database)?;
+    pub fn open_beside(&self, database: &DatabaseDir, nudge: Nudge) -> Result<Turn> {
+        let turn = Turn::open_in(database)?;
         Ok(Turn {
             nudge: Some(nudge),
             gave_way: Arc::clone(&self.gave_way),

@@ -27,10 +27,12 @@
 use crate::error::io_error;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{CATALOG_FILE, Grants, TransactionRow};
+use larder_segment::directory::{Access, DatabaseDir};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{Extent, Ino, SegmentIndex, StoreId};
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -40,6 +42,8 @@ const SEAL: &str = "seal.lock";
 const OWNER: &str = "owner.lock";
 /// How long the last segment was when the transaction began: its number and blocks, for its end.
 const LENGTH: &str = "length";
+/// Two numbers.
+const LENGTH_BYTES_MAX: u64 = 64;
 /// How long a segment is taken to be: grants come from wherever the parent has grown by then.
 pub(crate) const SEGMENT_BLOCKS: u64 = (4 << 40) / BLOCK_BYTES;
 
@@ -51,7 +55,7 @@ pub(crate) const NO_MOVES: &str =
 #[derive(Debug)]
 pub(crate) struct Workspace {
     pub id: u64,
-    parent: PathBuf,
+    parent: DatabaseDir,
     /// `WORKSPACE-6`.
     _seal: File,
     /// One after the last inode number of each store, as far as it was asked for.
@@ -60,10 +64,10 @@ pub(crate) struct Workspace {
 
 impl Workspace {
     /// Holds the seal of a workspace, before its catalog is looked at; `None`: an ordinary database.
-    pub fn find(path: &Path) -> Result<Option<Workspace>> {
-        let lock = path.join(SEAL);
+    pub fn find(workspace: &DatabaseDir) -> Result<Option<Workspace>> {
+        let lock = workspace.join(SEAL);
         let failed = |error| io_error(format!("cannot lock {}", lock.display()), error);
-        let file = match File::options().read(true).write(true).open(&lock) {
+        let file = match workspace.open_file(SEAL, Access::ReadWrite) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(failed)?,
         };
@@ -77,15 +81,20 @@ impl Workspace {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        let directory = canonical(path)?;
+        let directory = canonical(workspace.path())?;
         let place = directory.parent().and_then(Path::parent);
         let id = directory
             .file_name()
             .and_then(|name| name.to_str()?.parse().ok());
-        match (place, id) {
-            (Some(parent), Some(id)) => Ok(Some(Workspace {
+        let found = place.zip(id).map(|(parent, id)| -> std::io::Result<_> {
+            let parent = DatabaseDir::open(parent)?;
+            let child = parent.open_dir(name_of(id))?;
+            Ok((child.identity()? == workspace.identity()?).then_some((parent, id)))
+        });
+        match found {
+            Some(Ok(Some((parent, id)))) => Ok(Some(Workspace {
                 id,
-                parent: parent.to_owned(),
+                parent,
                 _seal: file,
                 ino_ends: Mutex::default(),
             })),
@@ -93,14 +102,14 @@ impl Workspace {
                 ErrorKind::NotADatabase,
                 format!(
                     "{} looks like a long transaction, but lies in no database; move it back",
-                    path.display()
+                    workspace.path().display()
                 ),
             )),
         }
     }
 
     /// The database whose segments it uses.
-    pub fn parent(&self) -> &Path {
+    pub fn parent(&self) -> &DatabaseDir {
         &self.parent
     }
 }
@@ -111,43 +120,56 @@ pub(crate) fn canonical(path: &Path) -> Result<PathBuf> {
 }
 
 pub(crate) fn directory_of(parent: &Path, id: u64) -> PathBuf {
-    parent.join(DIRECTORY).join(id.to_string())
+    parent.join(name_of(id))
+}
+
+/// The directory of a workspace, in that of its parent.
+pub(crate) fn name_of(id: u64) -> String {
+    format!("{DIRECTORY}/{id}")
 }
 
 /// Makes the directory of a workspace; the owner's lock is held. The last segment has `length` blocks.
-pub(crate) fn make_directory(parent: &Path, id: u64, length: (SegmentIndex, u64)) -> Result<File> {
-    let directory = directory_of(parent, id);
+pub(crate) fn make_directory(
+    parent: &DatabaseDir,
+    id: u64,
+    length: (SegmentIndex, u64),
+) -> Result<(DatabaseDir, File)> {
     let make = || {
-        std::fs::create_dir_all(&directory)?;
-        File::create(directory.join(SEAL))?;
-        std::fs::write(directory.join(LENGTH), format!("{} {}", length.0, length.1))?;
-        let owner = File::create(directory.join(OWNER))?;
+        let all = parent.make_dir(DIRECTORY)?;
+        let directory = parent.make_dir(name_of(id))?;
+        directory.open_file(SEAL, Access::MakeNew)?;
+        let mut file = directory.open_file(LENGTH, Access::MakeNew)?;
+        file.write_all(format!("{} {}", length.0, length.1).as_bytes())?;
+        let owner = directory.open_file(OWNER, Access::MakeNew)?;
         owner.lock()?;
-        File::open(parent.join(DIRECTORY))?.sync_all()?;
-        Ok(owner)
+        all.sync()?;
+        Ok((directory, owner))
     };
-    make().map_err(|error| io_error(format!("cannot create {}", directory.display()), error))
+    make().map_err(|error| {
+        let path = parent.join(name_of(id));
+        io_error(format!("cannot create {}", path.display()), error)
+    })
 }
 
 /// How long the last segment was when the transaction began; `None`: that is not known (an older larder began it).
-pub(crate) fn find_length(parent: &Path, id: u64) -> Option<(SegmentIndex, u64)> {
-    let text = std::fs::read_to_string(directory_of(parent, id).join(LENGTH)).ok()?;
+pub(crate) fn find_length(parent: &DatabaseDir, id: u64) -> Option<(SegmentIndex, u64)> {
+    let name = format!("{}/{LENGTH}", name_of(id));
+    let file = parent.open_file(name, Access::Read).ok()?;
+    let mut text = String::new();
+    file.take(LENGTH_BYTES_MAX).read_to_string(&mut text).ok()?;
     let (segment, blocks) = text.split_once(' ')?;
     Some((SegmentIndex(segment.parse().ok()?), blocks.parse().ok()?))
 }
 
 /// Removes the directory, while nobody can open the workspace.
-pub(crate) fn remove_directory(parent: &Path, id: u64, seal: Option<File>) -> Result<()> {
-    let directory = directory_of(parent, id);
-    let removed = std::fs::remove_dir_all(&directory);
+pub(crate) fn remove_directory(parent: &DatabaseDir, id: u64, seal: Option<File>) -> Result<()> {
+    let name = name_of(id);
+    let removed = parent.remove_tree(&name); // DIRECTORY-3
     drop(seal);
-    match removed {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error(
-            format!("cannot remove {}; remove it by hand", directory.display()),
-            error,
-        )),
-        _ => Ok(()),
-    }
+    removed.map_err(|error| {
+        let path = parent.join(&name);
+        io_error(format!("cannot remove {}", path.display()), error)
+    })
 }
 
 /// What came of sealing a workspace.
@@ -158,10 +180,11 @@ pub(crate) enum Sealing {
     Open,
 }
 
-pub(crate) fn try_seal(parent: &Path, id: u64) -> Result<Sealing> {
-    let path = directory_of(parent, id).join(SEAL);
+pub(crate) fn try_seal(parent: &DatabaseDir, id: u64) -> Result<Sealing> {
+    let name = format!("{}/{SEAL}", name_of(id));
+    let path = parent.join(&name);
     let failed = |error| io_error(format!("cannot lock {}", path.display()), error);
-    let file = match File::options().read(true).write(true).open(&path) {
+    let file = match parent.open_file(&name, Access::ReadWrite) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Ok(Sealing::Sealed(None));
         }
@@ -175,7 +198,7 @@ pub(crate) fn try_seal(parent: &Path, id: u64) -> Result<Sealing> {
 }
 
 /// Keeps everybody out of a workspace that nobody has open (`WORKSPACE-6`).
-pub(crate) fn seal(parent: &Path, id: u64) -> Result<Option<File>> {
+pub(crate) fn seal(parent: &DatabaseDir, id: u64) -> Result<Option<File>> {
     match try_seal(parent, id)? {
         Sealing::Sealed(file) => Ok(file),
         Sealing::Open => Err(Error::new(
@@ -189,11 +212,12 @@ pub(crate) fn seal(parent: &Path, id: u64) -> Result<Option<File>> {
 
 /// Whether the owner is gone, and the transaction with it (`WORKSPACE-7`). Where that cannot be found out it is
 /// taken as alive: what it did would be lost, and there is always a next opener.
-pub(crate) fn is_abandoned(parent: &Path, row: &TransactionRow) -> bool {
-    let directory = directory_of(parent, row.id);
-    match find_owner(&directory) {
-        Ok(true) => false,
-        Ok(false) => row.is_bound || !directory.join(CATALOG_FILE).exists(),
+pub(crate) fn is_abandoned(parent: &DatabaseDir, row: &TransactionRow) -> bool {
+    let catalog = format!("{}/{CATALOG_FILE}", name_of(row.id));
+    let is_over = find_owner(parent, row.id)
+        .and_then(|lives| Ok(!lives && (row.is_bound || parent.kind(&catalog)?.is_none())));
+    match is_over {
+        Ok(is_over) => is_over,
         Err(error) => {
             tracing::warn!("transaction {} is left as it is: {error}", row.id);
             false
@@ -202,8 +226,8 @@ pub(crate) fn is_abandoned(parent: &Path, row: &TransactionRow) -> bool {
 }
 
 /// Whether the owner of a workspace lives.
-fn find_owner(directory: &Path) -> std::io::Result<bool> {
-    let owner = match File::open(directory.join(OWNER)) {
+fn find_owner(parent: &DatabaseDir, id: u64) -> std::io::Result<bool> {
+    let owner = match parent.open_file(format!("{}/{OWNER}", name_of(id)), Access::Read) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         opened => opened?,
     };

@@ -18,13 +18,14 @@
 //! 4096-byte alignment, everything goes through the page cache: slower, the same otherwise. A log
 //! line at debug level says so.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use larder_directory::{Access, DatabaseDir};
 use larder_format::SegmentIndex;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -43,84 +44,98 @@ const SCRATCH_BYTES: usize = 512 << 10;
 /// Requests in flight that a file profits from.
 const IN_FLIGHT: usize = 2;
 
+/// The directory of the segment files, in that of the database.
+const SEGMENTS: &str = "segments";
+
 /// The segment files of one database directory.
 #[derive(Debug, Clone)]
 pub struct FileStorage {
-    database: PathBuf,
+    database: DatabaseDir,
     is_read_only: bool,
 }
 
 impl FileStorage {
     /// The storage in `database`, the directory that holds, or will hold, `segments/`. Does no I/O.
-    pub fn new(database: impl Into<PathBuf>) -> FileStorage {
+    pub fn new(database: DatabaseDir) -> FileStorage {
         FileStorage {
-            database: database.into(),
+            database,
             is_read_only: false,
         }
     }
 
     /// The same for reading alone: files are opened so, and none is made.
-    pub fn read_only(database: impl Into<PathBuf>) -> FileStorage {
+    pub fn read_only(database: DatabaseDir) -> FileStorage {
         FileStorage {
-            database: database.into(),
+            database,
             is_read_only: true,
         }
     }
 
     /// The directory of the segment files.
     pub fn directory(&self) -> PathBuf {
-        self.database.join("segments")
+        self.database.join(SEGMENTS)
     }
 
-    /// The file of a segment.
+    /// The file of a segment, for messages.
     pub fn segment_path(&self, segment: SegmentIndex) -> PathBuf {
-        self.directory().join(format!("{:05}.seg", segment.0))
+        self.database.join(segment_name(segment))
+    }
+
+    fn open_directory(&self) -> io::Result<DatabaseDir> {
+        (self.database.open_dir(SEGMENTS)).map_err(|error| explain(error, &self.directory()))
     }
 }
 
 impl Storage for FileStorage {
     fn open_segment(&self, segment: SegmentIndex) -> io::Result<Arc<dyn Device>> {
-        let path = self.segment_path(segment);
+        let name = segment_name(segment);
         Ok(Arc::new(match self.is_read_only {
-            true => FileDevice::open_read_only(&path)?,
-            false => FileDevice::open(&path)?,
+            true => FileDevice::open_read_only(&self.database, &name)?,
+            false => FileDevice::open(&self.database, &name)?,
         }))
     }
 
     fn create_segment(&self, segment: SegmentIndex) -> io::Result<Arc<dyn Device>> {
-        let directory = self.directory();
+        let at = |error| explain(error, &self.directory());
         if self.is_read_only {
-            return Err(explain(
-                io::ErrorKind::ReadOnlyFilesystem.into(),
-                &directory,
-            ));
+            return Err(at(io::ErrorKind::ReadOnlyFilesystem.into()));
         }
-        match fs::create_dir(&directory) {
-            Ok(()) => sync_directory(&self.database)?,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(explain(error, &directory)),
-        }
-        let device = FileDevice::create(&self.segment_path(segment))?;
-        sync_directory(&directory)?;
+        let directory = match self.database.open_dir(SEGMENTS) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let made = self.database.make_dir(SEGMENTS).map_err(at)?;
+                self.database.sync().map_err(at)?;
+                made
+            }
+            opened => opened.map_err(at)?,
+        };
+        let device = FileDevice::create(&self.database, &segment_name(segment))?;
+        directory.sync().map_err(at)?;
         Ok(Arc::new(device))
     }
 
     fn segments(&self) -> io::Result<Vec<SegmentIndex>> {
-        let directory = self.directory();
-        let mut found = Vec::new();
-        for entry in fs::read_dir(&directory).map_err(|error| explain(error, &directory))? {
-            let name = entry?.file_name();
-            found.extend(name.to_str().and_then(find_segment_index));
-        }
+        let directory = self.open_directory()?;
+        let names = directory
+            .names()
+            .map_err(|error| explain(error, directory.path()))?;
+        let mut found: Vec<SegmentIndex> = names
+            .iter()
+            .filter_map(|name| name.to_str().and_then(find_segment_index))
+            .collect();
         found.sort_unstable();
         Ok(found)
     }
 
     fn available_bytes(&self) -> io::Result<u64> {
-        let host = rustix::fs::statvfs(&self.database)
-            .map_err(|errno| explain(errno.into(), &self.database))?;
+        let host = rustix::fs::fstatvfs(&self.database)
+            .map_err(|errno| explain(errno.into(), self.database.path()))?;
         Ok(host.f_bavail.saturating_mul(host.f_frsize))
     }
+}
+
+/// The file of a segment, in the directory of the database.
+fn segment_name(segment: SegmentIndex) -> PathBuf {
+    PathBuf::from(format!("{SEGMENTS}/{:05}.seg", segment.0))
 }
 
 /// The segment that a file of this name holds; `None` for every other file.
@@ -128,12 +143,6 @@ fn find_segment_index(name: &str) -> Option<SegmentIndex> {
     let digits = name.strip_suffix(".seg")?;
     let index = SegmentIndex(digits.parse().ok()?);
     (format!("{:05}", index.0) == digits).then_some(index)
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)
-        .and_then(|directory| directory.sync_all())
-        .map_err(|error| explain(error, path))
 }
 
 /// One regular file, opened for reading and writing.
@@ -150,63 +159,55 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens an existing file; refuses one that is not a regular file or has no write permission,
-    /// even when the process is privileged enough to write it all the same.
-    pub fn open(path: &Path) -> io::Result<FileDevice> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-            .map_err(|error| explain(error, path))?;
-        let metadata = file.metadata().map_err(|error| explain(error, path))?;
-        if !metadata.is_file() {
-            let why = format!("{}: not a regular file; check the path", path.display());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
+    /// Opens an existing file; refuses one that is not a regular file of its own (`DIRECTORY-2`) or has no
+    /// write permission, even when the process is privileged enough to write it all the same.
+    fn open(database: &DatabaseDir, name: &Path) -> io::Result<FileDevice> {
+        let path = database.join(name);
+        let file = database
+            .open_file(name, Access::ReadWrite)
+            .map_err(|error| explain(error, &path))?;
+        let metadata = file.metadata().map_err(|error| explain(error, &path))?;
         if metadata.permissions().readonly() {
-            return Err(explain(io::ErrorKind::PermissionDenied.into(), path));
+            return Err(explain(io::ErrorKind::PermissionDenied.into(), &path));
         }
-        FileDevice::new(file, path, true)
+        FileDevice::new(file, database, name, true)
     }
 
     /// The same for reading alone, whatever the permissions for writing are.
-    pub fn open_read_only(path: &Path) -> io::Result<FileDevice> {
-        let file = File::open(path).map_err(|error| explain(error, path))?;
-        let metadata = file.metadata().map_err(|error| explain(error, path))?;
-        if !metadata.is_file() {
-            let why = format!("{}: not a regular file; check the path", path.display());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
-        FileDevice::new(file, path, false)
+    fn open_read_only(database: &DatabaseDir, name: &Path) -> io::Result<FileDevice> {
+        let file = database
+            .open_file(name, Access::Read)
+            .map_err(|error| explain(error, &database.join(name)))?;
+        FileDevice::new(file, database, name, false)
     }
 
-    /// Makes a new, empty file, readable and writable by its owner alone; an existing one is refused.
-    pub fn create(path: &Path) -> io::Result<FileDevice> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| explain(error, path))?;
-        FileDevice::new(file, path, true)
+    /// Makes a new, empty file (`DIRECTORY-4`); an existing one is refused.
+    fn create(database: &DatabaseDir, name: &Path) -> io::Result<FileDevice> {
+        let file = database
+            .open_file(name, Access::MakeNew)
+            .map_err(|error| explain(error, &database.join(name)))?;
+        FileDevice::new(file, database, name, true)
     }
-}
 
-impl FileDevice {
-    fn new(file: File, path: &Path, is_written: bool) -> io::Result<FileDevice> {
-        let direct = OpenOptions::new()
-            .read(true)
-            .write(is_written)
-            .custom_flags(OFlags::DIRECT.bits() as i32)
-            .open(path);
+    fn new(
+        file: File,
+        database: &DatabaseDir,
+        name: &Path,
+        is_written: bool,
+    ) -> io::Result<FileDevice> {
+        let path = database.join(name);
+        let access = match is_written {
+            true => OFlags::RDWR,
+            false => OFlags::RDONLY,
+        };
+        let direct = database.open_again(name, &file, access | OFlags::DIRECT);
         let direct = match direct {
             Ok(direct) => Some(direct),
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
                 tracing::debug!(path = %path.display(), "the host cannot do direct I/O");
                 None
             }
-            Err(error) => return Err(explain(error, path)),
+            Err(error) => return Err(explain(error, &path)),
         };
         Ok(FileDevice {
             file,
@@ -430,11 +431,12 @@ fn explain(error: io::Error, path: &Path) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     fn storage() -> (tempfile::TempDir, FileStorage) {
         let directory = tempfile::tempdir().unwrap();
-        let storage = FileStorage::new(directory.path());
+        let storage = FileStorage::new(DatabaseDir::open(directory.path()).unwrap());
         (directory, storage)
     }
 
@@ -470,10 +472,21 @@ mod tests {
         let refused = storage.open_segment(SegmentIndex(0)).err().unwrap();
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
         assert!(refused.to_string().contains("00000.seg is read-only"));
-        assert!(
-            line(FileStorage::new("/dev/null").create_segment(SegmentIndex(0)))
-                .contains("/dev/null/segments")
-        );
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::hard_link(&path, storage.segment_path(SegmentIndex(1))).unwrap();
+        let linked = line(storage.open_segment(SegmentIndex(1)));
+        assert!(linked.contains("hard links"), "DIRECTORY-2: {linked}");
+    }
+
+    #[test]
+    fn what_stands_in_the_place_of_the_directory_is_named() {
+        let (directory, storage) = storage();
+        std::os::unix::fs::symlink("/tmp", directory.path().join(SEGMENTS)).unwrap();
+        let refused = storage.create_segment(SegmentIndex(0)).err().unwrap();
+        let line = refused.to_string();
+        assert!(line.contains("/segments: "), "{line}");
+        assert!(line.contains("symbolic link"), "DIRECTORY-1: {line}");
+        assert!(storage.segments().is_err());
     }
 
     #[test]
@@ -508,7 +521,8 @@ mod tests {
     #[test]
     fn direct_and_cached_requests_see_the_same_bytes() {
         let place = tempfile::tempdir().unwrap();
-        let device = FileDevice::create(&place.path().join("file")).unwrap();
+        let place_of_it = DatabaseDir::open(place.path()).unwrap();
+        let device = FileDevice::create(&place_of_it, Path::new("file")).unwrap();
         let mut model = vec![0; 3 << 20];
         device.write_at(0, &model).unwrap();
         let mut state = 1u64;
@@ -558,7 +572,8 @@ mod tests {
     fn a_host_without_direct_requests_is_served_through_the_page_cache() {
         let (_directory, storage) = storage();
         storage.create_segment(SegmentIndex(0)).unwrap();
-        let device = FileDevice::open(&storage.segment_path(SegmentIndex(0))).unwrap();
+        let name = segment_name(SegmentIndex(0));
+        let device = FileDevice::open(&storage.database, &name).unwrap();
         device.refuses_direct.store(true, Ordering::Relaxed);
         let mut bytes = AlignedBuf::zeroed(1 << 20);
         bytes

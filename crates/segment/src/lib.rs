@@ -44,6 +44,7 @@ pub use aligned::AlignedBuf;
 pub use device::{Device, Storage};
 pub use error::SegmentError;
 pub use file::{FileDevice, FileStorage};
+pub use larder_directory as directory;
 pub use larder_format as format;
 pub use queue::{BlockWrite, write_all};
 pub use segment::Segment;

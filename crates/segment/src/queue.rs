@@ -127,7 +127,7 @@ mod tests {
     use std::io::IoSliceMut;
 
     fn segment(place: &std::path::Path, blocks: u64) -> Arc<Segment> {
-        let storage = FileStorage::new(place);
+        let storage = FileStorage::new(larder_directory::DatabaseDir::open(place).unwrap());
         let device = storage.create_segment(SegmentIndex(0)).unwrap();
         let segment = Segment::create(device, [7; 16], SegmentIndex(0), 1).unwrap();
         segment.grow(blocks).unwrap();

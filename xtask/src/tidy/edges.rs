@@ -3,7 +3,7 @@
 use xtask::workspace::Package;
 
 /// The edges of the house. Dependencies run strictly down.
-const EDGES: [(&str, &[&str]); 14] = [
+const EDGES: [(&str, &[&str]); 15] = [
     ("larder-cli", &["larder", "larder-fuse", "larder-lab"]),
     ("larder-lab", &["larder"]),
     ("larder-sql", &["larder"]),
@@ -14,8 +14,9 @@ const EDGES: [(&str, &[&str]); 14] = [
         "larder-object",
         &["larder-catalog", "larder-segment", "larder-space"],
     ),
-    ("larder-catalog", &["larder-format"]),
-    ("larder-segment", &["larder-format"]),
+    ("larder-catalog", &["larder-directory", "larder-format"]),
+    ("larder-segment", &["larder-directory", "larder-format"]),
+    ("larder-directory", &[]),
     ("larder-space", &["larder-format"]),
     ("larder-format", &[]),
     ("xtask", &[]),
@@ -29,12 +30,13 @@ const EDGES: [(&str, &[&str]); 14] = [
 const TESTKIT: &str = "larder-testkit";
 
 /// What the testkit may use, as far as it needs to: anything below content.
-const BELOW_CONTENT: [&str; 5] = [
+const BELOW_CONTENT: [&str; 6] = [
     "larder-object",
     "larder-catalog",
     "larder-segment",
     "larder-space",
     "larder-format",
+    "larder-directory",
 ];
 
 /// Every package has exactly its edges; tests may use the testkit beside.

@@ -4,17 +4,17 @@ use super::{InoRange, TransactionRow, set_ino_ranges, track};
 use crate::error::{At, CatalogError, Result};
 use crate::meta::{find_meta, set_gate};
 use crate::names::StoreName;
-use crate::open::{CATALOG_FILE, CatalogOptions, connect};
+use crate::open::connect;
+use crate::place::{CATALOG_FILE, CatalogOptions, Place};
 use crate::read::rows;
 use crate::statements::StoreSql;
 use crate::{BUSY_TIMEOUT, Catalog, codec, holders, map_pages};
+use larder_directory::{Access, DatabaseDir};
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
-use std::fs::File;
 use std::io;
-use std::path::Path;
 
 /// The copy, until it is whole.
 const HALF_MADE: &str = "catalog.new";
@@ -25,14 +25,19 @@ impl Catalog {
     /// whole and durable one. Cost: the pages of the catalog, and a scan of its extent rows.
     pub fn copy_to_workspace(
         &self,
-        dir: &Path,
+        dir: &DatabaseDir,
         row: &TransactionRow,
         ranges: &[InoRange],
     ) -> Result<()> {
-        let path = dir.join(HALF_MADE);
+        let place = Place::named(dir, HALF_MADE);
         let source = self.connect_reader()?;
         let options = CatalogOptions::default();
-        let mut copy = connect(&path, &options, OpenFlags::SQLITE_OPEN_CREATE, BUSY_TIMEOUT)?;
+        let mut copy = connect(
+            &place,
+            &options,
+            OpenFlags::SQLITE_OPEN_CREATE,
+            BUSY_TIMEOUT,
+        )?;
         // Durable at once, at the end.
         copy.pragma_update(None, "synchronous", "OFF")
             .at("the copy")?;
@@ -56,17 +61,16 @@ impl Catalog {
         make_durable(dir).map_err(|error| {
             CatalogError::invalid(format!(
                 "the workspace in {} cannot be written ({error}); free some space there",
-                dir.display()
+                dir.path().display()
             ))
         })
     }
 }
 
-fn make_durable(dir: &Path) -> io::Result<()> {
-    let path = dir.join(HALF_MADE);
-    File::open(&path)?.sync_all()?;
-    std::fs::rename(&path, dir.join(CATALOG_FILE))?;
-    File::open(dir)?.sync_all()
+fn make_durable(dir: &DatabaseDir) -> io::Result<()> {
+    dir.open_file(HALF_MADE, Access::Read)?.sync_all()?;
+    dir.rename(HALF_MADE, CATALOG_FILE)?;
+    dir.sync()
 }
 
 fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Result<()> {

@@ -23,9 +23,11 @@ use crate::holders;
 use crate::loose::settle_loose;
 use crate::meta::{add_meta, next_commit_seq, set_gate};
 use crate::names::{StoreName, quoted};
-use crate::open::{self, CATALOG_FILE, connect};
+use crate::open::{self, connect};
+use crate::place::Place;
 use crate::read::rows;
 use crate::{BUSY_TIMEOUT, Catalog, feed, temporal};
+use larder_directory::DatabaseDir;
 use larder_format::{CommitSeq, Extent, Ino, StoreId};
 use rusqlite::config::DbConfig;
 use rusqlite::{
@@ -99,14 +101,17 @@ impl Catalog {
     /// Merges the workspace in `dir` of transaction `id` into this catalog, its parent. The caller has
     /// the parent's turn with nothing uncommitted, and nobody has the workspace open. Cost: what was
     /// touched, and where foreign keys may be concerned the tables that have them.
-    pub fn merge_workspace(&self, dir: &Path, id: u64, now_ns: i64) -> Result<Merged> {
-        let merger = connect(&self.path, &self.options, OpenFlags::empty(), BUSY_TIMEOUT)?;
+    pub fn merge_workspace(&self, dir: &DatabaseDir, id: u64, now_ns: i64) -> Result<Merged> {
+        Place::of(dir).attach(&self.options, |path| self.merge(dir, path, id, now_ns))
+    }
+
+    fn merge(&self, dir: &DatabaseDir, path: &Path, id: u64, now_ns: i64) -> Result<Merged> {
+        let merger = connect(&self.place, &self.options, OpenFlags::empty(), BUSY_TIMEOUT)?;
         open::configure(&merger)?;
         merger
             .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)
             .and_then(|_| merger.pragma_update(None, "foreign_keys", false))
             .at("the merge")?;
-        let path = dir.join(CATALOG_FILE);
         let path = path.to_str().ok_or_else(|| {
             CatalogError::invalid(format!("{} is no UTF-8; rename it", path.display()))
         })?;
@@ -124,7 +129,7 @@ impl Catalog {
         if found != signed(id) {
             return Err(CatalogError::corrupt(format!(
                 "{} is the workspace of transaction {found}, not of {id}",
-                dir.display()
+                dir.path().display()
             )));
         }
         let txn = Transaction::new_unchecked(&merger, TransactionBehavior::Immediate)

@@ -124,7 +124,13 @@ fn damage_is_told_by_check_or_refused() {
     match Catalog::open(dir.path(), &CatalogOptions::default()).and_then(|catalog| catalog.check())
     {
         Ok(findings) => assert!(!findings.is_empty()),
-        Err(error) => assert!(matches!(error, CatalogError::Corrupt { .. }), "{error}"),
+        Err(error) => assert!(
+            matches!(
+                error,
+                CatalogError::Corrupt { .. } | CatalogError::Damaged { .. }
+            ),
+            "{error}"
+        ),
     }
 }
 

@@ -8,6 +8,7 @@ mod files;
 mod full;
 mod history;
 mod hostile_catalog;
+mod hostile_files;
 mod kills;
 mod lab;
 mod life;

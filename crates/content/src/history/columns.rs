@@ -4,8 +4,8 @@ use crate::database::Database;
 use crate::history::rows::{RowsReport, counted, moved_json};
 use crate::transaction::Transaction;
 use crate::types::NodeId;
-use larder_object::format::StoreId;
-use larder_object::{Result, SqlValue};
+use larder_object::format::{CommitSeq, StoreId};
+use larder_object::{HistoryReader, Result, SqlValue};
 use std::collections::BTreeMap;
 
 /// Pairs in one statement.
@@ -126,4 +126,30 @@ fn listed(pairs: &[ColumnsPair], is: impl Fn(&ColumnsPair) -> Option<NodeId>) ->
     };
     let pairs: Vec<String> = pairs.iter().map(pair).collect();
     SqlValue::Text(format!("[{}]", pairs.join(",")))
+}
+
+impl Transaction {
+    /// Files that were made anew, with others they were at commit `seq`, are the same to who knows them by their `file_id`,
+    /// unless another inode has that (`SAVE-1`). Cost: 10 µs each.
+    pub(crate) fn be_files_again(
+        &self,
+        reader: &HistoryReader<'_>,
+        seq: CommitSeq,
+        anew: &[(NodeId, NodeId)],
+    ) -> Result<()> {
+        let mut ids = Vec::new();
+        for (was, is) in anew.iter().filter(|(was, is)| was.store == is.store) {
+            let store = self.table_of(was.store);
+            if let Some(id) = reader.file_id(store, was.ino, seq)? {
+                ids.push((store, is.ino, id));
+            }
+        }
+        self.enter(|engine| {
+            let change = engine.change()?;
+            for (store, ino, id) in ids {
+                change.set_file_id(&change.node(store, ino)?, id)?;
+            }
+            Ok(())
+        })
+    }
 }

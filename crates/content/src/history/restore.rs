@@ -20,7 +20,7 @@ use crate::path::split_path;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::types::{Attr, NodeId, RenameMode};
 use larder_object::format::{CommitSeq, FileKind, Ino, Name};
-use larder_object::{Error, ErrorKind, HistoryReader, Result};
+use larder_object::{Error, ErrorKind, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -162,30 +162,6 @@ impl Database {
 type Homes = Vec<(NodeId, NodeId)>;
 
 impl Transaction {
-    /// Files that were made anew, with others they were at commit `seq`, are the same to who knows them by their `file_id`,
-    /// unless another inode has that (`SAVE-1`). Cost: 10 µs each.
-    pub(crate) fn be_files_again(
-        &self,
-        reader: &HistoryReader<'_>,
-        seq: CommitSeq,
-        anew: &[(NodeId, NodeId)],
-    ) -> Result<()> {
-        let mut ids = Vec::new();
-        for (was, is) in anew.iter().filter(|(was, is)| was.store == is.store) {
-            let store = self.table_of(was.store);
-            if let Some(id) = reader.file_id(store, was.ino, seq)? {
-                ids.push((store, is.ino, id));
-            }
-        }
-        self.enter(|engine| {
-            let change = engine.change()?;
-            for (store, ino, id) in ids {
-                change.set_file_id(&change.node(store, ino)?, id)?;
-            }
-            Ok(())
-        })
-    }
-
     /// The same of files, in a transaction that has done nothing to them yet.
     fn restore_files(
         &self,

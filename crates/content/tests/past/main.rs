@@ -29,6 +29,7 @@ mod history_undo;
 mod retention;
 mod rollback;
 mod saves;
+mod saves_aside;
 mod seals;
 mod seals_model;
 mod snapshot_reads;

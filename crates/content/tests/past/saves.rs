@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const R: NodeId = NodeId::ROOT;
 
 /// A database with a rated file `f`, an album that refers to it in every way, and another program's eyes on it.
-fn rated(dir: &std::path::Path) -> (Database, Client) {
+pub(crate) fn rated(dir: &std::path::Path) -> (Database, Client) {
     let db = create(dir);
     let other = client(dir);
     put(&db, R, "f", b"old");
@@ -25,7 +25,7 @@ fn rated(dir: &std::path::Path) -> (Database, Client) {
 }
 
 /// Writes a new file and renames it over `to`; with a sync after each step these are commits of their own.
-fn save(db: &Database, to: &str, bytes: &[u8], is_synced: bool) {
+pub(crate) fn save(db: &Database, to: &str, bytes: &[u8], is_synced: bool) {
     let sync = || {
         if is_synced {
             db.sync().unwrap();
@@ -37,16 +37,16 @@ fn save(db: &Database, to: &str, bytes: &[u8], is_synced: bool) {
     sync();
 }
 
-fn rename(db: &Database, from: &str, to: &str, mode: RenameMode) {
+pub(crate) fn rename(db: &Database, from: &str, to: &str, mode: RenameMode) {
     db.rename(R, &name(from), R, &name(to), mode).unwrap();
 }
 
-fn ino(db: &Database, path: &str) -> i64 {
+pub(crate) fn ino(db: &Database, path: &str) -> i64 {
     db.resolve(path.as_bytes(), false).unwrap().node.ino.0 as i64
 }
 
 /// `rating`, `tag` and `file_id` of a path.
-fn attached(db: &Database, path: &str) -> Vec<SqlValue> {
+pub(crate) fn attached(db: &Database, path: &str) -> Vec<SqlValue> {
     db.sync().unwrap();
     let sql = format!(
         "SELECT rating, tag, file_id FROM main JOIN main_path USING (ino) WHERE path = '{path}'"
@@ -611,157 +611,4 @@ fn a_short_transaction_saves_or_does_not() {
         assert_eq!(ino(&db, "/f") == first, !commits);
         assert_clean(&db);
     }
-}
-
-/// Editors that set the old file aside (`SAVE-4`).
-#[test]
-fn a_file_that_is_set_aside_comes_back_as_the_new_one() {
-    for is_synced in [false, true] {
-        let dir = tempfile::tempdir().unwrap();
-        let (db, other) = rated(dir.path());
-        let first = ino(&db, "/f");
-        other.run(
-            "CREATE UNIQUE INDEX file ON main (file_id);
-             CREATE UNIQUE INDEX tags ON main (tag) WHERE tag <> 'none'",
-        );
-        let sync = || {
-            if is_synced {
-                db.sync().unwrap();
-            }
-        };
-        let aside = |to: &str| {
-            rename(&db, "f", to, RenameMode::Replace);
-            sync();
-        };
-        let is_it = |what: &str| {
-            assert_eq!(
-                attached(&db, "/f"),
-                [integer(5), text("sea"), integer(first)],
-                "{what}"
-            );
-            let ids = "SELECT count(*) - count(DISTINCT file_id) FROM main";
-            assert_eq!(query(&db, ids).concat(), [integer(0)], "SAVE-1, {what}");
-            assert_clean(&db);
-        };
-        // vim, backupcopy=no: the backup goes at the end.
-        aside("f~");
-        put(&db, R, "f", b"vim");
-        sync();
-        is_it("while the backup is there");
-        db.unlink(R, &name("f~")).unwrap();
-        sync();
-        is_it("vim");
-        // emacs: it stays, and goes with the next one.
-        for round in 0..3_u8 {
-            aside("f~");
-            put(&db, R, "f", &[round]);
-            sync();
-            is_it("emacs");
-            assert_eq!(attached(&db, "/f~")[..2], [SqlValue::Null, text("none")]);
-        }
-        // A save that fails puts the backup back.
-        aside("f~");
-        put(&db, R, "f", b"half");
-        sync();
-        rename(&db, "f~", "f", RenameMode::Replace);
-        sync();
-        is_it("put back");
-        aside("f~");
-        rename(&db, "f~", "f", RenameMode::NoReplace);
-        is_it("put back at once");
-        // Whatever it is called, when it goes; the new file was renamed to its place.
-        aside("f.old");
-        put(&db, R, "f.new", b"new");
-        rename(&db, "f.new", "f", RenameMode::NoReplace);
-        sync();
-        assert_eq!(
-            attached(&db, "/f")[0],
-            SqlValue::Null,
-            "not before the old one goes"
-        );
-        db.unlink(R, &name("f.old")).unwrap();
-        is_it("by three names");
-        // A backup of another name stays what it is.
-        aside("f.1");
-        put(&db, R, "f", b"a log that is rotated");
-        sync();
-        assert_eq!(attached(&db, "/f.1")[2], integer(first));
-        assert_eq!(attached(&db, "/f")[0], SqlValue::Null);
-        assert_clean(&db);
-    }
-}
-
-/// Programs that copy extended attributes, user columns among them, to the new file.
-#[test]
-fn a_new_file_with_the_same_columns_is_the_same() {
-    let dir = tempfile::tempdir().unwrap();
-    let (db, _) = rated(dir.path());
-    let first = ino(&db, "/f");
-    let tmp = put(&db, R, "tmp", b"new");
-    let set = |value: &[u8]| {
-        let mode = larder::XattrMode::Set;
-        db.set_xattr(tmp, common::columns::RATING, value, mode)
-            .unwrap();
-    };
-    set(b"5");
-    rename(&db, "tmp", "f", RenameMode::Replace);
-    assert_eq!(
-        attached(&db, "/f"),
-        [integer(5), text("sea"), integer(first)]
-    );
-    assert_clean(&db);
-}
-
-/// What a crash leaves is a save as a whole, or none of it.
-#[test]
-fn a_crash_leaves_whole_saves() {
-    let dir = tempfile::tempdir().unwrap();
-    let (db, other) = rated(dir.path());
-    let first = ino(&db, "/f");
-    other.run(&format!(
-        "CREATE TABLE album (photo INTEGER REFERENCES main (ino) ON DELETE CASCADE);
-         PRAGMA foreign_keys = 1; INSERT INTO album VALUES ({first});"
-    ));
-    for round in 0..12_u8 {
-        // Some of it may be committed by now, or nothing.
-        save(&db, "f", &[round], round % 3 == 0);
-        std::thread::sleep(Duration::from_millis(15));
-        let copy = tempfile::tempdir().unwrap();
-        common::crash(dir.path(), copy.path());
-        let after = common::open(copy.path());
-        let told = attached(&after, "/f");
-        assert_eq!(told, [integer(5), text("sea"), integer(first)], "SAVE-2");
-        let photo = query(&after, "SELECT photo FROM album").concat();
-        assert_eq!(photo, [integer(ino(&after, "/f"))]);
-        assert_clean(&after);
-    }
-}
-
-/// What saves cost in a store without anything attached, and what they would without that.
-#[test]
-#[ignore = "a measurement: cargo test -p larder --test past saves_cost_little -- --ignored --nocapture"]
-fn saves_cost_little() {
-    let dir = common::scratch();
-    let db = create(dir.path());
-    let round = |keeps: bool| {
-        db.set_save_keeps("main", keeps).unwrap();
-        let began = Instant::now();
-        for at in 0..5000 {
-            put(&db, R, "tmp", b"x");
-            rename(&db, "tmp", &format!("f{}", at % 500), RenameMode::Replace);
-        }
-        db.sync().unwrap();
-        began.elapsed() / 5000
-    };
-    round(true);
-    let mut best = [Duration::MAX; 2];
-    for _ in 0..7 {
-        for (best, keeps) in best.iter_mut().zip([false, true]) {
-            *best = round(keeps).min(*best);
-        }
-    }
-    println!(
-        "a save: {:?} without, {:?} with what is attached",
-        best[0], best[1]
-    );
 }

@@ -48,7 +48,7 @@ fn read(history: &Arc<History>, root: NodeId) -> Vec<u8> {
 fn pasts_are_closed_when_nobody_uses_them_and_opened_again() {
     let dir = tempfile::tempdir().unwrap();
     let (database, commits) = database(dir.path(), 20);
-    let history = Arc::new(History::new(database));
+    let history = Arc::new(History::new(database, HistoryAccess::Both));
     let first = find(&history, commits[0]);
     let held = history.enter(first).unwrap().hold();
     for (index, seq) in commits.iter().enumerate() {
@@ -76,7 +76,7 @@ fn pasts_are_closed_when_nobody_uses_them_and_opened_again() {
 fn too_many_open_pasts_are_refused_and_do_no_harm() {
     let dir = tempfile::tempdir().unwrap();
     let (database, commits) = database(dir.path(), OPEN_COUNT_MAX as u64 + 2);
-    let history = Arc::new(History::new(database));
+    let history = Arc::new(History::new(database, HistoryAccess::Both));
     let mut held = Vec::new();
     let mut refused_count = 0;
     for seq in &commits {
@@ -101,7 +101,7 @@ fn too_many_open_pasts_are_refused_and_do_no_harm() {
 fn a_distance_in_time_stays_where_it_is_while_it_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let (database, commits) = database(dir.path(), 3);
-    let history = Arc::new(History::new(database.clone()));
+    let history = Arc::new(History::new(database.clone(), HistoryAccess::Both));
     let now = name("-0s");
     let first = history.lookup(Directory::At, &now).unwrap().node;
     assert_eq!(read(&history, first), b"content 2");
@@ -144,7 +144,7 @@ fn a_distance_in_time_stays_where_it_is_while_it_is_used() {
 fn slots_are_given_up_that_the_kernel_does_not_know() {
     let dir = tempfile::tempdir().unwrap();
     let (database, commits) = database(dir.path(), 1);
-    let history = Arc::new(History::new(database));
+    let history = Arc::new(History::new(database, HistoryAccess::Both));
     let first = find(&history, commits[0]);
     let view = |index: usize| View {
         directory: Directory::At,

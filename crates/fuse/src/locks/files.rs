@@ -9,11 +9,11 @@
 //! ```
 
 use super::ranges::Range;
+use larder::directory::{Access, DatabaseDir};
 use larder_fuse_protocol::{Errno, NodeNumber};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, unlink};
+use rustix::fs::{FlockOperation, flock, fstat};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Where identities begin; programs may lock the bytes before.
@@ -50,7 +50,7 @@ pub(crate) enum Kind {
 
 /// The directory of the files.
 pub(crate) struct LockFiles {
-    directory: PathBuf,
+    directory: DatabaseDir,
 }
 
 /// A file, held for one owner.
@@ -59,33 +59,32 @@ pub(crate) struct LockFile(OwnedFd);
 
 impl LockFiles {
     /// The files in `database`; removes those that nobody holds, which a killed mount leaves.
-    pub(crate) fn open(database: &Path) -> io::Result<LockFiles> {
-        let directory = database.join("locks");
-        std::fs::create_dir_all(&directory)?;
-        for entry in std::fs::read_dir(&directory)? {
-            let path = entry?.path();
-            match rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
-                Ok(file) => remove_if_alone(&path, &file)?,
+    pub(crate) fn open(database: &DatabaseDir) -> io::Result<LockFiles> {
+        let directory = database.make_dir("locks")?;
+        for name in directory.names()? {
+            let Some(name) = name.to_str().filter(|name| is_name(name)) else {
+                continue; // Not ours.
+            };
+            match directory.open_file(name, Access::ReadWrite) {
+                Ok(file) => remove_if_alone(&directory, name, &file.into())?,
                 // Somebody else has removed it.
-                Err(rustix::io::Errno::NOENT) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    let why = format!("{}: {error}", directory.join(name).display());
+                    return Err(io::Error::new(error.kind(), why));
+                }
             }
         }
         Ok(LockFiles { directory })
     }
 
-    fn path(&self, node: NodeNumber) -> PathBuf {
-        self.directory.join(format!("{:x}", node.0))
-    }
-
     /// The file of `node`, held for an owner in process `pid` (`LOCK-2`).
     pub(crate) fn hold(&self, node: NodeNumber, class: Class, pid: u32) -> Result<LockFile, Errno> {
-        let path = self.path(node);
+        let name = name_of(node);
         let identity = class.identities() + u64::from(pid);
         let deadline = Instant::now() + REMOVAL_MAX;
         while Instant::now() < deadline {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-            let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666))?;
+            let file = OwnedFd::from(self.directory.open_file(&name, Access::Make)?);
             match set_range(&file, identity, identity, Kind::Read) {
                 // It was not removed before it was held, and nobody removes it from here on.
                 Ok(()) if fstat(&file)?.st_nlink > 0 => return Ok(LockFile(file)),
@@ -100,7 +99,7 @@ impl LockFiles {
     /// The owner holds the file no longer; removes it if nobody else does.
     pub(crate) fn give_up(&self, node: NodeNumber, file: &LockFile) -> io::Result<()> {
         file.unlock();
-        remove_if_alone(&self.path(node), &file.0)
+        remove_if_alone(&self.directory, &name_of(node), &file.0)
     }
 
     /// A lock on bytes that `range` conflicts with and that is not `own`, and a process that may hold it: 0 if
@@ -112,16 +111,15 @@ impl LockFiles {
         range: &Range,
         locals: &[u32],
     ) -> Result<Option<(Range, u32)>, Errno> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let opened;
         let file = match own {
             Some(own) => &own.0,
-            None => match rustix::fs::open(self.path(node), flags, Mode::empty()) {
+            None => match self.directory.open_file(name_of(node), Access::ReadWrite) {
                 Ok(file) => {
-                    opened = file;
+                    opened = OwnedFd::from(file);
                     &opened
                 }
-                Err(rustix::io::Errno::NOENT) => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Err(error) => return Err(error.into()),
             },
         };
@@ -172,8 +170,16 @@ impl LockFile {
     }
 }
 
+fn name_of(node: NodeNumber) -> String {
+    format!("{:x}", node.0)
+}
+
+fn is_name(name: &str) -> bool {
+    u64::from_str_radix(name, 16).is_ok_and(|node| format!("{node:x}") == name)
+}
+
 /// Removes the file unless others hold it (`LOCK-2`).
-fn remove_if_alone(path: &Path, file: &OwnedFd) -> io::Result<()> {
+fn remove_if_alone(directory: &DatabaseDir, name: &str, file: &OwnedFd) -> io::Result<()> {
     let last = BYTES_END + 2 * IDENTITY_COUNT - 1;
     match set_range(file, BYTES_END, last, Kind::Write) {
         Ok(()) => {}
@@ -184,7 +190,7 @@ fn remove_if_alone(path: &Path, file: &OwnedFd) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     }
     if fstat(file)?.st_nlink > 0 {
-        unlink(path)?;
+        directory.remove_file(name)?;
     }
     set_range(file, BYTES_END, last, Kind::None)?;
     Ok(())

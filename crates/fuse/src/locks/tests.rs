@@ -17,7 +17,7 @@ struct Mounts {
 
 fn mounts() -> Mounts {
     let directory = tempfile::tempdir().unwrap();
-    let open = || Locks::open(directory.path()).unwrap();
+    let open = || Locks::open(&DatabaseDir::open(directory.path()).unwrap()).unwrap();
     Mounts {
         one: open(),
         other: open(),
@@ -151,7 +151,7 @@ fn holders_end_with_what_they_came_by_and_leave_no_file() {
     );
     // What a killed mount leaves.
     std::fs::write(mounts.directory.path().join("locks/7"), "").unwrap();
-    drop(Locks::open(mounts.directory.path()).unwrap());
+    drop(Locks::open(&DatabaseDir::open(mounts.directory.path()).unwrap()).unwrap());
     assert_eq!(mounts.file_count(), 0, "LOCK-2");
 }
 

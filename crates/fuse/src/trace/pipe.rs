@@ -5,15 +5,15 @@
 //! without one is left over.
 
 use crate::trace::event::{MESSAGE_BYTES_MAX, Malformed, TraceEvent, TraceMessage};
+use larder::directory::DatabaseDir;
 use larder::{Error, ErrorKind};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 const DIRECTORY: &str = "trace";
@@ -66,7 +66,8 @@ impl TraceFilter {
 
 /// The tracers of one mount.
 pub(crate) struct Tracers {
-    directory: PathBuf,
+    /// Until the end of the mount (`FUSE-7`).
+    database: Mutex<Option<DatabaseDir>>,
     greeting: TraceMessage,
     server_pid: u32,
     /// Operations that any of them wants, as bits (`TRACE-4`).
@@ -84,11 +85,11 @@ struct Tracer {
 
 impl Tracers {
     /// Of the mount of `database` at `mountpoint`, served by this process.
-    pub(crate) fn new(database: &Path, mountpoint: &Path) -> Tracers {
+    pub(crate) fn new(database: &DatabaseDir, mountpoint: &Path) -> Tracers {
         use std::os::unix::ffi::OsStrExt;
         let server_pid = std::process::id();
         Tracers {
-            directory: database.join(DIRECTORY),
+            database: Mutex::new(Some(database.clone())),
             greeting: TraceMessage::Greeting {
                 server_pid,
                 mountpoint: mountpoint.as_os_str().as_bytes().to_vec(),
@@ -124,16 +125,27 @@ impl Tracers {
         }
     }
 
+    /// The mount has ended: nothing of the database stays open.
+    pub(crate) fn leave(&self) {
+        *self.database.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Looks who has come and who has gone; called again and again by one thread.
     pub(crate) fn look(&self) {
-        let names = match names_in(&self.directory) {
-            Ok(names) => names,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        let database = (self.database.lock().unwrap_or_else(PoisonError::into_inner)).clone();
+        let Some(database) = database else { return };
+        let found = match database.open_dir(DIRECTORY) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.and_then(|directory| Ok(Some((names_in(&directory)?, directory)))),
+        };
+        let (names, directory) = match found {
+            Ok(found) => found.unzip(),
             Err(error) => {
-                tracing::debug!("{}: {error}", self.directory.display());
+                tracing::debug!("{}: {error}", database.join(DIRECTORY).display());
                 return;
             }
         };
+        let names = names.unwrap_or_default();
         let old = self
             .tracers
             .read()
@@ -148,7 +160,8 @@ impl Tracers {
         for name in names {
             if let Some(filter) = TraceFilter::from_name(&name)
                 && !old.iter().any(|tracer| tracer.name == name)
-                && let Some(pipe) = open_pipe(&self.directory.join(&name))
+                && let Some(directory) = &directory
+                && let Some(pipe) = open_pipe(directory, &name)
             {
                 let tracer = Tracer {
                     name,
@@ -201,33 +214,25 @@ impl Tracer {
 
 /// Opens a tracer's pipe for writing; `None`: it is no pipe, or may not be written, or its tracer is
 /// dead: then it is removed.
-fn open_pipe(path: &Path) -> Option<File> {
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(pipe) => {
-            let pipe = File::from(pipe);
-            let kind = rustix::fs::fstat(&pipe).map(|stat| FileType::from_raw_mode(stat.st_mode));
-            (kind == Ok(FileType::Fifo)).then_some(pipe)
-        }
+fn open_pipe(directory: &DatabaseDir, name: &str) -> Option<File> {
+    match directory.open_fifo(name, OFlags::WRONLY) {
+        Ok(pipe) => Some(pipe),
         Err(Errno::NXIO) => {
-            if let Err(error) = fs::remove_file(path) {
-                tracing::debug!("{}: {error}", path.display());
+            if let Err(error) = directory.remove_file(name) {
+                tracing::debug!("{}: {error}", directory.join(name).display());
             }
             None
         }
         Err(error) => {
-            tracing::debug!("{}: {error}", path.display());
+            tracing::debug!("{}: {error}", directory.join(name).display());
             None
         }
     }
 }
 
-fn names_in(directory: &Path) -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        names.extend(entry?.file_name().into_string().ok());
-    }
-    Ok(names)
+fn names_in(directory: &DatabaseDir) -> io::Result<Vec<String>> {
+    let names = directory.names()?.into_iter();
+    Ok(names.filter_map(|name| name.into_string().ok()).collect())
 }
 
 // ---- the tracer's end --------------------------------------------------------------------------
@@ -235,7 +240,8 @@ fn names_in(directory: &Path) -> io::Result<Vec<String>> {
 /// A tracer: hears all mounts of a database on this machine. Dropping it removes its pipe.
 #[derive(Debug)]
 pub struct TraceListener {
-    path: PathBuf,
+    directory: DatabaseDir,
+    name: String,
     pipe: File,
     bytes: Vec<u8>,
     /// What of them is read already.
@@ -247,7 +253,10 @@ impl TraceListener {
     /// [`ErrorKind::NotADatabase`], [`ErrorKind::NotPermitted`] where the user may not write to the
     /// database's directory, [`ErrorKind::Io`].
     pub fn open(database: &Path, filter: TraceFilter) -> Result<TraceListener, Error> {
-        if !database.join("catalog.db").is_file() {
+        let opened = DatabaseDir::open(database);
+        let is_database =
+            |directory: &DatabaseDir| directory.check_file("catalog.db").is_ok_and(|is| is);
+        let Some(directory) = opened.ok().filter(is_database) else {
             return Err(Error::new(
                 ErrorKind::NotADatabase,
                 format!(
@@ -255,7 +264,7 @@ impl TraceListener {
                     database.display()
                 ),
             ));
-        }
+        };
         let fail = |error: io::Error| {
             let kind = match error.kind() {
                 io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
@@ -267,46 +276,36 @@ impl TraceListener {
             );
             Error::with_source(kind, context, error)
         };
-        TraceListener::listen(database, filter).map_err(fail)
+        TraceListener::listen(&directory, filter).map_err(fail)
     }
 
-    fn listen(database: &Path, filter: TraceFilter) -> io::Result<TraceListener> {
+    fn listen(database: &DatabaseDir, filter: TraceFilter) -> io::Result<TraceListener> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
-        let directory = database.join(DIRECTORY);
-        let owner = fs::metadata(database)?;
-        match fs::create_dir(&directory) {
-            // The server may be another user than root, who traces.
-            Ok(()) => give_to(&directory, &owner)?,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
+        // The server may be another user than root, who traces: what is made is the owner's (DIRECTORY-4).
+        let directory = database.make_dir(DIRECTORY)?;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed) as u32;
-        let path = directory.join(filter.name(serial));
-        let new = directory.join(format!("{}.{serial}.new", std::process::id()));
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        rustix::fs::mkfifoat(rustix::fs::CWD, &new, Mode::RUSR | Mode::WUSR)?;
-        let ready = TraceListener::make_ready(&new, &path, &owner);
+        let new = format!("{}.{serial}.new", std::process::id());
+        directory.remove_file(&new)?;
+        directory.make_fifo(&new)?;
+        let ready = TraceListener::make_ready(&directory, &new, filter.name(serial));
         if ready.is_err() {
             // The error that is on its way says more.
-            drop(fs::remove_file(&new));
+            drop(directory.remove_file(&new));
         }
         ready
     }
 
-    fn make_ready(new: &Path, path: &Path, owner: &fs::Metadata) -> io::Result<TraceListener> {
-        give_to(new, owner)?;
+    fn make_ready(directory: &DatabaseDir, new: &str, name: String) -> io::Result<TraceListener> {
         // For writing, too: then the pipe does not end when a mount does.
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let pipe = File::from(rustix::fs::open(new, flags, Mode::empty())?);
+        let pipe = directory.open_fifo(new, OFlags::RDWR)?;
+        directory.give_fifo(&pipe, new)?;
         if let Err(error) = rustix::pipe::fcntl_setpipe_size(&pipe, PIPE_BYTES) {
             tracing::debug!("the pipe stays small: {error}");
         }
-        fs::rename(new, path)?;
+        directory.rename(new, &name)?;
         Ok(TraceListener {
-            path: path.to_owned(),
+            directory: directory.clone(),
+            name,
             pipe,
             bytes: Vec::new(),
             done: 0,
@@ -333,7 +332,7 @@ impl TraceListener {
                         ErrorKind::Corrupt,
                         format!(
                             "'{}' has bytes that no mount wrote; end other writers and trace again",
-                            self.path.display()
+                            self.directory.join(&self.name).display()
                         ),
                     ));
                 }
@@ -361,21 +360,11 @@ impl TraceListener {
 impl Drop for TraceListener {
     fn drop(&mut self) {
         // A mount may have removed it already.
-        match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("'{}' stays: {error}", self.path.display());
-            }
-            _ => {}
+        if let Err(error) = self.directory.remove_file(&self.name) {
+            let path = self.directory.join(&self.name);
+            tracing::warn!("'{}' stays: {error}", path.display());
         }
     }
-}
-
-/// Root's files go to the owner of the database.
-fn give_to(path: &Path, owner: &fs::Metadata) -> io::Result<()> {
-    if rustix::process::geteuid().is_root() {
-        chown(path, Some(owner.uid()), Some(owner.gid()))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Tracers and mounts at the two ends of real pipes.
 #![allow(clippy::unwrap_used)]
 use super::*;
+use rustix::fs::Mode;
+use std::fs;
 
 const SOON: Duration = Duration::from_millis(10);
 
@@ -34,7 +36,7 @@ fn operations(listener: &mut TraceListener) -> (Vec<u32>, u64) {
 #[test]
 fn a_tracer_hears_what_it_asked_for() {
     let dir = database();
-    let tracers = Tracers::new(dir.path(), Path::new("/mnt"));
+    let tracers = Tracers::new(&DatabaseDir::open(dir.path()).unwrap(), Path::new("/mnt"));
     tracers.look();
     assert!(!tracers.wants(5), "TRACE-4");
     let filter = TraceFilter {
@@ -58,13 +60,16 @@ fn a_tracer_hears_what_it_asked_for() {
     drop(picky);
     tracers.look();
     assert!(!tracers.wants(5), "TRACE-4");
-    assert_eq!(names_in(&dir.path().join(DIRECTORY)).unwrap(), [""; 0]);
+    assert_eq!(
+        names_in(&DatabaseDir::open(&dir.path().join(DIRECTORY)).unwrap()).unwrap(),
+        [""; 0]
+    );
 }
 
 #[test]
 fn a_slow_tracer_loses_events_and_hears_how_many() {
     let dir = database();
-    let tracers = Tracers::new(dir.path(), Path::new("/mnt"));
+    let tracers = Tracers::new(&DatabaseDir::open(dir.path()).unwrap(), Path::new("/mnt"));
     let mut listener = TraceListener::open(dir.path(), TraceFilter::default()).unwrap();
     tracers.look();
     let sent = 10_000;
@@ -85,7 +90,7 @@ fn a_slow_tracer_loses_events_and_hears_how_many() {
 #[test]
 fn what_dead_tracers_left_is_removed() {
     let dir = database();
-    let tracers = Tracers::new(dir.path(), Path::new("/mnt"));
+    let tracers = Tracers::new(&DatabaseDir::open(dir.path()).unwrap(), Path::new("/mnt"));
     let directory = dir.path().join(DIRECTORY);
     drop(TraceListener::open(dir.path(), TraceFilter::default()).unwrap());
     let dead = directory.join(TraceFilter::default().name(77));
@@ -94,7 +99,7 @@ fn what_dead_tracers_left_is_removed() {
     fs::write(directory.join("note"), "not ours").unwrap();
     tracers.look();
     assert!(!dead.exists() && !tracers.wants(1));
-    let mut left = names_in(&directory).unwrap();
+    let mut left = names_in(&DatabaseDir::open(&directory).unwrap()).unwrap();
     left.sort();
     assert_eq!(left, ["1.1.0.ff", "note"], "what is no pipe is left alone");
     assert_eq!(fs::read(directory.join("1.1.0.ff")).unwrap(), b"no pipe");
@@ -106,7 +111,7 @@ fn what_dead_tracers_left_is_removed() {
 fn foreign_bytes_are_told() {
     let dir = database();
     let mut listener = TraceListener::open(dir.path(), TraceFilter::default()).unwrap();
-    fs::write(&listener.path, [1, 0, 1]).unwrap();
+    fs::write(listener.directory.join(&listener.name), [1, 0, 1]).unwrap();
     let error = listener.next(SOON).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "TRACE-3");
 }
@@ -125,4 +130,22 @@ fn names_say_the_filter() {
     for bad in ["", "note", "1.1.0.ff.x", "1.1.0.xyz", "1.1.new", "1.1.0"] {
         assert_eq!(TraceFilter::from_name(bad), None, "{bad}");
     }
+}
+
+/// A link in the place of the directory leads nowhere, and nothing of root's is given away.
+#[test]
+fn links_are_not_followed() {
+    let dir = database();
+    let other = tempfile::tempdir().unwrap();
+    let pipe = other.path().join(TraceFilter::default().name(77));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+    std::os::unix::fs::symlink(other.path(), dir.path().join(DIRECTORY)).unwrap();
+    Tracers::new(&DatabaseDir::open(dir.path()).unwrap(), Path::new("/mnt")).look();
+    let refused = TraceListener::open(dir.path(), TraceFilter::default()).unwrap_err();
+    assert!(refused.to_string().contains("symbolic link"), "{refused}");
+    assert_eq!(
+        fs::read_dir(other.path()).unwrap().count(),
+        1,
+        "DIRECTORY-1"
+    );
 }

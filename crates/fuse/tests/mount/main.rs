@@ -11,6 +11,7 @@ mod locks;
 mod model;
 mod pages;
 mod past;
+mod past_access;
 mod posix;
 mod rollback;
 mod saves;

@@ -249,14 +249,14 @@ fn with_snapshots(clock: &Clock) -> TestMount {
     mount
 }
 
-fn snapshot(mount: &mut TestMount, clock: &Clock, name: &str) {
+pub fn snapshot(mount: &mut TestMount, clock: &Clock, name: &str) {
     sync(mount);
     let database = Database::open(&database_path(mount.directory()), clock.open()).unwrap();
     database.create_snapshot(name).unwrap();
     database.close().unwrap();
 }
 
-fn names(place: PathBuf) -> Vec<String> {
+pub fn names(place: PathBuf) -> Vec<String> {
     let entries = fs::read_dir(place).unwrap();
     let mut names: Vec<String> = entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -14,6 +14,7 @@ use crate::world::{
     ON_A_MOUNT, Options, Sight, Was, World, as_shown, by_way_of_main, find_difference, see_mount,
 };
 use larder::{Database, EngineOptions, Moment, OpenOptions, SetAttr, StoreId};
+use larder_fuse::HistoryAccess;
 use larder_testkit::{HostTree, Op, Rng, digest};
 use std::collections::BTreeMap;
 use std::fs;
@@ -384,7 +385,10 @@ impl Mounted {
         let as_of = Some(self.world.text(was));
         let pin = self.world.database.as_of(&Moment::Seq(was.seq)).unwrap();
         let reached = self.world.reached(&self.world.database.clone(), was);
-        let mounted = mount_at(database, &place, |options| options.as_of = as_of);
+        let mounted = mount_at(database, &place, |options| {
+            options.as_of = as_of;
+            options.history_access = HistoryAccess::Then; // The model knows what was.
+        });
         drop(pin);
         if !reached.contains(&StoreId::MAIN) {
             let names = ["main"];

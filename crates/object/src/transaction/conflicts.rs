@@ -286,14 +286,19 @@ mod tests {
             root_mode: 0o755,
             root_uid: 0,
             root_gid: 0,
+            group: None,
         };
         Engine::create(&path, &init, &options).unwrap();
         let host = Engine::open(&path, "host", &options).unwrap();
         host.give_turn_back();
         let other = Engine::open(&path, "other", &options).unwrap();
-        let catalog = Catalog::open_private(&path, &host.options.for_catalog(), false).unwrap();
+        let catalog =
+            Catalog::open_private_in(&host.directory, &host.options.for_catalog(), false).unwrap();
         catalog.promise_to_tell();
-        let turn = host.turn.open_beside(&path, Box::new(|| Ok(()))).unwrap();
+        let turn = host
+            .turn
+            .open_beside(&host.directory, Box::new(|| Ok(())))
+            .unwrap();
         let turn = turn.waiting(Duration::from_millis(50));
         let transaction = Engine::assemble_private(&host, catalog, turn);
         transaction.snapshot().unwrap();

@@ -106,7 +106,7 @@ fn in_memory(block_count: u64) -> (Arc<MemoryDevice>, Segment) {
 
 fn in_file(block_count: u64) -> (tempfile::TempDir, FileStorage) {
     let directory = tempfile::tempdir().unwrap();
-    let storage = FileStorage::new(directory.path());
+    let storage = FileStorage::new(larder_directory::DatabaseDir::open(directory.path()).unwrap());
     let segment =
         Segment::create(storage.create_segment(SEGMENT).unwrap(), ID, SEGMENT, 42).unwrap();
     segment.grow(block_count).unwrap();

@@ -1,0 +1,565 @@
+//! A corpus of hostile directories: each file of a database, in its place something else, against every verb.
+//!
+//! Nothing outside of the database changes, each verb ends in time, none panics, and one that fails says why in a
+//! line. In CI each case meets a few verbs in turn; the long form has each meet all.
+
+use crate::support::Place;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a verb may take.
+const TIME_MAX: Duration = Duration::from_secs(10);
+/// How much memory it may use at most, KiB.
+const MEMORY_KIB_MAX: u64 = 512 << 10;
+/// A verb that waits for events is ended after this.
+const PATIENCE: Duration = Duration::from_millis(400);
+const THREADS: usize = 3;
+
+/// What a database has, with a transaction that somebody began and left.
+const FILES: [&str; 25] = [
+    "catalog.db",
+    "catalog.db-wal",
+    "catalog.db-shm",
+    "catalog.db-journal",
+    "segments",
+    "segments/00000.seg",
+    "segments/00001.seg",
+    "sessions",
+    "sessions.lock",
+    "sessions/99.lock",
+    "turn.lock",
+    "turn.queue",
+    "transactions",
+    "transactions/ID",
+    "transactions/ID/catalog.db",
+    "transactions/ID/seal.lock",
+    "transactions/ID/owner.lock",
+    "transactions/ID/length",
+    "locks",
+    "locks/7",
+    "mounts",
+    "mounts/0-9999.lock",
+    "trace",
+    "mount.log",
+    "log.unsound",
+];
+
+/// What stands in the place of a file.
+#[derive(Debug, Clone, Copy)]
+enum Instead {
+    LinkToFile,
+    LinkToDirectory,
+    DanglingLink,
+    HardLink,
+    Fifo,
+    Device,
+    Directory,
+    FullDirectory,
+    Empty,
+    Absurd,
+}
+
+const INSTEAD: [Instead; 10] = [
+    Instead::LinkToFile,
+    Instead::LinkToDirectory,
+    Instead::DanglingLink,
+    Instead::HardLink,
+    Instead::Fifo,
+    Instead::Device,
+    Instead::Directory,
+    Instead::FullDirectory,
+    Instead::Empty,
+    Instead::Absurd,
+];
+
+/// All verbs that open a database. Those that wait for something are ended.
+const VERBS: [&[&str]; 47] = [
+    &["ls", "a.larder:/"],
+    &[
+        "sql",
+        "--read-only",
+        "a.larder",
+        "SELECT count(*) FROM main",
+    ],
+    &["put", "src/f", "a.larder:/new"],
+    &["mount", "a.larder", "mnt"],
+    &["check", "a.larder", "--read"],
+    &["trace", "a.larder"],
+    &["txn", "list", "a.larder"],
+    &["txn", "begin", "a.larder"],
+    &["umount", "mnt"],
+    &["cat", "a.larder:/d/f"],
+    &["init", "a.larder"],
+    &["store", "list", "a.larder"],
+    &["store", "create", "a.larder", "more"],
+    &["cp", "a.larder:/d/f", "a.larder:/copy"],
+    &["cp", "-a", "a.larder:/d", "out"],
+    &["mv", "a.larder:/d/f", "a.larder:/moved"],
+    &["rm", "-r", "a.larder:/d"],
+    &["mkdir", "a.larder:/e"],
+    &["ln", "a.larder:/d/f", "a.larder:/hard"],
+    &["stat", "a.larder:/d/f"],
+    &["find", "a.larder:/"],
+    &["du", "a.larder:/"],
+    &["get", "a.larder:/d/f", "got"],
+    &["sql", "a.larder", "CREATE TABLE mine (x)"],
+    &["df", "a.larder"],
+    &["frag", "a.larder"],
+    &["defrag", "a.larder"],
+    &["shrink", "a.larder"],
+    &["stats", "a.larder", "--count", "1", "--interval", "100ms"],
+    &["watch", "a.larder", "--once"],
+    &["check", "a.larder", "--fix-modes"],
+    &["snapshot", "create", "a.larder", "now"],
+    &["snapshot", "list", "a.larder"],
+    &["retention", "a.larder", "2h"],
+    &["prune", "a.larder", "--older-than", "0s"],
+    &["log", "a.larder:/d/f"],
+    &["diff", "a.larder@seq:1:/", "a.larder:/"],
+    &["restore", "a.larder@seq:1:/d"],
+    &["undo", "a.larder", "2"],
+    &["rollback", "a.larder", "seq:1"],
+    &["clone", "a.larder:/d", "a.larder:/d2"],
+    &["track", "a.larder", "main"],
+    &["untrack", "a.larder", "main"],
+    &["rows", "a.larder@seq:1", "main"],
+    &["txn", "commit", "a.larder", "ID"],
+    &["txn", "abort", "a.larder", "ID"],
+    &["extension", "a.larder"],
+];
+
+/// A database with a transaction that is left, and the transaction's number.
+fn template(place: &Place) -> String {
+    place.ok(&["init", "a.larder", "--capacity", "64M"]);
+    fs::create_dir_all(place.path("src")).unwrap();
+    fs::write(place.path("src/f"), vec![b'x'; 100_000]).unwrap();
+    place.ok(&["mkdir", "a.larder:/d"]);
+    place.ok(&["put", "src/f", "a.larder:/d/f"]);
+    place.ok(&["txn", "begin", "a.larder"]);
+    let names = fs::read_dir(place.path("a.larder/transactions")).unwrap();
+    let id = names.last().unwrap().unwrap().file_name();
+    for name in ["locks", "mounts", "trace"] {
+        fs::create_dir(place.path("a.larder").join(name)).unwrap();
+    }
+    fs::create_dir(place.path("mnt")).unwrap();
+    make_outside(&place.path("outside"));
+    id.into_string().unwrap()
+}
+
+/// What must not change: files, and directories as a database has them.
+fn make_outside(outside: &Path) {
+    for name in ["", "5", "sub", "sub/deep", "1", "2", "3", "4"] {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(outside.join(name))
+            .unwrap();
+        for file in [
+            "precious",
+            "7",
+            "0-9999.lock",
+            "99.lock",
+            "1.lock",
+            "1.1.0.ff",
+        ] {
+            fs::write(outside.join(name).join(file), "precious").unwrap();
+        }
+    }
+}
+
+/// Everything there is below: modes, owners, times and content.
+fn state(of: &Path) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![of.to_owned()];
+    while let Some(path) = left.pop() {
+        let meta = path.symlink_metadata().unwrap();
+        let mut line = format!(
+            "{:o} {} {}.{}",
+            meta.mode(),
+            meta.uid(),
+            meta.mtime(),
+            meta.mtime_nsec()
+        );
+        if meta.is_dir() {
+            left.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        } else if meta.is_file() {
+            line += &String::from_utf8_lossy(&fs::read(&path).unwrap());
+        }
+        found.insert(path, line);
+    }
+    found
+}
+
+/// Puts something else in the place of a file; `false`: this machine cannot.
+fn replace(place: &Place, name: &str, instead: Instead) -> bool {
+    let path = place.path("a.larder").join(name);
+    match path.symlink_metadata() {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(&path).unwrap(),
+        Ok(_) => fs::remove_file(&path).unwrap(),
+        Err(_) => {}
+    }
+    let outside = place.path("outside");
+    let node = |kind: &[&str]| {
+        let made = Command::new("mknod")
+            .arg(&path)
+            .args(kind)
+            .stderr(Stdio::null())
+            .status();
+        made.unwrap().success()
+    };
+    match instead {
+        Instead::LinkToFile => symlink(outside.join("precious"), &path).unwrap(),
+        Instead::LinkToDirectory => symlink(&outside, &path).unwrap(),
+        Instead::DanglingLink => symlink(outside.join("new"), &path).unwrap(),
+        Instead::HardLink => fs::hard_link(outside.join("precious"), &path).unwrap(),
+        Instead::Fifo => return node(&["p"]),
+        Instead::Device => return node(&["c", "1", "5"]), // /dev/zero
+        Instead::Directory => fs::create_dir(&path).unwrap(),
+        Instead::FullDirectory => {
+            fs::create_dir_all(path.join("5/6")).unwrap();
+            fs::write(path.join("5/6/f"), "").unwrap();
+            symlink(&outside, path.join("link")).unwrap();
+            symlink(outside.join("new"), path.join("7")).unwrap();
+        }
+        Instead::Empty => fs::write(&path, "").unwrap(),
+        Instead::Absurd => fs::write(&path, [0xff; 8192]).unwrap(),
+    }
+    true
+}
+
+/// The longest time and the most memory.
+#[derive(Debug, Default)]
+struct Figures {
+    case_count: usize,
+    run_count: usize,
+    failed_count: usize,
+    slowest: Duration,
+    slowest_verb: String,
+    largest_kib: u64,
+}
+
+fn peak_kib(child: &Child) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
+        .unwrap_or(0)
+}
+
+/// Runs one verb; what is wrong with it, if anything.
+fn run(place: &Place, verb: &[&str], figures: &Mutex<Figures>) -> Vec<String> {
+    let before = state(&place.path("outside"));
+    let begun = Instant::now();
+    let errors = fs::File::create(place.path("stderr")).unwrap();
+    let mut child = place
+        .command(verb)
+        .stdout(Stdio::null())
+        .stderr(errors)
+        .spawn()
+        .unwrap();
+    let waits = ["mount", "trace"].contains(&verb[0]);
+    let (mut largest, mut is_told) = (0, false);
+    let status = loop {
+        largest = largest.max(peak_kib(&child));
+        if let Some(status) = child.try_wait().unwrap() {
+            break Some(status);
+        }
+        if waits && !is_told && begun.elapsed() > PATIENCE {
+            let pid = child.id().to_string();
+            assert!(
+                Command::new("kill")
+                    .args(["-INT", &pid])
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+            is_told = true;
+        }
+        if begun.elapsed() > TIME_MAX {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let elapsed = begun.elapsed();
+    if status.is_none() && verb[0] == "mount" {
+        let detached = Command::new("umount")
+            .arg("-l")
+            .arg(place.path("mnt"))
+            .status();
+        assert!(detached.is_ok());
+    }
+    let stderr = fs::read_to_string(place.path("stderr")).unwrap_or_default();
+    let mut wrong = Vec::new();
+    match status.map(|status| status.code()) {
+        None => wrong.push(format!("it did not end in {TIME_MAX:?}")),
+        Some(None) if is_told => {}
+        Some(None) => wrong.push("it was killed by a signal".into()),
+        Some(Some(0)) => {}
+        Some(Some(code)) => {
+            if code == 101 || stderr.contains("panicked") {
+                wrong.push("it panicked".into());
+            } else if !is_told && verb[0] != "diff" && stderr.trim().is_empty() {
+                wrong.push(format!("it ended with {code} and said nothing"));
+            }
+        }
+    }
+    if largest > MEMORY_KIB_MAX {
+        wrong.push(format!("it used {largest} KiB"));
+    }
+    for (path, line) in &before {
+        let now = state(&place.path("outside"));
+        if now.get(path) != Some(line) {
+            wrong.push(format!(
+                "{} changed: {line:?}, now {:?}",
+                path.display(),
+                now.get(path)
+            ));
+            break;
+        }
+        if let Some(new) = now.keys().find(|path| !before.contains_key(*path)) {
+            wrong.push(format!("{} is new", new.display()));
+            break;
+        }
+    }
+    let mut figures = figures.lock().unwrap();
+    figures.run_count += 1;
+    figures.failed_count += usize::from(status.is_none_or(|status| !status.success()));
+    figures.largest_kib = figures.largest_kib.max(largest);
+    if elapsed > figures.slowest {
+        figures.slowest = elapsed;
+        figures.slowest_verb = verb.join(" ");
+    }
+    drop(figures);
+    let told = |what| format!("{verb:?}: {what}\n    {}", stderr.trim());
+    wrong.into_iter().map(told).collect()
+}
+
+/// A copy of the template, with something else in the place of a file.
+fn case(from: &Place, name: &str, instead: Instead) -> Option<Place> {
+    let place = Place::new();
+    let copied = Command::new("cp")
+        .args(["-a", "--sparse=always", "--reflink=auto"])
+        .args(["a.larder", "src", "mnt"].map(|name| from.path(name)))
+        .arg(place.path("."))
+        .status();
+    assert!(copied.unwrap().success());
+    make_outside(&place.path("outside"));
+    replace(&place, name, instead).then_some(place)
+}
+
+/// Runs the corpus: case number `n` meets `verbs_of(n)`.
+fn meet(verbs_of: impl Fn(usize) -> Vec<&'static [&'static str]> + Sync) {
+    let from = Place::new();
+    let id = template(&from);
+    let cases: Vec<(&str, Instead)> = FILES
+        .iter()
+        .flat_map(|name| INSTEAD.map(|instead| (*name, instead)))
+        .collect();
+    let (next, figures) = (AtomicUsize::new(0), Mutex::new(Figures::default()));
+    let wrong = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::SeqCst);
+                    let Some((name, instead)) = cases.get(number) else {
+                        return;
+                    };
+                    let name = name.replace("ID", &id);
+                    figures.lock().unwrap().case_count += 1;
+                    for verb in verbs_of(number) {
+                        let Some(place) = case(&from, &name, *instead) else {
+                            continue;
+                        };
+                        let verb: Vec<&str> = verb
+                            .iter()
+                            .map(|word| if *word == "ID" { id.as_str() } else { word })
+                            .collect();
+                        let found = run(&place, &verb, &figures);
+                        let told = |what| format!("{name} is {instead:?}: {what}");
+                        wrong.lock().unwrap().extend(found.into_iter().map(told));
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    println!("{:?}, {} wrong", figures.into_inner().unwrap(), wrong.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn hostile_files_meet_a_few_verbs_each() {
+    // Those that met most of what was wrong once, and in turn all.
+    meet(|number| match number % 3 {
+        0 => vec![VERBS[number * 11 % VERBS.len()]],
+        _ => vec![VERBS[number % 8]],
+    });
+}
+
+#[test]
+#[ignore = "12,000 commands, half an hour: cargo xtask test --long"]
+fn hostile_files_meet_every_verb() {
+    meet(|_| VERBS.to_vec());
+}
+
+/// The row of a dead transaction, and a link in the place of the directory of workspaces.
+#[test]
+fn a_verb_that_reads_removes_nothing_through_a_link() {
+    for verb in [
+        &["ls", "a.larder:/"][..],
+        &["sql", "--read-only", "a.larder", "SELECT 1"],
+        &["put", "src/f", "a.larder:/new"],
+    ] {
+        let place = Place::new();
+        let id = template(&place);
+        let outside = place.path("outside").join(&id);
+        fs::create_dir_all(outside.join("below")).unwrap();
+        fs::write(outside.join("below/precious"), "precious").unwrap();
+        fs::remove_dir_all(place.path("a.larder/transactions")).unwrap();
+        symlink(place.path("outside"), place.path("a.larder/transactions")).unwrap();
+        let done = place.run(verb);
+        assert!(
+            outside.join("below/precious").exists(),
+            "DIRECTORY-3: {verb:?} {done:?}"
+        );
+    }
+}
+
+/// What a dead transaction has left goes with the next verb that changes something, and with no other.
+#[test]
+fn only_a_verb_that_changes_something_sweeps() {
+    let place = Place::new();
+    let id = template(&place);
+    let workspace = place.path("a.larder/transactions").join(&id);
+    fs::remove_file(workspace.join("catalog.db")).unwrap(); // As after a kill in the middle of its beginning.
+    place.ok(&["ls", "a.larder:/"]);
+    place.ok(&["txn", "list", "a.larder"]);
+    assert!(workspace.exists());
+    place.ok(&["put", "src/f", "a.larder:/new"]);
+    assert!(!workspace.exists());
+    place.assert_clean("a.larder");
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().mode() & 0o7777
+}
+
+/// Whatever the umask is: the directory and all in it are the owner's alone, or the group's.
+#[test]
+fn others_cannot_read_a_new_database() {
+    for (group, directory, file) in [(None, 0o700, 0o600), (Some("0"), 0o2770, 0o660)] {
+        let place = Place::new();
+        let mut init = vec!["init", "a.larder", "--capacity", "64M"];
+        init.extend(group.iter().flat_map(|group| ["--group", group]));
+        let umasked = Command::new("sh")
+            .args([
+                "-c",
+                "umask 0; exec \"$@\"",
+                "sh",
+                env!("CARGO_BIN_EXE_larder"),
+            ])
+            .args(&init)
+            .current_dir(place.path("."))
+            .output()
+            .unwrap();
+        assert!(umasked.status.success(), "{umasked:?}");
+        fs::write(place.path("f"), "secret").unwrap();
+        place.ok(&["put", "f", "a.larder:/f"]);
+        place.ok(&["txn", "begin", "a.larder"]);
+        let mut left = vec![place.path("a.larder")];
+        let mut count = 0;
+        while let Some(path) = left.pop() {
+            let wanted = match path.is_dir() {
+                true => directory,
+                false => file,
+            };
+            assert_eq!(mode(&path), wanted, "DIRECTORY-4: {}", path.display());
+            if path.is_dir() {
+                left.extend(
+                    fs::read_dir(&path)
+                        .unwrap()
+                        .map(|entry| entry.unwrap().path()),
+                );
+            }
+            count += 1;
+        }
+        assert!(count > 10, "{count}");
+    }
+}
+
+#[test]
+fn check_warns_of_what_others_may_read_and_mends_it() {
+    let place = Place::with_database();
+    fs::set_permissions(place.path("a.larder"), PermissionsExt::from_mode(0o755)).unwrap();
+    fs::set_permissions(
+        place.path("a.larder/catalog.db"),
+        PermissionsExt::from_mode(0o644),
+    )
+    .unwrap();
+    let warned = place.run(&["check", "a.larder"]);
+    assert_eq!(warned.code, Some(0));
+    assert!(
+        warned.stderr.contains("other users may read"),
+        "{}",
+        warned.stderr
+    );
+    assert!(warned.stderr.contains("--fix-modes"), "{}", warned.stderr);
+    let mended = place.ok(&["check", "a.larder", "--fix-modes"]);
+    assert!(mended.starts_with("modes of "), "{mended}");
+    assert_eq!(mode(&place.path("a.larder")), 0o700);
+    assert_eq!(mode(&place.path("a.larder/catalog.db")), 0o600);
+}
+
+/// Root looks into a user's database first, and all files that come of it are the user's.
+#[test]
+fn what_root_leaves_in_a_users_database_is_the_users() {
+    let place = Place::with_database();
+    if place.path(".").metadata().unwrap().uid() != 0 {
+        return; // Only root can give files away.
+    }
+    for name in ["sessions.lock", "turn.lock", "turn.queue", "sessions"] {
+        let path = place.path("a.larder").join(name);
+        match path.is_dir() {
+            true => fs::remove_dir_all(path).unwrap(),
+            false => fs::remove_file(path).unwrap_or_default(),
+        }
+    }
+    let given = Command::new("chown")
+        .args(["-R", "12345:12346", "a.larder"])
+        .current_dir(place.path("."))
+        .status();
+    assert!(given.unwrap().success());
+    place.ok(&["ls", "a.larder:/"]);
+    fs::write(place.path("f"), "x").unwrap();
+    place.ok(&["put", "f", "a.larder:/f"]);
+    place.ok(&["txn", "begin", "a.larder"]);
+    let mut left = vec![place.path("a.larder")];
+    while let Some(path) = left.pop() {
+        let found = path.metadata().unwrap();
+        assert_eq!(
+            (found.uid(), found.gid()),
+            (12345, 12346),
+            "DIRECTORY-4: {}",
+            path.display()
+        );
+        if found.is_dir() {
+            left.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        }
+    }
+}
