@@ -98,10 +98,14 @@ impl Site {
             .map_err(|error| format!("sync: {error}"))?;
         let mut longest = Duration::ZERO;
         for round in 0..rounds {
-            let waited = self
-                .round(round, &mut rng, &mut servers)
-                .map_err(|line| format!("round {round}: {line}"))?;
-            longest = longest.max(waited);
+            match self.round(round, &mut rng, &mut servers) {
+                Ok(waited) => longest = longest.max(waited),
+                Err(line) => {
+                    // Nobody else ends them.
+                    servers.iter_mut().try_for_each(Process::kill)?;
+                    return Err(format!("round {round}: {line}"));
+                }
+            }
         }
         drop(servers);
         for mountpoint in &self.mountpoints {
@@ -143,13 +147,16 @@ impl Site {
         let larder = self.larder.path().to_string_lossy().into_owned();
         let database = self.database.to_string_lossy().into_owned();
         let (inside, new) = (format!("{database}:/d"), format!("{database}:/put"));
+        let local = self.database.with_file_name("local");
+        fs::write(&local, b"content").map_err(|error| format!("a local file: {error}"))?;
+        let local = local.to_string_lossy();
         let (here, there) = (self.directory(1 - dead), self.directory(dead));
         let (here, there) = (here.to_string_lossy(), there.to_string_lossy());
         let beside = format!("{}/beside", self.mountpoints[1 - dead].display());
         // Whether it has to succeed: the dead mount has to answer, and what with is an error.
         let commands: [(bool, &[&str]); 6] = [
             (true, &[&larder, "ls", &inside]),
-            (true, &[&larder, "put", "/dev/null", &new]),
+            (true, &[&larder, "put", &local, &new]),
             (true, &[&larder, "check", &database]),
             (true, &["ls", &here]),
             (true, &["touch", &beside]),

@@ -13,17 +13,13 @@ use crate::holders;
 use crate::map_pages;
 use crate::meta::{add_meta, next_commit_seq};
 use crate::patches;
-use crate::rows::{ContentRow, InodeRow};
+use crate::rows::ContentRow;
 use crate::saves;
-use crate::statements::StoreSql;
+use crate::statements::{StoreSql, Stores, insert_inode};
 use crate::temporal;
 use larder_format::{CommitSeq, StoreId};
-use rusqlite::{CachedStatement, Connection, Statement, params};
+use rusqlite::{CachedStatement, Connection, params};
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
-
-/// The statements of every store that a change set names.
-pub(crate) type Stores = HashMap<StoreId, Arc<StoreSql>>;
 
 impl Catalog {
     /// Applies `changes` as a whole, durably, as the next commit. One `BEGIN IMMEDIATE … COMMIT`;
@@ -247,37 +243,6 @@ fn apply_rows(
         }
     }
     Ok(())
-}
-
-/// Runs `inode_insert`, or an `inode_update` (same parameter numbers).
-pub(crate) fn insert_inode(
-    statement: &mut Statement<'_>,
-    row: &InodeRow,
-    since: CommitSeq,
-) -> rusqlite::Result<usize> {
-    let numbers = [
-        signed(row.ino.0),
-        0,
-        row.mode.into(),
-        row.uid.into(),
-        row.gid.into(),
-        row.nlink.into(),
-        signed(row.size_bytes),
-        signed(row.block_count),
-        row.atime_ns,
-        row.mtime_ns,
-        row.ctime_ns,
-        row.btime_ns,
-        signed(row.rdev),
-        signed(since.0),
-    ];
-    for index in 1..=statement.parameter_count() {
-        match index {
-            2 => statement.raw_bind_parameter(index, row.kind.as_str())?,
-            _ => statement.raw_bind_parameter(index, numbers[index - 1])?,
-        }
-    }
-    statement.raw_execute()
 }
 
 /// Inode numbers that the counter is raised by at a time: its page is written once for so many.

@@ -117,6 +117,7 @@ mod stores;
 mod survey;
 mod temporal;
 mod temporary;
+mod tracking;
 mod transaction;
 mod trust;
 mod tuning;

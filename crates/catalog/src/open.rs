@@ -261,7 +261,7 @@ fn connect_with(
             CatalogError::not_found(format!("database {}", path.display()))
         }
         Some(ErrorCode::CannotOpen) => CatalogError::NotADatabase {
-            path: path.clone().into(),
+            path: path.clone(),
             why: "it cannot be opened; check that it is a file and its permissions".into(),
         },
         _ => sort(&path.display().to_string(), error),

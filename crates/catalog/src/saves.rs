@@ -23,13 +23,12 @@
 use crate::attached::{Attached, Key};
 use crate::changes::{ChangeSet, InodeChange, Save};
 use crate::codec::signed;
-use crate::commit::{Stores, insert_inode};
 use crate::error::{At, CatalogError, Result};
 use crate::history::Keeper;
 use crate::meta::set_gate;
 use crate::read::rows;
 use crate::rows::InodeRow;
-use crate::statements::StoreSql;
+use crate::statements::{StoreSql, Stores, insert_inode};
 use crate::temporal;
 use crate::{Catalog, columns};
 use larder_format::{CommitSeq, Ino, StoreId};
@@ -39,103 +38,47 @@ use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-impl Attached {
-    pub(crate) fn read(txn: &Connection, table: &str) -> Result<Attached> {
-        let users = columns::user_columns(txn, table)?;
-        let stored: Vec<(String, Option<String>)> = rows(
-            txn,
-            "SELECT name, dflt_value FROM pragma_table_xinfo(?1) WHERE hidden = 0",
-            [table],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )
+/// What the schema says of a store's table.
+pub(crate) fn read_attached(txn: &Connection, table: &str) -> Result<Attached> {
+    let users = columns::user_columns(txn, table)?;
+    let stored: Vec<(String, Option<String>)> = rows(
+        txn,
+        "SELECT name, dflt_value FROM pragma_table_xinfo(?1) WHERE hidden = 0",
+        [table],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )
+    .at(table)?;
+    let stored = stored.into_iter().filter(|(name, _)| users.contains(name));
+    let keys: Vec<(String, String, Option<String>)> = rows(
+        txn,
+        "SELECT t.name, f.\"from\", f.\"to\" FROM main.sqlite_schema AS t, \
+           pragma_foreign_key_list(t.name, 'main') AS f \
+         WHERE t.type = 'table' AND f.\"table\" = ?1 COLLATE NOCASE",
+        [table],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+    )
+    .at(table)?;
+    let is =
+        |to: &Option<String>, name: &str| to.as_deref().unwrap_or("ino").eq_ignore_ascii_case(name);
+    let has_unique = txn
+        .prepare_cached("SELECT 1 FROM pragma_index_list(?1) WHERE \"unique\"")
+        .and_then(|mut find| find.exists([table]))
         .at(table)?;
-        let stored = stored.into_iter().filter(|(name, _)| users.contains(name));
-        let keys: Vec<(String, String, Option<String>)> = rows(
-            txn,
-            "SELECT t.name, f.\"from\", f.\"to\" FROM main.sqlite_schema AS t, \
-               pragma_foreign_key_list(t.name, 'main') AS f \
-             WHERE t.type = 'table' AND f.\"table\" = ?1 COLLATE NOCASE",
-            [table],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
-        )
-        .at(table)?;
-        let is = |to: &Option<String>, name: &str| {
-            to.as_deref().unwrap_or("ino").eq_ignore_ascii_case(name)
-        };
-        let has_unique = txn
-            .prepare_cached("SELECT 1 FROM pragma_index_list(?1) WHERE \"unique\"")
-            .and_then(|mut find| find.exists([table]))
-            .at(table)?;
-        Ok(Attached {
-            columns: stored
-                .map(|(name, default)| (quoted(&name), default_text(default)))
-                .collect(),
-            is_parent: !keys.is_empty(),
-            keys: (keys.iter())
-                .filter(|(.., to)| is(to, "ino") || is(to, "file_id"))
-                .map(|(child, from, to)| Key {
-                    table: format!("main.{}", quoted(child)),
-                    column: quoted(from),
-                    is_ino: is(to, "ino"),
-                })
-                .collect(),
-            has_unique,
-        })
-    }
-
-    /// What sets all columns of the user's to their defaults: nothing, if there are none.
-    pub(crate) fn defaults(&self) -> String {
-        let set = self.columns.iter();
-        let set: Vec<String> = set
-            .map(|(column, default)| format!("{column} = {default}"))
-            .collect();
-        set.join(", ")
-    }
-
-    /// Whether a row has a value in a column of the user's that is neither NULL nor the default, nor what the column of
-    /// another row has: programs copy extended attributes.
-    fn has_values(
-        &self,
-        txn: &Connection,
-        table: &str,
-        (ino, other): (i64, Option<i64>),
-    ) -> Result<bool> {
-        if self.columns.is_empty() {
-            return Ok(false);
-        }
-        let terms: Vec<String> = (self.columns.iter())
-            .map(|(column, default)| {
-                format!(
-                    "NOT (one.{column} IS NULL OR one.{column} IS {default} \
-                     OR other.ino IS NOT NULL AND one.{column} IS other.{column})"
-                )
+    Ok(Attached {
+        columns: stored
+            .map(|(name, default)| (quoted(&name), default_text(default)))
+            .collect(),
+        is_parent: !keys.is_empty(),
+        keys: (keys.iter())
+            .filter(|(.., to)| is(to, "ino") || is(to, "file_id"))
+            .map(|(child, from, to)| Key {
+                table: format!("main.{}", quoted(child)),
+                column: quoted(from),
+                is_ino: is(to, "ino"),
             })
-            .collect();
-        let sql = format!(
-            "SELECT 1 FROM main.\"{table}\" AS one LEFT JOIN main.\"{table}\" AS other ON other.ino = ?2 \
-             WHERE one.ino = ?1 AND ({})",
-            terms.join(" OR ")
-        );
-        txn.prepare_cached(&sql)
-            .and_then(|mut find| find.exists(params![ino, other]))
-            .at(table)
-    }
-
-    /// Whether a row of another table refers to an inode, or to its file.
-    fn is_referred_to(&self, txn: &Connection, (ino, file_id): (i64, i64)) -> Result<bool> {
-        for key in &self.keys {
-            let sql = format!("SELECT 1 FROM {} WHERE {} = ?1", key.table, key.column);
-            let number = if key.is_ino { ino } else { file_id };
-            let found = txn
-                .prepare_cached(&sql)
-                .and_then(|mut find| find.exists([number]))
-                .at(&key.table)?;
-            if found {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
+            .collect(),
+        has_unique,
+    })
 }
 
 /// The text of a default, as part of an expression: SQLite takes a bare word for text.
@@ -250,7 +193,7 @@ pub(crate) fn apply(
 
 fn attached(txn: &Connection, sql: &StoreSql, purpose: Purpose) -> Result<Arc<Attached>> {
     if purpose != Purpose::Commit {
-        return Attached::read(txn, &sql.table).map(Arc::new);
+        return read_attached(txn, &sql.table).map(Arc::new);
     }
     let version: i64 = txn
         .prepare_cached("PRAGMA schema_version")
@@ -262,7 +205,7 @@ fn attached(txn: &Connection, sql: &StoreSql, purpose: Purpose) -> Result<Arc<At
     {
         return Ok(Arc::clone(found));
     }
-    let found = Arc::new(Attached::read(txn, &sql.table)?);
+    let found = Arc::new(read_attached(txn, &sql.table)?);
     *known = Some((version, Arc::clone(&found)));
     Ok(found)
 }

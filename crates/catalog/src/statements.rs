@@ -2,13 +2,20 @@
 
 use crate::attached::Known;
 use crate::changes::AttrMask;
+use crate::codec::signed;
 use crate::history::KeepSql;
 use crate::map_pages::{ReferenceSql, resolved};
-use larder_format::StoreId;
-use std::sync::{Mutex, OnceLock};
+use crate::rows::InodeRow;
+use larder_format::{CommitSeq, StoreId};
+use rusqlite::Statement;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Every combination of the seven flags of an [`AttrMask`].
 const MASKS: usize = 1 << 7;
+
+/// The statements of every store that a change set names.
+pub(crate) type Stores = HashMap<StoreId, Arc<StoreSql>>;
 
 /// The statements of one store. Parameters are numbered in the order of the columns they name.
 pub(crate) struct StoreSql {
@@ -217,6 +224,37 @@ impl StoreSql {
             )
         }))
     }
+}
+
+/// Runs `inode_insert`, or an `inode_update` (same parameter numbers).
+pub(crate) fn insert_inode(
+    statement: &mut Statement<'_>,
+    row: &InodeRow,
+    since: CommitSeq,
+) -> rusqlite::Result<usize> {
+    let numbers = [
+        signed(row.ino.0),
+        0,
+        row.mode.into(),
+        row.uid.into(),
+        row.gid.into(),
+        row.nlink.into(),
+        signed(row.size_bytes),
+        signed(row.block_count),
+        row.atime_ns,
+        row.mtime_ns,
+        row.ctime_ns,
+        row.btime_ns,
+        signed(row.rdev),
+        signed(since.0),
+    ];
+    for index in 1..=statement.parameter_count() {
+        match index {
+            2 => statement.raw_bind_parameter(index, row.kind.as_str())?,
+            _ => statement.raw_bind_parameter(index, numbers[index - 1])?,
+        }
+    }
+    statement.raw_execute()
 }
 
 #[cfg(test)]

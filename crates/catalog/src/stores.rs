@@ -1,7 +1,6 @@
 //! Stores: listing, creating, changing and destroying them.
 
 use crate::codec::{signed, unsigned};
-use crate::commit::insert_inode;
 use crate::error::{At, CatalogError, Result};
 use crate::loose::settle_loose;
 use crate::meta::{add_meta, find_meta, next_commit_seq};
@@ -9,6 +8,7 @@ use crate::names::StoreName;
 use crate::read::rows;
 use crate::rows::{InodeRow, StoreRow};
 use crate::statements::StoreSql;
+use crate::statements::insert_inode;
 use crate::{
     Catalog, apart, feed, history, holders, map_pages, patches, retention, schema, showing,
     temporal,

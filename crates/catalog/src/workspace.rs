@@ -20,7 +20,7 @@
 //!   was retired after its pin is reclaimed, and no patch that came later is written in place. *Guard*:
 //!   the pin is ≤ the copied commit, and is durable before the copy begins.
 //! * `WORKSPACE-3` Of every row that is changed in a workspace its first image is kept, whoever changes
-//!   it, the engine or any SQL client. *Guard*: triggers on every table (`track`).
+//!   it, the engine or any SQL client. *Guard*: triggers on every table (`tracking`).
 //! * `WORKSPACE-4` A merge is one transaction: all that the workspace changed, or nothing. A key that
 //!   both sides changed, each in another way, is a conflict. *Guard*: `merge` compares three images.
 //! * `WORKSPACE-5` Inode numbers of a workspace come from ranges that its parent gave away for good, so no
@@ -31,15 +31,13 @@
 
 mod content;
 mod copy;
+mod dirents;
 mod files;
-mod images;
 mod merge;
 mod past;
 mod rows;
-mod track;
 
 pub use merge::{Conflict, Merged};
-pub(crate) use track::is_tracking;
 
 use crate::changes::Held;
 use crate::codec::{signed, unsigned};

@@ -37,6 +37,7 @@ mod handle;
 mod history;
 mod listing;
 mod long;
+mod maintenance;
 mod past;
 mod path;
 mod provider;

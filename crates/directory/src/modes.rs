@@ -118,7 +118,7 @@ pub(crate) fn mend(database: &DatabaseDir) -> io::Result<Vec<PathBuf>> {
     let mut mended = Vec::new();
     visit(database, &mut |path, file, excess| {
         if excess != 0 {
-            let mode = rustix::fs::fstat(&file)?.st_mode & 0o7777 & !excess;
+            let mode = rustix::fs::fstat(file)?.st_mode & 0o7777 & !excess;
             let named = format!("/proc/self/fd/{}", file.as_raw_fd()); // It may be of O_PATH.
             rustix::fs::chmod(named, Mode::from_raw_mode(mode))?;
             mended.push(path.to_owned());

@@ -18,7 +18,7 @@
 //! * `CLIENT-7` Who writes in a client's transaction can press no history when it finds no room: so that is done before, with
 //!   the turn in hand, while the transaction has read nothing: it would make its own snapshot old.
 
-use crate::engine::{Engine, EngineOptions, lock};
+use crate::engine::{Engine, lock};
 use crate::history::{GROWN_BLOCKS_MIN, PRESS_DIVISOR};
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
@@ -31,8 +31,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// How long loading the extension waits for a turn.
-const LOAD_WAIT_MAX: Duration = Duration::from_secs(30);
 /// A statement waits for the turn as long as its connection waits for locks, but not less than so: who has no busy
 /// timeout meets commits of other sessions all the same.
 const TURN_WAIT_MIN: Duration = Duration::from_secs(5);
@@ -83,16 +81,6 @@ impl ClientSpace {
             None => self.retired.saturating_sub(live + GROWN_BLOCKS_MIN), // TIME-7
         };
         missing.max(refused).min(self.retired)
-    }
-}
-
-impl EngineOptions {
-    /// How long the session waits for a turn.
-    pub(crate) fn turn_wait_max(&self) -> Duration {
-        match self.is_extension {
-            true => LOAD_WAIT_MAX,
-            false => self.wait_max,
-        }
     }
 }
 

@@ -11,7 +11,6 @@
 //!   reclaim what is read. *Guard*: before it writes over anything it commits to its log; catalog and log are
 //!   looked at behind each read of content, and if they are not as they were when they were copied, the read fails.
 
-use crate::engine::Engine;
 use crate::host::random_id;
 use crate::{Error, ErrorKind, Result, error::io_error};
 use larder_catalog::{CATALOG_FILE, require_sound_log};
@@ -177,34 +176,5 @@ fn stamp(file: &Path) -> io::Result<Stamp> {
         ))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-impl Engine {
-    /// Whether the database cannot be written by this process, and is shown as it was when it was opened.
-    pub fn is_readonly(&self) -> bool {
-        self.options.readonly.is_some()
-    }
-
-    /// Refuses changes of a database that cannot be written (`READONLY-1`).
-    pub(crate) fn require_writable(&self) -> Result<()> {
-        match &self.options.readonly {
-            None => Ok(()),
-            Some(readonly) => Err(Error::new(
-                ErrorKind::ReadOnly,
-                format!(
-                    "{} is read-only for this process; make the directory and its files writable, or work on a copy",
-                    readonly.database().display()
-                ),
-            )),
-        }
-    }
-
-    /// What was read is of the moment that is shown (`READONLY-2`).
-    pub(crate) fn require_unchanged(&self) -> Result<()> {
-        match &self.options.readonly {
-            None => Ok(()),
-            Some(readonly) => readonly.require_unchanged(),
-        }
     }
 }

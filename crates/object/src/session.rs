@@ -13,8 +13,9 @@
 //! * `SESSION-3` A session advances its pin past S only after it has dropped every cached map
 //!   that is older than S, and has registered as holder of the orphans it has open.
 
-use crate::engine::{Birth, Engine, lock};
+use crate::engine::{Engine, lock};
 use crate::node::{Node, NodeState};
+use crate::options::Birth;
 use crate::peers::{Record, free_if_killed, free_killed};
 use crate::pins::Pin;
 use crate::turn::Turn;

@@ -1,8 +1,9 @@
 //! Long transactions: beginning and ending them, and the engine on a workspace. Words and invariants:
 //! see `workspace`.
 
-use crate::engine::{Edit, Engine, EngineOptions, lock, open_directory};
+use crate::engine::{Edit, Engine, lock, open_directory};
 use crate::error::io_error;
+use crate::options::EngineOptions;
 use crate::room::{Room, corrupt};
 use crate::workspace::{
     DIRECTORY, SEGMENT_BLOCKS, Sealing, canonical, directory_of, find_length, is_abandoned,

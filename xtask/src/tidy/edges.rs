@@ -124,11 +124,17 @@ mod tests {
         let beside = &["larder", "larder-fuse-protocol", "larder-object"];
         assert_eq!(wrong("larder-fuse", beside), 1);
         assert_eq!(
-            wrong("larder-catalog", &["larder-format", "larder-segment"]),
+            wrong(
+                "larder-catalog",
+                &["larder-directory", "larder-format", "larder-segment"]
+            ),
             1
         );
         assert_eq!(
-            wrong("larder-catalog", &["larder-format", "dev:larder-segment"]),
+            wrong(
+                "larder-catalog",
+                &["larder-directory", "larder-format", "dev:larder-segment"]
+            ),
             1
         );
         assert_eq!(wrong("larder", &["larder-object", "larder-testkit"]), 1);

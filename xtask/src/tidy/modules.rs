@@ -60,9 +60,13 @@ fn graph(sources: &[Source], root: &str) -> Graph {
         .map(|module| (module.clone(), code_of(module)))
         .collect();
     let exports = exports(&root_code, &code);
-    let homes: BTreeMap<&str, String> = code
+    let next: BTreeMap<&str, String> = code
         .keys()
         .map(|module| (module.as_str(), home(module, &code)))
+        .collect();
+    let homes: BTreeMap<&str, String> = next
+        .keys()
+        .map(|&module| (module, last_home(module, &next)))
         .collect();
     let mut graph = Graph::new();
     for (module, code) in &code {
@@ -109,6 +113,16 @@ fn home(module: &str, code: &BTreeMap<String, String>) -> String {
             .map(|(owner, _)| owner.clone())
     });
     owner.unwrap_or_else(|| module.to_owned())
+}
+
+/// The module that `module` is part of in the end: what it is part of may itself be part of another.
+fn last_home(module: &str, next: &BTreeMap<&str, String>) -> String {
+    let mut seen = BTreeSet::new();
+    let mut at = module;
+    while let Some(further) = next.get(at).filter(|_| seen.insert(at)) {
+        at = further;
+    }
+    at.to_owned()
 }
 
 /// Which module each name of the root comes from.

@@ -1,3 +1,5 @@
+//! Logs with damage of every kind, and what the scan says of them.
+
 use super::*;
 use rusqlite::{Connection, OpenFlags};
 

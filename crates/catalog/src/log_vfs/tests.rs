@@ -1,3 +1,5 @@
+//! The VFS under a log that is sound, damaged, or shared.
+
 use super::*;
 use rusqlite::{OpenFlags, params};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Making a workspace: the copy of the catalog, and what makes it one.
 
-use super::{InoRange, TransactionRow, set_ino_ranges, track};
+use super::{InoRange, TransactionRow, set_ino_ranges};
 use crate::error::{At, CatalogError, Result};
 use crate::meta::{find_meta, set_gate};
 use crate::names::StoreName;
@@ -123,7 +123,7 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
         .at("larder_meta")?;
     }
     set_ino_ranges(&txn, ranges)?;
-    track::install(&txn)?;
+    crate::tracking::install(&txn)?;
     set_gate(&txn, false)?;
     txn.commit().at("the copy")
 }

@@ -8,10 +8,8 @@
 
 use super::end;
 use super::files::Files;
-use super::images::Shape;
 use super::past;
 use super::rows::{merge_table, shadow_conflict};
-use super::track::{Tracked, tracked};
 use crate::changes::Held;
 use crate::codec::{signed, unsigned};
 use crate::confine::may_attach_one;
@@ -26,6 +24,8 @@ use crate::names::{StoreName, quoted};
 use crate::open::{self, connect};
 use crate::place::Place;
 use crate::read::rows;
+use crate::tracking::images::Shape;
+use crate::tracking::{Tracked, tracked};
 use crate::{BUSY_TIMEOUT, Catalog, feed, temporal};
 use larder_directory::DatabaseDir;
 use larder_format::{CommitSeq, Extent, Ino, StoreId};

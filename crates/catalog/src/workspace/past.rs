@@ -1,11 +1,11 @@
 //! What a merge supersedes (`HISTORY-1`): the rows of all keys that the workspace touched, before anything is
 //! applied. That may be more than the merge changes; all of them count as written by its commit.
 
-use super::track::Tracked;
 use crate::codec::signed;
 use crate::error::{At, Result};
 use crate::history::{KEEP_PATCHES, KeepSql, Keeper};
 use crate::read::rows;
+use crate::tracking::Tracked;
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, params};
 use std::collections::HashMap;

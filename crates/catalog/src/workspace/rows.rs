@@ -1,9 +1,9 @@
 //! Merging the rows of tables that are not ours.
 
-use super::images::{Fate, Shape, for_each_touched};
 use super::merge::Findings;
-use super::track::Tracked;
 use crate::error::Result;
+use crate::tracking::Tracked;
+use crate::tracking::images::{Fate, Shape, for_each_touched};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 

@@ -5,10 +5,12 @@
 //! existed, and its columns. Nothing in a trigger resolves a conflict, because the statement that fires
 //! it may do so in its own way (`INSERT OR REPLACE`): what is known already is asked for first.
 
-use super::images::{Shape, equal, list};
+pub(crate) mod images;
+
 use crate::error::{At, Result};
 use crate::names::quoted;
 use crate::read::rows;
+use images::{Shape, equal, list};
 use rusqlite::{Connection, params};
 
 /// A table that is tracked.
