@@ -74,6 +74,7 @@ mod constraints;
 mod cuts;
 mod damage;
 mod error;
+mod expected;
 mod extents;
 mod feed;
 mod files_table;

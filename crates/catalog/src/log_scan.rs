@@ -17,13 +17,20 @@
 //!   same salts, the rest of a torn transaction is not whole; where commits left out their flush (`LOG-5`), as many
 //!   whole transactions prove nothing as may have been left out at a time.
 //! * `SCAN-2` It changes nothing, and needs memory for one frame, and for each page that is lost.
+//! * `SCAN-3` It reads regular files of the log's own directory only, and ends: holes are passed over. *Guard*: all is
+//!   opened by the crate `larder-directory`.
 //!
 //! The format is that of <https://www.sqlite.org/fileformat2.html#walformat>.
 
 use crate::error::{CatalogError, Result};
+use larder_directory::{Access, DatabaseDir};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -98,19 +105,35 @@ struct Run {
     pages: BTreeMap<u32, u64>,
 }
 
-/// Refuses a catalog whose log has lost acknowledged commits, or cannot be read. `catalog` is its file.
-pub fn require_sound_log(catalog: &Path) -> Result<()> {
-    let mut log = catalog.as_os_str().to_owned();
-    log.push("-wal");
-    match why_refused(Path::new(&log)) {
+/// A log by its name, in its directory.
+struct Log {
+    directory: DatabaseDir,
+    name: OsString,
+    /// For messages.
+    shown: PathBuf,
+}
+
+/// Refuses the file `catalog` in `directory` if its log has lost acknowledged commits, or cannot be read.
+pub fn require_sound_log(directory: &DatabaseDir, catalog: &str) -> Result<()> {
+    let name = format!("{catalog}-wal");
+    let log = Log {
+        directory: directory.clone(),
+        shown: directory.join(&name),
+        name: name.into(),
+    };
+    match tell(log.scan(), &log.shown) {
         None => Ok(()),
         Some(what) => Err(CatalogError::LogDamaged { what }),
     }
 }
 
-/// Why a log must not be recovered, if it must not.
+/// Why a log must not be recovered, if it must not. SQLite's path of it leads through a descriptor, or was resolved.
 pub(crate) fn why_refused(log: &Path) -> Option<String> {
-    match scan(log) {
+    tell(scan(log), log)
+}
+
+fn tell(scanned: io::Result<Option<LogDamage>>, log: &Path) -> Option<String> {
+    match scanned {
         Ok(damage) => damage.map(|damage| damage.tell()),
         Err(error) => Some(format!(
             "the log {} cannot be read ({error}); nothing was changed; mend the device, or restore the database from a copy",
@@ -122,32 +145,103 @@ pub(crate) fn why_refused(log: &Path) -> Option<String> {
 /// Reads a log that nobody writes; `None`: SQLite's recovery loses nothing of it that was acknowledged. Cost: the
 /// log is read once. A log that is not there, or empty, costs nothing.
 pub(crate) fn scan(path: &Path) -> io::Result<Option<LogDamage>> {
-    let log = match File::open(path) {
+    let directory = match DatabaseDir::open(path.parent().unwrap_or(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
-    let len_bytes = log.metadata()?.len();
-    let mut raw = [0; HEAD_BYTES];
-    if len_bytes <= HEAD_BYTES as u64 {
-        return Ok(None);
+    let log = Log {
+        directory,
+        name: path.file_name().unwrap_or_default().to_owned(),
+        shown: path.to_owned(),
+    };
+    log.scan()
+}
+
+impl Log {
+    /// `None`: there is none.
+    fn open(&self, name: &OsStr) -> io::Result<Option<File>> {
+        match self.directory.open_file(name, Access::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io::Error::new(
+                error.kind(),
+                format!("{}: {error}", name.display()),
+            )),
+            Ok(file) => Ok(Some(file)),
+        }
     }
-    log.read_exact_at(&mut raw, 0)?;
-    let damage = match Head::decode(&raw) {
-        Some(head) => scan_frames(path, &log, &head)?,
-        None => scan_headless(path, &log, &raw)?,
-    };
-    let Some((mut damage, head, run)) = damage else {
-        return Ok(None);
-    };
-    let needed = match is_marked(path, &head)? && damage.bad_frame > 0 {
-        true => UNFLUSHED_COMMITS_MAX + 1,
-        false => 1,
-    };
-    if run.commits < needed {
-        return Ok(None); // SCAN-1
+
+    fn scan(&self) -> io::Result<Option<LogDamage>> {
+        match self.open(&self.name)? {
+            None => Ok(None),
+            Some(log) => self.scan_open(&log),
+        }
     }
-    damage.copied = compare_catalog(path, &log, &head, &run)?;
-    Ok(Some(damage))
+
+    fn scan_open(&self, log: &File) -> io::Result<Option<LogDamage>> {
+        let len_bytes = log.metadata()?.len();
+        let mut raw = [0; HEAD_BYTES];
+        if len_bytes <= HEAD_BYTES as u64 {
+            return Ok(None);
+        }
+        log.read_exact_at(&mut raw, 0)?;
+        let damage = match Head::decode(&raw) {
+            Some(head) => scan_frames(&self.shown, log, &head)?,
+            None => scan_headless(&self.shown, log, &raw)?,
+        };
+        let Some((mut damage, head, run)) = damage else {
+            return Ok(None);
+        };
+        let needed = match self.is_marked(&head)? && damage.bad_frame > 0 {
+            true => UNFLUSHED_COMMITS_MAX + 1,
+            false => 1,
+        };
+        if run.commits < needed {
+            return Ok(None); // SCAN-1
+        }
+        damage.copied = self.compare_catalog(log, &head, &run)?;
+        Ok(Some(damage))
+    }
+
+    /// Whether commits may have left out their flush in this log (`LOG-5`).
+    fn is_marked(&self, head: &Head) -> io::Result<bool> {
+        let mut name = self.name.clone();
+        name.push(SHARED_FLUSH_SUFFIX);
+        let Some(mark) = self.open(&name)? else {
+            return Ok(false);
+        };
+        let mut salts = Vec::new();
+        mark.take(head.salts.len() as u64 + 1)
+            .read_to_end(&mut salts)?;
+        Ok(salts == head.salts)
+    }
+
+    /// Whether the lost pages are in the catalog as the log has them.
+    fn compare_catalog(&self, log: &File, head: &Head, run: &Run) -> io::Result<Copied> {
+        let Some(name) = self.name.as_bytes().strip_suffix(b"-wal") else {
+            return Ok(Copied::Nothing);
+        };
+        let Some(catalog) = self.open(OsStr::from_bytes(name))? else {
+            return Ok(Copied::Nothing);
+        };
+        let (mut ours, mut theirs) = (vec![0; head.page_bytes], vec![0; head.page_bytes]);
+        let mut same = 0;
+        for (&page, &frame) in &run.pages {
+            let at = HEAD_BYTES as u64 + (frame - 1) * head.frame_bytes() as u64;
+            log.read_exact_at(&mut ours, at + FRAME_HEAD_BYTES as u64)?;
+            let offset = u64::from(page - 1) * head.page_bytes as u64;
+            same += usize::from(match catalog.read_exact_at(&mut theirs, offset) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
+                read => read.map(|()| ours == theirs)?,
+            });
+        }
+        // To close it would give up the locks that SQLite has on the file in this process. Once per damaged log.
+        std::mem::forget(catalog);
+        Ok(match same {
+            0 => Copied::Nothing,
+            all if all == run.pages.len() => Copied::All,
+            _ => Copied::Some,
+        })
+    }
 }
 
 /// Reads the frames: those that SQLite takes, and those behind.
@@ -271,6 +365,7 @@ fn find_whole(
         began |= is_sound && before.would_commit;
         let continues = is_sound || follows(before.said);
         let is_commit = frame.has_salts(head) && frame.is_commit();
+        let is_empty = frame.page() == 0;
         if continues {
             if began {
                 pending.push((frame.page(), number));
@@ -301,57 +396,14 @@ fn find_whole(
             is_commit,
             would_commit: is_commit,
         };
+        if is_empty {
+            number += frames.skip_hole()?; // SCAN-3: after one empty frame many say nothing more.
+        }
     }
     if run.commits > best.commits {
         best = run;
     }
     Ok((best.commits > 0).then_some(best))
-}
-
-/// Whether commits may have left out their flush in this log (`LOG-5`).
-fn is_marked(log: &Path, head: &Head) -> io::Result<bool> {
-    match std::fs::read(mark_path(log)) {
-        Ok(salts) => Ok(salts == head.salts),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// The mark beside a log.
-pub(crate) fn mark_path(log: &Path) -> PathBuf {
-    let mut name = log.as_os_str().to_owned();
-    name.push(SHARED_FLUSH_SUFFIX);
-    name.into()
-}
-
-/// Whether the lost pages are in the catalog as the log has them.
-fn compare_catalog(path: &Path, log: &File, head: &Head, run: &Run) -> io::Result<Copied> {
-    let name = path.to_string_lossy();
-    let Some(name) = name.strip_suffix("-wal") else {
-        return Ok(Copied::Nothing);
-    };
-    let catalog = match File::open(name) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Copied::Nothing),
-        opened => opened?,
-    };
-    let (mut ours, mut theirs) = (vec![0; head.page_bytes], vec![0; head.page_bytes]);
-    let mut same = 0;
-    for (&page, &frame) in &run.pages {
-        let at = HEAD_BYTES as u64 + (frame - 1) * head.frame_bytes() as u64;
-        log.read_exact_at(&mut ours, at + FRAME_HEAD_BYTES as u64)?;
-        let offset = u64::from(page - 1) * head.page_bytes as u64;
-        same += usize::from(match catalog.read_exact_at(&mut theirs, offset) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
-            read => read.map(|()| ours == theirs)?,
-        });
-    }
-    // To close it would give up the locks that SQLite has on the file in this process. Once per damaged log.
-    std::mem::forget(catalog);
-    Ok(match same {
-        0 => Copied::Nothing,
-        all if all == run.pages.len() => Copied::All,
-        _ => Copied::Some,
-    })
 }
 
 impl LogDamage {
@@ -519,6 +571,25 @@ impl<'l> Frames<'l> {
             input: BufReader::with_capacity(READ_BYTES, Reader { file, at }),
             frame: vec![0; head.frame_bytes()],
         })
+    }
+
+    /// Goes on behind the frames that lie in a hole of the file here, all zeros; how many these are.
+    fn skip_hole(&mut self) -> io::Result<u64> {
+        let reader = self.input.get_ref();
+        let (file, at) = (reader.file, reader.at - self.input.buffer().len() as u64);
+        let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => file.metadata()?.len(), // No data up to the end.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+            found => found?,
+        };
+        let frame_bytes = self.frame.len() as u64;
+        let count = data.saturating_sub(at) / frame_bytes;
+        if count * frame_bytes < READ_BYTES as u64 {
+            return Ok(0); // To read it costs less.
+        }
+        let at = at + count * frame_bytes;
+        self.input = BufReader::with_capacity(READ_BYTES, Reader { file, at });
+        Ok(count)
     }
 
     /// `None`: no whole frame follows.

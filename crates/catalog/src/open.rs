@@ -160,7 +160,7 @@ pub(crate) fn open_within(
     // ours alone, and `configure` has it sync every commit (LOG-1).
     let has_log = matches!(purpose, Purpose::Engine | Purpose::Transactions);
     let mut connection = connect_with(place, options, access, timeout, has_log)?;
-    let code = options.trust.judge(&path)?;
+    let code = options.trust.judge(place.owner(), &path)?;
     let found = identify(&connection, &path, code)?;
     sync_commits(&connection)?;
     confine(&connection, purpose.into())?;

@@ -5,7 +5,7 @@
 //! whatever its owner does to the names meanwhile (crate `larder-directory`).
 //!
 //! # Invariants
-//! * `PLACE-1` The catalog's file, its log and its shared memory are regular files with one name, or absent,
+//! * `PLACE-1` The catalog's file, its log with the mark and its shared memory are regular files with one name, or absent,
 //!   when SQLite opens them; it follows no link itself.
 //! * `PLACE-2` A descriptor that SQLite was given the path of stays open until nobody in the world has the
 //!   catalog open: its number must not become another directory's, from which SQLite would remove files. *Why
@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The catalog's file in the database directory.
 pub const CATALOG_FILE: &str = "catalog.db";
-/// What SQLite keeps beside the file of a catalog.
-const BESIDE: [&str; 4] = ["", "-wal", "-shm", "-journal"];
+/// What SQLite keeps beside the file of a catalog, and the mark of its log (`LOG-5`).
+const BESIDE: [&str; 5] = ["", "-wal", "-wal-shared", "-shm", "-journal"];
 /// Where the paths of descriptors begin.
 const DESCRIPTORS: &[u8] = b"/proc/self/fd/";
 const VFS: &CStr = c"larder-directory";
@@ -98,6 +98,11 @@ impl Place {
     /// Whether there is a file.
     pub fn exists(&self) -> bool {
         matches!(self.directory.kind(self.file), Ok(Some(_)))
+    }
+
+    /// The user who owns the file; `None`: there is none.
+    pub fn owner(&self) -> io::Result<Option<u32>> {
+        Ok((self.directory.status(self.file)?).map(|status| status.uid))
     }
 
     /// Opens a connection. With `has_log` its log is ours (`LOG-1`).

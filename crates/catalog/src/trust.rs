@@ -2,8 +2,7 @@
 //! runs it.
 
 use crate::error::{CatalogError, Result};
-use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::Path;
 
 /// Whom an open trusts with code in the schema.
@@ -12,6 +11,8 @@ pub enum Trust {
     /// The caller himself: code runs in a database whose owner has opened it.
     #[default]
     Owner,
+    /// The same where the catalog is a copy of one that this user owns.
+    CopyOf(u32),
     /// Nobody.
     Nobody,
     /// Whoever owns it.
@@ -42,34 +43,34 @@ impl Trust {
         }
     }
 
-    /// Whose the code in the catalog at `path` is.
-    pub(crate) fn judge(self, path: &Path) -> Result<Code> {
+    /// Whose the code in the catalog at `path` is; `owner` is that of its file.
+    pub(crate) fn judge(self, owner: io::Result<Option<u32>>, path: &Path) -> Result<Code> {
         match self {
             Trust::Anybody => Ok(Code::Trusted),
             Trust::Nobody => Ok(Code::Unwanted),
-            Trust::Owner => {
-                let file = match std::fs::metadata(path) {
-                    Ok(file) => file,
-                    // One that is only in a VFS of crash tests is the caller's.
-                    Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Code::Trusted),
-                    Err(error) => {
-                        return Err(CatalogError::invalid(format!(
-                            "whose {} is cannot be found out ({error}); check its permissions",
-                            path.display()
-                        )));
-                    }
-                };
-                let caller = rustix::process::geteuid().as_raw();
-                Ok(match file.uid() == caller {
-                    true => Code::Trusted,
-                    false => Code::Strangers(file.uid()),
-                })
-            }
+            Trust::CopyOf(owner) => Ok(Code::of(owner)),
+            Trust::Owner => match owner {
+                Ok(Some(owner)) => Ok(Code::of(owner)),
+                // One that is only in a VFS of crash tests is the caller's.
+                Ok(None) => Ok(Code::Trusted),
+                Err(error) => Err(CatalogError::invalid(format!(
+                    "whose {} is cannot be found out ({error}); check its permissions",
+                    path.display()
+                ))),
+            },
         }
     }
 }
 
 impl Code {
+    /// Of a catalog of this user.
+    fn of(owner: u32) -> Code {
+        match owner == rustix::process::geteuid().as_raw() {
+            true => Code::Trusted,
+            false => Code::Strangers(owner),
+        }
+    }
+
     /// What an open says that refuses `what`.
     pub(crate) fn refusal(self, what: &str) -> Option<String> {
         match self {

@@ -6,7 +6,9 @@
 use crate::error::{At, Failure, Result};
 use crate::output::Output;
 use clap::{Args, ValueHint};
+use larder::directory::DatabaseDir;
 use serde_json::json;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Overrides where it is looked for.
@@ -82,12 +84,17 @@ fn find(named: Option<PathBuf>, program: &Path) -> Result<PathBuf> {
 }
 
 fn find_catalog(db: &Path) -> Result<PathBuf> {
-    let catalog = db.join("catalog.db");
-    match catalog.is_file() {
-        true => catalog
-            .canonicalize()
-            .at(|| format!("cannot examine '{}'", catalog.display())),
-        false => Err(Failure::Other(format!(
+    let what = || format!("cannot examine '{}'", db.join("catalog.db").display());
+    let directory = match DatabaseDir::open(db) {
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Err(error).at(what);
+        }
+        opened => opened.ok(),
+    };
+    let has_catalog = directory.map(|directory| directory.check_file("catalog.db"));
+    match has_catalog.transpose().at(what)? {
+        Some(true) => Ok(db.canonicalize().at(what)?.join("catalog.db")),
+        _ => Err(Failure::Other(format!(
             "'{}' is no database; give the directory of one",
             db.display()
         ))),

@@ -61,6 +61,19 @@ pub enum Access {
     Append,
 }
 
+/// What is told of a file without opening it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// Its device and inode.
+    pub identity: (u64, u64),
+    /// Its length, bytes.
+    pub bytes: u64,
+    /// When it was written last: seconds since 1970, and nanoseconds.
+    pub modified: (i64, i64),
+    /// Who owns it.
+    pub uid: u32,
+}
+
 /// What a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -258,6 +271,31 @@ impl DatabaseDir {
     /// Which file a name stands for: its device and inode; `None`: none.
     pub fn identity_of(&self, name: impl AsRef<Path>) -> io::Result<Option<(u64, u64)>> {
         Ok((self.stat(name.as_ref())?).map(|stat| (stat.st_dev, stat.st_ino)))
+    }
+
+    /// What a name stands for now; `None`: nothing. It changes with the file, and with the file's owner.
+    pub fn status(&self, name: impl AsRef<Path>) -> io::Result<Option<Status>> {
+        Ok((self.stat(name.as_ref())?).map(|stat| Status {
+            identity: (stat.st_dev, stat.st_ino),
+            bytes: stat.st_size.max(0) as u64,
+            modified: (stat.st_mtime, stat.st_mtime_nsec as i64),
+            uid: stat.st_uid,
+        }))
+    }
+
+    /// Whether this process may write a file or directory; an empty name is the directory itself.
+    pub fn is_writable(&self, name: impl AsRef<Path>) -> io::Result<bool> {
+        let name = name.as_ref();
+        let (parent, last) = match name.as_os_str().is_empty() {
+            true => (self.clone(), Path::new(".")),
+            false => self.parent_of(name)?,
+        };
+        let flags = AtFlags::EACCESS;
+        match rustix::fs::accessat(parent.as_fd(), last, rustix::fs::Access::WRITE_OK, flags) {
+            Ok(()) => Ok(true),
+            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Permission bits of a file or directory; `None`: there is none.

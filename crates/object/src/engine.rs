@@ -190,22 +190,23 @@ impl Engine {
     ///
     /// A database that this process cannot write is shown as it is now ([`Engine::is_readonly`]).
     pub fn open(path: &Path, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
+        let directory = open_directory(path)?;
         let own_place = match options.storage.is_none() && !options.is_extension {
-            true => Readonly::find(path)?,
+            true => Readonly::find(&directory)?,
             false => None,
         };
         let Some(readonly) = own_place else {
-            return Engine::open_in(&open_directory(path)?, label, options);
+            return Engine::open_in(&directory, label, options);
         };
-        let database = open_directory(readonly.database())?;
+        let copy = readonly.directory().clone();
         let options = EngineOptions {
-            storage: Some(Arc::new(FileStorage::read_only(database))),
+            storage: Some(Arc::new(FileStorage::read_only(directory))),
             has_background: false,
+            trust: readonly.trust(options.trust),
             readonly: Some(Arc::new(readonly)),
             ..options.clone()
         };
-        let copy = (options.readonly.as_ref()).map(|copy| copy.directory().to_owned());
-        Engine::open_in(&open_directory(&copy.unwrap_or_default())?, label, &options)
+        Engine::open_in(&copy, label, &options)
     }
 
     /// The same in a directory that is open.
@@ -391,7 +392,7 @@ impl Engine {
                 ErrorKind::ReadOnly,
                 format!(
                     "{} is read-only for this process; make the directory and its files writable, or work on a copy",
-                    readonly.database().display()
+                    readonly.database().path().display()
                 ),
             )),
         }

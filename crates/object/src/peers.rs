@@ -14,6 +14,8 @@
 //!   number is nobody else's.
 //! * `SESSION-6` No lock is taken from who lives: a stopped process is waited for, and named.
 
+use crate::session::SESSIONS;
+use larder_segment::directory::{Access, DatabaseDir};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, fstat, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
@@ -86,13 +88,10 @@ impl Record {
 
     /// What a lock file says; `None`: nothing, as those of older programs, or nothing that can be
     /// read.
-    fn read(path: &Path) -> Option<Record> {
-        // Root may look into a database of somebody who has put something else there.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    fn read(database: &DatabaseDir, lock_file: impl AsRef<Path>) -> Option<Record> {
+        let file = database.open_file(lock_file, Access::Read).ok()?;
         let mut text = String::new();
-        let mut file = File::from(file).take(RECORD_BYTES_MAX);
-        file.read_to_string(&mut text).ok()?;
+        (file.take(RECORD_BYTES_MAX).read_to_string(&mut text)).ok()?;
         Record::parse(&text)
     }
 
@@ -169,15 +168,23 @@ impl fmt::Display for Record {
 /// cannot end, so that who waits for them goes on. Cost: reads a file and some of `/proc` for each
 /// session.
 pub fn free_killed(database: &Path) {
-    for (_, record) in records(database) {
-        record.abort_if_dying(database);
+    // One that cannot be opened has no sessions that can be seen.
+    if let Ok(directory) = DatabaseDir::open(database) {
+        free_killed_in(&directory);
+    }
+}
+
+/// The same of a database whose directory is open.
+pub(crate) fn free_killed_in(database: &DatabaseDir) {
+    for record in records(database) {
+        record.abort_if_dying(database.path());
     }
 }
 
 /// The same for one session, by its lock file.
-pub(crate) fn free_if_killed(database: &Path, lock_file: &Path) {
-    if let Some(record) = Record::read(lock_file) {
-        record.abort_if_dying(database);
+pub(crate) fn free_if_killed(database: &DatabaseDir, lock_file: &str) {
+    if let Some(record) = Record::read(database, lock_file) {
+        record.abort_if_dying(database.path());
     }
 }
 
@@ -188,25 +195,23 @@ pub fn describe_server(database: &Path, connection: u32) -> Option<String> {
         let began = read_stat(record.pid).map(|stat| stat.began);
         record.connection == Some(connection) && began == Some(record.began)
     };
-    let record = records(database).map(|(_, record)| record).find(serves)?;
+    let record = records(&DatabaseDir::open(database).ok()?).find(serves)?;
     Some(describe(record.pid, Some(&record)))
 }
 
 /// Who has locked `file`, for people: process, command, what it has opened the database for and
 /// since when.
-pub(crate) fn describe_holder(database: &Path, file: &OwnedFd) -> String {
+pub(crate) fn describe_holder(database: &DatabaseDir, file: &OwnedFd) -> String {
     let Some(pid) = holder(file) else {
         let others: Vec<String> = records(database)
-            .map(|(_, record)| format!("'{}' (process {})", record.label, record.pid))
+            .map(|record| format!("'{}' (process {})", record.label, record.pid))
             .collect();
         return match others.is_empty() {
             true => "another session".into(),
             false => format!("another session, one of {}", others.join(", ")),
         };
     };
-    let record = records(database)
-        .map(|(_, record)| record)
-        .find(|record| record.pid == pid);
+    let record = records(database).find(|record| record.pid == pid);
     describe(pid, record.as_ref())
 }
 
@@ -232,13 +237,13 @@ fn describe(pid: u32, record: Option<&Record>) -> String {
     text
 }
 
-/// Every session's lock file with its record, but those that have none.
-fn records(database: &Path) -> impl Iterator<Item = (PathBuf, Record)> {
-    let entries = std::fs::read_dir(database.join("sessions")).into_iter();
-    entries.flatten().flatten().filter_map(|entry| {
-        let path = entry.path();
-        Record::read(&path).map(|record| (path, record))
-    })
+/// The record of every session, but of those that have none.
+fn records(database: &DatabaseDir) -> impl Iterator<Item = Record> + use<> {
+    let sessions = database.open_dir(SESSIONS).ok();
+    let names = sessions.as_ref().and_then(|sessions| sessions.names().ok());
+    let locks = names.into_iter().flatten();
+    let locks = locks.filter(|name| Path::new(name).extension() == Some("lock".as_ref()));
+    locks.filter_map(move |name| Record::read(sessions.as_ref()?, name))
 }
 
 struct Stat {
@@ -422,11 +427,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("1.lock");
         let file = OwnedFd::from(File::create(&path).unwrap());
+        let directory = DatabaseDir::open(dir.path()).unwrap();
         let longer = Record::own("mount /a\nlonger", 1).serving(4_000_000);
         longer.write(&file).unwrap();
         let record = Record::own("mount /a b", 17).serving(40);
         record.write(&file).unwrap();
-        assert_eq!(Record::read(&path), Some(record.clone()));
+        assert_eq!(Record::read(&directory, "1.lock"), Some(record.clone()));
         assert_eq!(
             (record.pid, record.connection),
             (std::process::id(), Some(40))
@@ -489,7 +495,7 @@ mod tests {
             .unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         assert_eq!(holder(&file), Some(child.id()));
-        let text = describe_holder(dir.path(), &file);
+        let text = describe_holder(&DatabaseDir::open(dir.path()).unwrap(), &file);
         assert!(
             text.contains(&format!("process {} ('flock ", child.id())),
             "{text}"

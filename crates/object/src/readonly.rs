@@ -10,16 +10,21 @@
 //! * `READONLY-2` What is shown is one moment, that of the copy, or an error. Its owner does not know of who reads here, and may
 //!   reclaim what is read. *Guard*: before it writes over anything it commits to its log; catalog and log are
 //!   looked at behind each read of content, and if they are not as they were when they were copied, the read fails.
+//! * `READONLY-3` A stranger's database leads nowhere else, and does not fill the place of the copy. *Guard*: its files are
+//!   reached by the crate `larder-directory`; of a file no more is copied than it had when it was looked at, holes
+//!   stay holes, and what does not fit is not begun. The copy is the caller's alone, and code in it stays its
+//!   owner's ([`Trust::CopyOf`]).
 
 use crate::host::random_id;
 use crate::{Error, ErrorKind, Result, error::io_error};
-use larder_catalog::{CATALOG_FILE, require_sound_log};
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use larder_catalog::{CATALOG_FILE, Trust, require_sound_log};
+use larder_segment::directory::{Access, DatabaseDir, Kind, Status};
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
-use std::fs::Permissions;
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The catalog, its log, and the mark beside that.
@@ -27,27 +32,45 @@ const COPIED: [&str; 3] = ["", "-wal", "-wal-shared"];
 /// A copy is tried so often while somebody writes.
 const TRIES: usize = 50;
 const TRY_PAUSE: Duration = Duration::from_millis(20);
-
-/// What a file was when it was copied; `None`: not there.
-type Stamp = Option<(u64, u64, i64, i64)>;
+/// Bytes copied at a time.
+const COPY_BYTES: u64 = 1 << 20;
 
 /// The copy of a catalog, and what it is of. Removed when it is dropped.
 #[derive(Debug)]
 pub struct Readonly {
-    database: PathBuf,
-    directory: PathBuf,
-    stamps: Vec<(PathBuf, Stamp)>,
+    database: DatabaseDir,
+    place: Place,
+    /// What each file was when it was copied; `None`: not there.
+    stamps: Vec<(String, Option<Status>)>,
+}
+
+/// A new directory for temporary files, removed when it is dropped.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    directory: DatabaseDir,
 }
 
 impl Readonly {
-    /// Copies the catalog of the database in `path` if it is there and cannot be written; `None`: it can. Cost: as long
+    /// The database that is shown.
+    pub(crate) fn database(&self) -> &DatabaseDir {
+        &self.database
+    }
+
+    /// Copies the catalog of a database if it is there and cannot be written; `None`: it can. Cost: as long
     /// as copying the catalog takes, and its size in the directory for temporary files.
-    pub(crate) fn find(path: &Path) -> Result<Option<Readonly>> {
-        let catalog = path.join(CATALOG_FILE);
-        if !catalog.exists() || (is_writable(path)? && is_writable(&catalog)?) {
+    pub(crate) fn find(database: &DatabaseDir) -> Result<Option<Readonly>> {
+        let path = database.path();
+        let look = |error| io_error(format!("cannot look at {}", path.display()), error);
+        // What is no regular file is refused when it is opened.
+        let is_there = database.kind(CATALOG_FILE).map_err(look)? == Some(Kind::File);
+        if !is_there
+            || (database.is_writable("").map_err(look)?
+                && database.is_writable(CATALOG_FILE).map_err(look)?)
+        {
             return Ok(None);
         }
-        require_sound_log(&catalog)?;
+        require_sound_log(database, CATALOG_FILE)?;
         let id: String = random_id()
             .map_err(|error| io_error("cannot read /dev/urandom".into(), error))?
             .iter()
@@ -62,21 +85,17 @@ impl Readonly {
             );
             io_error(what, error)
         };
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&directory)
-            .map_err(cannot)?;
         let mut copy = Readonly {
-            database: path.canonicalize().map_err(cannot)?,
-            directory: directory.clone(),
+            database: database.clone(),
+            place: Place::make(directory.clone()).map_err(cannot)?,
             stamps: Vec::new(),
         };
         for _ in 0..TRIES {
             copy.stamps = COPIED
                 .iter()
                 .map(|suffix| {
-                    let file = copy.database.join(format!("{CATALOG_FILE}{suffix}"));
-                    stamp(&file).map(|stamp| (file, stamp))
+                    let name = format!("{CATALOG_FILE}{suffix}");
+                    copy.database.status(&name).map(|stamp| (name, stamp))
                 })
                 .collect::<io::Result<_>>()
                 .map_err(cannot)?;
@@ -90,13 +109,17 @@ impl Readonly {
     }
 
     /// Where the copy is.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
+    pub(crate) fn directory(&self) -> &DatabaseDir {
+        &self.place.directory
     }
 
-    /// Where the database is.
-    pub(crate) fn database(&self) -> &Path {
-        &self.database
+    /// Whom an open of the copy trusts, where one of the database trusts `trust`.
+    pub(crate) fn trust(&self, trust: Trust) -> Trust {
+        let catalog = self.stamps.first().and_then(|(_, stamp)| *stamp);
+        match (trust, catalog) {
+            (Trust::Owner, Some(catalog)) => Trust::CopyOf(catalog.uid),
+            (trust, _) => trust,
+        }
     }
 
     /// `READONLY-2`. 2 µs.
@@ -105,7 +128,10 @@ impl Readonly {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.changed()),
             Err(error) => Err(io_error(
-                format!("cannot look at the catalog of {}", self.database.display()),
+                format!(
+                    "cannot look at the catalog of {}",
+                    self.database.path().display()
+                ),
                 error,
             )),
         }
@@ -117,14 +143,14 @@ impl Readonly {
             format!(
                 "{} is changed by somebody while it is read here, where it cannot be written; run the command again, or \
                  let the owner's session read",
-                self.database.display()
+                self.database.path().display()
             ),
         )
     }
 
     fn is_unchanged(&self) -> io::Result<bool> {
-        for (file, then) in &self.stamps {
-            if stamp(file)? != *then {
+        for (name, then) in &self.stamps {
+            if self.database.status(name)? != *then {
                 return Ok(false);
             }
         }
@@ -132,49 +158,109 @@ impl Readonly {
     }
 
     fn copy_files(&self) -> io::Result<()> {
-        for (file, stamp) in &self.stamps {
-            let target = self.directory.join(file.file_name().unwrap_or_default());
+        for (name, stamp) in &self.stamps {
             match stamp {
-                Some(_) => {
-                    std::fs::copy(file, &target)?;
-                    std::fs::set_permissions(&target, Permissions::from_mode(0o600))?;
-                }
-                None if target.exists() => std::fs::remove_file(&target)?,
-                None => {}
+                Some(stamp) => self.copy_file(name, stamp.bytes).map_err(|error| {
+                    let path = self.database.join(name);
+                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+                })?,
+                None => self.place.directory.remove_file(name)?,
             }
         }
         Ok(())
     }
+
+    fn copy_file(&self, name: &str, bytes: u64) -> io::Result<()> {
+        let from = self.database.open_file(name, Access::Read)?;
+        let to = self.place.directory.open_file(name, Access::Make)?;
+        copy_data(&from, &to, bytes)
+    }
 }
 
-impl Drop for Readonly {
+impl Place {
+    fn make(path: PathBuf) -> io::Result<Place> {
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        let directory = DatabaseDir::open(&path)?;
+        Ok(Place { path, directory })
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.directory) {
-            tracing::warn!("cannot remove {}: {error}", self.directory.display());
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            tracing::warn!("cannot remove {}: {error}", self.path.display());
         }
     }
 }
 
-fn is_writable(path: &Path) -> Result<bool> {
-    match accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
-        Ok(()) => Ok(true),
-        Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => Ok(false),
-        Err(error) => Err(io_error(
-            format!("cannot look at {}", path.display()),
-            error.into(),
-        )),
+/// Makes `to` the first `bytes` of `from`; holes stay holes, and what does not fit is not begun (`READONLY-3`).
+fn copy_data(from: &File, to: &File, bytes: u64) -> io::Result<()> {
+    to.set_len(0)?;
+    to.set_len(bytes)?;
+    let mut buffer = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        // Where the filesystem knows of no holes, all is data.
+        let begin = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+            found => found?,
+        };
+        let end = match rustix::fs::seek(from, SeekFrom::Hole(begin)) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => bytes,
+            Err(Errno::NXIO) => break, // It is shorter now.
+            found => found?.min(bytes),
+        };
+        if begin >= end {
+            break;
+        }
+        let room = rustix::fs::fstatvfs(to)?;
+        let free = room.f_bavail.saturating_mul(room.f_frsize);
+        if end - begin > free {
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                format!(
+                    "{} bytes are to be copied, and {free} are free",
+                    end - begin
+                ),
+            ));
+        }
+        at = begin;
+        while at < end {
+            buffer.resize(COPY_BYTES.min(end - at) as usize, 0);
+            match from.read_at(&mut buffer, at)? {
+                0 => return Ok(()), // It is shorter now.
+                read => {
+                    to.write_all_at(&buffer[..read], at)?;
+                    at += read as u64;
+                }
+            }
+        }
     }
+    Ok(())
 }
 
-fn stamp(file: &Path) -> io::Result<Stamp> {
-    match std::fs::metadata(file) {
-        Ok(found) => Ok(Some((
-            found.ino(),
-            found.len(),
-            found.mtime(),
-            found.mtime_nsec(),
-        ))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn holes_stay_holes_and_what_came_later_is_left() {
+        let (from, to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let far = 1 << 40;
+        from.write_all_at(b"one", 0).unwrap();
+        from.write_all_at(b"two", far).unwrap();
+        from.write_all_at(b"later", far + 3).unwrap();
+        to.write_all_at(&[1; 9000], 0).unwrap();
+        copy_data(&from, &to, far + 3).unwrap();
+        let found = to.metadata().unwrap();
+        assert_eq!(found.len(), far + 3, "READONLY-3");
+        assert!(found.blocks() < 4096, "READONLY-3: {}", found.blocks());
+        let mut read = [0; 3];
+        to.read_exact_at(&mut read, far).unwrap();
+        assert_eq!(&read, b"two");
+        to.read_exact_at(&mut read, 8000).unwrap();
+        assert_eq!(read, [0; 3]);
     }
 }

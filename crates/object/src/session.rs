@@ -16,7 +16,7 @@
 use crate::engine::{Engine, lock};
 use crate::node::{Node, NodeState};
 use crate::options::Birth;
-use crate::peers::{Record, free_if_killed, free_killed};
+use crate::peers::{Record, free_if_killed, free_killed_in};
 use crate::pins::Pin;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
@@ -273,7 +273,7 @@ fn bury_if_dead(database: &DatabaseDir, catalog: &Catalog, session: SessionId) -
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 return Ok(true);
             }
-            free_if_killed(database.path(), &database.join(&name));
+            free_if_killed(database, &name);
         }
     }
     catalog.end_session(session)?;
@@ -370,7 +370,7 @@ impl Engine {
         let mut looked_at = lock(&self.session.looked_at);
         if looked_at.elapsed() >= LOOK_REST {
             *looked_at = Instant::now();
-            free_killed(&self.path);
+            free_killed_in(&self.directory);
         }
     }
 

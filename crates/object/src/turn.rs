@@ -21,12 +21,11 @@
 //!                                         closed      any state ──abandon──▶ abandoned (for good)
 //! ```
 
-use crate::peers::{describe_holder, free_killed};
+use crate::peers::{describe_holder, free_killed_in};
 use crate::{Error, ErrorKind, Result};
 use larder_segment::directory::DatabaseDir;
 use rustix::fd::OwnedFd;
 use rustix::fs::FlockOperation;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,7 +53,7 @@ const TELL_REST: Duration = Duration::from_secs(60);
 
 /// This process's side of the turn.
 pub(crate) struct Turn {
-    database: PathBuf,
+    database: DatabaseDir,
     lock: OwnedFd,
     queue: OwnedFd,
     state: Mutex<State>,
@@ -100,7 +99,7 @@ impl Turn {
     pub fn open_in(database: &DatabaseDir) -> Result<Turn> {
         let open = |name: &str| crate::session::open_lock(database, name);
         Ok(Turn {
-            database: database.path().to_owned(),
+            database: database.clone(),
             lock: open("turn.lock")?,
             queue: open("turn.queue")?,
             state: Mutex::default(),
@@ -443,14 +442,14 @@ impl Patience {
         }
         if now >= self.look {
             self.look = now + LOOK_REST;
-            free_killed(&turn.database);
+            free_killed_in(&turn.database);
         }
         if now >= self.tell {
             self.tell = now + TELL_REST;
             tracing::warn!(
                 "waiting for {} s for the writer lock of '{}', which is held by {}",
                 self.began.elapsed().as_secs(),
-                turn.database.display(),
+                turn.database.path().display(),
                 describe_holder(&turn.database, &turn.lock) // SESSION-6
             );
         }

@@ -196,7 +196,7 @@ fn where_flushes_are_shared_few_commits_prove_nothing() {
                 .unwrap();
         }
     });
-    let mark = mark_path(&files(log.dir.path()).1);
+    let mark = mark_of(&files(log.dir.path()).1);
     let flipped = |transaction: u64| {
         let frame = log
             .transactions
@@ -282,4 +282,43 @@ fn no_connection_recovers_a_damaged_log() {
         .query_row("PRAGMA integrity_check", [], |row| row.get(0))
         .unwrap();
     assert_eq!(found, "ok");
+}
+
+#[test]
+fn only_files_beside_the_log_are_read_and_it_ends() {
+    let log = make_log(|_| ());
+    let (catalog, path) = files(log.dir.path());
+    let mut bytes = log.bytes.clone();
+    bytes[HEAD_BYTES + log.frame_bytes + 100] ^= 1;
+    let damage = log.scan(&bytes).unwrap();
+    // A TiB of nothing behind it.
+    let file = File::options().write(true).open(&path).unwrap();
+    file.set_len(1 << 40).unwrap();
+    assert_eq!(scan(&path).unwrap(), Some(damage), "SCAN-3");
+    file.write_all_at(&bytes[HEAD_BYTES..], 1 << 39).unwrap();
+    assert!(scan(&path).unwrap().is_some(), "SCAN-3");
+    let made = |path: &Path| {
+        let fifo = std::process::Command::new("mkfifo").arg(path).status();
+        assert!(fifo.unwrap().success());
+    };
+    std::fs::write(&path, &bytes).unwrap();
+    for name in [mark_of(&path), catalog, path.clone()] {
+        let real = name.with_extension("real");
+        std::fs::write(&name, b"x").unwrap();
+        std::fs::rename(&name, &real).unwrap();
+        made(&name);
+        let refused = why_refused(&path).unwrap();
+        assert!(refused.contains("a FIFO"), "SCAN-3: {refused}");
+        std::fs::remove_file(&name).unwrap();
+        std::os::unix::fs::symlink(&real, &name).unwrap();
+        let refused = why_refused(&path).unwrap();
+        assert!(refused.contains("a symbolic link"), "SCAN-3: {refused}");
+        std::fs::remove_file(&name).unwrap();
+    }
+}
+
+fn mark_of(log: &Path) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(SHARED_FLUSH_SUFFIX);
+    name.into()
 }

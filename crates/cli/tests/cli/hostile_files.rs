@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(400);
 const THREADS: usize = 3;
 
 /// What a database has, with a transaction that somebody began and left.
-const FILES: [&str; 25] = [
+const FILES: [&str; 26] = [
     "catalog.db",
     "catalog.db-wal",
     "catalog.db-shm",
@@ -48,6 +48,7 @@ const FILES: [&str; 25] = [
     "trace",
     "mount.log",
     "log.unsound",
+    "catalog.db-wal-shared",
 ];
 
 /// What stands in the place of a file.
@@ -562,4 +563,108 @@ fn what_root_leaves_in_a_users_database_is_the_users() {
             );
         }
     }
+}
+
+/// A database that cannot be written, as on a read-only medium.
+struct ReadOnly(PathBuf);
+
+impl ReadOnly {
+    fn make(place: &Place) -> ReadOnly {
+        let path = place.path("a.larder");
+        mount(&["--bind".as_ref(), path.as_ref(), path.as_ref()]);
+        let made = ReadOnly(path);
+        mount(&["-o".as_ref(), "remount,bind,ro".as_ref(), made.0.as_ref()]);
+        made
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        let done = Command::new("umount").arg("-l").arg(&self.0).status();
+        assert!(done.is_ok_and(|status| status.success()));
+    }
+}
+
+fn mount(arguments: &[&std::ffi::OsStr]) {
+    let done = Command::new("mount").args(arguments).status();
+    assert!(done.unwrap().success());
+}
+
+/// What is copied for reading lies in the database, and is a file.
+#[test]
+fn a_read_only_database_is_read_from_its_own_files() {
+    let from = Place::new();
+    template(&from);
+    let figures = Mutex::new(Figures::default());
+    let mut wrong = Vec::new();
+    for name in ["catalog.db", "catalog.db-wal", "catalog.db-wal-shared"] {
+        for instead in [
+            Instead::LinkToFile,
+            Instead::DanglingLink,
+            Instead::HardLink,
+            Instead::Fifo,
+            Instead::Device,
+        ] {
+            let Some(place) = case(&from, name, instead) else {
+                continue;
+            };
+            let _bound = ReadOnly::make(&place);
+            let found = run(&place, &["ls", "a.larder:/"], &figures);
+            let stderr = fs::read_to_string(place.path("stderr")).unwrap();
+            if !stderr.contains(name) {
+                wrong.push(format!("{name} is {instead:?}: it said '{stderr}'"));
+            }
+            let told = |what| format!("{name} is {instead:?}: {what}");
+            wrong.extend(found.into_iter().map(told));
+        }
+    }
+    assert!(wrong.is_empty(), "READONLY-3:\n{}", wrong.join("\n"));
+}
+
+/// A file that says it has a TiB takes no time, and no room where it is copied to.
+#[test]
+fn a_read_only_database_with_holes_is_copied_in_time() {
+    let from = Place::new();
+    template(&from);
+    for name in ["catalog.db", "catalog.db-wal"] {
+        let place = Place::new();
+        let copied = Command::new("cp")
+            .args(["-a", "--sparse=always"])
+            .args(["a.larder", "src", "mnt"].map(|name| from.path(name)))
+            .arg(place.path("."))
+            .status();
+        assert!(copied.unwrap().success());
+        make_outside(&place.path("outside"));
+        let file = fs::File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(place.path("a.larder").join(name));
+        file.unwrap().set_len(1 << 40).unwrap();
+        let _bound = ReadOnly::make(&place);
+        let found = run(&place, &["ls", "a.larder:/"], &Mutex::default());
+        assert!(found.is_empty(), "READONLY-3: {name}: {}", found.join("\n"));
+    }
+}
+
+/// Reading a copy makes nobody the owner of the code in it.
+#[test]
+fn a_strangers_read_only_database_runs_no_code() {
+    let place = Place::with_database();
+    if place.path(".").metadata().unwrap().uid() != 0 {
+        return; // Only root can give files away.
+    }
+    let trigger = "CREATE TRIGGER theirs AFTER UPDATE ON main BEGIN SELECT 1; END";
+    place.ok(&["sql", "a.larder", trigger]);
+    let given = Command::new("chown")
+        .args(["-R", "12345:12346", "a.larder"])
+        .current_dir(place.path("."))
+        .status();
+    assert!(given.unwrap().success());
+    let said = || place.run(&["ls", "a.larder:/"]).stderr;
+    let writable = said();
+    assert!(writable.contains("user 12345"), "{writable}");
+    let _bound = ReadOnly::make(&place);
+    let readonly = said();
+    assert!(readonly.contains("user 12345"), "READONLY-3: {readonly}");
 }
