@@ -129,7 +129,19 @@ pub fn require_sound_log(directory: &DatabaseDir, catalog: &str) -> Result<()> {
 
 /// Why a log must not be recovered, if it must not. SQLite's path of it leads through a descriptor, or was resolved.
 pub(crate) fn why_refused(log: &Path) -> Option<String> {
-    tell(scan(log), log)
+    tell(scan(log), &shown(log))
+}
+
+/// The path of a log for people: where a descriptor leads that SQLite was given the path of.
+fn shown(log: &Path) -> PathBuf {
+    let parent = log.parent().unwrap_or(log);
+    match (
+        parent.starts_with("/proc/self/fd"),
+        std::fs::read_link(parent),
+    ) {
+        (true, Ok(directory)) => directory.join(log.file_name().unwrap_or_default()),
+        _ => log.to_owned(),
+    }
 }
 
 fn tell(scanned: io::Result<Option<LogDamage>>, log: &Path) -> Option<String> {
@@ -152,7 +164,7 @@ pub(crate) fn scan(path: &Path) -> io::Result<Option<LogDamage>> {
     let log = Log {
         directory,
         name: path.file_name().unwrap_or_default().to_owned(),
-        shown: path.to_owned(),
+        shown: shown(path),
     };
     log.scan()
 }

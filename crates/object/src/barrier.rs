@@ -25,7 +25,8 @@
 //! shortened.
 
 use crate::error::io_error;
-use crate::session::{SESSIONS, barrier_file, is_dead};
+use crate::peers::SESSIONS;
+use crate::session::{barrier_file, is_dead};
 use crate::{Engine, Result};
 use larder_segment::directory::{Access, DatabaseDir};
 use larder_space::format::SessionId;

@@ -190,17 +190,25 @@ impl Engine {
     ///
     /// A database that this process cannot write is shown as it is now ([`Engine::is_readonly`]).
     pub fn open(path: &Path, label: &str, options: &EngineOptions) -> Result<Arc<Engine>> {
-        let directory = open_directory(path)?;
+        Engine::open_or_copy(&open_directory(path)?, label, options)
+    }
+
+    /// The same in a directory that is open.
+    pub(crate) fn open_or_copy(
+        directory: &DatabaseDir,
+        label: &str,
+        options: &EngineOptions,
+    ) -> Result<Arc<Engine>> {
         let own_place = match options.storage.is_none() && !options.is_extension {
-            true => Readonly::find(&directory)?,
+            true => Readonly::find(directory)?,
             false => None,
         };
         let Some(readonly) = own_place else {
-            return Engine::open_in(&directory, label, options);
+            return Engine::open_in(directory, label, options);
         };
         let copy = readonly.directory().clone();
         let options = EngineOptions {
-            storage: Some(Arc::new(FileStorage::read_only(directory))),
+            storage: Some(Arc::new(FileStorage::read_only(directory.clone()))),
             has_background: false,
             trust: readonly.trust(options.trust),
             readonly: Some(Arc::new(readonly)),
@@ -209,7 +217,7 @@ impl Engine {
         Engine::open_in(&copy, label, &options)
     }
 
-    /// The same in a directory that is open.
+    /// Opens a database that this process can write.
     pub(crate) fn open_in(
         directory: &DatabaseDir,
         label: &str,

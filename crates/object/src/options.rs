@@ -1,7 +1,6 @@
 //! How an engine is created and opened.
 
 use crate::readonly::Readonly;
-use crate::turn::WAIT_MAX;
 use larder_catalog::{CatalogOptions, Trust};
 use larder_segment::Storage;
 use std::sync::Arc;
@@ -9,6 +8,9 @@ use std::time::Duration;
 
 /// How long loading the extension waits for a turn.
 const LOAD_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// How long a session waits for another session's group before it gives up.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// A clock: nanoseconds since 1970.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;

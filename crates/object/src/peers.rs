@@ -14,7 +14,6 @@
 //!   number is nobody else's.
 //! * `SESSION-6` No lock is taken from who lives: a stopped process is waited for, and named.
 
-use crate::session::SESSIONS;
 use larder_segment::directory::{Access, DatabaseDir};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, fstat, openat};
@@ -31,6 +30,9 @@ use std::time::{Duration, Instant};
 /// How long a killed process has to end by itself, and the time between two looks.
 const END_WAIT_MAX: Duration = Duration::from_millis(100);
 const END_PAUSE: Duration = Duration::from_millis(10);
+
+/// The directory of the files of sessions, in that of the database.
+pub(crate) const SESSIONS: &str = "sessions";
 
 const RECORD_BYTES_MAX: u64 = 4096;
 /// Of a command line, in messages.

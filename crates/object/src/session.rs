@@ -16,7 +16,7 @@
 use crate::engine::{Engine, lock};
 use crate::node::{Node, NodeState};
 use crate::options::Birth;
-use crate::peers::{Record, free_if_killed, free_killed_in};
+use crate::peers::{Record, SESSIONS, free_if_killed, free_killed_in};
 use crate::pins::Pin;
 use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
@@ -66,8 +66,6 @@ pub(crate) struct Session {
     looked_at: Mutex<Instant>,
 }
 
-/// The directory of the files of sessions, in that of the database.
-pub(crate) const SESSIONS: &str = "sessions";
 /// The door to them.
 const DOOR: &str = "sessions.lock";
 

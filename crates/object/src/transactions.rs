@@ -204,7 +204,7 @@ fn visit<T>(
         is_reader,
         ..EngineOptions::default()
     };
-    let engine = Engine::open_in(parent, "long transaction", &options)?;
+    let engine = Engine::open_or_copy(parent, "long transaction", &options)?;
     let outcome = work(&engine);
     let closed = engine.close();
     let value = outcome?;

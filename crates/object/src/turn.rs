@@ -21,6 +21,7 @@
 //!                                         closed      any state ──abandon──▶ abandoned (for good)
 //! ```
 
+use crate::options::WAIT_MAX;
 use crate::peers::{describe_holder, free_killed_in};
 use crate::{Error, ErrorKind, Result};
 use larder_segment::directory::DatabaseDir;
@@ -28,9 +29,6 @@ use rustix::fd::OwnedFd;
 use rustix::fs::FlockOperation;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// How long a session waits for another session's group before it gives up.
-pub(crate) const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// How long who waits in the queue sleeps between two looks: always the same (`TURN-3`).
 const QUEUE_PAUSE: Duration = Duration::from_micros(200);

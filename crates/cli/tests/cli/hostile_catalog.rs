@@ -146,6 +146,7 @@ fn hostile(place: &Place, change: impl FnOnce(&Connection)) {
 
 fn copy_tree(from: &Path, to: &Path) {
     fs::create_dir(to).unwrap();
+    fs::set_permissions(to, fs::metadata(from).unwrap().permissions()).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let below = to.join(entry.file_name());

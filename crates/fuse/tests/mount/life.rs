@@ -294,7 +294,11 @@ fn serve_until_killed() {
     let directory =
         PathBuf::from(std::env::var_os(SERVED_DIRECTORY).expect("started by another test"));
     let threads = std::env::var(SERVED_THREADS).map_or(0, |threads| threads.parse().unwrap());
-    let mounted = mount_in(&directory, |options| options.threads = threads);
+    let mounted = mount_in(&directory, |options| {
+        options.threads = threads;
+        // Models of the past know what modes were, not what they became.
+        options.history_access = larder_fuse::HistoryAccess::Then;
+    });
     mounted.unwrap().wait().unwrap();
 }
 
