@@ -25,7 +25,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, ffi};
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -111,26 +111,31 @@ struct Running {
 }
 
 impl Watch {
-    /// Begins to watch a connection, which is dropped before what is returned.
-    pub(crate) fn begin(connection: &mut Connection) -> Result<Arc<Watch>> {
+    /// Begins to watch a connection, which is dropped before what is returned. By SQLite's own functions: the SQLite of a
+    /// program that has loaded the extension may be older than what rusqlite needs for its closures.
+    pub(crate) fn begin(connection: &Connection) -> Result<Arc<Watch>> {
         let watch = Arc::new(Watch::default());
-        let asked = Arc::clone(&watch);
-        connection
-            .progress_handler(OPERATIONS, Some(move || asked.is_over()))
-            .at("the limits")?;
-        let pointer: *mut c_void = Arc::as_ptr(&watch).cast_mut().cast();
-        // SAFETY: an open connection; `watch` is alive as long as it, as the caller promises, and `tell` only reads it.
+        // SAFETY: an open connection; `watch` is alive as long as it, as the caller promises, and `tell` and `stop` only
+        // read it.
         let code = unsafe {
+            let handle = connection.handle();
+            ffi::sqlite3_progress_handler(handle, OPERATIONS, Some(stop), watch.pointer());
             let events = ffi::SQLITE_TRACE_STMT as c_uint;
-            ffi::sqlite3_trace_v2(connection.handle(), events, Some(tell), pointer)
+            ffi::sqlite3_trace_v2(handle, events, Some(tell), watch.pointer())
         };
-        match code {
-            ffi::SQLITE_OK => Ok(watch),
-            code => {
-                let failed = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-                Err(failed).at("the limits")
-            }
-        }
+        require_ok(code).map(|()| watch)
+    }
+
+    /// Has the watch judge what the connection compiles.
+    pub(crate) fn authorize(&self, connection: &Connection) -> Result<()> {
+        // SAFETY: as in `begin`.
+        require_ok(unsafe {
+            ffi::sqlite3_set_authorizer(connection.handle(), Some(judge), self.pointer())
+        })
+    }
+
+    fn pointer(&self) -> *mut c_void {
+        std::ptr::from_ref(self).cast_mut().cast()
     }
 
     /// What is ours and what is the user's from now on.
@@ -243,6 +248,65 @@ impl Watch {
             Some(what) => CatalogError::Refused { what },
             None => error,
         }
+    }
+}
+
+fn require_ok(code: c_int) -> Result<()> {
+    match code {
+        ffi::SQLITE_OK => Ok(()),
+        code => {
+            let failed = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            Err(failed).at("the limits")
+        }
+    }
+}
+
+/// SQLite asks whether the statement that runs shall end.
+unsafe extern "C" fn stop(watch: *mut c_void) -> c_int {
+    // SAFETY: `Watch::begin` has given the watch, which outlives the connection.
+    let watch = unsafe { &*watch.cast::<Watch>() };
+    watch.is_over().into()
+}
+
+/// SQLite asks whether a statement may do something.
+unsafe extern "C" fn judge(
+    watch: *mut c_void,
+    code: c_int,
+    first: *const c_char,
+    second: *const c_char,
+    database: *const c_char,
+    accessor: *const c_char,
+) -> c_int {
+    // SAFETY: null, or a C string that lives as long as the call.
+    let text = |text: *const c_char| match text.is_null() {
+        true => Ok(None),
+        false => unsafe { CStr::from_ptr(text) }.to_str().map(Some),
+    };
+    let (Ok(first), Ok(second), Ok(database_name), Ok(accessor)) =
+        (text(first), text(second), text(database), text(accessor))
+    else {
+        return ffi::SQLITE_DENY; // A name that is no text is none of ours.
+    };
+    let action = match (code, first, second) {
+        (ffi::SQLITE_INSERT, Some(table_name), _) => AuthAction::Insert { table_name },
+        (ffi::SQLITE_DELETE, Some(table_name), _) => AuthAction::Delete { table_name },
+        (ffi::SQLITE_UPDATE, Some(table_name), Some(column_name)) => AuthAction::Update {
+            table_name,
+            column_name,
+        },
+        (code, arg1, arg2) => AuthAction::Unknown { code, arg1, arg2 },
+    };
+    let context = AuthContext {
+        action,
+        database_name,
+        accessor,
+    };
+    // SAFETY: `Watch::authorize` has given the watch, which outlives the connection.
+    let watch = unsafe { &*watch.cast::<Watch>() };
+    match watch.judge(&context) {
+        Authorization::Allow => ffi::SQLITE_OK,
+        Authorization::Ignore => ffi::SQLITE_IGNORE,
+        _ => ffi::SQLITE_DENY,
     }
 }
 

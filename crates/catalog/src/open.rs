@@ -11,12 +11,11 @@ use crate::{Catalog, Writer, alone, audit, codec, meta, stores};
 use larder_directory::DatabaseDir;
 use larder_format::StoreId;
 use rusqlite::config::DbConfig;
-use rusqlite::hooks::AuthContext;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
 use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
 /// Bytes of a page of a new catalog: a commit of one file writes a few whole pages, and group commits
@@ -159,18 +158,15 @@ pub(crate) fn open_within(
     // A shell's settings are the user's, so that LOG-1 and LOG-3 could not be kept. The others' connection is
     // ours alone, and `configure` has it sync every commit (LOG-1).
     let has_log = matches!(purpose, Purpose::Engine | Purpose::Transactions);
-    let mut connection = connect_with(place, options, access, timeout, has_log)?;
+    let connection = connect_with(place, options, access, timeout, has_log)?;
     let code = options.trust.judge(place.owner(), &path)?;
     let found = identify(&connection, &path, code)?;
     sync_commits(&connection)?;
     confine(&connection, purpose.into())?;
-    let watch = Watch::begin(&mut connection)?;
+    let watch = Watch::begin(&connection)?;
     watch.learn(found);
     if purpose == Purpose::Engine {
-        let asked = Arc::clone(&watch);
-        connection
-            .authorizer(Some(move |context: AuthContext<'_>| asked.judge(&context)))
-            .at("the limits")?;
+        watch.authorize(&connection)?;
     }
     if has_log {
         // LOG-3: a transaction that is rolled back has written nothing to the log.
