@@ -270,11 +270,13 @@ impl Shape {
             let key = self.key.of(row);
             // A number that is given anew is told (TEMPORAL-3), though the row that had it went at the same time.
             let known = match &self.key {
-                Key::Rowid(..) if value == "NULL" => {
+                Key::Rowid(..) | Key::Declared(..) if value == "NULL" => {
                     " AND (larder_known.value IS NULL OR larder_known.kind = 'replaced')"
                 }
                 // That it was replaced is told beside what it was before a change in the same millisecond.
-                Key::Rowid(..) if kind != "NULL" => " AND larder_known.kind = 'replaced'",
+                Key::Rowid(..) | Key::Declared(..) if kind != "NULL" => {
+                    " AND larder_known.kind = 'replaced'"
+                }
                 _ => "",
             };
             let said = Said {
@@ -311,8 +313,8 @@ impl Shape {
             self.key.of("OLD")
         );
         let of_key = match &self.key {
-            Key::Rowid(..) => "'replaced'",
-            _ => "NULL",
+            Key::Rowid(..) | Key::Declared(..) => "'replaced'",
+            Key::Columns(_) => "NULL",
         };
         let bodies = [
             ("BEFORE INSERT", replaced(of_key, "")),

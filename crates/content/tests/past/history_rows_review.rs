@@ -75,6 +75,36 @@ fn a_row_that_took_the_place_of_another_stays() {
 }
 
 #[test]
+fn a_row_that_took_a_place_within_the_millisecond_is_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path());
+    let other = client(dir.path());
+    other.run(
+        "CREATE TABLE album (path TEXT PRIMARY KEY, title TEXT);
+         CREATE TABLE swap (title TEXT);
+         CREATE TRIGGER swaps AFTER INSERT ON swap BEGIN
+             DELETE FROM album WHERE path IS NULL;
+             INSERT INTO album VALUES (NULL, NEW.title);
+         END;",
+    );
+    db.track_table("album").unwrap();
+    other.run("INSERT INTO album VALUES (NULL, 'nowhere')");
+    let then = moment(&db, 1);
+    // SQLite's clock stands while a statement runs.
+    other.run("INSERT INTO swap VALUES ('elsewhere')");
+    moment(&db, 2);
+    for count in [1, 0] {
+        assert_eq!(
+            restore_rows(&db, &then, "album", None, false).unwrap(),
+            (count, 0, 0)
+        );
+    }
+    let expected = [row(&["NULL", "elsewhere"]), row(&["NULL", "nowhere"])];
+    assert_eq!(present(&db, "album"), expected, "TEMPORAL-3");
+    assert_clean(&db);
+}
+
+#[test]
 fn a_number_that_was_given_anew_is_a_conflict() {
     let dir = tempfile::tempdir().unwrap();
     let db = create(dir.path());
