@@ -13,7 +13,7 @@
 //! * `COMMIT-1` A group holds every change that ended before the freeze and none that began after:
 //!   groups are prefixes of the order of operations.
 //! * `COMMIT-2` Every block that the catalog names was written and flushed before the catalog's own
-//!   commit, or that commit patches it (`logged`).
+//!   commit, or that commit patches it (`log_inlined`).
 //! * `COMMIT-3` Extents retired by a commit are reusable only after a later commit has deleted
 //!   their rows, and that one is durable.
 //! * `COMMIT-4` After a failed write, flush or commit nothing more is changed: memory is ahead of
@@ -22,21 +22,31 @@
 //!   that after its last one; what is being written delays it. So the row of a file is soon there,
 //!   and a stream of changes costs no more commits.
 
+pub(crate) mod checkpoint;
+pub(crate) mod group;
+pub(crate) mod group_fsync;
+pub(crate) mod leader;
+pub(crate) mod log_inlined;
+mod lost_orphans;
+pub(crate) mod place;
+pub(crate) mod pre_images;
+pub(crate) mod redo;
+pub(crate) mod redo_rows;
+
+use crate::commit::group::Group;
+use crate::commit::place::ContentFlush;
 use crate::engine::{Edit, Engine, lock};
-use crate::group::Group;
 use crate::history::Horizon;
-use crate::map::ExtentMap;
-use crate::node::{Node, NodeState};
-use crate::turn::Turn;
-use crate::whole::PATIENCE_WITH_STREAMS;
-use crate::workspace::assert_granted;
-use crate::write_path::ContentFlush;
+use crate::session::writer_lock::Turn;
+use crate::txn::workspace::assert_granted;
+use crate::view::node::{Node, NodeState};
+use crate::write::delayed_allocation::PATIENCE_WITH_STREAMS;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{
     AttrMask, CatalogError, ChangeSet, CommitOutcome, ContentRow, InodeChange, InodeRow,
 };
 use larder_space::format::limits::BLOCK_BYTES;
-use larder_space::format::{CommitSeq, Extent, FileKind, Ino, Name, StoreId};
+use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -508,7 +518,7 @@ impl Engine {
         }
         let is_unknown = |frozen: &&FrozenNode| frozen.is_fresh && frozen.is_deleted;
         let unknown = nodes.iter().filter(is_unknown);
-        crate::saves::settle(unknown.map(|one| (one.node.store, one.node.ino)), &mut set);
+        crate::write::saves::settle(unknown.map(|one| (one.node.store, one.node.ino)), &mut set);
         if self.workspace.is_some() {
             assert_granted(&self.catalog.grants(), &set.allocated);
         }
@@ -599,43 +609,6 @@ impl Engine {
             set.retired_bytes += extent.len_bytes();
             set.retired.push((extent, store, ino));
         }
-    }
-
-    /// Inodes that lost their name while another session had them open, and are closed by now.
-    fn collect_lost_orphans(&self, horizon: CommitSeq, set: &mut ChangeSet) -> Result<()> {
-        for (store, ino) in self.lost_orphans(horizon)? {
-            if set.orphans_removed.contains(&(store, ino)) {
-                continue;
-            }
-            let cached = self.cache.find(store, ino);
-            let extents = match &cached {
-                Some(node) => {
-                    let mut state = node.lock();
-                    if state.is_deleted
-                        || state.in_group
-                        || state.is_committing
-                        || state.open_count > 0
-                    {
-                        continue;
-                    }
-                    state.is_deleted = true;
-                    self.drop_kept(&mut state.content);
-                    state.content.map.extents(self.map_source(node))?
-                }
-                None => {
-                    let source = crate::map::MapSource {
-                        catalog: &self.catalog,
-                        store,
-                        ino,
-                    };
-                    ExtentMap::default().extents(source)?
-                }
-            };
-            self.retire_into(set, (store, ino), extents);
-            set.inodes.push((store, InodeChange::Delete(ino)));
-            set.orphans_removed.push((store, ino));
-        }
-        Ok(())
     }
 
     /// Commits the catalog; waits out an SQL client that keeps the write lock, and a host without

@@ -1,31 +1,31 @@
 //! An open database: its parts, its locks, and how operations begin and end.
 
-use crate::cache::NodeCache;
-use crate::claims::Claims;
-use crate::commit_lock::CommitLock;
-use crate::defrag::Compactor;
-use crate::foreign::Foreign;
-use crate::group::Group;
-use crate::growth::Growth;
+use crate::commit::group::Group;
+use crate::commit::group_fsync::SharedFlush;
+use crate::commit::leader::CommitLock;
+use crate::commit::redo_rows::PatchBook;
 use crate::history::History;
 use crate::host::{random_id, system_clock};
-use crate::host_room::HostRoom;
-use crate::node::Node;
-use crate::options::{Birth, EngineOptions, InitOptions};
-use crate::overlay::PatchBook;
-use crate::past::Past;
-use crate::pins::Pins;
-use crate::readonly::Readonly;
-use crate::room::Room;
-use crate::saves::Asides;
-use crate::session::Session;
-use crate::share::Shares;
-use crate::shared_flush::SharedFlush;
-use crate::transaction::Private;
-use crate::tuning;
-use crate::turn::Turn;
-use crate::workspace::Workspace;
-use crate::writers::Writers;
+use crate::session::liveness::Session;
+use crate::session::options::{Birth, EngineOptions, InitOptions};
+use crate::session::pins::Pins;
+use crate::session::readonly::Readonly;
+use crate::session::tuning;
+use crate::session::writer_lock::Turn;
+use crate::space::defrag::Compactor;
+use crate::space::grow::Growth;
+use crate::space::host_reserve::HostRoom;
+use crate::space::reservation::Room;
+use crate::space::sharing::Shares;
+use crate::txn::short::Private;
+use crate::txn::workspace::Workspace;
+use crate::txn::writers::Writers;
+use crate::view::as_of::Past;
+use crate::view::cache::NodeCache;
+use crate::view::invalidation::Foreign;
+use crate::view::node::Node;
+use crate::write::claims::Claims;
+use crate::write::saves::Asides;
 use crate::{Error, ErrorKind, Result, error::io_error};
 use larder_catalog::{Catalog, DatabaseInfo, DatabaseInit};
 use larder_segment::directory::DatabaseDir;
@@ -277,7 +277,7 @@ impl Engine {
     ) -> Engine {
         catalog.set_session(session.id);
         let dirty_bytes_max = tuning::gather_bytes(options.dirty_bytes_max, &info.tuning);
-        crate::chunk_pool::allow(dirty_bytes_max);
+        crate::write::buffers::allow(dirty_bytes_max);
         Engine {
             path: directory.path().to_owned(),
             directory: directory.clone(),
@@ -359,7 +359,7 @@ impl Engine {
             let _no_commit = self.commit_lock.lock();
             self.stop("the database was closed; open it again".into());
         }
-        crate::chunk_pool::drain();
+        crate::write::buffers::drain();
         let ended = self.session.end(&self.catalog);
         outcome.and(ended)
     }

@@ -29,8 +29,16 @@
 //!
 //! The cut moves in steps of a part of the retention, so that not every commit reclaims.
 
-use crate::acting::Acting;
+pub(crate) mod attribution;
+pub(crate) mod feed;
+pub(crate) mod prune;
+pub(crate) mod retention;
+pub(crate) mod rollback;
+pub(crate) mod seals;
+pub(crate) mod versions;
+
 use crate::engine::{Edit, Engine, lock};
+use crate::history::attribution::Acting;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Cuts, DatabaseInfo, HistoryHorizon, Moment, Retentions, SnapshotRow};
 use larder_space::Purpose;
@@ -581,7 +589,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Node;
+    use crate::view::node::Node;
     use larder_catalog::InodeRow;
     use larder_space::format::{FileKind, Ino, StoreId};
     use std::path::Path;

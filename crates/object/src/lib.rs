@@ -26,85 +26,24 @@
 //! # Recovery
 //! Opening is recovery: see `Engine::open` and docs/durability.md.
 
-mod acting;
-mod attached;
-mod barrier;
-mod cache;
-mod check_holders;
-mod check_pieces;
-mod checkpoint;
-mod chunk_pool;
-mod claims;
-mod client;
 mod commit;
-mod commit_lock;
-mod compact;
-mod defrag;
-mod edit;
 mod engine;
-mod entries;
 mod error;
-mod feed;
-mod foreign;
-mod fragments;
-mod gather;
-mod group;
-mod growth;
-mod healing;
 mod history;
-mod homes;
 mod host;
-mod host_room;
-mod listing;
-mod logged;
-mod map;
-mod moves;
-mod namespace;
-mod node;
-mod options;
-mod overlay;
-mod past;
-mod patch;
-mod peers;
-mod pieced;
-mod pieces;
-mod pins;
-mod prune;
-mod put;
-mod read_path;
-mod readonly;
 mod report;
-mod retention;
-mod rollback;
-mod room;
-mod saves;
-mod seals;
 mod session;
-mod share;
-mod shared_flush;
-mod shrink;
-mod sql;
-mod stats;
-mod stores;
-mod survey;
-mod transaction;
-mod transactions;
-mod tuning;
-mod turn;
-mod versions;
-mod whole;
-mod workspace;
-mod write_path;
-mod writers;
+mod space;
+mod txn;
+mod view;
+mod write;
 
-pub use acting::act_for;
-pub use barrier::{Follower, await_followers};
-pub use client::require_other_thread;
-pub use defrag::CompactStep;
-pub use edit::CAPABILITY_XATTR;
 pub use engine::Engine;
 pub use error::{Error, ErrorKind, Result};
-pub use foreign::{ForeignChange, ForeignObserver};
+pub use history::attribution::act_for;
+pub use history::prune::{
+    HistoryReport, PruneCut, PruneOptions, PruneReport, StoreHistory, StoreRetention,
+};
 pub use host::process_owner;
 pub use larder_catalog::{AttrMask, DirentRow, InodeRow, SessionRow, SqlRow, SqlValue, StoreRow};
 pub use larder_catalog::{Beginnings, Retention, Retentions, SharedPages};
@@ -125,22 +64,26 @@ pub use larder_catalog::{check_store_name, own_snapshot};
 pub use larder_segment::directory;
 pub use larder_segment::{AlignedBuf, Device, Storage};
 pub use larder_space::format;
-pub use namespace::{Change, View};
-pub use node::Node;
-pub use options::{Birth, Clock, EngineOptions, InitOptions};
-pub use peers::{describe_server, free_killed};
-pub use prune::{HistoryReport, PruneCut, PruneOptions, PruneReport, StoreHistory, StoreRetention};
-pub use put::NewContent;
-pub use readonly::Readonly;
+pub use report::survey::find_damage;
 pub use report::{
     CheckReport, DefragObject, DefragOptions, DefragReport, FragReport, Gauges, MapCell,
     SegmentMap, ShrinkReport, SizeClass, SpaceReport, StatsReport,
 };
-pub use saves::is_backup;
-pub use survey::find_damage;
-pub use transaction::{Ended, Savepoint, Staging, WriterTicket};
-pub use transactions::{
+pub use session::barrier::{Follower, await_followers};
+pub use session::options::{Birth, Clock, EngineOptions, InitOptions};
+pub use session::peers::{describe_server, free_killed};
+pub use session::readonly::Readonly;
+pub use session::tuning::gather_bytes_default;
+pub use space::defrag::CompactStep;
+pub use txn::client::require_other_thread;
+pub use txn::long::{
     TransactionInfo, TransactionOutcome, TransactionOwner, abort_transaction, begin_transaction,
     commit_transaction, list_transactions,
 };
-pub use tuning::gather_bytes_default;
+pub use txn::short::{Ended, Savepoint, Staging, WriterTicket};
+pub use view::invalidation::{ForeignChange, ForeignObserver};
+pub use view::node::Node;
+pub use write::edit::CAPABILITY_XATTR;
+pub use write::namespace::{Change, View};
+pub use write::put::NewContent;
+pub use write::saves::is_backup;

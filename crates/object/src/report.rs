@@ -1,5 +1,10 @@
 //! What the verbs of upkeep answer.
 
+pub(crate) mod check_holders;
+pub(crate) mod check_pieces;
+pub(crate) mod stats;
+pub(crate) mod survey;
+
 use larder_space::format::StoreId;
 
 /// How full a database is. All sizes in bytes; `capacity = live + retired + free`.

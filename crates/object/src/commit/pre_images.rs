@@ -1,0 +1,235 @@
+//! Homes: what patches will be written over is copied first, where history needs it.
+//!
+//! A small overwrite becomes a patch and is written in place later (`redo`), so that objects stay in one piece. Older
+//! versions name the same blocks. So before an apply writes, the old content of the blocks goes to new extents,
+//! which are retired by the same commit, and a row of `larder_home` says where it is for whoever reads an older state.
+//!
+//! # Invariants
+//! * `HOME-1` While the database keeps history, a home that held something is written over only after its copy was
+//!   flushed and its row is durable.
+//! * `HOME-2` A home is copied once for a patch, however often the apply is tried; and there is room for all homes
+//!   of an apply before one is copied. What is copied is kept as long as history.
+//!
+//! What is not copied: homes of logged content, which held nothing before; and homes that an interrupted apply has
+//! written to already, whose first copy counts. Both show in their checksums; the second by their rows, too.
+
+use crate::commit::broken;
+use crate::commit::redo_rows::{Applied, InPlace};
+use crate::engine::{Engine, lock};
+use crate::view::node::Node;
+use crate::{Error, ErrorKind, Result};
+use larder_segment::SegmentError;
+use larder_space::Purpose;
+use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{Checksum, Extent, Ino, StoreId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+/// Blocks that are read and copied at a time.
+const RUN_BLOCKS: usize = 1024;
+
+/// A block that will be written over.
+struct Home<'w> {
+    owner: (StoreId, Ino),
+    write: &'w InPlace,
+}
+
+/// Blocks that will be written over, and where they were copied to.
+struct HomeCopy {
+    owner: (StoreId, Ino),
+    home: Extent,
+    copy: Extent,
+}
+
+impl Engine {
+    /// Copies what the apply will write over, and commits that (`HOME-1`). The caller has the turn and a pin.
+    /// [`ErrorKind::NoSpace`]: nothing was copied. Cost: reads and writes the blocks, one flush per segment, one commit.
+    pub(crate) fn save_homes(&self, objects: &[(Arc<Node>, Applied)]) -> Result<()> {
+        if !self.keeps_history() {
+            return Ok(());
+        }
+        let homes = self.homes_to_save(objects)?;
+        if homes.is_empty() {
+            return Ok(());
+        }
+        // Makes room if need be, as for any content (`HOME-2`).
+        let blocks = homes.len() as u64;
+        let promise = self.reserve(blocks, Purpose::Ordinary)?;
+        let mut taken = self.take_promised(promise, blocks)?;
+        let copies = self.copy_homes(&homes, &taken.extents)?;
+        taken.cut(copies.iter().map(|done| done.copy.block_count).sum());
+        if copies.is_empty() {
+            return Ok(());
+        }
+        {
+            let _gate = self.enter_gate();
+            let mut group = lock(&self.group);
+            let mut room = self.lock_room();
+            taken.keep(&mut room);
+            for (extent, (store, ino)) in owned(&copies) {
+                group.allocated.push((extent, store, ino));
+                group.retired.push((extent, store, ino));
+                self.quarantine_unshared(&mut room, extent);
+            }
+            group
+                .homes
+                .extend(copies.iter().map(|done| (done.home, done.copy)));
+        }
+        self.commit_now()
+    }
+
+    /// Homes that will change and have no copy yet, by place.
+    fn homes_to_save<'w>(&self, objects: &'w [(Arc<Node>, Applied)]) -> Result<Vec<Home<'w>>> {
+        let mut homes: Vec<Home<'w>> = Vec::new();
+        for (node, applied) in objects {
+            let writes = applied.writes.iter();
+            homes.extend(
+                writes
+                    .filter(|write| write.old_checksum != write.checksum)
+                    .map(|write| Home {
+                        owner: (node.store, node.ino),
+                        write,
+                    }),
+            );
+        }
+        homes.sort_unstable_by_key(|home| home.write.home);
+        let Some(oldest) = homes.iter().map(|home| home.write.seq).min() else {
+            return Ok(homes);
+        };
+        // A copy that was made since the patch is of what is under the patch: the block has not moved (PATCH-1).
+        let mut is_saved = vec![false; homes.len()];
+        for (saved, until) in self.catalog.homes_saved_after(oldest)? {
+            let first = homes.partition_point(|home| {
+                let place = &home.write.home;
+                (place.segment, place.start_block) < (saved.segment, saved.start_block)
+            });
+            let under = homes[first..]
+                .iter()
+                .take_while(|home| saved.overlaps(&home.write.home));
+            for (home, is_saved) in under.zip(&mut is_saved[first..]) {
+                *is_saved |= home.write.seq < until;
+            }
+        }
+        let mut is_saved = is_saved.into_iter();
+        homes.retain(|_| is_saved.next() == Some(false));
+        Ok(homes)
+    }
+
+    /// Copies homes to `places`, from the first on, and flushes the copies.
+    fn copy_homes(&self, homes: &[Home<'_>], places: &[Extent]) -> Result<Vec<HomeCopy>> {
+        let mut places = Places {
+            extents: places,
+            skip: 0,
+        };
+        let mut copies = Vec::new();
+        let mut touched = BTreeSet::new();
+        let mut bytes: Vec<u8> = Vec::new();
+        let runs = homes.chunk_by(|a, b| {
+            let (left, right) = (&a.write.home, &b.write.home);
+            a.owner == b.owner && left.is_followed_by(right) && left.ag_index() == right.ag_index()
+        });
+        for run in runs.flat_map(|run| run.chunks(RUN_BLOCKS)) {
+            let owner = run[0].owner;
+            let start = run[0].write.home;
+            let whole = Extent::new(start.segment, start.start_block, run.len() as u64);
+            bytes.resize(run.len() * BLOCK, 0);
+            for (mut first, mut count) in self.read_run(&whole, run, &mut bytes)? {
+                while count > 0 {
+                    let Some(copy) = places.take(count) else {
+                        return Err(broken("there are fewer places than homes to save (HOME-2)"));
+                    };
+                    let part = first as usize * BLOCK..(first + copy.block_count) as usize * BLOCK;
+                    self.segment(copy.segment)?
+                        .write(copy.start_block, &[&bytes[part]])?;
+                    touched.insert(copy.segment);
+                    let home = whole.slice(first, copy.block_count);
+                    copies.push(HomeCopy { owner, home, copy });
+                    first += copy.block_count;
+                    count -= copy.block_count;
+                }
+            }
+        }
+        for segment in touched {
+            self.segment(segment)?.flush()?;
+        }
+        Ok(copies)
+    }
+
+    /// Reads a run, and says which of its blocks, `(first, count)`, hold what the map says of them.
+    fn read_run(
+        &self,
+        whole: &Extent,
+        run: &[Home<'_>],
+        bytes: &mut [u8],
+    ) -> Result<Vec<(u64, u64)>> {
+        let checksums: Vec<Checksum> = run.iter().map(|home| home.write.old_checksum).collect();
+        let segment = self.segment(whole.segment)?;
+        if is_there(segment.read(whole.start_block, bytes, &checksums))? {
+            return Ok(vec![(0, whole.block_count)]);
+        }
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        for (at, (block, checksum)) in (0..).zip(bytes.chunks_mut(BLOCK).zip(&checksums)) {
+            let read = segment.read(
+                whole.start_block + at,
+                block,
+                std::slice::from_ref(checksum),
+            );
+            if !is_there(read)? {
+                continue;
+            }
+            match found.last_mut() {
+                Some((first, count)) if *first + *count == at => *count += 1,
+                _ => found.push((at, 1)),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether a read found the bytes that it was to find.
+fn is_there(read: std::result::Result<(), SegmentError>) -> Result<bool> {
+    match read.map_err(Error::from) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The copies as extents with their owners, neighbours joined.
+fn owned(copies: &[HomeCopy]) -> Vec<(Extent, (StoreId, Ino))> {
+    let mut joined: Vec<(Extent, (StoreId, Ino))> = Vec::new();
+    for done in copies {
+        match joined.last_mut() {
+            Some((last, owner))
+                if *owner == done.owner
+                    && last.is_followed_by(&done.copy)
+                    && last.ag_index() == done.copy.ag_index() =>
+            {
+                last.block_count += done.copy.block_count;
+            }
+            _ => joined.push((done.copy, done.owner)),
+        }
+    }
+    joined
+}
+
+/// Extents that are handed out part by part.
+struct Places<'t> {
+    extents: &'t [Extent],
+    /// Blocks of the first one that are out.
+    skip: u64,
+}
+
+impl Places<'_> {
+    /// The next blocks in one piece, at most so many.
+    fn take(&mut self, blocks_max: u64) -> Option<Extent> {
+        let (first, rest) = self.extents.split_first()?;
+        let part = first.slice(self.skip, blocks_max.min(first.block_count - self.skip));
+        self.skip += part.block_count;
+        if self.skip == first.block_count {
+            (self.extents, self.skip) = (rest, 0);
+        }
+        Some(part)
+    }
+}

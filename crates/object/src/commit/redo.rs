@@ -1,0 +1,476 @@
+//! Patches: small overwrites, kept in the catalog until they are written in place.
+//!
+//! Overwriting a few blocks of a large object copy-on-write would leave the object in as many pieces,
+//! and every fsync would cost a data flush beside the catalog's own. So a small run of dirty blocks
+//! that are mapped already is committed as a *patch*: its bytes go into a row of `larder_patch`, in
+//! the same transaction as everything else: one sequential write, one flush. The catalog's
+//! write-ahead log is the redo log. Later, and in the background, patches are *applied*: written over
+//! the blocks that they patch, in order of address.
+//!
+//! ```text
+//!             freeze          catalog's commit              written in place, flushed
+//!  dirty run ────────▶ patch ──────────────────▶ committed ───────────────────────────┐
+//!                        ▲                          │ newer overwrite: replaced       │
+//!                        │                          │ copy-on-write, truncate, punch: │
+//!                        └──────────────────────────┘   ended by a row without bytes  ▼
+//!                                       rows gone, checksums in the map ◀── the apply's commit
+//! ```
+//!
+//! # Words
+//! *Patch*: the newest content of a mapped block, in the catalog. *Apply*: to write patches in place.
+//! *Home*: what the segment holds under a patch.
+//!
+//! # Invariants
+//! * `PATCH-1` A patched block is mapped, and its patch is its content: nobody reads the home, which
+//!   may be old, torn or new.
+//! * `PATCH-2` A session reads the patches of an object from the catalog after the root of its list of
+//!   pieces and before any of its map pages, and drops all of them together.
+//! * `PATCH-3` A home is written only while a committed patch covers it, by the session that has the
+//!   turn, and only when every pin and every read under way is at or past the patch's commit.
+//! * `PATCH-4` Rows go in a commit that follows the flush of the homes, and that brings the checksums
+//!   of what was written.
+//! * `PATCH-5` Patches are bounded: beyond `EngineOptions::patch_bytes_max` small overwrites go
+//!   copy-on-write as all others do.
+//! * `PATCH-6` An overwrite is patched only where the block will stay: nothing of an object of which anything
+//!   is kept (`WHOLE-1`), and no provisional block. (New blocks may be patches whatever becomes of them, see
+//!   `log_inlined`: who places them anew ends these patches.)
+//!
+//! # Why no reader meets a home that is being written
+//! Let a patch be of commit S. Whoever reads a home from a segment, with the checksum of the map, has
+//! planned that from patches and map pages in memory.
+//! * In this process: a plan made before the patch was in memory belongs to a read that began
+//!   (`begin_read`) below S, and holds the horizon below S until it ends. A plan made later, under the
+//!   node's lock, finds the patch and copies it. Fills of partial writes read under the node's lock.
+//! * In another session: while its pin is below S nothing is written (`PATCH-3`). A pin reaches S only
+//!   after the session dropped all that is older (`SESSION-3`); what it reads from the catalog after
+//!   that holds the row of S, until the apply's commit A deletes it. If it read the patch before A and
+//!   the map page after: the patch hides the new home, and both are the same bytes. Patch after A and
+//!   map page before A would be wrong, and cannot be (`PATCH-2`).
+//! * A read that begins during the apply, in any session, begins at S or later: one of the above.
+//!
+//! The homes cannot be given to another object meanwhile: applying is a read itself (it pins), so
+//! nothing that is retired during the apply is reclaimed.
+//!
+//! # Recovery
+//! None. Rows of a commit that is durable are there, and cover what an interrupted apply left; the
+//! next apply does it all again.
+
+use crate::commit::place::ContentFlush;
+use crate::commit::redo_rows::{Applied, InPlace, Patches, Run};
+use crate::commit::{FrozenNode, broken};
+use crate::engine::{Edit, Engine, lock};
+use crate::txn::workspace::NO_MOVES;
+use crate::view::extent_map::Mapped;
+use crate::view::node::{Node, NodeState};
+use crate::write::delayed_allocation::Fate;
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::ChangeSet;
+use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{CommitSeq, Ino, StoreId, block_checksum};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Longer runs go copy-on-write (64 KiB).
+const RUN_BLOCKS_MAX: u64 = 16;
+/// An object with more blocks in small runs than this, in one group, goes copy-on-write
+/// (docs/decisions/0009-patches.md has the measurement).
+const OBJECT_BLOCKS_MAX: u64 = 2048;
+/// Patches are applied when so many of `EngineOptions::patch_bytes_max` wait: one part in this.
+const FULL_DIVISOR: u64 = 4;
+/// Patches are applied when the newest is so old.
+const IDLE: Duration = Duration::from_secs(2);
+/// How long to leave patches alone that readers still hold back.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Blocks in one request to a device at most.
+const REQUEST_BLOCKS: usize = 1024;
+
+impl Engine {
+    /// Bytes of patches that wait for being applied, replaced ones included, as far as this session has
+    /// noticed: exact with the turn.
+    pub fn patch_bytes(&self) -> u64 {
+        self.patches.blocks.load(Ordering::SeqCst) * BLOCK_BYTES
+    }
+
+    pub(crate) fn patch_blocks_max(&self) -> u64 {
+        match self.workspace {
+            None => self.options.patch_bytes_max / BLOCK_BYTES,
+            Some(_) => 0, // WORKSPACE-8
+        }
+    }
+
+    /// Learns from the catalog how much is patched: when the database is opened, and when another
+    /// session committed, before anything else is read again (`PATCH-2`). `seq`: the commit that is read.
+    pub(crate) fn refresh_patches(&self, seq: CommitSeq) -> Result<()> {
+        let noted = *lock(&self.host_or_self().patches.noted);
+        let blocks = match noted {
+            Some((at, blocks)) if at == seq => blocks,
+            _ => self.catalog.patch_blocks()?,
+        };
+        if self.patches.blocks.swap(blocks, Ordering::SeqCst) != blocks {
+            lock(&self.patches.clock).newest = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Notes for the engines beside this one how many blocks all patch rows have after commit `seq`, which
+    /// the caller knows from having the turn: to sum them up costs more than a small transaction.
+    pub(crate) fn note_patches_at(&self, seq: CommitSeq, blocks: u64) {
+        *lock(&self.patches.noted) = Some((seq, blocks));
+    }
+
+    fn host_or_self(&self) -> &Engine {
+        self.private.as_ref().map_or(self, |private| &private.host)
+    }
+
+    /// A commit of ours changed the number of blocks in patch rows.
+    pub(crate) fn publish_patches(&self, change: i64) {
+        let blocks = &self.patches.blocks;
+        let after = blocks.load(Ordering::SeqCst).saturating_add_signed(change);
+        blocks.store(after, Ordering::SeqCst);
+        if change > 0 {
+            lock(&self.patches.clock).newest = Some(Instant::now());
+        }
+    }
+
+    /// Reads the patches of an object. The map must not have been read before (`PATCH-2`).
+    pub(crate) fn load_patches(&self, store: StoreId, ino: Ino) -> Result<Patches> {
+        Ok(Patches::decode(self.catalog.patches(store, ino)?))
+    }
+
+    // ---- making patches -----------------------------------------------------------------------
+
+    /// Makes patches of small runs of dirty blocks that are mapped; the others stay in
+    /// [`ContentFlush::runs`]. The nodes are frozen, so what is mapped now stays so (`NODE-2`).
+    pub(crate) fn patch_small(&self, nodes: &mut [FrozenNode], set: &mut ChangeSet) -> Result<()> {
+        let waiting = self.patches.blocks.load(Ordering::SeqCst);
+        let mut left = self.patch_blocks_max().saturating_sub(waiting);
+        for frozen in nodes.iter_mut() {
+            let Some(flush) = frozen.flush.as_mut().filter(|flush| flush.may_patch) else {
+                continue;
+            };
+            assert!(!flush.keeps, "PATCH-6");
+            let node = &frozen.node;
+            let mut state = node.lock();
+            let (small, large) = self.split_runs(node, &mut state, &flush.runs)?;
+            let count: u64 = small.iter().map(|(_, count)| count).sum();
+            if count > 0 && count <= OBJECT_BLOCKS_MAX.min(left) {
+                left -= count; // PATCH-5
+                let row = state.content.patches.log(&flush.gather, &small);
+                set.patches.push((node.store, node.ino, row));
+                flush.runs = large;
+                self.give_back_promise(flush);
+            }
+            let end = frozen.row.size_bytes.div_ceil(BLOCK_BYTES);
+            if !matches!(flush.runs[..], [(first, count)] if first + count == end) {
+                // Only an end goes on.
+                flush.fate = Fate::Known;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was promised beyond the blocks that get a new place.
+    fn give_back_promise(&self, flush: &mut ContentFlush) {
+        if let Some(mut promise) = flush.promise.take() {
+            let blocks = flush.block_count();
+            flush.promise = (blocks > 0).then(|| promise.split(blocks));
+            self.lock_room().space.forfeit(promise);
+        }
+    }
+
+    /// Small runs on mapped blocks, and the others. A run that is mapped in part is divided: an append
+    /// patches the last block that is there, and the rest of it goes right behind that block.
+    fn split_runs(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        runs: &[Run],
+    ) -> Result<(Vec<Run>, Vec<Run>)> {
+        let source = self.map_source(node);
+        let (mut small, mut large) = (Vec::new(), Vec::new());
+        for &(first, count) in runs {
+            let end = first + count;
+            let mut parts: Vec<(bool, Run)> = Vec::new();
+            let mut block = first;
+            while block < end {
+                let (is_fixed, found) = match state.content.map.find(source, block)? {
+                    Mapped::Run { extent, .. } => {
+                        let part = extent.slice(0, extent.block_count.min(end - block));
+                        (!self.is_shared(&part)?, part.block_count) // SHARE-4
+                    }
+                    Mapped::Hole(hole) => (false, hole),
+                };
+                let found = found.min(end - block);
+                match parts.last_mut() {
+                    Some((before, (_, blocks))) if *before == is_fixed => *blocks += found,
+                    _ => parts.push((is_fixed, (block, found))),
+                }
+                block += found;
+            }
+            let is_append =
+                matches!(parts[..], [(true, (_, head)), (false, _)] if head <= RUN_BLOCKS_MAX);
+            if count > RUN_BLOCKS_MAX && !is_append {
+                large.push((first, count));
+                continue;
+            }
+            for (is_fixed, part) in parts {
+                if is_fixed { &mut small } else { &mut large }.push(part);
+            }
+        }
+        Ok((small, large))
+    }
+
+    // ---- applying them ------------------------------------------------------------------------
+
+    /// Whether the background should apply patches now.
+    fn is_apply_due(&self) -> bool {
+        let waiting = self.patches.blocks.load(Ordering::SeqCst);
+        if waiting == 0 || self.workspace.is_some() {
+            return false;
+        }
+        let clock = lock(&self.patches.clock);
+        let is_rested = clock.not_before.is_none_or(|at| Instant::now() >= at);
+        let is_idle = clock.newest.is_none_or(|newest| newest.elapsed() >= IDLE);
+        is_rested && (is_idle || self.is_patched_full())
+    }
+
+    fn is_patched_full(&self) -> bool {
+        let waiting = self.patches.blocks.load(Ordering::SeqCst);
+        waiting > 0 && waiting >= self.patch_blocks_max() / FULL_DIVISOR
+    }
+
+    /// The background's part. Never waits for the turn.
+    pub(crate) fn apply_if_due(&self) -> Result<()> {
+        // Who waits for the turn comes first.
+        if !self.is_apply_due() || self.turn.is_wanted() {
+            return Ok(());
+        }
+        if !self.turn.try_begin(|| self.refresh_with_turn())? {
+            lock(&self.patches.clock).not_before = Some(Instant::now() + PAUSE);
+            return Ok(());
+        }
+        let _edit = Edit { engine: self };
+        self.apply_patches()
+    }
+
+    /// The same for an engine without background: after a sync, when enough waits.
+    pub(crate) fn apply_if_full(&self) -> Result<()> {
+        if self.options.has_background || !self.is_patched_full() {
+            return Ok(());
+        }
+        let _edit = self.edit()?;
+        self.apply_patches()
+    }
+
+    /// The same, whether it is time or not: what is patched cannot be moved.
+    pub(crate) fn apply_now(&self) -> Result<()> {
+        self.require_parent(NO_MOVES)?;
+        let _edit = self.edit()?;
+        self.apply_patches()
+    }
+
+    /// Writes in place what no reader holds back, and commits that; where the catalog is busy or the
+    /// host is full it is left for later. The caller has the turn. Cost: one request per contiguous piece, one flush per segment, one commit.
+    pub(crate) fn apply_patches(&self) -> Result<()> {
+        if self.patches.blocks.load(Ordering::SeqCst) == 0 || self.workspace.is_some() {
+            return Ok(()); // WORKSPACE-8: the homes are the parent's.
+        }
+        let _one_at_a_time = lock(&self.patches.applying);
+        match self.apply_pinned() {
+            // What was written in place is as before, or on its way into a commit; the rest waits.
+            Err(error) if is_passing(&error) && self.check_running().is_ok() => {
+                tracing::warn!("patches wait to be written in place: {error}");
+                lock(&self.patches.clock).not_before = Some(Instant::now() + PAUSE);
+                Ok(())
+            }
+            Err(error) => {
+                // Another thread's commit must end before the turn is abandoned.
+                let _no_commit = self.commit_lock.lock();
+                self.stop(format!(
+                    "patches could not be written in place ({error}); close and reopen the database"
+                ));
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn apply_pinned(&self) -> Result<()> {
+        let _pin = self.begin_read();
+        let horizon = self.reclaim_horizon()?;
+        let before = self.patches.blocks.load(Ordering::SeqCst);
+        let mut objects: Vec<(Arc<Node>, Applied)> = Vec::new();
+        for (store, ino) in self.catalog.patched_objects()? {
+            let node = match self.node(store, ino) {
+                // Deleted by the open group; the rows go with it.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                node => node?,
+            };
+            if let Some(applied) = self.plan_apply(&node, horizon)? {
+                objects.push((node, applied));
+            }
+        }
+        self.save_homes(&objects)?; // HOME-1
+        self.settle_flushes()?; // FLUSH-3
+        self.write_in_place(&objects)?;
+        for (node, applied) in objects {
+            let _gate = self.enter_gate();
+            let mut state = self.lock_node(&node)?;
+            if !state.is_deleted {
+                state.content.applied = Some(applied);
+                self.mark_dirty(&node, &mut state);
+            }
+        }
+        self.commit_now()?;
+        let mut clock = lock(&self.patches.clock);
+        // What remains is too new for some reader; or it came meanwhile, and is soon due.
+        let is_stuck = self.patches.blocks.load(Ordering::SeqCst) >= before;
+        clock.not_before = is_stuck.then(|| Instant::now() + PAUSE);
+        Ok(())
+    }
+
+    /// What of an object can be written in place (`PATCH-3`).
+    fn plan_apply(&self, node: &Arc<Node>, horizon: CommitSeq) -> Result<Option<Applied>> {
+        let mut guard = self.lock_node(node)?;
+        let state = &mut *guard;
+        if state.is_deleted || state.content.applied.is_some() {
+            return Ok(None);
+        }
+        self.load_content(node, state)?;
+        let source = self.map_source(node);
+        let content = &mut state.content;
+        let Some(upto) = content.patches.find_cut(horizon) else {
+            return Ok(None);
+        };
+        let mut writes = Vec::new();
+        for (&block, patch) in &content.patches.blocks {
+            let Some(seq) = patch.seq.filter(|&seq| seq <= upto) else {
+                continue;
+            };
+            let Mapped::Run { extent, checksums } = content.map.find(source, block)? else {
+                return Err(broken(&format!(
+                    "block {block} of inode {} is patched and not mapped (PATCH-1)",
+                    node.ino
+                )));
+            };
+            writes.push(InPlace {
+                block,
+                seq,
+                home: extent.slice(0, 1),
+                bytes: patch.bytes.clone(),
+                checksum: block_checksum(&patch.bytes),
+                old_checksum: checksums[0],
+            });
+        }
+        let is_held_back = writes.is_empty() && !content.patches.blocks.is_empty();
+        Ok((!is_held_back).then_some(Applied { upto, writes }))
+    }
+
+    /// Writes in order of address, neighbours in one request; then flushes.
+    fn write_in_place(&self, objects: &[(Arc<Node>, Applied)]) -> Result<()> {
+        let mut writes: Vec<&InPlace> = objects
+            .iter()
+            .flat_map(|(_, applied)| &applied.writes)
+            .collect();
+        writes.sort_unstable_by_key(|write| write.home);
+        let mut touched = BTreeSet::new();
+        let pieces = writes.chunk_by(|a, b| a.home.is_followed_by(&b.home));
+        for piece in pieces.flat_map(|piece| piece.chunks(REQUEST_BLOCKS)) {
+            let buffers: Vec<&[u8]> = piece.iter().map(|write| &*write.bytes).collect();
+            let start = piece[0].home;
+            self.segment(start.segment)?
+                .write(start.start_block, &buffers)?;
+            touched.insert(start.segment);
+        }
+        for segment in touched {
+            self.segment(segment)?.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Part of the commit: the map takes the checksums of what was written in place, and the rows go
+    /// (`PATCH-4`). A patch that was replaced or ended meanwhile is left out: the newer row, or the
+    /// new place, counts.
+    pub(crate) fn map_applied(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        applied: Applied,
+        set: &mut ChangeSet,
+    ) -> Result<()> {
+        let source = self.map_source(node);
+        let content = &mut state.content;
+        // The home then holds, since the patch, what the map has said of it since: nothing else is to be kept.
+        let is_settled = applied.writes.iter().all(|write| {
+            content.patches.is_of(write.block, write.seq) && write.old_checksum == write.checksum
+        });
+        let settled = is_settled.then_some(applied.writes.len() as u64);
+        for write in applied.writes {
+            if !content.patches.is_of(write.block, write.seq) {
+                continue;
+            }
+            let is_there = match content.map.find(source, write.block)? {
+                // What was logged has its checksum already.
+                Mapped::Run { extent, checksums } if extent.slice(0, 1) == write.home => {
+                    checksums[0] == write.checksum
+                        || content
+                            .map
+                            .insert(source, write.block, write.home, &[write.checksum])?
+                            == [write.home]
+                }
+                _ => false,
+            };
+            if !is_there {
+                return Err(broken(&format!(
+                    "block {} of inode {} moved while its patch was applied (PATCH-1)",
+                    write.block, node.ino
+                )));
+            }
+            content.patches.blocks.remove(&write.block);
+        }
+        assert!(
+            content
+                .patches
+                .blocks
+                .values()
+                .all(|patch| patch.seq.is_none_or(|seq| seq > applied.upto)),
+            "PATCH-4"
+        );
+        set.patches_applied
+            .push((node.store, node.ino, applied.upto, settled));
+        Ok(())
+    }
+
+    // ---- check --------------------------------------------------------------------------------
+
+    /// Every patch lies on a mapped block. Nothing is uncommitted.
+    pub(crate) fn check_patches(&self, findings: &mut Vec<String>) -> Result<()> {
+        for (store, ino) in self.catalog.patched_objects()? {
+            let patches = Patches::decode(self.catalog.patches(store, ino)?);
+            let source = crate::view::extent_map::MapSource {
+                catalog: &self.catalog,
+                store,
+                ino,
+            };
+            let mut map = crate::view::extent_map::ExtentMap::default();
+            for &block in patches.blocks.keys() {
+                if !map.contains(source, block)? {
+                    findings.push(format!(
+                        "store {store} inode {ino}: block {block} is patched and not mapped (PATCH-1)"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether trying again later may help, without anything being lost meanwhile.
+fn is_passing(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::NoSpace
+    )
+}

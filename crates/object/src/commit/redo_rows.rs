@@ -1,0 +1,204 @@
+//! The patches of an object in memory: plain data, without I/O. See `redo` for words and invariants.
+
+use crate::write::gather::Gather;
+use larder_catalog::PatchRow;
+use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{Checksum, CommitSeq, Extent};
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Blocks of one object that are applied at a time.
+const APPLY_BLOCKS: usize = 4096;
+
+/// `(first block, blocks)`.
+pub(crate) type Run = (u64, u64);
+
+/// What the engine knows of all patches.
+#[derive(Default)]
+pub(crate) struct PatchBook {
+    /// Blocks in all rows, replaced ones included.
+    pub blocks: AtomicU64,
+    /// A commit of this process, and that number after it.
+    pub noted: Mutex<Option<(CommitSeq, u64)>>,
+    /// Held while patches are applied.
+    pub applying: Mutex<()>,
+    pub clock: Mutex<Clock>,
+}
+
+#[derive(Default)]
+pub(crate) struct Clock {
+    /// When this process last saw a new patch.
+    pub newest: Option<Instant>,
+    /// Not to be applied before this moment.
+    pub not_before: Option<Instant>,
+}
+
+/// The patches of one object, in memory.
+#[derive(Default)]
+pub(crate) struct Patches {
+    pub blocks: BTreeMap<u64, Patch>,
+    /// Blocks whose patch an edit of the open group ended.
+    ended: Vec<u64>,
+    /// Blocks that were patched and whose commit is not known yet.
+    new: Vec<u64>,
+}
+
+pub(crate) struct Patch {
+    /// Its commit; `None` while that runs.
+    pub seq: Option<CommitSeq>,
+    pub bytes: Arc<[u8]>,
+}
+
+/// Patches of one object that were written in place; the next commit may tell.
+pub(crate) struct Applied {
+    /// All patches up to this commit are among them, or replaced, or ended.
+    pub upto: CommitSeq,
+    pub writes: Vec<InPlace>,
+}
+
+pub(crate) struct InPlace {
+    pub block: u64,
+    pub seq: CommitSeq,
+    /// One block.
+    pub home: Extent,
+    pub bytes: Arc<[u8]>,
+    pub checksum: Checksum,
+    /// What the map says of the home now; of logged content (`log_inlined`) the same.
+    pub old_checksum: Checksum,
+}
+
+impl Patches {
+    /// From the rows of the catalog, oldest first.
+    pub fn decode(rows: Vec<PatchRow>) -> Patches {
+        let mut blocks = BTreeMap::new();
+        for row in rows {
+            for (index, block) in row.blocks.into_iter().enumerate() {
+                match &row.bytes {
+                    Some(bytes) => {
+                        let at = index * BLOCK_BYTES as usize;
+                        let patch = Patch {
+                            seq: Some(row.seq),
+                            bytes: bytes[at..at + BLOCK_BYTES as usize].into(),
+                        };
+                        blocks.insert(block, patch);
+                    }
+                    None => {
+                        blocks.remove(&block);
+                    }
+                }
+            }
+        }
+        Patches {
+            blocks,
+            ..Patches::default()
+        }
+    }
+
+    /// The content of block `block`, if it is patched.
+    pub fn find(&self, block: u64) -> Option<&[u8]> {
+        self.blocks.get(&block).map(|patch| &*patch.bytes)
+    }
+
+    /// The parts of `count` blocks from `first` on that are not patched, as `(offset, blocks)`.
+    pub fn gaps(&self, first: u64, count: u64) -> Vec<(u64, u64)> {
+        let mut gaps = Vec::new();
+        let mut at = 0;
+        while at < count {
+            let next = self.next_present(first + at).map_or(count, |b| b - first);
+            let end = next.min(count);
+            if end > at {
+                gaps.push((at, end - at));
+            }
+            at = end + 1;
+        }
+        gaps
+    }
+
+    /// The first patched block at or after `from`.
+    pub fn next_present(&self, from: u64) -> Option<u64> {
+        self.blocks.range(from..).next().map(|(&block, _)| block)
+    }
+
+    /// Makes patches of the dirty blocks of `runs`: in memory, and as a row.
+    pub fn log(&mut self, gather: &Gather, runs: &[Run]) -> PatchRow {
+        let count: u64 = runs.iter().map(|(_, count)| count).sum();
+        let mut blocks = Vec::with_capacity(count as usize);
+        let mut all = Vec::with_capacity((count * BLOCK_BYTES) as usize);
+        for block in runs.iter().flat_map(|&(first, count)| first..first + count) {
+            for bytes in gather.slices(block, 1) {
+                all.extend_from_slice(bytes);
+                let patch = Patch {
+                    seq: None,
+                    bytes: bytes.into(),
+                };
+                self.blocks.insert(block, patch);
+            }
+            blocks.push(block);
+        }
+        self.new.extend_from_slice(&blocks);
+        PatchRow {
+            seq: CommitSeq(0),
+            blocks,
+            bytes: Some(all),
+        }
+    }
+
+    /// Ends the patches of blocks `from..to` with the open group.
+    pub fn end(&mut self, from: u64, to: u64) {
+        let ended = self.remove(from, to);
+        self.ended.extend(ended);
+    }
+
+    /// Takes what [`Patches::end`] ended.
+    pub fn take_ended(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Forgets the patches of blocks `from..to`; says which blocks had one.
+    pub fn remove(&mut self, from: u64, to: u64) -> Vec<u64> {
+        if from >= to {
+            return Vec::new();
+        }
+        let gone: Vec<u64> = self.blocks.range(from..to).map(|(&b, _)| b).collect();
+        for block in &gone {
+            self.blocks.remove(block);
+        }
+        gone
+    }
+
+    /// Every patch is committed now, the new ones by `seq`.
+    pub fn publish(&mut self, seq: CommitSeq) {
+        for block in self.new.drain(..) {
+            if let Some(patch) = self.blocks.get_mut(&block) {
+                patch.seq.get_or_insert(seq);
+            }
+        }
+        debug_assert!(self.blocks.values().all(|patch| patch.seq.is_some()));
+    }
+
+    pub fn is_of(&self, block: u64, seq: CommitSeq) -> bool {
+        self.blocks.get(&block).is_some_and(|p| p.seq == Some(seq))
+    }
+
+    /// Up to which commit patches can be applied at once: at most `horizon`, and not many more than
+    /// [`APPLY_BLOCKS`] of them.
+    pub fn find_cut(&self, horizon: CommitSeq) -> Option<CommitSeq> {
+        let due = self.blocks.values().filter_map(|patch| patch.seq);
+        let mut due: Vec<CommitSeq> = due.filter(|&seq| seq <= horizon).collect();
+        if due.len() <= APPLY_BLOCKS {
+            return Some(horizon);
+        }
+        Some(*due.select_nth_unstable(APPLY_BLOCKS - 1).1)
+    }
+}
+
+/// The row that ends the patches of `blocks`.
+pub(crate) fn ending(blocks: Vec<u64>) -> PatchRow {
+    PatchRow {
+        seq: CommitSeq(0),
+        blocks,
+        bytes: None,
+    }
+}

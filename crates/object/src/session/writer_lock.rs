@@ -1,0 +1,652 @@
+//! The turn: which session may have uncommitted changes.
+//!
+//! A session takes the turn before its first change and gives it back when everything is committed.
+//! So changes can wait in memory (and be grouped, and coalesced) without a conflict ever being
+//! possible, and the SQLite write lock is held only for the moment of the commit, which is what
+//! lets a plain `sqlite3`, which does not wait for locks, work beside a busy mount
+//! (docs/decisions/0002-turn.md).
+//!
+//! # Invariants
+//! * `TURN-1` A session without the turn has no uncommitted state and no promise of space.
+//! * `TURN-2` At most one live session has the turn: it is an exclusive `flock` on `turn.lock`,
+//!   which the kernel releases when a process dies.
+//! * `TURN-3` Nobody starves: who wants the turn queues on `turn.queue`. That is a lock that each one who waits
+//!   tries to get, as often as everybody else however long it has waited; and a process that gives the turn to one
+//!   who waits leaves the next ones the time to try before it does.
+//!
+//! ```text
+//!  without ──begin──▶ acquiring ──flock──▶ held ──(committed, no users)──▶ without
+//!                                           │ ▲
+//!             exclusive, or others wait ▼ │  begin() waits meanwhile
+//!                                         closed      any state ──abandon──▶ abandoned (for good)
+//! ```
+
+use crate::session::options::WAIT_MAX;
+use crate::session::peers::{describe_holder, free_killed_in};
+use crate::{Error, ErrorKind, Result};
+use larder_segment::directory::DatabaseDir;
+use rustix::fd::OwnedFd;
+use rustix::fs::FlockOperation;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long who waits in the queue sleeps between two looks: always the same (`TURN-3`).
+const QUEUE_PAUSE: Duration = Duration::from_micros(200);
+/// How long who gave the turn away leaves the queue to others.
+const GIVES_WAY: Duration = Duration::from_micros(400);
+/// At the head of the queue pauses grow up to this while the turn is short: every sleep beyond its end is lost to
+/// all, ...
+const HEAD_PAUSE_MIN: Duration = Duration::from_micros(100);
+const HEAD_PAUSE_MAX: Duration = Duration::from_micros(200);
+/// ... and to this when it is not.
+const SHORT_TURN: Duration = Duration::from_millis(50);
+const LONG_PAUSE_MAX: Duration = Duration::from_millis(2);
+
+/// Who waits looks first after so long whether the one who is waited for was killed, and then so often; ...
+const LOOK_AFTER: Duration = Duration::from_millis(200);
+const LOOK_REST: Duration = Duration::from_millis(500);
+/// ... and says after so long who that is, and then so often.
+const TELL_AFTER: Duration = Duration::from_secs(2);
+const TELL_REST: Duration = Duration::from_secs(60);
+
+/// This process's side of the turn.
+pub(crate) struct Turn {
+    database: DatabaseDir,
+    lock: OwnedFd,
+    queue: OwnedFd,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Has another engine of this process give the turn back at once.
+    nudge: Option<Nudge>,
+    /// When an engine of this process gave the turn to others who waited.
+    gave_way: GaveWay,
+    /// How long it waits for other sessions.
+    wait_max: Duration,
+}
+
+/// Shared by the engines of one process.
+pub(crate) type GaveWay = Arc<Mutex<Option<Instant>>>;
+
+/// See [`Turn::open_beside`].
+pub(crate) type Nudge = Box<dyn Fn() -> Result<()> + Send + Sync>;
+
+#[derive(Default)]
+struct State {
+    is_held: bool,
+    is_acquiring: bool,
+    /// New users wait: somebody wants the turn alone, or to give it back.
+    is_closed: bool,
+    /// The session has stopped; nobody begins anything any more.
+    is_abandoned: bool,
+    users: u32,
+    /// When the last user left.
+    used_at: Option<Instant>,
+}
+
+impl Turn {
+    /// The same, by the path of the directory.
+    #[cfg(test)]
+    pub fn open(database: &std::path::Path) -> Result<Turn> {
+        let opened = DatabaseDir::open(database);
+        Turn::open_in(
+            &opened.map_err(|error| crate::error::io_error("no directory".into(), error))?,
+        )
+    }
+
+    /// Opens the lock files in the database directory.
+    pub fn open_in(database: &DatabaseDir) -> Result<Turn> {
+        let open = |name: &str| crate::session::liveness::open_lock(database, name);
+        Ok(Turn {
+            database: database.clone(),
+            lock: open("turn.lock")?,
+            queue: open("turn.queue")?,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            nudge: None,
+            gave_way: GaveWay::default(),
+            wait_max: WAIT_MAX,
+        })
+    }
+
+    /// The same, waiting for other sessions no longer than so.
+    pub fn waiting(self, wait_max: Duration) -> Turn {
+        Turn { wait_max, ..self }
+    }
+
+    /// The same beside an engine of this process that may have the turn: `nudge` has that one commit and
+    /// give it back, and is called before waiting and when nobody else is before us.
+    pub fn open_beside(&self, database: &DatabaseDir, nudge: Nudge) -> Result<Turn> {
+        let turn = Turn::open_in(database)?;
+        Ok(Turn {
+            nudge: Some(nudge),
+            gave_way: Arc::clone(&self.gave_way),
+            ..turn
+        })
+    }
+
+    fn nudge(&self) -> Result<()> {
+        self.nudge.as_ref().map_or(Ok(()), |nudge| nudge())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        self.changed
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Joins the users of the turn, taking it first if need be. `refresh` runs each time the turn
+    /// has just been taken, before anybody uses it: another session may have committed meanwhile.
+    pub fn begin(&self, refresh: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.begin_by(None, self.wait_max, refresh)
+    }
+
+    /// The same, waiting no longer than so for others in this process, and then for other sessions.
+    pub fn begin_within(
+        &self,
+        wait_max: Duration,
+        refresh: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.begin_by(Some(Instant::now() + wait_max), wait_max, refresh)
+    }
+
+    fn begin_by(
+        &self,
+        deadline: Option<Instant>,
+        wait_max: Duration,
+        refresh: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let mut state = self.state();
+        loop {
+            if state.is_abandoned {
+                return Err(abandoned());
+            }
+            if state.is_held && !state.is_closed {
+                state.users += 1;
+                return Ok(());
+            }
+            if !state.is_held && !state.is_acquiring && !state.is_closed {
+                break;
+            }
+            state = match deadline {
+                None => self.wait(state),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        let why = "this process waits for the turn, or is busy with it; try again";
+                        return Err(Error::new(ErrorKind::Busy, why));
+                    }
+                    let waited = self.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        state.is_acquiring = true;
+        drop(state);
+        let acquiring = Acquiring { turn: self };
+        match deadline {
+            None => self.acquire(wait_max, ErrorKind::TimedOut)?,
+            Some(at) => self.acquire(
+                at.saturating_duration_since(Instant::now()),
+                ErrorKind::Busy,
+            )?,
+        }
+        acquiring.finish(refresh)
+    }
+
+    /// The same without waiting for another session: `false` when that one has the turn, or may be about to take it
+    /// (`TURN-3`).
+    pub fn try_begin(&self, refresh: impl FnOnce() -> Result<()>) -> Result<bool> {
+        let mut state = self.state();
+        if state.is_abandoned {
+            return Err(abandoned());
+        }
+        if state.is_held && !state.is_closed {
+            state.users += 1;
+            return Ok(true);
+        }
+        let gives_way = (*self.gave_way()).is_some_and(|at| at.elapsed() < GIVES_WAY);
+        if state.is_held || state.is_acquiring || state.is_closed || gives_way {
+            return Ok(false);
+        }
+        state.is_acquiring = true;
+        drop(state);
+        let acquiring = Acquiring { turn: self };
+        if self.is_wanted() || flock_now(&self.lock).is_err() {
+            return Ok(false);
+        }
+        acquiring.finish(refresh).map(|()| true)
+    }
+
+    /// The same, but alone: waits until the other users have left, and keeps new ones out until
+    /// [`Turn::end_exclusive`].
+    pub fn begin_exclusive(&self, refresh: impl Fn() -> Result<()>) -> Result<()> {
+        loop {
+            self.begin(&refresh)?;
+            let mut state = self.state();
+            if !state.is_closed {
+                state.is_closed = true;
+                // Being a user meanwhile keeps the turn from being given back.
+                while state.users > 1 {
+                    state = self.wait(state);
+                }
+                return Ok(());
+            }
+            // Somebody else was faster, and waits for this user to leave.
+            state.users -= 1;
+            self.changed.notify_all();
+            while state.is_closed {
+                state = self.wait(state);
+            }
+        }
+    }
+
+    /// Lets others in again.
+    pub fn end_exclusive(&self) {
+        let mut state = self.state();
+        state.users = 0;
+        state.used_at = Some(Instant::now());
+        state.is_closed = false;
+        self.changed.notify_all();
+    }
+
+    /// Leaves the users of the turn.
+    pub fn end(&self) {
+        let mut state = self.state();
+        state.users -= 1;
+        state.used_at = Some(Instant::now());
+        // Who waits for users to leave has closed the turn first. To wake nobody is a system call.
+        if state.is_closed {
+            self.changed.notify_all();
+        }
+    }
+
+    /// When the last change ended; `None` while there is a user.
+    pub fn idle_since(&self) -> Option<Instant> {
+        let state = self.state();
+        state.used_at.filter(|_| state.users == 0)
+    }
+
+    /// Whether this session has the turn.
+    pub fn is_held(&self) -> bool {
+        self.state().is_held
+    }
+
+    /// Whether another session queues for the turn.
+    pub fn is_wanted(&self) -> bool {
+        match rustix::fs::flock(&self.queue, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                // Held for an instant only; a failure to unlock would show as starvation of others.
+                let unlocked = rustix::fs::flock(&self.queue, FlockOperation::Unlock);
+                debug_assert!(unlocked.is_ok());
+                false
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Keeps new users out and waits until the present ones have left; [`Turn::open_again`] must
+    /// follow.
+    pub fn close(&self) {
+        let mut state = self.state();
+        while state.is_closed {
+            state = self.wait(state);
+        }
+        state.is_closed = true;
+        while state.users > 0 {
+            state = self.wait(state);
+        }
+    }
+
+    /// Lets users in again.
+    pub fn open_again(&self) {
+        self.state().is_closed = false;
+        self.changed.notify_all();
+    }
+
+    /// Gives the turn back if nobody uses it and `is_clean` holds (`TURN-1`); says whether.
+    pub fn release(&self, is_clean: impl FnOnce() -> bool) -> bool {
+        let mut state = self.state();
+        let released = state.is_held && state.users == 0 && is_clean();
+        if released {
+            if self.is_wanted() {
+                *self.gave_way() = Some(Instant::now());
+            }
+            self.unlock();
+            state.is_held = false;
+        }
+        self.changed.notify_all();
+        released
+    }
+
+    /// Lets other sessions have the turn when this one has stopped for good: it will never commit
+    /// what it has in memory.
+    pub fn abandon(&self) {
+        let mut state = self.state();
+        state.is_abandoned = true;
+        if state.is_held {
+            self.unlock();
+            state.is_held = false;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Ends the session's part in the turn if it has none now; `false` when it has.
+    pub fn abandon_if_unheld(&self) -> bool {
+        let mut state = self.state();
+        let is_unheld = !state.is_held && !state.is_acquiring;
+        state.is_abandoned |= is_unheld;
+        self.changed.notify_all();
+        is_unheld
+    }
+
+    /// Fails with `late` when it is not free for so long.
+    fn acquire(&self, wait_max: Duration, late: ErrorKind) -> Result<()> {
+        let mut patience = Patience::new(wait_max, late);
+        self.nudge()?;
+        let gave_way = self.gave_way().take();
+        if let Some(left) = gave_way.and_then(|at| GIVES_WAY.checked_sub(at.elapsed())) {
+            std::thread::sleep(left); // TURN-3
+        }
+        self.lock_until(&self.queue, &mut patience, |_| QUEUE_PAUSE)?;
+        let at_head = |waited: Duration| match waited < SHORT_TURN {
+            true => (waited / 2).clamp(HEAD_PAUSE_MIN, HEAD_PAUSE_MAX),
+            false => (waited / 50).min(LONG_PAUSE_MAX),
+        };
+        let outcome = self
+            .nudge()
+            .and_then(|()| self.lock_until(&self.lock, &mut patience, at_head));
+        // Another engine of this process may have given way to this one.
+        self.gave_way().take();
+        // Closing the process would release it too; an error here cannot happen on a valid fd.
+        let unlocked = rustix::fs::flock(&self.queue, FlockOperation::Unlock);
+        debug_assert!(unlocked.is_ok());
+        outcome
+    }
+
+    fn unlock(&self) {
+        let unlocked = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
+        debug_assert!(unlocked.is_ok());
+    }
+
+    fn gave_way(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.gave_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_until(
+        &self,
+        file: &OwnedFd,
+        patience: &mut Patience,
+        pause_after: impl Fn(Duration) -> Duration,
+    ) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            if self.state().is_abandoned {
+                return Err(abandoned());
+            }
+            match flock_now(file) {
+                Ok(()) => return Ok(()),
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    return Err(crate::error::io_error(
+                        "cannot lock the turn".into(),
+                        error.into(),
+                    ));
+                }
+            }
+            patience.wait(self)?;
+            std::thread::sleep(pause_after(started.elapsed()));
+        }
+    }
+}
+
+/// How long somebody waits for the writer lock, and what was done about it.
+struct Patience {
+    began: Instant,
+    /// When it is over, and what it fails with then.
+    deadline: Instant,
+    late: ErrorKind,
+    /// When it is looked whether somebody was killed who holds it.
+    look: Instant,
+    /// When it is said who holds it.
+    tell: Instant,
+}
+
+impl Patience {
+    fn new(wait_max: Duration, late: ErrorKind) -> Patience {
+        let began = Instant::now();
+        Patience {
+            began,
+            deadline: began + wait_max,
+            late,
+            look: began + LOOK_AFTER,
+            tell: began + TELL_AFTER,
+        }
+    }
+
+    /// It is not free yet.
+    fn wait(&mut self, turn: &Turn) -> Result<()> {
+        let now = Instant::now();
+        if now > self.deadline {
+            let why = format!(
+                "the writer lock was waited for {} s; it is held by {}",
+                self.began.elapsed().as_secs(),
+                describe_holder(&turn.database, &turn.lock)
+            );
+            return Err(Error::new(self.late, why));
+        }
+        if now >= self.look {
+            self.look = now + LOOK_REST;
+            free_killed_in(&turn.database);
+        }
+        if now >= self.tell {
+            self.tell = now + TELL_REST;
+            tracing::warn!(
+                "waiting for {} s for the writer lock of '{}', which is held by {}",
+                self.began.elapsed().as_secs(),
+                turn.database.path().display(),
+                describe_holder(&turn.database, &turn.lock) // SESSION-6
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The turn is being taken. Unless it is finished, however that comes about, others may try again.
+struct Acquiring<'t> {
+    turn: &'t Turn,
+}
+
+impl Acquiring<'_> {
+    /// The lock is held: brings the session up to date and makes it a user.
+    fn finish(self, refresh: impl FnOnce() -> Result<()>) -> Result<()> {
+        let locked = Locked { turn: self.turn };
+        if self.turn.state().is_abandoned {
+            return Err(abandoned());
+        }
+        refresh()?;
+        let mut state = self.turn.state();
+        if state.is_abandoned {
+            drop(state);
+            return Err(abandoned());
+        }
+        state.is_held = true;
+        state.users += 1;
+        std::mem::forget(locked);
+        Ok(())
+    }
+}
+
+impl Drop for Acquiring<'_> {
+    fn drop(&mut self) {
+        self.turn.state().is_acquiring = false;
+        self.turn.changed.notify_all();
+    }
+}
+
+/// The lock is held, and given back unless the turn is taken.
+struct Locked<'t> {
+    turn: &'t Turn,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.turn.unlock();
+    }
+}
+
+fn flock_now(file: &OwnedFd) -> rustix::io::Result<()> {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)
+}
+
+fn abandoned() -> Error {
+    Error::new(
+        ErrorKind::Stopped,
+        "the session has stopped; close and reopen the database",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn the_turn_is_one_sessions_at_a_time_and_goes_round() {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = AtomicU32::new(0);
+        let rounds: Vec<AtomicU32> = (0..5).map(|_| AtomicU32::new(0)).collect();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for mine in &rounds {
+                let turn = Turn::open(dir.path()).unwrap();
+                let (inside, done) = (&inside, &done);
+                scope.spawn(move || {
+                    // Greedy: takes the turn again at once, as a busy mount does.
+                    while !done.load(Ordering::SeqCst) {
+                        turn.begin(|| Ok(())).unwrap();
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "TURN-2");
+                        std::thread::sleep(Duration::from_micros(200));
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        turn.end();
+                        assert!(turn.release(|| true));
+                        mine.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(600));
+            done.store(true, Ordering::SeqCst);
+        });
+        let counts: Vec<u32> = rounds
+            .iter()
+            .map(|mine| mine.load(Ordering::SeqCst))
+            .collect();
+        let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+        assert!(*most < 3 * *least, "TURN-3: {counts:?}");
+    }
+
+    #[test]
+    fn a_turn_in_use_or_with_changes_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let turn = Turn::open(dir.path()).unwrap();
+        turn.begin(|| Ok(())).unwrap();
+        assert!(!turn.release(|| true), "in use");
+        turn.end();
+        assert!(
+            !turn.release(|| false),
+            "TURN-1: not everything is committed"
+        );
+        assert!(turn.is_held() && !turn.is_wanted());
+        assert!(turn.release(|| true) && !turn.is_held());
+    }
+
+    #[test]
+    fn who_is_alone_is_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let turn = Turn::open(dir.path()).unwrap();
+        let (inside, alone) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (turn, inside, alone) = (&turn, &inside, &alone);
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        if thread < 2 {
+                            turn.begin_exclusive(|| Ok(())).unwrap();
+                            assert_eq!(alone.fetch_add(1, Ordering::SeqCst), 0);
+                            assert_eq!(inside.load(Ordering::SeqCst), 0);
+                            assert!(!turn.release(|| true), "in use");
+                            alone.fetch_sub(1, Ordering::SeqCst);
+                            turn.end_exclusive();
+                        } else {
+                            turn.begin(|| Ok(())).unwrap();
+                            inside.fetch_add(1, Ordering::SeqCst);
+                            assert_eq!(alone.load(Ordering::SeqCst), 0);
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                            turn.end();
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn nobody_begins_after_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let (turn, other) = (
+            Turn::open(dir.path()).unwrap(),
+            Turn::open(dir.path()).unwrap(),
+        );
+        other.begin(|| Ok(())).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| turn.begin(|| Ok(())));
+            std::thread::sleep(Duration::from_millis(20));
+            turn.abandon();
+            other.end();
+            assert!(other.release(|| true));
+            let refused = waiting.join().unwrap().unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Stopped);
+        });
+        assert_eq!(
+            turn.begin(|| Ok(())).unwrap_err().kind(),
+            ErrorKind::Stopped
+        );
+        other.begin(|| Ok(())).unwrap();
+        other.end();
+    }
+
+    #[test]
+    fn a_failed_refresh_leaves_the_turn_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let turn = Turn::open(dir.path()).unwrap();
+        let refused = turn.begin(|| Err(Error::new(ErrorKind::Io, "no")));
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Io);
+        let other = Turn::open(dir.path()).unwrap();
+        other.begin(|| Ok(())).unwrap();
+        other.end();
+    }
+
+    #[test]
+    fn who_waits_no_longer_than_so_waits_no_longer_for_its_own_process_either() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mine, other) = (
+            Turn::open(dir.path()).unwrap(),
+            Turn::open(dir.path()).unwrap(),
+        );
+        other.begin(|| Ok(())).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| mine.begin(|| Ok(())).unwrap());
+            while !mine.state().is_acquiring {
+                std::thread::yield_now();
+            }
+            let refused = mine.begin_within(Duration::from_millis(50), || Ok(()));
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
+            assert!(!waits.is_finished());
+            other.end();
+            assert!(other.release(|| true));
+        });
+    }
+}

@@ -1,0 +1,333 @@
+//! An engine that shows the past: the road of reading over a catalog as of one commit, and nothing else.
+//!
+//! # Invariants
+//! * `PAST-1` Nothing can be changed through it. *Guard*: it never gets the turn, and its connections cannot write.
+//! * `PAST-2` What it reads is not reclaimed while it is open. *Guard*: its pin in the catalog (`HISTORY-3`). Each read
+//!   of the catalog looks whether the pin is still there: the end of the host's session ends it, and then reads fail.
+//!
+//! # Why no read meets a home that was written over
+//! A home's row is durable before the home is written (`HOME-1`). A read asks for rows, then reads, and the
+//! checksums are those of its moment. If it finds other bytes, somebody has written between the two: it asks again,
+//! and finds the row. The same holds for content that was moved: its row is durable before its old place is free
+//! (`HISTORY-5`). Where the answer is the one of the last time, other bytes are damage.
+
+use crate::engine::Engine;
+use crate::session::writer_lock::Turn;
+use crate::view::read::DeviceRead;
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::{Moment, PastPin};
+use larder_space::format::limits::BLOCK_BYTES;
+use larder_space::format::{Checksum, CommitSeq, Extent, MapPage};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// What an engine of the past has beside the parts of every engine.
+#[derive(Clone)]
+pub(crate) struct Past {
+    host: Arc<Engine>,
+    pin: PastPin,
+}
+
+impl Past {
+    /// Lets go what was kept for it.
+    pub fn end(&self) -> Result<()> {
+        // The end of the host's session ends its pins too.
+        match self.host.is_running() {
+            true => {
+                self.host.catalog.unpin_past(&self.pin)?;
+                self.host.look_anew();
+                Ok(())
+            }
+            false => Ok(()),
+        }
+    }
+}
+
+impl Engine {
+    /// An engine that shows the database of `host` at a moment. Cost: one commit without content, and opening the
+    /// catalog and the segments, about 3 ms. Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future,
+    /// and without history; [`ErrorKind::NotFound`]: no such snapshot.
+    pub fn open_as_of(host: &Arc<Engine>, moment: &Moment) -> Result<Arc<Engine>> {
+        host.check_running()?;
+        host.require_no_past()?;
+        // What ended before in this process is part of its past.
+        host.sync_own()?;
+        if matches!(moment, Moment::At(_)) {
+            host.sync_loose_changes()?;
+        }
+        let pin = host
+            .catalog
+            .pin_past(host.session.id, moment, host.now_ns())?;
+        let past = Past {
+            host: Arc::clone(host),
+            pin,
+        };
+        match past.open() {
+            Ok(engine) => Ok(Arc::new(engine)),
+            Err(error) => {
+                past.end()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// The newest whole commit at or before a moment, and its time, nanoseconds since 1970; what ended before in this
+    /// process counts. Errors as of [`Engine::open_as_of`].
+    pub fn resolve_moment(&self, moment: &Moment) -> Result<(CommitSeq, i64)> {
+        self.check_running()?;
+        self.require_no_past()?;
+        // A snapshot was committed when it was made.
+        if !matches!(moment, Moment::Snapshot(_)) {
+            self.sync_own()?;
+        }
+        // A time means the commit that it means when it is opened.
+        if matches!(moment, Moment::At(_)) {
+            self.sync_loose_changes()?;
+        }
+        Ok(self.catalog.resolve_moment(moment, self.now_ns())?)
+    }
+
+    /// What has been read of the past by other ways than this engine's counts if this is no error: its moment is still
+    /// kept (`HISTORY-3`). 5 µs.
+    pub fn require_shown(&self) -> Result<()> {
+        Ok(self.catalog.retentions().map(drop)?)
+    }
+
+    /// The commit that is shown, and its time, nanoseconds since 1970; `None` in an engine of the present.
+    pub fn shows(&self) -> Option<(CommitSeq, i64)> {
+        self.past
+            .as_ref()
+            .map(|past| (past.pin.seq, past.pin.at_ns))
+    }
+
+    /// The engine of the present that an engine of the past is beside; `None` in one of the present.
+    pub fn present(&self) -> Option<Arc<Engine>> {
+        self.past.as_ref().map(|past| Arc::clone(&past.host))
+    }
+
+    /// The commit that is shown, and the time that was asked for; none: before all times.
+    pub fn asked_ns(&self) -> Option<(CommitSeq, i64)> {
+        self.past
+            .as_ref()
+            .map(|past| (past.pin.seq, past.pin.asked_ns))
+    }
+
+    /// Neither the past can be changed (`PAST-1`) nor what this process cannot write (`READONLY-1`).
+    pub(crate) fn require_present(&self) -> Result<()> {
+        self.require_writable()?;
+        self.require_no_past()
+    }
+
+    /// The past has none of its own, and cannot be changed.
+    pub(crate) fn require_no_past(&self) -> Result<()> {
+        match self.past {
+            None => Ok(()),
+            Some(_) => Err(Error::new(
+                ErrorKind::ReadOnly,
+                "the past cannot be changed; write to the database without '@'",
+            )),
+        }
+    }
+
+    /// Reads blocks as they were (`PAST-2`, `HISTORY-4`).
+    pub(crate) fn read_past(
+        &self,
+        read: &DeviceRead,
+        checksums: &[Checksum],
+        target: &mut [u8],
+    ) -> Result<()> {
+        let mut homes = self.catalog.homes(&read.extent)?;
+        let mut has_asked_again = false;
+        while let Err(error) = self.read_homes(read, &homes, checksums, target) {
+            // It may lie in a part of the segments that is younger than this view.
+            self.open_segments()?;
+            let now = self.catalog.homes(&read.extent)?;
+            if has_asked_again && now == homes {
+                return Err(error);
+            }
+            (homes, has_asked_again) = (now, true);
+        }
+        Ok(())
+    }
+
+    /// Every block that a superseded map names, and every copy of a home, is held by an extent row (`HISTORY-3`).
+    pub(crate) fn check_history(&self, findings: &mut Vec<String>) -> Result<()> {
+        const BATCH: usize = 256;
+        let mut held: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+        self.for_each_extent(|row| {
+            let extent = &row.extent;
+            held.insert((extent.segment.0, extent.start_block), extent.end_block());
+            Ok(())
+        })?;
+        let is_held = |extent: &Extent| {
+            let mut at = extent.start_block;
+            while at < extent.end_block() {
+                let before = held.range(..=(extent.segment.0, at)).next_back();
+                match before {
+                    Some((&(segment, _), &end)) if segment == extent.segment.0 && end > at => {
+                        at = end
+                    }
+                    _ => return false,
+                }
+            }
+            true
+        };
+        let mut after = 0;
+        loop {
+            let maps = self.catalog.superseded_maps(after, BATCH)?;
+            for map in &maps {
+                after = map.row;
+                let what = format!(
+                    "store {} inode {} map page {}, until commit {}",
+                    map.store, map.ino, map.page, map.until
+                );
+                match MapPage::decode(&map.runs) {
+                    Err(error) => findings.push(format!("{what}: {error}")),
+                    Ok(page) => {
+                        // As its last reader sees it.
+                        let at = CommitSeq(map.until.0.saturating_sub(1));
+                        for run in page.runs() {
+                            let lost = self
+                                .places_of(&run.extent, at)?
+                                .into_iter()
+                                .find(|part| !is_held(part));
+                            findings.extend(lost.map(|part| {
+                                format!(
+                                    "{what}: {} has no extent row at {part} (HISTORY-3)",
+                                    run.extent
+                                )
+                            }));
+                        }
+                    }
+                }
+            }
+            if maps.len() < BATCH {
+                break;
+            }
+        }
+        for (home, copy, until) in self.catalog.all_homes()? {
+            let places = self.places_of(&copy, until)?;
+            if let Some(lost) = places.iter().find(|part| !is_held(part)) {
+                findings.push(format!(
+                    "{copy}, the copy of {home} until commit {until}, has no extent row at {lost} (HISTORY-4)"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// All the places where the content of `blocks` after commit `seq` is by now.
+    pub(crate) fn places_of(&self, blocks: &Extent, seq: CommitSeq) -> Result<Vec<Extent>> {
+        let mut places = Vec::new();
+        let mut at = 0;
+        for (part, place) in self.catalog.places_at(blocks, seq)? {
+            let start = part.start_block - blocks.start_block;
+            if at < start {
+                places.push(blocks.slice(at, start - at));
+            }
+            places.push(place);
+            at = start + part.block_count;
+        }
+        if at < blocks.block_count {
+            places.push(blocks.slice(at, blocks.block_count - at));
+        }
+        Ok(places)
+    }
+
+    fn read_homes(
+        &self,
+        read: &DeviceRead,
+        homes: &[(Extent, Extent)],
+        checksums: &[Checksum],
+        target: &mut [u8],
+    ) -> Result<()> {
+        let known = self.segment_blocks();
+        let is_known = |copy: &Extent| known.get(&copy.segment) >= Some(&copy.end_block());
+        if !homes.iter().all(|(_, copy)| is_known(copy)) {
+            self.open_segments()?; // Copies lie where segments have grown since this view was opened.
+        }
+        let count = read.extent.block_count;
+        let mut at = 0;
+        for (home, copy) in homes {
+            let start = home.start_block - read.extent.start_block;
+            self.read_part(read, (at, start), read.extent, checksums, target)?;
+            // As if the whole extent lay where the copy is: only its part is read.
+            let end = start + home.block_count;
+            self.read_blocks(read, (start, end), *copy, checksums, target)?;
+            at = end;
+        }
+        self.read_part(read, (at, count), read.extent, checksums, target)
+    }
+
+    fn read_part(
+        &self,
+        read: &DeviceRead,
+        (from, to): (u64, u64),
+        extent: Extent,
+        checksums: &[Checksum],
+        target: &mut [u8],
+    ) -> Result<()> {
+        match from < to {
+            true => self.read_blocks(
+                read,
+                (from, to),
+                extent.slice(from, to - from),
+                checksums,
+                target,
+            ),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads blocks `from..to` of a read from `place`.
+    fn read_blocks(
+        &self,
+        read: &DeviceRead,
+        (from, to): (u64, u64),
+        place: Extent,
+        checksums: &[Checksum],
+        target: &mut [u8],
+    ) -> Result<()> {
+        let (from, to) = (from as usize, to as usize);
+        let start = (from * BLOCK).max(read.skip) - read.skip;
+        let end = (to * BLOCK).min(read.skip + read.len) - read.skip;
+        let part = DeviceRead {
+            at: 0,
+            len: end - start,
+            extent: place,
+            skip: if from == 0 { read.skip } else { 0 },
+            checksum_index: 0,
+        };
+        self.read_device(&part, &checksums[from..to], &mut target[start..end])
+    }
+}
+
+impl Past {
+    fn open(&self) -> Result<Engine> {
+        let host = &self.host;
+        let options = crate::EngineOptions {
+            has_background: false,
+            ..host.options.clone()
+        };
+        let catalog = host.catalog.as_of(&self.pin)?;
+        let mut engine = Engine::assemble(
+            &host.directory,
+            &options,
+            (catalog, host.info.clone(), Arc::clone(&host.storage)),
+            (
+                Turn::open_in(&host.directory)?,
+                Arc::clone(&host.session),
+                self.pin.seq,
+            ),
+            None,
+            None,
+        );
+        engine.past = Some(self.clone());
+        engine.open_segments()?;
+        engine.may_have_pieces.store(true, Ordering::SeqCst);
+        Ok(engine)
+    }
+}

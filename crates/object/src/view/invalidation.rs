@@ -1,0 +1,230 @@
+//! What others commit: a session drops what that has made stale, and keeps the rest where the catalog knows exactly what
+//! was changed.
+//!
+//! # Invariants
+//! * `FOREIGN-3` Of an inode of which another one's commit has changed anything that is remembered here, all that is
+//!   older is dropped, or marked to be read again, before observers are told and before the pin follows
+//!   (`SESSION-3`). *Guard*: what is read from the catalog is remembered under the namespace lock or the node's, or not if something was
+//!   dropped meanwhile ([`Engine::remember`]); a look reads the catalog before that, and the next one goes on from there.
+//! * `FOREIGN-4` What [`Catalog::look_at_changes`](larder_catalog::Catalog::look_at_changes) does not know is dropped as a
+//!   whole.
+//!
+//! What is dropped of an inode is the same in both cases. A session's own commits are no changes, whatever their number: plain SQL
+//! may have changed something under the same one. An engine that serves transactions begins anew with each of them, and asks
+//! nobody.
+
+use crate::Result;
+use crate::engine::{Engine, lock};
+use crate::view::node::Node;
+use larder_catalog::Mark;
+use larder_space::format::{Ino, StoreId};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Rows of the history that a look reads at most: 5 ms; dropping everything costs less than reading more of them.
+const LOOK_ROWS_MAX: usize = 4096;
+
+/// What another session or an SQL client may have changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ForeignChange {
+    /// Anything.
+    Everything,
+    /// These inodes at most, their content, names in them and their attributes, as every store that shows them; and
+    /// what no inode has, such as the names of snapshots.
+    Inodes(Vec<(StoreId, Ino)>),
+}
+
+/// Who is told.
+pub type ForeignObserver = Box<dyn Fn(&ForeignChange) + Send + Sync>;
+
+/// What a session knows of the commits of others.
+#[derive(Default)]
+pub(crate) struct Foreign {
+    observers: Mutex<Vec<ForeignObserver>>,
+    /// Where the last look ended.
+    mark: Mutex<Option<Mark>>,
+    /// Counts drops.
+    epoch: AtomicU64,
+    /// Looks that knew, that did not, and inodes in memory that were dropped or marked.
+    pub exact_count: AtomicU64,
+    pub whole_count: AtomicU64,
+    pub dropped_count: AtomicU64,
+}
+
+impl Foreign {
+    /// Before something is read from the catalog that will be remembered.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+}
+
+impl Engine {
+    /// Registers an observer of foreign changes.
+    pub fn on_foreign_change(&self, observer: ForeignObserver) {
+        lock(&self.foreign.observers).push(observer);
+    }
+
+    /// Drops what another session's commit, or an SQL client's, has made stale. When it fails it
+    /// has not happened: the next call does it all again.
+    pub(crate) fn notice_foreign(&self) -> Result<()> {
+        let (told, observers) = {
+            let _no_commit = self.commit_lock.lock();
+            if self.catalog.foreign_change()? {
+                self.has_foreign_change.store(true, Ordering::SeqCst);
+            }
+            if !self.has_foreign_change.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+            self.find_constraints()?;
+            self.learn_retention()?; // TIME-3
+            self.learn_holds()?;
+            let before = lock(&self.foreign.mark).clone();
+            let look = (self.catalog).look_at_changes(before.as_ref(), LOOK_ROWS_MAX)?;
+            let seq = look.seq;
+            // Our own commits are not foreign, so a newer number is another session's; the turn
+            // was theirs, so nothing here is uncommitted (TURN-1).
+            let has_new_content = seq > self.known_seq();
+            if has_new_content {
+                self.open_segments()?;
+                self.refresh_patches(seq)?;
+                self.find_pieces()?;
+            }
+            let (held, told) = {
+                let _gate = self.close_gate();
+                let _names = self.write_names();
+                if has_new_content {
+                    lock(&self.next_inos).clear();
+                }
+                match look.changed {
+                    None => (self.invalidate(has_new_content), ForeignChange::Everything),
+                    Some(changed) => {
+                        let mut held = self.invalidate_some(&changed, has_new_content);
+                        if look.have_patches_gone {
+                            held.extend(self.invalidate_patched(has_new_content));
+                        }
+                        (held, ForeignChange::Inodes(changed))
+                    }
+                }
+            };
+            if let Err(error) = self.hold_orphans(&held) {
+                *lock(&self.foreign.mark) = None; // Observers are told of everything, then.
+                return Err(error);
+            }
+            if has_new_content {
+                // Only now: the pin follows this number (SESSION-3).
+                self.known_seq.store(seq.0, Ordering::SeqCst);
+                if self.lock_room().is_loaded() {
+                    // It may have left something to reclaim that only waited for this pin.
+                    self.may_have_orphans.store(true, Ordering::SeqCst);
+                }
+            }
+            *lock(&self.foreign.mark) = look.mark;
+            self.has_foreign_change.store(false, Ordering::SeqCst);
+            let count = match told {
+                ForeignChange::Everything => &self.foreign.whole_count,
+                ForeignChange::Inodes(_) => &self.foreign.exact_count,
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+            // Before the next look can begin: see `await_observers`.
+            (told, lock(&self.foreign.observers))
+        };
+        for observer in observers.iter() {
+            observer(&told);
+        }
+        Ok(())
+    }
+
+    /// Waits until observers have been told of what another thread has noticed.
+    pub(crate) fn await_observers(&self) {
+        drop(lock(&self.foreign.observers));
+    }
+
+    /// Marks or forgets all that is cached; returns what is open here (`FOREIGN-4`).
+    pub(crate) fn invalidate(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
+        let mut held = HashSet::new();
+        self.foreign.epoch.fetch_add(1, Ordering::SeqCst);
+        (self.cache).retain(|node| self.stays_stale(node, has_new_content, &mut held));
+        held
+    }
+
+    /// The same for some inodes (`FOREIGN-3`).
+    fn invalidate_some(
+        &self,
+        changed: &[(StoreId, Ino)],
+        has_new_content: bool,
+    ) -> HashSet<(StoreId, Ino)> {
+        let mut held = HashSet::new();
+        self.foreign.epoch.fetch_add(1, Ordering::SeqCst);
+        self.cache.retain_of(changed, |node| {
+            self.stays_stale(node, has_new_content, &mut held)
+        });
+        held
+    }
+
+    /// The same for all of which patches are remembered.
+    fn invalidate_patched(&self, has_new_content: bool) -> HashSet<(StoreId, Ino)> {
+        let mut held = HashSet::new();
+        self.foreign.epoch.fetch_add(1, Ordering::SeqCst);
+        self.cache.retain(|node| {
+            let has_patches = !node.lock().content.patches.blocks.is_empty();
+            !has_patches || self.stays_stale(node, has_new_content, &mut held)
+        });
+        held
+    }
+
+    /// Drops what is known of a node; `false`: it can be forgotten itself. Those that are open here become `held`.
+    fn stays_stale(
+        &self,
+        node: &Arc<Node>,
+        has_new_content: bool,
+        held: &mut HashSet<(StoreId, Ino)>,
+    ) -> bool {
+        self.foreign.dropped_count.fetch_add(1, Ordering::Relaxed);
+        let mut state = node.lock();
+        self.cache.forget_names(node);
+        if Arc::strong_count(node) == 1 && state.is_idle() {
+            return false;
+        }
+        state.is_stale = true;
+        if has_new_content && !state.in_group {
+            if state.open_count > 0 {
+                held.insert((node.store, node.ino));
+            }
+            state.entries.clear();
+            self.drop_kept(&mut state.content);
+            state.content.forget();
+            self.cache.count_map(node, &state);
+        }
+        if !state.in_group {
+            state.parent = None;
+            state.target = None;
+            state.xattrs = None;
+        }
+        true
+    }
+
+    /// Keeps a node that was read from the catalog after [`Foreign::epoch`] was `epoch`, unless there is one already;
+    /// returns the one that counts. Its row is read again if it may have been changed meanwhile (`FOREIGN-3`).
+    pub(crate) fn remember(&self, node: Arc<Node>, epoch: u64) -> Arc<Node> {
+        let node = self.cache.insert(node);
+        if self.foreign.epoch() != epoch {
+            let mut state = node.lock();
+            state.is_stale |= !state.is_fresh;
+        }
+        node
+    }
+
+    /// Registers as a holder of what another session unlinked while it was open here (`SESSION-3`).
+    fn hold_orphans(&self, held: &HashSet<(StoreId, Ino)>) -> Result<()> {
+        if held.is_empty() {
+            return Ok(());
+        }
+        for (store, ino, _) in self.catalog.orphans()? {
+            if held.contains(&(store, ino)) {
+                self.catalog.add_holder(store, ino, self.session.id)?;
+            }
+        }
+        Ok(())
+    }
+}

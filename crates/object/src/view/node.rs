@@ -1,0 +1,288 @@
+//! An inode in memory: attributes, entries, content; what is new in it and not yet committed.
+//!
+//! # Words
+//! *Generation*: the number of the group that a change belongs to. *Fresh*: not in the catalog yet.
+//! *Frozen*: dirty blocks that the running commit is writing. *Structural edit*: anything that
+//! changes the extent map other than a flush (truncate, punch, delete).
+//!
+//! ```text
+//!            write                    freeze                  flushed
+//!  clean ───────────▶ dirty (gather) ───────▶ frozen ────────────────────▶ mapped, in the catalog
+//!                        ▲  │ write while frozen: a new gather in front      at the commit's end
+//!                        └──┘ structural edit while frozen: waits
+//! ```
+//!
+//! # Invariants
+//! * `NODE-1` Content is read gather first, then frozen, then kept, then inline, then patch, then map, then
+//!   hole.
+//! * `NODE-2` While `frozen` is set nobody but the commit edits the map.
+//! * `NODE-3` A node with uncommitted changes is on the dirty list of the open group.
+//! * `NODE-4` Nothing changes a node without the turn (see `writer_lock`).
+//!
+//! Lock order: see the crate's header. At most one node is locked at a time.
+
+use crate::Result;
+use crate::commit::redo_rows::{Applied, Patches};
+use crate::view::entries::EntryDeltas;
+use crate::view::extent_map::{ExtentMap, MapSource};
+use crate::view::pieces::Pieces;
+use crate::write::gather::Gather;
+use larder_catalog::{AttrMask, InodeRow};
+use larder_space::Reservation;
+use larder_space::format::{Extent, FileKind, Ino, Name, StoreId};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// An inode in memory.
+pub struct Node {
+    pub(crate) store: StoreId,
+    pub(crate) ino: Ino,
+    kind: FileKind,
+    /// Directories: what is known of their entries (`CACHE-1`).
+    pub(crate) names: RwLock<Names>,
+    /// When the node was used last, by the cache's clock.
+    pub(crate) used: AtomicU64,
+    /// What the cache counts for the extent map, bytes.
+    pub(crate) map_bytes: AtomicU64,
+    state: Mutex<NodeState>,
+    thawed: Condvar,
+}
+
+/// What a directory's node knows of its entries.
+#[derive(Default)]
+pub(crate) struct Names {
+    /// Where names lead to; `None`: there is no such entry.
+    pub known: HashMap<Name, Option<Ino>>,
+    /// Every entry that the directory has is in `known`.
+    pub are_all: bool,
+    /// They were too many, and the first ones are not in `known` any more.
+    pub were_more: bool,
+}
+
+/// The changing part of a node.
+pub(crate) struct NodeState {
+    pub row: InodeRow,
+    /// Attributes that differ from the catalog's.
+    pub mask: AttrMask,
+    pub is_fresh: bool,
+    /// The inode has no name and nobody has it open: it goes with the next commit.
+    pub is_deleted: bool,
+    /// On the dirty list of the open group (`NODE-3`).
+    pub in_group: bool,
+    /// In the group that is being committed.
+    pub is_committing: bool,
+    /// The newest group with a change of this node.
+    pub generation: u64,
+    /// Another session may have changed the row: read it again before use.
+    pub is_stale: bool,
+    /// Handles in this process.
+    pub open_count: u32,
+    /// Those of them that may write.
+    pub writer_count: u32,
+    /// It was made without a name.
+    pub is_anonymous: bool,
+    /// It may still get its first name.
+    pub is_linkable: bool,
+    /// Who waits for the frozen state to end.
+    pub thaw_waiter_count: u32,
+    /// Directories: entries that differ from the catalog's.
+    pub entries: EntryDeltas,
+    /// Directories: where it was put by this process, when the catalog may not know yet.
+    pub parent: Option<Ino>,
+    /// Symbolic links: the target, once known.
+    pub target: Option<Vec<u8>>,
+    /// Extended attributes, once loaded.
+    pub xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// Attribute names that differ from the catalog's.
+    pub xattrs_dirty: Vec<Vec<u8>>,
+    /// Regular files.
+    pub content: Content,
+}
+
+/// The content of a regular file.
+#[derive(Default)]
+pub(crate) struct Content {
+    pub map: ExtentMap,
+    /// Which bytes of the base appear where; none: all, where they are (see `pieces`).
+    pub pieces: Option<Pieces>,
+    /// The catalog may have pages of a list that is gone.
+    pub drops_pieces: bool,
+    /// Whether `inline` and the root of `pieces` have been read from the catalog.
+    pub is_loaded: bool,
+    /// Small overwrites that are in the catalog and not in place, by base block; loaded with `inline`.
+    pub patches: Patches,
+    /// What was written in place and not yet committed.
+    pub applied: Option<Applied>,
+    pub inline: Option<Vec<u8>>,
+    /// The catalog has an inline row, as far as is loaded.
+    pub has_inline_row: bool,
+    /// `inline` differs from the catalog's.
+    pub inline_dirty: bool,
+    pub gather: Gather,
+    pub frozen: Option<Arc<Gather>>,
+    /// The promise of space for the gather.
+    pub promise: Option<Reservation>,
+    /// Final length as announced, bytes; 0 if unknown.
+    pub expected_bytes: u64,
+    /// Clean copies of the mapped blocks, while the object may still be placed whole (`WHOLE-1`).
+    pub kept: Gather,
+    /// Kept blocks lie at provisional places.
+    pub is_provisional: bool,
+    /// A sync of this object waits for the next commit.
+    pub is_sync_wanted: bool,
+    /// It was complete once, by a sync, and is still open.
+    pub was_synced: bool,
+}
+
+impl Content {
+    /// Drops what was read from the catalog. Nothing of it may be uncommitted.
+    pub fn forget(&mut self) {
+        self.map = ExtentMap::default();
+        self.pieces = None;
+        self.patches = Patches::default(); // PATCH-2
+        self.inline = None;
+        // Else the next change of the inode's attributes would drop the row that is there (NODE-1).
+        self.has_inline_row = false;
+        self.is_loaded = false;
+    }
+
+    /// Unmaps blocks `from..to` and ends their patches (`PATCH-1`); returns the extents they lay on.
+    pub fn unmap(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<Vec<Extent>> {
+        self.map.load_blocks(source, from, to)?;
+        Ok(self.unmap_loaded(from, to))
+    }
+
+    /// The same when their map pages were loaded just before: it cannot fail.
+    pub fn unmap_loaded(&mut self, from: u64, to: u64) -> Vec<Extent> {
+        self.patches.end(from, to);
+        self.map.remove_loaded(from, to)
+    }
+
+    /// The same for everything from block `from` on.
+    pub fn unmap_from(&mut self, source: MapSource<'_>, from: u64) -> Result<Vec<Extent>> {
+        let removed = self.map.truncate(source, from)?;
+        self.patches.end(from, u64::MAX);
+        Ok(removed)
+    }
+
+    /// Goes back to having no pieces.
+    pub fn drop_pieces(&mut self) {
+        self.drops_pieces |= self.pieces.take().is_some();
+    }
+}
+
+impl Drop for Content {
+    fn drop(&mut self) {
+        // Only an engine that stopped leaves promises behind, and its books end with it.
+        std::mem::forget(self.promise.take());
+    }
+}
+
+impl Node {
+    pub(crate) fn new(store: StoreId, row: InodeRow, is_fresh: bool) -> Node {
+        let mut content = Content::default();
+        if is_fresh {
+            (content.map, content.is_loaded) = (ExtentMap::new_empty(), true);
+        }
+        let state = NodeState {
+            mask: AttrMask::default(),
+            is_fresh,
+            is_deleted: false,
+            in_group: false,
+            is_committing: false,
+            generation: 0,
+            is_stale: false,
+            open_count: 0,
+            writer_count: 0,
+            is_anonymous: false,
+            is_linkable: false,
+            thaw_waiter_count: 0,
+            entries: EntryDeltas::default(),
+            parent: None,
+            target: None,
+            xattrs: is_fresh.then(BTreeMap::new),
+            xattrs_dirty: Vec::new(),
+            content,
+            row,
+        };
+        Node {
+            store,
+            ino: state.row.ino,
+            kind: state.row.kind,
+            // What was just created has no entries.
+            names: RwLock::new(Names {
+                known: HashMap::new(),
+                are_all: is_fresh && state.row.kind == FileKind::Directory,
+                were_more: false,
+            }),
+            used: AtomicU64::new(0),
+            map_bytes: AtomicU64::new(0),
+            state: Mutex::new(state),
+            thawed: Condvar::new(),
+        }
+    }
+
+    /// What it is; that never changes.
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    /// Which inode it is.
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, NodeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state once no commit is writing the node's blocks (`NODE-2`).
+    pub(crate) fn lock_thawed(&self) -> MutexGuard<'_, NodeState> {
+        let mut state = self.lock();
+        while state.content.frozen.is_some() {
+            state.thaw_waiter_count += 1;
+            state = self
+                .thawed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.thaw_waiter_count -= 1;
+        }
+        state
+    }
+
+    /// Ends the frozen state; the commit calls it when the map has taken the blocks.
+    pub(crate) fn thaw(&self, state: &mut NodeState) {
+        state.content.frozen = None;
+        // To wake nobody is a system call too, and a commit thaws many nodes.
+        if state.thaw_waiter_count > 0 {
+            self.thawed.notify_all();
+        }
+    }
+}
+
+impl NodeState {
+    /// Removes an extended attribute, if it is known to be there. The caller marks the node dirty.
+    pub(crate) fn drop_xattr(&mut self, name: &[u8]) {
+        let known = self.xattrs.as_mut();
+        if known.is_some_and(|known| known.remove(name).is_some()) {
+            self.note_xattr(name);
+        }
+    }
+
+    /// The value of an extended attribute differs from the catalog's.
+    pub(crate) fn note_xattr(&mut self, name: &[u8]) {
+        if !self.xattrs_dirty.iter().any(|dirty| dirty == name) {
+            self.xattrs_dirty.push(name.to_vec());
+        }
+    }
+
+    /// Whether the node can be forgotten: the catalog has everything and nobody needs it.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.in_group
+            && !self.is_committing
+            && self.open_count == 0
+            && self.content.frozen.is_none()
+            && self.entries.is_empty()
+    }
+}

@@ -1,0 +1,322 @@
+//! An object with pieces: loading the list, and the ordinary operations through it.
+//!
+//! The ordinary road (`edit`, `read`) turns here when it finds pieces. What is written, zeroed or
+//! truncated is translated to the base, where everything goes on as for an object without pieces.
+
+use crate::engine::Engine;
+use crate::view::node::{Node, NodeState};
+use crate::view::pieces::{BaseRange, LoadError, Pieces, ROOT};
+use crate::write::edit::{blocks_touched, require_alive, too_large};
+use crate::write::splice::EDGE_BLOCKS;
+use crate::{Error, ErrorKind, Result};
+use larder_space::Purpose;
+use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
+use larder_space::format::{Ino, PiecePage, StoreId};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Engine {
+    /// Loads the pieces of bytes `from..to`, if the object has pieces. `false`: another session
+    /// changed them meanwhile, and what was known is forgotten; begin again.
+    pub(crate) fn load_pieces(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        from: u64,
+        to: u64,
+    ) -> Result<bool> {
+        self.load_content(node, state)?;
+        let size = state.row.size_bytes;
+        let Some(pieces) = state.content.pieces.as_mut() else {
+            return Ok(true);
+        };
+        let why = if pieces.len_bytes() == size {
+            let loaded = pieces.load(from.min(size), to.min(size), |page| {
+                let bytes = self.catalog.piece_page(node.store, node.ino, page)?;
+                let page = bytes.map(|bytes| self.decode_piece_page(node, page, &bytes));
+                page.transpose()
+            });
+            match loaded {
+                Ok(()) => return Ok(true),
+                Err(LoadError::Fetch(error)) => return Err(error),
+                Err(LoadError::Torn(why)) => why,
+            }
+        } else {
+            format!("{} bytes instead of {size} (PIECE-3)", pieces.len_bytes())
+        };
+        if self.forget_if_changed(node, state)? {
+            return Ok(false);
+        }
+        Err(damaged(node.store, node.ino, &why))
+    }
+
+    /// Learns whether any object in the catalog has pieces.
+    pub(crate) fn find_pieces(&self) -> Result<()> {
+        if !self.may_have_pieces.load(Ordering::SeqCst) {
+            self.may_have_pieces
+                .store(self.catalog.has_pieces()?, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// The same for who has the turn: nobody else changes anything.
+    pub(crate) fn require_pieces(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        from: u64,
+        to: u64,
+    ) -> Result<()> {
+        match self.load_pieces(node, state, from, to)? {
+            true => Ok(()),
+            false => Err(damaged(
+                node.store,
+                node.ino,
+                "it was changed by a session without the turn (NODE-4)",
+            )),
+        }
+    }
+
+    pub(crate) fn decode_piece_page(
+        &self,
+        node: &Node,
+        page: u64,
+        bytes: &[u8],
+    ) -> Result<PiecePage> {
+        PiecePage::decode(bytes)
+            .map_err(|error| damaged(node.store, node.ino, &format!("page {page}: {error}")))
+    }
+
+    /// Whether what was just put together from pieces and map is of one moment (`PIECE-5`). If not,
+    /// it is forgotten; begin again. Costs a lookup for a session without the turn.
+    pub(crate) fn is_of_one_moment(&self, node: &Node, state: &mut NodeState) -> Result<bool> {
+        if state.content.pieces.is_none() || self.turn.is_held() {
+            return Ok(true);
+        }
+        Ok(!self.forget_if_changed(node, state)?)
+    }
+
+    /// Forgets what is known of the content if the catalog's list or size is another one.
+    fn forget_if_changed(&self, node: &Node, state: &mut NodeState) -> Result<bool> {
+        if state.in_group || state.is_committing {
+            return Ok(false);
+        }
+        let stored = self.catalog.piece_page(node.store, node.ino, ROOT)?;
+        let stored = stored.map(|bytes| self.decode_piece_page(node, ROOT, &bytes));
+        let stored_seq = stored.transpose()?.map(|root| root.changed_seq);
+        let row = self.catalog.inode(node.store, node.ino)?;
+        let is_same = stored_seq == state.content.pieces.as_ref().map(Pieces::changed_seq)
+            && row.is_some_and(|row| row.size_bytes == state.row.size_bytes);
+        if !is_same {
+            state.content.forget();
+            state.is_stale = true;
+            self.freshen(node, state)?;
+            require_alive(state)?;
+        }
+        Ok(!is_same)
+    }
+
+    /// [`Engine::write`] and [`Engine::append`] to an object with pieces.
+    pub(crate) fn write_pieces(
+        &self,
+        node: &Arc<Node>,
+        asked: Option<u64>,
+        data: &[u8],
+    ) -> Result<u64> {
+        let mut blocks = blocks_touched(asked, data.len() as u64) + EDGE_BLOCKS;
+        loop {
+            let edit = self.edit()?;
+            let mut promise = self.promise(&edit, blocks, Purpose::Ordinary)?;
+            let gate = self.enter_gate();
+            let mut guard = self.lock_node(node)?;
+            let state = &mut *guard;
+            self.begin_content(node, state)?;
+            let size = state.row.size_bytes;
+            let offset = asked.unwrap_or(size);
+            let end = offset
+                .checked_add(data.len() as u64)
+                .filter(|&end| end <= FILE_BYTES_MAX)
+                .ok_or_else(too_large)?;
+            self.require_pieces(node, state, offset, end)?;
+            let Some(pieces) = &state.content.pieces else {
+                drop((guard, gate, promise, edit));
+                return self.write_somewhere(node, asked, data);
+            };
+            let ranges = write_ranges(pieces, offset, end)?;
+            let needed = ranges.iter().map(BaseRange::block_count).sum();
+            if needed > blocks {
+                // Many pieces: a larger promise, which no lock may wait for.
+                blocks = needed;
+                continue;
+            }
+            let outcome = self.gather(node, state, &mut promise, |gather, fill| {
+                let mut rest = data;
+                let mut added = 0;
+                for range in &ranges {
+                    let (part, others) = rest.split_at(range.len_bytes as usize);
+                    added += gather.write(range.offset, part, &mut *fill)?;
+                    rest = others;
+                }
+                Ok(added)
+            });
+            match outcome {
+                Ok(_) => {
+                    self.grow_pieces(node, state, end)?;
+                    state.row.size_bytes = size.max(end);
+                    self.touch_content(node, state);
+                    return Ok(offset);
+                }
+                Err(error) => {
+                    self.forget_behind_end(state);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// `PIECE-2`, `PIECE-4`: what was gathered for a write that failed must not show later.
+    fn forget_behind_end(&self, state: &mut NodeState) {
+        let Some(pieces) = &state.content.pieces else {
+            return;
+        };
+        let base_blocks = pieces.base_blocks();
+        if let Some((_, last)) = pieces.ending_at(pieces.len_bytes())
+            && last.tail_bytes() > 0
+        {
+            let (from, to) = (last.tail_bytes() as usize, BLOCK_BYTES as usize);
+            let gather = &mut state.content.gather;
+            gather.zero_within(last.end_block() - 1, from, to);
+        }
+        self.discard(state, base_blocks, u64::MAX);
+    }
+
+    /// Lets the pieces reach `size`, if there are pieces and they do not; the rest is a hole.
+    pub(crate) fn grow_pieces(
+        &self,
+        node: &Arc<Node>,
+        state: &mut NodeState,
+        size: u64,
+    ) -> Result<()> {
+        let old = state.row.size_bytes;
+        self.require_pieces(node, state, old, old)?;
+        if let Some(pieces) = state.content.pieces.as_mut()
+            && size > old
+        {
+            if !pieces.has_base_for(size - old) {
+                return Err(too_large());
+            }
+            pieces.extend(size);
+            self.mark_dirty(node, state);
+        }
+        Ok(())
+    }
+
+    /// [`Engine::truncate`] of an object with pieces.
+    pub(crate) fn truncate_pieces(&self, node: &Arc<Node>, size_bytes: u64) -> Result<()> {
+        let edit = self.edit()?;
+        let mut promise = self.promise(&edit, EDGE_BLOCKS, Purpose::Privileged)?;
+        let gate = self.enter_gate();
+        let mut guard = self.lock_thawed(node)?;
+        let state = &mut *guard;
+        self.begin_content(node, state)?;
+        self.load_content(node, state)?;
+        if state.content.pieces.is_none() {
+            drop((guard, gate, promise, edit));
+            return self.truncate(node, size_bytes);
+        }
+        if size_bytes < state.row.size_bytes {
+            self.cut_off(node, state, &mut promise, size_bytes)?;
+        } else {
+            self.grow_pieces(node, state, size_bytes)?;
+        }
+        state.row.size_bytes = size_bytes;
+        self.touch_content(node, state);
+        Ok(())
+    }
+
+    /// [`Engine::zero_range`] of an object with pieces.
+    pub(crate) fn zero_pieces(
+        &self,
+        node: &Arc<Node>,
+        offset: u64,
+        end: u64,
+        keep_size: bool,
+    ) -> Result<()> {
+        let mut blocks = EDGE_BLOCKS;
+        loop {
+            let edit = self.edit()?;
+            let mut promise = self.promise(&edit, blocks, Purpose::Privileged)?;
+            let gate = self.enter_gate();
+            let mut guard = self.lock_thawed(node)?;
+            let state = &mut *guard;
+            self.begin_content(node, state)?;
+            let size = state.row.size_bytes;
+            let stop = end.min(size);
+            self.require_pieces(node, state, offset, stop)?;
+            let Some(pieces) = &state.content.pieces else {
+                drop((guard, gate, promise, edit));
+                return self.zero_range(node, offset, end - offset, keep_size);
+            };
+            let ranges = pieces.translate(offset, stop);
+            // The ragged ends of each.
+            let needed = 2 * ranges.len() as u64;
+            if needed > blocks {
+                blocks = needed;
+                continue;
+            }
+            for range in ranges {
+                let end = range.offset + range.len_bytes;
+                self.zero_base(node, state, &mut promise, range.offset, end, range.is_tail)?;
+            }
+            if !keep_size && end > size {
+                self.grow_pieces(node, state, end)?;
+                state.row.size_bytes = end;
+            }
+            self.touch_content(node, state);
+            return Ok(());
+        }
+    }
+
+    /// Gives up a list that says no more than having none would.
+    pub(crate) fn drop_idle_pieces(&self, state: &mut NodeState) {
+        if state
+            .content
+            .pieces
+            .as_ref()
+            .is_some_and(Pieces::is_identity)
+        {
+            state.content.drop_pieces();
+        }
+    }
+}
+
+/// Where a write of `offset..end` goes: to what is there, and behind it.
+fn write_ranges(pieces: &Pieces, offset: u64, end: u64) -> Result<Vec<BaseRange>> {
+    let size = pieces.len_bytes();
+    let mut ranges = pieces.translate(offset.min(size), end.min(size));
+    if end > size {
+        if !pieces.has_base_for(end - size) {
+            return Err(too_large());
+        }
+        let mut gap = offset.saturating_sub(size);
+        for mut range in pieces.extension(end) {
+            let skip = gap.min(range.len_bytes);
+            gap -= skip;
+            range.offset += skip;
+            range.len_bytes -= skip;
+            if range.len_bytes > 0 {
+                ranges.push(range);
+            }
+        }
+    }
+    Ok(ranges)
+}
+
+pub(crate) fn damaged(store: StoreId, ino: Ino, why: &str) -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "store {store} inode {ino}: the list of pieces is damaged ({why}); restore the file from a copy"
+        ),
+    )
+}

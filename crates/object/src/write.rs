@@ -1,0 +1,19 @@
+//! What is changed, before it is committed: names and attributes, content in memory, and whole objects at once.
+//!
+//! # Words
+//! Dirty blocks are *gathered*. Their memory comes from *buffers*, after a *claim*. An object whose size may still
+//! grow has its allocation *delayed*.
+//!
+//! # Invariants
+//! `EDIT-n` in `edit`, `GATHER-n` in `gather`, `POOL-n` in `buffers`, `CLAIM-n` in `claims`, `WHOLE-n` in
+//! `delayed_allocation`, `SAVE-4` in `saves`.
+
+pub(crate) mod buffers;
+pub(crate) mod claims;
+pub(crate) mod delayed_allocation;
+pub(crate) mod edit;
+pub(crate) mod gather;
+pub(crate) mod namespace;
+pub(crate) mod put;
+pub(crate) mod saves;
+pub(crate) mod splice;

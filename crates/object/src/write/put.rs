@@ -1,0 +1,103 @@
+//! The whole content of an object at once: replaced in one step, at its known length.
+
+use crate::Result;
+use crate::engine::Engine;
+use crate::view::node::Node;
+use crate::write::claims::Claim;
+use crate::write::edit::{Promise, too_large};
+use crate::write::gather::Gather;
+use crate::write::namespace::Change;
+use larder_space::Purpose;
+use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// New content on its way into an object: copied, and with its promise of space (`EDIT-1`).
+pub struct NewContent<'e> {
+    size_bytes: u64,
+    /// Tiny content is inline.
+    inline: Option<Vec<u8>>,
+    gather: Gather,
+    promise: Promise<'e>,
+    /// Until the gather counts as dirty.
+    _memory: Claim<'e>,
+}
+
+impl Engine {
+    /// Copies `bytes` and begins a change that may make them an object's content
+    /// ([`Change::set_content`]). The copy is made before anything is locked.
+    pub fn change_with_content(&self, bytes: &[u8]) -> Result<(Change<'_>, NewContent<'_>)> {
+        let size_bytes = bytes.len() as u64;
+        if size_bytes > FILE_BYTES_MAX {
+            return Err(too_large());
+        }
+        let memory = self.claim_memory(size_bytes)?;
+        let mut gather = Gather::default();
+        let inline = (size_bytes <= self.inline_bytes_max).then(|| bytes.to_vec());
+        if inline.is_none() {
+            let Ok(_) = gather.write(0, bytes, |_, _| Ok::<(), Infallible>(()));
+        }
+        let edit = self.edit()?;
+        let promise = self.promise(&edit, gather.block_count(), Purpose::Ordinary)?;
+        let content = NewContent {
+            size_bytes,
+            inline,
+            gather,
+            promise,
+            _memory: memory,
+        };
+        Ok((self.begin_change(edit)?, content))
+    }
+}
+
+impl Change<'_> {
+    /// Replaces the content of a regular file: readers see the old or the new one, and so does a
+    /// crash. The inode, its names, attributes and user columns stay. Waits for a commit that is
+    /// writing this file only if the new content has fewer blocks.
+    pub fn set_content(&self, node: &Arc<Node>, new: NewContent<'_>) -> Result<()> {
+        let engine = self.engine();
+        let NewContent {
+            size_bytes,
+            inline,
+            gather,
+            mut promise,
+            _memory,
+        } = new;
+        let keep = gather.block_count();
+        let mut state = engine.lock_node(node)?;
+        engine.load_content(node, &mut state)?;
+        let is_shorter = state.row.size_bytes.div_ceil(BLOCK_BYTES) > keep
+            && (state.row.block_count > 0 || state.content.frozen.is_some());
+        if is_shorter || state.content.pieces.is_some() {
+            drop(state);
+            state = engine.lock_thawed(node)?;
+            engine.begin_content(node, &mut state)?;
+            engine.load_content(node, &mut state)?;
+            // Pieces may have come or gone meanwhile. With them the base may be longer than the object.
+            let kept_blocks = match state.content.pieces {
+                Some(_) => 0,
+                None => keep,
+            };
+            let source = engine.map_source(node);
+            let removed = state.content.unmap_from(source, kept_blocks)?;
+            engine.retire(node, &mut state, removed);
+            state.content.drop_pieces();
+        }
+        engine.begin_content(node, &mut state)?;
+        engine.load_content(node, &mut state)?;
+        engine.discard(&mut state, 0, u64::MAX);
+        engine
+            .dirty_bytes
+            .fetch_add(gather.memory_bytes(), Ordering::Relaxed);
+        let content = &mut state.content;
+        content.inline_dirty = inline.is_some();
+        content.inline = inline;
+        content.gather = gather;
+        content.expected_bytes = size_bytes;
+        promise.give(keep, &mut content.promise);
+        state.row.size_bytes = size_bytes;
+        engine.touch_content(node, &mut state);
+        Ok(())
+    }
+}
