@@ -65,7 +65,8 @@ impl Database {
 
     /// A path of a node as the newest commit has it, in bytes; `None` when it has no name there.
     pub fn committed_path(&self, node: NodeId) -> Result<Option<Vec<u8>>> {
-        let below = self.whole()?.committed_path(node.store, node.ino)?;
+        let view = self.shared.shown.view();
+        let below = view.committed_path(node.store, node.ino)?;
         let stores = self.read_stores();
         let mount = (stores.iter())
             .find(|store| store.row.store == node.store)

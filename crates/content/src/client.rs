@@ -23,7 +23,7 @@
 //! All of it runs on the thread that uses the client's connection. What runs nested in it calls back here:
 //! `state` is not held meanwhile.
 
-use crate::database::{Database, OpenOptions, Shared};
+use crate::database::{Database, OpenOptions, Shared, Shown};
 use crate::sql_files::StatementFiles;
 use crate::stores::Stores;
 use crate::turnstile::lock;
@@ -74,23 +74,22 @@ pub fn attach_client(client: ClientHandle) -> Result<()> {
     Ok(client.register(Arc::clone(&made) as _, made)?)
 }
 
-fn open_view(session: &Database, client: ClientHandle) -> Result<Database> {
+fn open_view(session: &Database, client: ClientHandle) -> Result<(Database, Arc<Engine>)> {
+    let engine = Engine::open_client(session.shared.shown.engine()?, client)?;
     let view = Database {
         shared: Arc::new(Shared {
-            engine: Engine::open_client(&session.shared.engine, client)?,
+            shown: Shown::Transaction(Arc::clone(&engine), None),
             factories: Arc::clone(&session.shared.factories),
             stores: Stores::default(),
             pool: Arc::default(),
-            turnstile: None,
-            owns_engine: false,
         }),
     };
-    Ok(view)
+    Ok((view, engine))
 }
 
 struct Client {
     /// Dropped first: it is beside the session.
-    view: Mutex<Database>,
+    view: Mutex<(Database, Arc<Engine>)>,
     session: Database,
     handle: ClientHandle,
     state: Mutex<State>,
@@ -151,7 +150,7 @@ impl Client {
     }
 
     fn engine(&self) -> Arc<Engine> {
-        Arc::clone(&lock(&self.view).shared.engine)
+        Arc::clone(&lock(&self.view).1)
     }
 
     fn require_process(&self) -> Told<()> {
@@ -171,8 +170,8 @@ impl Client {
             let is_new = std::mem::take(&mut state.is_new) || !is_told || state.files.is_none();
             (is_new, state.files.clone())
         };
-        let view = lock(&self.view).clone();
-        let done = view.shared.engine.in_client_moment(is_new, || {
+        let (view, engine) = lock(&self.view).clone();
+        let done = engine.in_client_moment(is_new, || {
             let files = match known.filter(|_| !is_new) {
                 Some(files) => files,
                 None => {
@@ -496,7 +495,7 @@ impl SqlFiles for Client {
     }
 
     fn now_ns(&self) -> i64 {
-        self.session.shared.engine.now_ns()
+        self.session.shared.shown.view().now_ns()
     }
 
     fn files(self: Arc<Self>, pattern: &[u8]) -> Told<FileRows> {

@@ -76,7 +76,11 @@ impl Database {
         options: &CloneOptions,
     ) -> Result<CloneReport> {
         if let Some(past) = past {
-            let is_one = past.shared.engine.is_of_one_database(&self.shared.engine);
+            let is_one = past
+                .shared
+                .shown
+                .view()
+                .is_of_one_database(self.shared.shown.view());
             if past.shows().is_none() || !is_one {
                 let why = "what is cloned is this database or another moment of it; use 'larder cp' between databases";
                 return Err(Error::new(ErrorKind::InvalidInput, why));

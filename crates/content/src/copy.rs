@@ -40,7 +40,7 @@ pub fn copy_range(
 /// Whether two handles of one inode show the same content: what is written to the present changes nothing in the past.
 fn are_of_one_moment(from: &dyn FileHandle, to: &dyn FileHandle) -> bool {
     match (from.content(), to.content()) {
-        (Some(from), Some(to)) => from.engine.shows() == to.engine.shows(),
+        (Some(from), Some(to)) => from.source.view().shows() == to.source.view().shows(),
         _ => true,
     }
 }
@@ -206,7 +206,7 @@ fn step(
         if shared > 0 {
             return Ok(Step::Shared(shared));
         }
-        step_bytes_max = match content.engine.shows() {
+        step_bytes_max = match content.source.view().shows() {
             None => GAP_BYTES_MAX,
             Some(_) => PAST_GAP_BYTES_MAX,
         };

@@ -1,9 +1,9 @@
 //! An open database: stores, dispatch of paths and nodes, and the verbs of its upkeep.
 
 use crate::environment::joined;
-use crate::files::FilesProvider;
+use crate::files::provide_files;
 use crate::path::split_path;
-use crate::provider::{FileHandle, ProviderFactory, StoreProvider};
+use crate::provider::{FileHandle, ProviderFactory, Source, StoreProvider};
 use crate::readonly::ReadonlyProvider;
 use crate::stores::Stores;
 use crate::turnstile::{Pool, Turnstile};
@@ -11,7 +11,7 @@ use crate::types::{Attr, Caller, NewNode, NodeId, RenameMode, SetAttr, XattrMode
 use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
 use larder_object::format::{FileKind, Ino, Name, NameError, StoreId};
 use larder_object::{
-    AlignedBuf, Engine, EngineOptions, Error, ErrorKind, InitOptions, Result, StoreRow,
+    AlignedBuf, AsOf, Engine, EngineOptions, Error, ErrorKind, InitOptions, Result, StoreRow, View,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -78,23 +78,86 @@ pub struct Database {
 
 /// What all clones of a database share.
 pub(crate) struct Shared {
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) shown: Shown,
     pub(crate) factories: Arc<HashMap<String, ProviderFactory>>,
     pub(crate) stores: Stores,
     pub(crate) pool: Arc<Pool>,
-    /// What a transaction sees passes its turnstile; none: the database itself.
-    pub(crate) turnstile: Option<Arc<Turnstile>>,
-    /// Else it serves transactions, and is theirs.
-    pub(crate) owns_engine: bool,
+}
+
+/// What a database shows, and so what can be done with it.
+pub(crate) enum Shown {
+    /// The present, which the last one to have it closes.
+    Present(Arc<Engine>),
+    /// What a transaction sees. Each call passes its turnstile; none: it has passed.
+    Transaction(Arc<Engine>, Option<Arc<Turnstile>>),
+    /// A moment of the past.
+    Past(Arc<AsOf>),
+}
+
+impl Shown {
+    /// For reading.
+    pub(crate) fn view(&self) -> &View {
+        match self {
+            Shown::Present(engine) | Shown::Transaction(engine, _) => engine,
+            Shown::Past(past) => past,
+        }
+    }
+
+    /// For changes; [`ErrorKind::ReadOnly`] of the past.
+    pub(crate) fn engine(&self) -> Result<&Arc<Engine>> {
+        match self {
+            Shown::Present(engine) | Shown::Transaction(engine, _) => Ok(engine),
+            Shown::Past(_) => Err(Error::new(
+                ErrorKind::ReadOnly,
+                "the past cannot be changed; write to the database without '@'",
+            )),
+        }
+    }
+
+    /// A moment of the past; [`ErrorKind::InvalidInput`] otherwise.
+    pub(crate) fn past(&self) -> Result<&Arc<AsOf>> {
+        match self {
+            Shown::Past(past) => Ok(past),
+            Shown::Present(_) | Shown::Transaction(..) => Err(Error::new(
+                ErrorKind::InvalidInput,
+                "the present has no past of its own; open a moment with 'as_of'",
+            )),
+        }
+    }
+
+    pub(crate) fn turnstile(&self) -> Option<&Arc<Turnstile>> {
+        match self {
+            Shown::Transaction(_, turnstile) => turnstile.as_ref(),
+            Shown::Present(_) | Shown::Past(_) => None,
+        }
+    }
+
+    /// The same for who has passed the turnstile, and does not close it.
+    pub(crate) fn inside(&self) -> Shown {
+        match self.source() {
+            Source::Present(engine) => Shown::Transaction(engine, None),
+            Source::Past(past) => Shown::Past(past),
+        }
+    }
+
+    /// For a provider.
+    pub(crate) fn source(&self) -> Source {
+        match self {
+            Shown::Present(engine) | Shown::Transaction(engine, _) => {
+                Source::Present(Arc::clone(engine))
+            }
+            Shown::Past(past) => Source::Past(Arc::clone(past)),
+        }
+    }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if !self.owns_engine {
+        let Shown::Present(engine) = &self.shown else {
             return;
-        }
+        };
         self.pool.clear();
-        if let Err(error) = self.engine.close() {
+        if let Err(error) = engine.close() {
             tracing::error!("closing a database: {error}");
         }
     }
@@ -128,23 +191,16 @@ impl Database {
     pub(crate) fn open_here(path: &Path, options: OpenOptions) -> Result<Database> {
         let engine = Engine::open(path, &options.label, &options.engine)?;
         let mut factories = options.providers;
-        factories.insert(
-            "files".into(),
-            Arc::new(|context| Arc::new(FilesProvider::new(context))),
-        );
+        factories.insert("files".into(), Arc::new(provide_files));
         factories.insert(
             "readonly".into(),
-            Arc::new(|context| {
-                Arc::new(ReadonlyProvider::new(Arc::new(FilesProvider::new(context))))
-            }),
+            Arc::new(|context| Arc::new(ReadonlyProvider::new(provide_files(context)))),
         );
         let shared = Shared {
-            engine,
+            shown: Shown::Present(engine),
             factories: Arc::new(factories),
             stores: Stores::default(),
             pool: Arc::default(),
-            turnstile: None,
-            owns_engine: true,
         };
         let database = Database {
             shared: Arc::new(shared),
@@ -157,18 +213,24 @@ impl Database {
     /// Whether this process cannot write the database: it is shown as it was when it was opened, and reads of its content fail
     /// ([`ErrorKind::Stopped`]) once somebody else changes it.
     pub fn is_readonly(&self) -> bool {
-        self.shared.engine.is_readonly()
+        self.shared.shown.view().is_readonly()
     }
 
     /// Commits everything, gives back what may be reclaimed, and ends the session. Handles that
     /// are still open answer [`ErrorKind::Stopped`] afterwards.
     pub fn close(self) -> Result<()> {
-        self.whole()?.close()
+        match &self.shared.shown {
+            Shown::Past(_) => Ok(()), // What it keeps goes with its last clone.
+            Shown::Present(_) | Shown::Transaction(..) => self.whole()?.close(),
+        }
     }
 
     /// Returns after the commit that holds every operation that ended before (`CONTENT-5`).
     pub fn sync(&self) -> Result<()> {
-        self.shared.engine.sync()
+        match &self.shared.shown {
+            Shown::Present(engine) | Shown::Transaction(engine, _) => engine.sync(),
+            Shown::Past(_) => Ok(()),
+        }
     }
 
     // ---- paths ----------------------------------------------------------------------------
@@ -187,7 +249,7 @@ impl Database {
         )?;
         match found {
             // In a transaction: a name on the way is not yet what a caller was told.
-            Place::Node(attr) if self.shared.turnstile.is_some() => self.attr(attr.node),
+            Place::Node(attr) if self.shared.shown.turnstile().is_some() => self.attr(attr.node),
             Place::Node(attr) => Ok(attr),
             Place::Directory(node) => self.attr(node),
         }

@@ -4,11 +4,11 @@
 //! engine itself.
 
 use crate::handle::Handle;
-use crate::provider::{FileHandle, ProviderContext, StoreProvider};
+pub(crate) use reader::FilesReader;
+
+use crate::provider::{FileHandle, ProviderContext, Source, StoreProvider};
 use crate::set_id::{SETGID, set_id_bits};
-use crate::types::{
-    Attr, Caller, DirEntry, NewNode, NodeId, RenameMode, SetAttr, SetTime, XattrMode,
-};
+use crate::types::{Attr, Caller, DirEntry, NewNode, RenameMode, SetAttr, SetTime, XattrMode};
 use crate::xattr::{Inherited, Xattrs};
 use larder_object::format::limits::LINK_COUNT_MAX;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
@@ -18,21 +18,34 @@ use larder_object::{
 };
 use std::sync::Arc;
 
+mod reader;
+
 /// Serves one store's table.
 pub(crate) struct FilesProvider {
     engine: Arc<Engine>,
     store: StoreId,
     table: StoreId,
+    reader: FilesReader<Engine>,
     xattrs: Xattrs,
 }
 
+/// What serves a store's table, of the present or the past.
+pub(crate) fn provide_files(context: ProviderContext) -> Arc<dyn StoreProvider> {
+    let (store, table) = (context.store, context.table_store);
+    match context.source {
+        Source::Present(engine) => Arc::new(FilesProvider::new(engine, store, table)),
+        Source::Past(past) => Arc::new(FilesReader::new(past, store, table)),
+    }
+}
+
 impl FilesProvider {
-    pub(crate) fn new(context: ProviderContext) -> FilesProvider {
+    fn new(engine: Arc<Engine>, store: StoreId, table: StoreId) -> FilesProvider {
         FilesProvider {
-            xattrs: Xattrs::new(context.engine.clone(), context.table_store),
-            engine: context.engine,
-            store: context.store,
-            table: context.table_store,
+            xattrs: Xattrs::new(Arc::clone(&engine), table),
+            reader: FilesReader::new(Arc::clone(&engine), store, table),
+            engine,
+            store,
+            table,
         }
     }
 
@@ -204,33 +217,20 @@ impl FilesProvider {
 
 impl StoreProvider for FilesProvider {
     fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {
-        let view = self.engine.view();
-        let dir = view.node(self.table, parent)?;
-        let ino = view.find_entry(&dir, name)?.ok_or_else(|| absent(name))?;
-        Ok(self.attr_of(view.row(&*view.node(self.table, ino)?)?))
+        self.reader.lookup(parent, name)
     }
 
     fn descend(&self, from: Ino, names: &[Name]) -> Result<(Attr, usize)> {
-        let view = self.engine.view();
-        let mut node = view.node(self.table, from)?;
-        for (index, name) in names.iter().enumerate() {
-            let ino = view.find_entry(&node, name)?.ok_or_else(|| absent(name))?;
-            node = view.node(self.table, ino)?;
-            if index + 1 == names.len() || node.kind() != FileKind::Directory {
-                return Ok((self.attr_of(view.row(&node)?), index + 1));
-            }
-        }
-        Ok((self.attr_of(view.row(&node)?), names.len()))
+        self.reader.descend(from, names)
     }
 
     fn attr(&self, ino: Ino) -> Result<Attr> {
-        let view = self.engine.view();
-        Ok(self.attr_of(view.row(&*view.node(self.table, ino)?)?))
+        self.reader.attr(ino)
     }
 
     fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         if let Some(size) = set.size_bytes {
-            let node = self.engine.view().node(self.table, ino)?;
+            let node = self.engine.look().node(self.table, ino)?;
             require_file(&self.engine.row(&node)?)?;
             if set.drop_set_id {
                 // Before the content: no crash leaves new content with the bits of the old.
@@ -278,18 +278,7 @@ impl StoreProvider for FilesProvider {
     }
 
     fn read_dir(&self, ino: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>> {
-        let view = self.engine.view();
-        let dir = view.node(self.table, ino)?;
-        let rows = view.list(&dir, after, limit)?;
-        let entry = |row: larder_object::DirentRow| DirEntry {
-            name: row.name,
-            node: NodeId {
-                store: self.store,
-                ino: row.ino,
-            },
-            kind: row.kind,
-        };
-        Ok(rows.into_iter().map(entry).collect())
+        self.reader.read_dir(ino, after, limit)
     }
 
     fn read_dir_plus(
@@ -298,24 +287,11 @@ impl StoreProvider for FilesProvider {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<(DirEntry, Attr)>> {
-        let view = self.engine.view();
-        let dir = view.node(self.table, ino)?;
-        let rows = view.list_with_rows(&dir, after, limit)?;
-        let entry = |(name, row): (Name, InodeRow)| {
-            let attr = self.attr_of(row);
-            let entry = DirEntry {
-                name,
-                node: attr.node,
-                kind: attr.kind,
-            };
-            (entry, attr)
-        };
-        Ok(rows.into_iter().map(entry).collect())
+        self.reader.read_dir_plus(ino, after, limit)
     }
 
     fn parent(&self, ino: Ino) -> Result<Ino> {
-        let view = self.engine.view();
-        view.parent(&*view.node(self.table, ino)?)
+        self.reader.parent(ino)
     }
 
     fn create_node(
@@ -498,13 +474,12 @@ impl StoreProvider for FilesProvider {
     }
 
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
-        let view = self.engine.view();
-        view.target(&*view.node(self.table, ino)?)
+        self.reader.read_link(ino)
     }
 
     fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>> {
         let node = {
-            let view = self.engine.view();
+            let view = self.engine.look();
             let node = view.node(self.table, ino)?;
             require_file(&view.row(&node)?)?;
             self.engine.open_node(&node, write)?;
@@ -519,29 +494,11 @@ impl StoreProvider for FilesProvider {
     }
 
     fn read_whole(&self, ino: Ino, buffer: &mut AlignedBuf) -> Result<()> {
-        let node = self.engine.view().node(self.table, ino)?;
-        require_kind(node.kind())?;
-        self.engine.read_whole(&node, buffer)
+        self.reader.read_whole(ino, buffer)
     }
 
     fn read_named(&self, from: Ino, names: &[&[u8]], buffer: &mut AlignedBuf) -> Result<bool> {
-        let node = {
-            let view = self.engine.view();
-            let mut node = view.node(self.table, from)?;
-            for name in names {
-                // Only what is in memory: the other way can do all the rest.
-                let Some(Some(ino)) = view.known_entry(&node, name) else {
-                    return Ok(false);
-                };
-                node = view.node(self.table, ino)?;
-            }
-            node
-        };
-        if node.kind() != FileKind::File {
-            return Ok(false);
-        }
-        self.engine.read_whole(&node, buffer)?;
-        Ok(true)
+        self.reader.read_named(from, names, buffer)
     }
 
     fn put(
@@ -564,11 +521,11 @@ impl StoreProvider for FilesProvider {
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.xattrs.names(ino)
+        self.reader.xattrs(ino)
     }
 
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.xattrs.value(ino, name)
+        self.reader.xattr(ino, name)
     }
 
     fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
@@ -606,11 +563,11 @@ fn touch_ctime(change: &Change<'_>, node: &Arc<Node>) -> Result<()> {
         .map(drop)
 }
 
-fn require_file(row: &InodeRow) -> Result<()> {
+pub(crate) fn require_file(row: &InodeRow) -> Result<()> {
     require_kind(row.kind)
 }
 
-fn require_kind(kind: FileKind) -> Result<()> {
+pub(crate) fn require_kind(kind: FileKind) -> Result<()> {
     match kind {
         FileKind::File => Ok(()),
         FileKind::Directory => Err(Error::new(
@@ -660,7 +617,7 @@ fn require_empty_directory(
     Ok(())
 }
 
-fn absent(name: &Name) -> Error {
+pub(crate) fn absent(name: &Name) -> Error {
     Error::new(ErrorKind::NotFound, format!("'{name}' does not exist"))
 }
 

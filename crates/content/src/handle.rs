@@ -1,11 +1,12 @@
 //! An open regular file of the `files` provider, with its prefetching.
 
-use crate::provider::{FileContent, FileHandle};
+use crate::provider::{FileContent, FileHandle, Source};
 use crate::set_id::set_id_bits;
 use crate::types::{AllocateMode, Attr, SeekTarget};
 use larder_object::format::StoreId;
 use larder_object::format::limits::FILE_BYTES_MAX;
-use larder_object::{AttrMask, Engine, Error, ErrorKind, Node, Result};
+use larder_object::{AsOf, AttrMask, Engine, Error, ErrorKind, Node, Result, View};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,39 +18,26 @@ const PREFETCHED_READ_BYTES_MAX: u64 = 384 << 10;
 const PREFETCH_BYTES_MIN: u64 = 256 << 10;
 const PREFETCH_BYTES_MAX: u64 = 8 << 20;
 
-/// An open regular file.
-pub(crate) struct Handle {
-    engine: Arc<Engine>,
+/// Reads an open regular file.
+struct Reader<V> {
+    view: Arc<V>,
     store: StoreId,
     node: Arc<Node>,
-    write: bool,
     /// Where the next read begins if the reader is sequential, bytes.
     expected: AtomicU64,
     /// How far a sequential reader was prefetched, bytes.
     ahead: AtomicU64,
 }
 
-impl Handle {
-    /// A handle of `node`, which counts as open already.
-    pub(crate) fn new(engine: Arc<Engine>, store: StoreId, node: Arc<Node>, write: bool) -> Handle {
-        Handle {
-            engine,
+impl<V: Deref<Target = View>> Reader<V> {
+    fn new(view: Arc<V>, store: StoreId, node: Arc<Node>) -> Reader<V> {
+        Reader {
+            view,
             store,
             node,
-            write,
             expected: AtomicU64::new(0),
             ahead: AtomicU64::new(0),
         }
-    }
-
-    fn require_write(&self) -> Result<()> {
-        if self.write {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::ReadOnly,
-            "the handle was opened for reading; open it for writing",
-        ))
     }
 
     /// Keeps the device ahead of a sequential reader: whole small objects, else a window that
@@ -66,7 +54,7 @@ impl Handle {
         if offset == 0 {
             self.ahead
                 .store(PREFETCH_WHOLE_BYTES.max(end), Ordering::Relaxed);
-            return self.engine.prefetch(&self.node, end, PREFETCH_WHOLE_BYTES);
+            return self.view.prefetch(&self.node, end, PREFETCH_WHOLE_BYTES);
         }
         if end.saturating_add(PREFETCH_BYTES_MIN) < ahead {
             return Ok(());
@@ -75,14 +63,92 @@ impl Handle {
         let from = ahead.max(end);
         self.ahead
             .store(from.saturating_add(window), Ordering::Relaxed);
-        self.engine.prefetch(&self.node, from, window)
+        self.view.prefetch(&self.node, from, window)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.prefetch(offset, buffer.len() as u64)?;
+        self.view.read(&self.node, offset, buffer)
+    }
+
+    fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>> {
+        let is_data = target == SeekTarget::Data;
+        self.view.seek(&self.node, is_data, offset)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        Ok(Attr::of(self.store, self.view.row(&self.node)?))
+    }
+}
+
+/// An open regular file of the past.
+pub(crate) struct PastHandle(Reader<AsOf>);
+
+impl PastHandle {
+    pub(crate) fn new(past: Arc<AsOf>, store: StoreId, node: Arc<Node>) -> PastHandle {
+        PastHandle(Reader::new(past, store, node))
+    }
+}
+
+impl FileHandle for PastHandle {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.0.read_at(offset, buffer)
+    }
+
+    fn content(&self) -> Option<FileContent> {
+        Some(FileContent {
+            source: Source::Past(Arc::clone(&self.0.view)),
+            node: Arc::clone(&self.0.node),
+        })
+    }
+
+    fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>> {
+        self.0.seek(target, offset)
+    }
+
+    /// Nothing waits to be written.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.0.attr()
+    }
+}
+
+/// An open regular file.
+pub(crate) struct Handle {
+    engine: Arc<Engine>,
+    node: Arc<Node>,
+    reader: Reader<Engine>,
+    write: bool,
+}
+
+impl Handle {
+    /// A handle of `node`, which counts as open already.
+    pub(crate) fn new(engine: Arc<Engine>, store: StoreId, node: Arc<Node>, write: bool) -> Handle {
+        Handle {
+            reader: Reader::new(Arc::clone(&engine), store, Arc::clone(&node)),
+            engine,
+            node,
+            write,
+        }
+    }
+
+    fn require_write(&self) -> Result<()> {
+        if self.write {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::ReadOnly,
+            "the handle was opened for reading; open it for writing",
+        ))
     }
 }
 
 impl FileHandle for Handle {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        self.prefetch(offset, buffer.len() as u64)?;
-        self.engine.read(&self.node, offset, buffer)
+        self.reader.read_at(offset, buffer)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
@@ -182,7 +248,7 @@ impl FileHandle for Handle {
 
     fn content(&self) -> Option<FileContent> {
         Some(FileContent {
-            engine: Arc::clone(&self.engine),
+            source: Source::Present(Arc::clone(&self.engine)),
             node: Arc::clone(&self.node),
         })
     }
@@ -196,15 +262,17 @@ impl FileHandle for Handle {
     ) -> Result<u64> {
         self.require_write()?;
         let (source, target) = ((&from.node, from_offset), (&self.node, to_offset));
-        match Arc::ptr_eq(&from.engine, &self.engine) {
-            true => self.engine.share(source, target, len_bytes),
-            false => (self.engine).share_past(&from.engine, source, target, len_bytes),
+        match &from.source {
+            Source::Present(engine) if Arc::ptr_eq(engine, &self.engine) => {
+                self.engine.share(source, target, len_bytes)
+            }
+            Source::Present(_) => Ok(0),
+            Source::Past(past) => self.engine.share_past(past, source, target, len_bytes),
         }
     }
 
     fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>> {
-        self.engine
-            .seek(&self.node, target == SeekTarget::Data, offset)
+        self.reader.seek(target, offset)
     }
 
     fn sync(&self) -> Result<()> {
@@ -212,7 +280,7 @@ impl FileHandle for Handle {
     }
 
     fn attr(&self) -> Result<Attr> {
-        Ok(Attr::of(self.store, self.engine.row(&self.node)?))
+        self.reader.attr()
     }
 }
 

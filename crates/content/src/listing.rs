@@ -1,6 +1,6 @@
 //! Listing directories: the entries of a provider, then the stores that are mounted there.
 
-use crate::database::{Database, MountedStore};
+use crate::database::{Database, MountedStore, Shown};
 use crate::types::{Attr, DirEntry, NodeId};
 use larder_object::format::{FileKind, Ino, Name};
 use larder_object::{ErrorKind, Result};
@@ -59,10 +59,11 @@ impl Database {
         let NodeId { store, ino } = entry.node;
         match self.attr(entry.node) {
             Err(error) if ino == Ino::ROOT && error.kind() == ErrorKind::InvalidInput => {
-                match self.shared.engine.unreached_root(self.table_of(store))? {
-                    Some(row) => Ok(Attr::of(store, row)),
-                    None => Err(error),
-                }
+                let root = match &self.shared.shown {
+                    Shown::Past(past) => past.unreached_root(self.table_of(store))?,
+                    Shown::Present(_) | Shown::Transaction(..) => None,
+                };
+                root.map(|row| Attr::of(store, row)).ok_or(error)
             }
             found => found,
         }

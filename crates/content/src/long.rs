@@ -95,12 +95,12 @@ impl Drop for LongTransaction {
 impl Database {
     /// The directory of the database, or of the workspace that [`Database::open`] went to.
     pub fn path(&self) -> &Path {
-        self.shared.engine.path()
+        self.shared.shown.view().path()
     }
 
     /// The same, open: what is in it on the host is reached from there.
     pub fn directory(&self) -> &crate::directory::DatabaseDir {
-        self.shared.engine.directory()
+        self.shared.shown.view().directory()
     }
 
     /// Begins a long transaction on this database; it sees what is committed.
@@ -111,12 +111,12 @@ impl Database {
             providers: (*self.shared.factories).clone(),
             ..OpenOptions::default()
         };
-        LongTransaction::begin(self.shared.engine.path(), options)
+        LongTransaction::begin(self.shared.shown.view().path(), options)
     }
 
     /// The number of the long transaction whose view this is.
     pub fn workspace_of(&self) -> Option<u64> {
-        self.shared.engine.transaction()
+        self.shared.shown.view().transaction()
     }
 }
 

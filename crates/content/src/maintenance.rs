@@ -115,7 +115,8 @@ impl Database {
 
     /// Bytes that the background may move now: a part of what this session has written.
     pub fn compact_credit_bytes(&self) -> u64 {
-        self.shared.engine.compact_credit_bytes()
+        let engine = self.shared.shown.engine();
+        engine.map_or(0, |engine| engine.compact_credit_bytes())
     }
 
     /// Proves that catalog and segments agree; with `read_content` also reads every block.

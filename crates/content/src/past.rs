@@ -3,10 +3,10 @@
 //! `CONTENT-9` What [`Database::as_of`] returns shows one whole commit, byte for byte, for as long as it is open, and
 //! refuses every change with [`ErrorKind::ReadOnly`].
 
-use crate::database::{Database, Shared};
+use crate::database::{Database, Shared, Shown};
 use crate::readonly::ReadonlyProvider;
 use crate::stores::Stores;
-use larder_object::{Engine, Error, ErrorKind, Moment, Result, SnapshotRow, utc};
+use larder_object::{Error, ErrorKind, Moment, Result, SnapshotRow, View, utc};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ impl Database {
     /// until its last clone goes. Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future, and
     /// where the database keeps no history; [`ErrorKind::NotFound`]: no such snapshot.
     pub fn as_of(&self, moment: &Moment) -> Result<Database> {
-        let engine = Engine::open_as_of(self.whole()?, moment)?;
+        let past = self.whole()?.open_as_of(moment)?;
         let mut factories: HashMap<_, _> = HashMap::new();
         for (name, factory) in self.shared.factories.iter() {
             let (factory, host) = (Arc::clone(factory), self.clone());
@@ -83,23 +83,24 @@ impl Database {
             });
             factories.insert(name.clone(), of_the_past);
         }
-        let past = Database {
+        let shown = Database {
             shared: Arc::new(Shared {
-                engine,
+                shown: Shown::Past(Arc::new(past)),
                 factories: Arc::new(factories),
                 stores: Stores::default(),
                 pool: Arc::default(),
-                turnstile: None,
-                owns_engine: true,
             }),
         };
-        past.reload_stores()?;
-        Ok(past)
+        shown.reload_stores()?;
+        Ok(shown)
     }
 
     /// Whether this has a past: the database has a retention, and this is no long transaction's view of it.
     pub fn keeps_history(&self) -> bool {
-        self.shared.engine.keeps_history()
+        match &self.shared.shown {
+            Shown::Present(engine) | Shown::Transaction(engine, _) => engine.keeps_history(),
+            Shown::Past(past) => past.present().keeps_history(),
+        }
     }
 
     /// The commit that a moment means, and its time, nanoseconds since 1970: as [`Database::as_of`], without opening it,
@@ -111,13 +112,13 @@ impl Database {
 
     /// The commit that this shows, and its time, nanoseconds since 1970; `None`: the present.
     pub fn shows(&self) -> Option<(u64, i64)> {
-        let (seq, at_ns) = self.shared.engine.shows()?;
+        let (seq, at_ns) = self.shared.shown.view().shows()?;
         Some((seq.0, at_ns))
     }
 
     /// The present of the database's clock, nanoseconds since 1970.
     pub fn now_ns(&self) -> i64 {
-        self.shared.engine.now_ns()
+        self.shared.shown.view().now_ns()
     }
 
     /// Gives the present a name, durably: it can be read as [`Moment::Snapshot`] until it is destroyed, whatever the
@@ -128,7 +129,7 @@ impl Database {
 
     /// All snapshots, oldest first.
     pub fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
-        self.whole()?.snapshots()
+        self.read(View::snapshots)
     }
 
     /// Ends a snapshot; [`ErrorKind::InvalidInput`] while it is held.

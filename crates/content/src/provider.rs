@@ -4,13 +4,32 @@ use crate::types::{
     AllocateMode, Attr, Caller, DirEntry, NewNode, RenameMode, SeekTarget, SetAttr, XattrMode,
 };
 use larder_object::format::{Ino, Name, StoreId};
-use larder_object::{AlignedBuf, Engine, Error, ErrorKind, Node, Result};
+use larder_object::{AlignedBuf, AsOf, Engine, Error, ErrorKind, Node, Result, View};
 use std::sync::Arc;
+
+/// What files are read through.
+#[derive(Clone)]
+pub enum Source {
+    /// The present, or a transaction's: they can be changed too.
+    Present(Arc<Engine>),
+    /// A moment of the past.
+    Past(Arc<AsOf>),
+}
+
+impl Source {
+    /// What it shows.
+    pub fn view(&self) -> &View {
+        match self {
+            Source::Present(engine) => engine,
+            Source::Past(past) => past,
+        }
+    }
+}
 
 /// What a provider is made from.
 pub struct ProviderContext {
-    /// The engine of the open database.
-    pub engine: Arc<Engine>,
+    /// What the open database shows.
+    pub source: Source,
     /// The store it serves; nodes it returns carry this id.
     pub store: StoreId,
     /// The store whose table it shows; usually the same.
@@ -22,6 +41,8 @@ pub type ProviderFactory = Arc<dyn Fn(ProviderContext) -> Arc<dyn StoreProvider>
 
 /// The operations of one store, one per POSIX primitive. All are atomic (`CONTENT-3`). Errors
 /// follow POSIX for the call of the same name; each method lists only what is its own.
+///
+/// What a provider does not implement of the changes, it refuses with [`crate::ErrorKind::ReadOnly`].
 ///
 /// A provider never sees paths or mounts: `Database` resolves them.
 pub trait StoreProvider: Send + Sync {
@@ -36,7 +57,9 @@ pub trait StoreProvider: Send + Sync {
     /// The attributes of an inode.
     fn attr(&self, ino: Ino) -> Result<Attr>;
     /// Changes attributes; returns the new ones.
-    fn set_attr(&self, ino: Ino, change: &SetAttr) -> Result<Attr>;
+    fn set_attr(&self, _ino: Ino, _change: &SetAttr) -> Result<Attr> {
+        refuse()
+    }
     /// At most `limit` entries after `after` (from the start: `None`), in a fixed order; fewer
     /// than `limit` only at the end.
     fn read_dir(&self, ino: Ino, after: Option<&Name>, limit: usize) -> Result<Vec<DirEntry>>;
@@ -73,22 +96,26 @@ pub trait StoreProvider: Send + Sync {
     /// to directories the bit too.
     fn create_node(
         &self,
-        parent: Ino,
-        name: &Name,
-        new: NewNode<'_>,
-        mode: u32,
-        caller: Caller,
-    ) -> Result<Attr>;
+        _parent: Ino,
+        _name: &Name,
+        _new: NewNode<'_>,
+        _mode: u32,
+        _caller: Caller,
+    ) -> Result<Attr> {
+        refuse()
+    }
     /// Makes a regular file without a name, as [`StoreProvider::create_node`] would make it in
     /// `parent`, and opens it for writing (`O_TMPFILE`). It goes with its last handle or in a crash,
     /// unless [`StoreProvider::link`] gives it a name first, which `is_linkable` allows.
     fn create_anonymous(
         &self,
-        parent: Ino,
-        mode: u32,
-        is_linkable: bool,
-        caller: Caller,
-    ) -> Result<(Attr, Box<dyn FileHandle>)>;
+        _parent: Ino,
+        _mode: u32,
+        _is_linkable: bool,
+        _caller: Caller,
+    ) -> Result<(Attr, Box<dyn FileHandle>)> {
+        refuse()
+    }
     /// Makes a regular file as [`StoreProvider::create_node`] does, and opens it, in one step.
     /// `write` asks for a handle that can change it.
     fn create_file(
@@ -104,20 +131,28 @@ pub trait StoreProvider: Send + Sync {
         Ok((attr, handle))
     }
     /// Another name for an inode that is not a directory.
-    fn link(&self, ino: Ino, parent: Ino, name: &Name) -> Result<Attr>;
+    fn link(&self, _ino: Ino, _parent: Ino, _name: &Name) -> Result<Attr> {
+        refuse()
+    }
     /// Removes a name of something that is not a directory.
-    fn unlink(&self, parent: Ino, name: &Name) -> Result<()>;
+    fn unlink(&self, _parent: Ino, _name: &Name) -> Result<()> {
+        refuse()
+    }
     /// Removes an empty directory.
-    fn remove_dir(&self, parent: Ino, name: &Name) -> Result<()>;
+    fn remove_dir(&self, _parent: Ino, _name: &Name) -> Result<()> {
+        refuse()
+    }
     /// Renames within the store, in one commit.
     fn rename(
         &self,
-        parent: Ino,
-        name: &Name,
-        new_parent: Ino,
-        new_name: &Name,
-        mode: RenameMode,
-    ) -> Result<()>;
+        _parent: Ino,
+        _name: &Name,
+        _new_parent: Ino,
+        _new_name: &Name,
+        _mode: RenameMode,
+    ) -> Result<()> {
+        refuse()
+    }
     /// The target of a symbolic link.
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>>;
     /// Opens a regular file. `write` asks for a handle that can change it.
@@ -149,12 +184,14 @@ pub trait StoreProvider: Send + Sync {
     /// for `caller` if it does not exist. An existing one keeps its inode, names and attributes.
     fn put(
         &self,
-        parent: Ino,
-        name: &Name,
-        bytes: &[u8],
-        mode: u32,
-        caller: Caller,
-    ) -> Result<Attr>;
+        _parent: Ino,
+        _name: &Name,
+        _bytes: &[u8],
+        _mode: u32,
+        _caller: Caller,
+    ) -> Result<Attr> {
+        refuse()
+    }
     /// The names of the extended attributes; user columns that are not NULL show as
     /// `user.column.NAME`.
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
@@ -162,54 +199,81 @@ pub trait StoreProvider: Send + Sync {
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
     /// Sets an extended attribute. An access control list is checked, and an access list sets the mode.
     /// [`crate::ErrorKind::Unsupported`] outside the namespaces `user.`, `trusted.` and `security.`.
-    fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+    fn set_xattr(&self, _ino: Ino, _name: &[u8], _value: &[u8], _mode: XattrMode) -> Result<()> {
+        refuse()
+    }
     /// Removes an extended attribute; for a user column: sets it to NULL.
-    fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
+    fn remove_xattr(&self, _ino: Ino, _name: &[u8]) -> Result<()> {
+        refuse()
+    }
 }
 
-/// Where the content of an open file is: an engine, and an object of it.
+/// Where the content of an open file is.
 #[derive(Clone)]
 pub struct FileContent {
-    /// The engine, that of the database or of a transaction.
-    pub engine: Arc<Engine>,
+    /// What shows it.
+    pub source: Source,
     /// The object.
     pub node: Arc<Node>,
 }
 
 /// An open regular file. Dropping it closes it; what was written is not lost by that, but only
 /// [`FileHandle::sync`] says that it is durable. Every change of content also removes the attribute
-/// `security.capability`.
+/// `security.capability`. What a handle does not implement of the changes, it refuses with
+/// [`crate::ErrorKind::ReadOnly`].
 pub trait FileHandle: Send + Sync {
     /// Reads up to `buffer.len()` bytes at `offset`; 0 at or after the end. Holes read as zero.
     /// [`crate::ErrorKind::Corrupt`] when a checksum does not match.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
     /// Writes all of `data` at `offset`, extending the file as needed.
     /// [`crate::ErrorKind::NoSpace`] comes from here, never after success.
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+    fn write_at(&self, _offset: u64, _data: &[u8]) -> Result<()> {
+        refuse()
+    }
     /// Writes all of `data` at the end, atomically with other appends; returns where.
-    fn append(&self, data: &[u8]) -> Result<u64>;
+    fn append(&self, _data: &[u8]) -> Result<u64> {
+        refuse()
+    }
     /// Inserts `data` at `offset`, at most the length; what is behind moves on. Cost: as a write of
     /// `data`, whatever the length of the file. [`crate::ErrorKind::InvalidInput`] beyond the end.
-    fn insert_range(&self, offset: u64, data: &[u8]) -> Result<()>;
+    fn insert_range(&self, _offset: u64, _data: &[u8]) -> Result<()> {
+        refuse()
+    }
     /// Inserts `len_bytes` zeros that take no space.
-    fn insert_hole(&self, offset: u64, len_bytes: u64) -> Result<()>;
+    fn insert_hole(&self, _offset: u64, _len_bytes: u64) -> Result<()> {
+        refuse()
+    }
     /// Removes a range that lies inside the file; what is behind closes up. The rest of the file is
     /// neither read nor written.
-    fn delete_range(&self, offset: u64, len_bytes: u64) -> Result<()>;
+    fn delete_range(&self, _offset: u64, _len_bytes: u64) -> Result<()> {
+        refuse()
+    }
     /// Puts `data`, of any length, in the place of `offset..offset + len_bytes`, in one step.
-    fn replace_range(&self, offset: u64, len_bytes: u64, data: &[u8]) -> Result<()>;
+    fn replace_range(&self, _offset: u64, _len_bytes: u64, _data: &[u8]) -> Result<()> {
+        refuse()
+    }
     /// Moves `from..from + len_bytes` so that it begins at `to` afterwards; what lies between makes
     /// room. No content is copied but a few blocks.
-    fn move_range(&self, from: u64, len_bytes: u64, to: u64) -> Result<()>;
+    fn move_range(&self, _from: u64, _len_bytes: u64, _to: u64) -> Result<()> {
+        refuse()
+    }
     /// Drops setuid, and setgid where the group may execute: before a change of content by somebody
     /// without the privilege to keep them. Returns whether there was one. Cost: nothing if there is neither bit.
-    fn drop_set_id(&self) -> Result<bool>;
+    fn drop_set_id(&self) -> Result<bool> {
+        refuse()
+    }
     /// Sets the logical length.
-    fn set_len(&self, size_bytes: u64) -> Result<()>;
+    fn set_len(&self, _size_bytes: u64) -> Result<()> {
+        refuse()
+    }
     /// Announces the final length, bytes, so that space is allocated once, in one piece.
-    fn expect_len(&self, size_bytes: u64) -> Result<()>;
+    fn expect_len(&self, _size_bytes: u64) -> Result<()> {
+        refuse()
+    }
     /// `fallocate(2)`.
-    fn allocate(&self, mode: AllocateMode, offset: u64, len_bytes: u64) -> Result<()>;
+    fn allocate(&self, _mode: AllocateMode, _offset: u64, _len_bytes: u64) -> Result<()> {
+        refuse()
+    }
     /// The content, for [`FileHandle::share_from`]; `None`: it cannot be shared.
     fn content(&self) -> Option<FileContent> {
         None
@@ -234,4 +298,12 @@ pub trait FileHandle: Send + Sync {
     fn sync(&self) -> Result<()>;
     /// The attributes now.
     fn attr(&self) -> Result<Attr>;
+}
+
+/// Of what only reads.
+pub(crate) fn refuse<T>() -> Result<T> {
+    Err(Error::new(
+        ErrorKind::ReadOnly,
+        "the file cannot be changed through this handle; open it for writing, in the present",
+    ))
 }

@@ -1,8 +1,8 @@
 //! The providers that refuse every change with [`ErrorKind::ReadOnly`]: `readonly` shows a store's table, `asof=SNAPSHOT` shows it
 //! as a snapshot has it, which the store holds.
 
-use crate::files::FilesProvider;
-use crate::provider::{FileHandle, ProviderContext, StoreProvider};
+use crate::files::FilesReader;
+use crate::provider::{FileHandle, StoreProvider};
 use crate::types::{Attr, Caller, DirEntry, NewNode, RenameMode, SetAttr, XattrMode};
 use larder_object::format::{Ino, Name};
 use larder_object::{AlignedBuf, Engine, Error, ErrorKind, Moment, Result, StoreRow};
@@ -48,13 +48,13 @@ impl ReadonlyProvider {
         let (store, table_store) = (row.store, row.table_store);
         let (name, moment) = (row.name.clone(), Moment::Snapshot(snapshot.to_owned()));
         let open = move || -> Result<Arc<dyn StoreProvider>> {
-            let engine = Engine::open_as_of(&present, &moment)
+            let past = (present.open_as_of(&moment))
                 .map_err(|error| error.context(format!("store '{name}' shows a snapshot")))?;
-            Ok(Arc::new(FilesProvider::new(ProviderContext {
-                engine,
+            Ok(Arc::new(FilesReader::new(
+                Arc::new(past),
                 store,
                 table_store,
-            })))
+            )))
         };
         ReadonlyProvider {
             inner: OnceLock::new(),

@@ -175,7 +175,9 @@ impl Database {
     fn session(&self, past: Option<Database>, is_read_only: bool) -> Result<SqlSession> {
         let engine = self.whole()?;
         let is_read_only = is_read_only || engine.is_readonly();
-        let shows = past.as_ref().and_then(|past| past.shared.engine.asked_ns());
+        let shows = past
+            .as_ref()
+            .and_then(|past| past.shared.shown.view().asked_ns());
         let pool = Arc::new(Pool::of_session(shows));
         pool.put(pool.take(engine)?);
         Ok(SqlSession {
@@ -212,7 +214,7 @@ impl SqlSession {
             self.forget_lost();
             changed_count += done?;
             if let Some(past) = &self.past {
-                past.shared.engine.require_shown()?; // What was read counts only if it was kept till now.
+                past.shared.shown.view().require_shown()?; // What was read counts only if it was kept till now.
             }
         }
         Ok(changed_count)
@@ -246,7 +248,7 @@ impl SqlSession {
 
     /// Lends the engine, which serves no transaction now.
     fn alone<T>(&self, work: impl FnOnce(&Engine) -> Result<T>) -> Result<T> {
-        let engine = self.pool.take(&self.database.shared.engine)?;
+        let engine = self.pool.take(self.database.shared.shown.engine()?)?;
         let done = work(&engine);
         self.pool.put(engine);
         done
@@ -274,7 +276,7 @@ impl SqlSession {
             })?;
             if let Some(changed_count) = done {
                 // What it has seen is durable when it is done.
-                self.database.shared.engine.settle_flushes()?;
+                self.database.shared.shown.engine()?.settle_flushes()?;
                 return Ok(changed_count);
             }
         }

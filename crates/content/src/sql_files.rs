@@ -111,12 +111,10 @@ impl StatementFiles {
                 shared: Arc::clone(&self.view),
             };
             let shared = Shared {
-                engine: Arc::clone(&self.view.engine),
+                shown: self.view.shown.inside(),
                 factories: Arc::clone(&self.view.factories),
                 stores: Stores::default(),
                 pool: Arc::default(),
-                turnstile: None,
-                owns_engine: false,
             };
             let stores = view.read_stores();
             let mine = stores.iter().map(|store| MountedStore {
@@ -357,7 +355,7 @@ impl SqlFiles for StatementFiles {
     }
 
     fn now_ns(&self) -> i64 {
-        self.view.engine.now_ns()
+        self.view.shown.view().now_ns()
     }
 
     fn files(self: Arc<Self>, pattern: &[u8]) -> std::result::Result<FileRows, String> {

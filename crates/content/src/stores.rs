@@ -1,14 +1,12 @@
 //! The stores of an open database: creating, placing, finding them (`CONTENT-1`); what it asks of the engine.
 
-use crate::database::{Database, MountedStore, StoreInfo};
+use crate::database::{Database, MountedStore, Shown, StoreInfo};
 use crate::past::parse_moment;
 use crate::provider::{ProviderFactory, StoreProvider};
 use crate::readonly::AS_OF;
 use crate::types::{Caller, NodeId};
 use larder_object::format::{Ino, Name, StoreId};
-use larder_object::{
-    Engine, Error, ErrorKind, ForeignChange, Moment, Result, Tuning, own_snapshot,
-};
+use larder_object::{Error, ErrorKind, ForeignChange, Moment, Result, Tuning, View, own_snapshot};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
@@ -68,7 +66,7 @@ impl Database {
 
     /// What was chosen for the database in place of the engine's defaults.
     pub fn tuning(&self) -> Result<Tuning> {
-        self.shared.engine.tuning()
+        self.shared.shown.view().tuning()
     }
 
     /// Chooses for the database, durably; what is out of bounds is refused. Sessions that are open, this one too, go on as
@@ -218,7 +216,7 @@ impl Database {
     /// it: their columns, its `file_id`, rows that refer to it. A store that shows another one does as that one. 10 µs.
     pub fn save_keeps(&self, name: &str) -> Result<bool> {
         let store = self.find_store(name)?;
-        self.enter(|engine| engine.save_keeps(store))
+        self.read(|view| view.save_keeps(store))
     }
 
     /// Changes that, for saves from here on.
@@ -261,7 +259,7 @@ impl Database {
     }
 
     pub(crate) fn note_stores(&self) {
-        if let Some(turnstile) = &self.shared.turnstile {
+        if let Some(turnstile) = self.shared.shown.turnstile() {
             turnstile.note_stores();
         }
     }
@@ -319,7 +317,7 @@ impl Database {
     }
 
     pub(crate) fn reload_stores(&self) -> Result<()> {
-        let mut rows = self.enter(Engine::stores)?;
+        let mut rows = self.read(View::stores)?;
         rows.sort_by_key(|row| row.mount.len());
         let mut mounted: Vec<MountedStore> = Vec::with_capacity(rows.len());
         let known = self.read_stores().clone();
@@ -348,7 +346,7 @@ impl Database {
                 place,
             });
         }
-        if self.shared.engine.shows().is_some() {
+        if let Shown::Past(past) = &self.shared.shown {
             // A store that came later is not there; its row is.
             let mut found = Vec::with_capacity(mounted.len());
             for store in mounted {
@@ -357,10 +355,10 @@ impl Database {
                 match asked.map(|one| one.attr(Ino::ROOT)) {
                     Some(Err(error)) if error.kind() == ErrorKind::NotFound => {}
                     Some(Err(error)) => {
-                        let (engine, table) = (&self.shared.engine, store.row.table_store);
-                        if engine.is_behind(table)? {
+                        let table = store.row.table_store;
+                        if past.is_behind(table)? {
                             found.push(store); // It is there, and says so to whoever looks into it.
-                        } else if engine.require_reach(table).is_ok() {
+                        } else if past.require_reach(table).is_ok() {
                             return Err(error);
                         }
                     }

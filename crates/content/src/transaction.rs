@@ -19,14 +19,14 @@
 //!   one to change something fails with [`ErrorKind::Conflict`] and has no effect.
 //! * `CONTENT-7` After the end of a transaction its handles, and everything else of it, answer an error.
 
-use crate::database::{Database, MountedStore, Shared};
+use crate::database::{Database, MountedStore, Shared, Shown};
 use crate::guarded::GuardedProvider;
 use crate::provider::{FileHandle, ProviderContext, StoreProvider};
 use crate::readonly::{AS_OF, ReadonlyProvider};
 use crate::sql::{self, SqlResult};
 use crate::stores::Stores;
 use crate::turnstile::{Pool, Turnstile, lock};
-use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlValue, StoreRow};
+use larder_object::{Engine, Error, ErrorKind, Result, Savepoint, SqlValue, StoreRow, View};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -89,19 +89,20 @@ impl Database {
         pool: &Arc<Pool>,
         options: &TransactionOptions,
     ) -> Result<Transaction> {
-        if self.shared.turnstile.is_some() {
+        if self.shared.shown.turnstile().is_some() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "a transaction cannot hold another one; use a savepoint",
             ));
         }
-        if let Err(error) = self.shared.engine.make_missed_room(options.takes_turn) {
+        let engine = self.shared.shown.engine()?;
+        if let Err(error) = engine.make_missed_room(options.takes_turn) {
             tracing::warn!("no room is made for transactions: {error}"); // It may need none.
         }
         self.look_into_snapshots();
         // First a place, then the engine: the last one to have it has just given back one that knows the present.
-        let ticket = (options.takes_turn).then(|| self.shared.engine.enter_writers());
-        let engine = pool.take(&self.shared.engine)?;
+        let ticket = (options.takes_turn).then(|| engine.enter_writers());
+        let engine = pool.take(engine)?;
         if let Some(ticket) = ticket {
             engine.use_ticket(ticket)?;
         }
@@ -114,12 +115,13 @@ impl Database {
         let turnstile = Arc::new(turnstile);
         let view = Database {
             shared: Arc::new(Shared {
-                engine: Arc::clone(turnstile.engine()),
+                shown: Shown::Transaction(
+                    Arc::clone(turnstile.engine()),
+                    Some(Arc::clone(&turnstile)),
+                ),
                 factories: Arc::clone(&self.shared.factories),
                 stores: Stores::default(),
                 pool: Arc::default(),
-                turnstile: Some(Arc::clone(&turnstile)),
-                owns_engine: false,
             }),
         };
         let stores = self.read_stores();
@@ -155,7 +157,7 @@ impl Database {
                 ..TransactionOptions::default()
             };
             let transaction = self.begin_with(&options)?;
-            let since = self.shared.engine.rooms_made();
+            let since = self.shared.shown.engine()?.rooms_made();
             let outcome = body(&transaction).and_then(|value| {
                 transaction.commit()?;
                 Ok(value)
@@ -177,8 +179,8 @@ impl Database {
 impl Database {
     /// The engine, for what is not part of a transaction.
     pub(crate) fn whole(&self) -> Result<&Arc<Engine>> {
-        match &self.shared.turnstile {
-            None => Ok(&self.shared.engine),
+        match self.shared.shown.turnstile() {
+            None => self.shared.shown.engine(),
             Some(_) => Err(Error::new(
                 ErrorKind::Unsupported,
                 "this is about the whole database; ask it beside the transaction, not in it",
@@ -186,10 +188,19 @@ impl Database {
         }
     }
 
+    /// Reads what passes no provider.
+    pub(crate) fn read<T>(&self, work: impl FnOnce(&View) -> Result<T>) -> Result<T> {
+        let view = self.shared.shown.view();
+        match self.shared.shown.turnstile() {
+            None => work(view),
+            Some(turnstile) => turnstile.enter(|| work(view)),
+        }
+    }
+
     /// Runs an operation that passes no provider.
     pub(crate) fn enter<T>(&self, work: impl FnOnce(&Engine) -> Result<T>) -> Result<T> {
-        let engine = &self.shared.engine;
-        match &self.shared.turnstile {
+        let engine = self.shared.shown.engine()?;
+        match self.shared.shown.turnstile() {
             None => work(engine),
             Some(turnstile) => turnstile.enter(|| work(engine)),
         }
@@ -205,22 +216,23 @@ impl Shared {
         host: Option<&Arc<dyn StoreProvider>>,
     ) -> Option<Arc<dyn StoreProvider>> {
         if let Some(snapshot) = row.provider.strip_prefix(AS_OF) {
-            let present = self.engine.present();
-            let make = |present| -> Arc<dyn StoreProvider> {
-                Arc::new(ReadonlyProvider::of_snapshot(present, row, snapshot))
+            let present = match &self.shown {
+                Shown::Present(engine) => Some(engine),
+                Shown::Past(past) => Some(past.present()),
+                Shown::Transaction(..) => None,
             };
             return host.cloned().or_else(|| {
-                let is_whole = self.turnstile.is_none() && self.owns_engine;
-                is_whole.then(|| make(present.unwrap_or_else(|| self.engine.clone())))
+                let made = ReadonlyProvider::of_snapshot(Arc::clone(present?), row, snapshot);
+                Some(Arc::new(made))
             });
         }
         let factory = self.factories.get(&row.provider)?;
         let provider = factory(ProviderContext {
-            engine: self.engine.clone(),
+            source: self.shown.source(),
             store: row.store,
             table_store: row.table_store,
         });
-        Some(match &self.turnstile {
+        Some(match self.shown.turnstile() {
             Some(turnstile) => Arc::new(GuardedProvider::new(
                 provider,
                 row.table_store,

@@ -15,7 +15,8 @@ use larder_object::format::limits::{
     XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use larder_object::format::{FileKind, Ino, StoreId};
-use larder_object::{AttrMask, Change, Engine, Error, ErrorKind, Node, Result};
+use larder_object::{AttrMask, Change, Engine, Error, ErrorKind, Node, Result, View};
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// User columns show under this prefix.
@@ -43,15 +44,87 @@ impl Inherited {
     }
 }
 
+/// Reads the extended attributes of one store's table.
+pub(crate) struct XattrReader<V> {
+    view: Arc<V>,
+    table: StoreId,
+}
+
+impl<V: Deref<Target = View>> XattrReader<V> {
+    pub(crate) fn new(view: Arc<V>, table: StoreId) -> XattrReader<V> {
+        XattrReader { view, table }
+    }
+
+    /// The names of all extended attributes.
+    pub(crate) fn names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let mut names: Vec<Vec<u8>> = {
+            let look = self.view.look();
+            let node = look.node(self.table, ino)?;
+            look.xattrs(&node)?
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect()
+        };
+        for column in self.view.user_columns(self.table)? {
+            if self.view.user_column(self.table, ino, &column)?.is_some() {
+                names.push([COLUMN_PREFIX, column.as_bytes()].concat());
+            }
+        }
+        Ok(names)
+    }
+
+    /// The value of an extended attribute.
+    pub(crate) fn value(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let value = match self.column_of(name)? {
+            Some(column) => self.view.user_column(self.table, ino, column)?,
+            None => {
+                let look = self.view.look();
+                let node = look.node(self.table, ino)?;
+                let value = look.find_xattr(&node, name)?;
+                match value {
+                    Some(value) if name == ACCESS_XATTR => {
+                        let mode = look.row(&node)?.mode; // ACL-1
+                        Some(stored(&node, &value)?.with_mode(mode).encode())
+                    }
+                    other => other,
+                }
+            }
+        };
+        value.ok_or_else(|| no_attribute(name))
+    }
+
+    fn column_of<'n>(&self, name: &'n [u8]) -> Result<Option<&'n str>> {
+        let Some(column) = name.strip_prefix(COLUMN_PREFIX) else {
+            return Ok(None);
+        };
+        let column = std::str::from_utf8(column).map_err(|_| no_attribute(name))?;
+        if !self
+            .view
+            .user_columns(self.table)?
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(column))
+        {
+            // A column is made by ALTER TABLE, not here.
+            return Err(no_attribute(name));
+        }
+        Ok(Some(column))
+    }
+}
+
 /// The extended attributes of one store's table.
 pub(crate) struct Xattrs {
     engine: Arc<Engine>,
+    reader: XattrReader<Engine>,
     table: StoreId,
 }
 
 impl Xattrs {
     pub(crate) fn new(engine: Arc<Engine>, table: StoreId) -> Xattrs {
-        Xattrs { engine, table }
+        Xattrs {
+            reader: XattrReader::new(Arc::clone(&engine), table),
+            engine,
+            table,
+        }
     }
 
     /// The mode and the lists of what is made in `dir` with `mode`: by the directory's default list, or
@@ -75,44 +148,6 @@ impl Xattrs {
         Ok((mode, lists))
     }
 
-    /// The names of all extended attributes.
-    pub(crate) fn names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        let mut names: Vec<Vec<u8>> = {
-            let view = self.engine.view();
-            let node = view.node(self.table, ino)?;
-            view.xattrs(&node)?
-                .into_iter()
-                .map(|(name, _)| name)
-                .collect()
-        };
-        for column in self.engine.user_columns(self.table)? {
-            if self.engine.user_column(self.table, ino, &column)?.is_some() {
-                names.push([COLUMN_PREFIX, column.as_bytes()].concat());
-            }
-        }
-        Ok(names)
-    }
-
-    /// The value of an extended attribute.
-    pub(crate) fn value(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        let value = match self.column_of(name)? {
-            Some(column) => self.engine.user_column(self.table, ino, column)?,
-            None => {
-                let view = self.engine.view();
-                let node = view.node(self.table, ino)?;
-                let value = view.find_xattr(&node, name)?;
-                match value {
-                    Some(value) if name == ACCESS_XATTR => {
-                        let mode = view.row(&node)?.mode; // ACL-1
-                        Some(stored(&node, &value)?.with_mode(mode).encode())
-                    }
-                    other => other,
-                }
-            }
-        };
-        value.ok_or_else(|| no_attribute(name))
-    }
-
     /// Sets an extended attribute.
     pub(crate) fn set(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         require_name(name)?;
@@ -122,7 +157,7 @@ impl Xattrs {
                 "the value of an extended attribute has at most 65536 bytes",
             ));
         }
-        if let Some(column) = self.column_of(name)? {
+        if let Some(column) = self.reader.column_of(name)? {
             let check = |has_it| require_mode(mode, has_it, name);
             return self
                 .engine
@@ -198,7 +233,7 @@ impl Xattrs {
 
     /// Removes an extended attribute.
     pub(crate) fn remove(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        if let Some(column) = self.column_of(name)? {
+        if let Some(column) = self.reader.column_of(name)? {
             let check = |has_it| match has_it {
                 true => Ok(()),
                 false => Err(no_attribute(name)),
@@ -217,23 +252,6 @@ impl Xattrs {
             return Err(no_attribute(name));
         }
         change.set_xattr(&node, name, None)
-    }
-
-    fn column_of<'n>(&self, name: &'n [u8]) -> Result<Option<&'n str>> {
-        let Some(column) = name.strip_prefix(COLUMN_PREFIX) else {
-            return Ok(None);
-        };
-        let column = std::str::from_utf8(column).map_err(|_| no_attribute(name))?;
-        if !self
-            .engine
-            .user_columns(self.table)?
-            .iter()
-            .any(|known| known.eq_ignore_ascii_case(column))
-        {
-            // A column is made by ALTER TABLE, not here.
-            return Err(no_attribute(name));
-        }
-        Ok(Some(column))
     }
 }
 

@@ -217,7 +217,7 @@ impl Engine {
             let is_empty = group.is_empty();
             // Also a group without nodes (a grown segment, a holder that left) has an age.
             let age = group.started.get_or_insert_with(Instant::now).elapsed();
-            let is_old = !is_empty && age >= self.options.commit_interval;
+            let is_old = !is_empty && age >= self.session.options.commit_interval;
             (
                 is_empty,
                 age,
@@ -227,7 +227,7 @@ impl Engine {
                     .is_none_or(|after| Instant::now() >= after),
             )
         };
-        let is_large = self.gathered_bytes() > self.dirty_bytes_max / 4 * 3;
+        let is_large = self.gathered_bytes() > self.session.dirty_bytes_max / 4 * 3;
         let is_due = is_old || (!is_empty && self.idle_left().is_some_and(|left| left.is_zero()));
         let is_ripe = is_due && (age >= PATIENCE_WITH_STREAMS || self.half_written_bytes() == 0);
         if is_ripe || is_large || self.is_worth_writing() {
@@ -440,11 +440,9 @@ impl Engine {
                         .all(|&byte| byte == 0)),
             "GATHER-2"
         );
-        if let Some(block) = content
-            .gather
-            .find(0)
-            .filter(|_| !has_pieces && size <= self.inline_bytes_max && state.row.block_count == 0)
-        {
+        if let Some(block) = content.gather.find(0).filter(|_| {
+            !has_pieces && size <= self.session.inline_bytes_max && state.row.block_count == 0
+        }) {
             content.inline = Some(block[..size as usize].to_vec());
             content.inline_dirty = true;
             let (_, freed_bytes) = content.gather.discard(0, u64::MAX);
@@ -519,7 +517,7 @@ impl Engine {
         let is_unknown = |frozen: &&FrozenNode| frozen.is_fresh && frozen.is_deleted;
         let unknown = nodes.iter().filter(is_unknown);
         crate::write::saves::settle(unknown.map(|one| (one.node.store, one.node.ino)), &mut set);
-        if self.workspace.is_some() {
+        if self.session.workspace.is_some() {
             assert_granted(&self.catalog.grants(), &set.allocated);
         }
         // COMMIT-2: the extents above were flushed by flush_contents, or are patched by this commit.

@@ -3,10 +3,10 @@
 use crate::commit::group::Group;
 use crate::commit::group_fsync::SharedFlush;
 use crate::commit::leader::CommitLock;
-use crate::commit::redo_rows::PatchBook;
 use crate::history::History;
 use crate::host::{random_id, system_clock};
-use crate::session::liveness::Session;
+use crate::session::Session;
+use crate::session::liveness::Liveness;
 use crate::session::options::{Birth, EngineOptions, InitOptions};
 use crate::session::pins::Pins;
 use crate::session::readonly::Readonly;
@@ -20,66 +20,43 @@ use crate::space::sharing::Shares;
 use crate::txn::short::Private;
 use crate::txn::workspace::Workspace;
 use crate::txn::writers::Writers;
-use crate::view::as_of::Past;
-use crate::view::cache::NodeCache;
-use crate::view::invalidation::Foreign;
 use crate::view::node::Node;
+use crate::view::read_set::ReadSet;
+use crate::view::{Shown, View};
 use crate::write::claims::Claims;
 use crate::write::saves::Asides;
 use crate::{Error, ErrorKind, Result, error::io_error};
-use larder_catalog::{Catalog, DatabaseInfo, DatabaseInit};
+use larder_catalog::{Catalog, DatabaseInit};
 use larder_segment::directory::DatabaseDir;
 use larder_segment::{FileStorage, Segment, Storage};
 use larder_space::format::limits::{BLOCK_BYTES, CAPACITY_BYTES_MIN};
 use larder_space::format::{CommitSeq, SegmentIndex, StoreId};
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard,
-    RwLockWriteGuard,
+    Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 use std::thread::JoinHandle;
 
 /// No schema has this version: SQLite counts from 0.
 pub(crate) const NO_SCHEMA: i64 = i64::MIN;
 
-/// An open database.
+/// A view of the present through which files are changed: of the session itself, or of a transaction beside it. It can do
+/// all that a [`View`] can.
 pub struct Engine {
-    pub(crate) path: PathBuf,
-    /// All that is in it is reached from here.
-    pub(crate) directory: DatabaseDir,
-    /// `None`: an ordinary database.
-    pub(crate) workspace: Option<Arc<Workspace>>,
-    pub(crate) catalog: Catalog,
-    pub(crate) storage: Arc<dyn Storage>,
-    pub(crate) info: DatabaseInfo,
-    pub(crate) options: EngineOptions,
-    pub(crate) dirty_bytes_max: u64,
-    /// Content of at most this many bytes is inline.
-    pub(crate) inline_bytes_max: u64,
+    pub(crate) view: View,
     pub(crate) turn: Turn,
-    pub(crate) session: Arc<Session>,
     /// What an engine has that serves transactions beside another one.
     pub(crate) private: Option<Private>,
-    /// What an engine has that shows the past.
-    pub(crate) past: Option<Past>,
     /// How much history may go.
     pub(crate) history: History,
-    /// Which of those beside this one may change something.
-    pub(crate) writers: Writers,
-    /// Flushes that they share.
-    pub(crate) flushes: SharedFlush,
-    /// Readers of names and attributes against changes of them.
-    pub(crate) namespace: RwLock<()>,
     /// Changes against the freeze of a group: what is inside the gate is in one group.
     pub(crate) gate: RwLock<()>,
-    pub(crate) cache: NodeCache,
     pub(crate) group: Mutex<Group>,
     /// The group that takes changes now.
     pub(crate) open_generation: AtomicU64,
-    /// The newest commit whose effects this process has seen.
-    pub(crate) known_seq: AtomicU64,
     /// Held while a group is committed, or a foreign commit is taken in.
     pub(crate) commit_lock: CommitLock,
     pub(crate) room: Mutex<Room>,
@@ -90,24 +67,18 @@ pub struct Engine {
     pub(crate) is_growing: AtomicBool,
     /// Segments are being shrunk: nothing is grown ahead.
     pub(crate) is_shrinking: AtomicBool,
-    pub(crate) segments: RwLock<Vec<Arc<Segment>>>,
-    /// Reads under way, by the commit they began at: what they may touch is not reclaimed.
-    pub(crate) readers: Pins,
     pub(crate) dirty_bytes: AtomicU64,
     /// Bytes of clean blocks that are kept in memory (`WHOLE-2`).
     pub(crate) kept_bytes: AtomicU64,
     pub(crate) claims: Claims,
     /// Provisional objects without a writer that are in no group (`WHOLE-3`).
     pub(crate) unsettled: Mutex<Vec<Arc<Node>>>,
-    pub(crate) patches: PatchBook,
     /// The schema of `constrained`.
     pub(crate) schema_version: AtomicI64,
     /// Stores where something of the user's may refuse a row.
     pub(crate) constrained: RwLock<HashSet<StoreId>>,
     /// Another connection has committed, and the caches do not know yet.
     pub(crate) has_foreign_change: AtomicBool,
-    /// There may be objects with pieces in the catalog, or soon. Never false again.
-    pub(crate) may_have_pieces: AtomicBool,
     /// There may be orphans in the catalog.
     pub(crate) may_have_orphans: AtomicBool,
     /// Rows of changes since the length of the catalog's log was looked at.
@@ -119,10 +90,6 @@ pub struct Engine {
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
     /// A leaf lock.
     pub(crate) asides: Mutex<Asides>,
-    /// What others commit.
-    pub(crate) foreign: Foreign,
-    /// Why the engine stopped, once it has.
-    stopped: OnceLock<String>,
     pub(crate) is_closed: AtomicBool,
     pub(crate) background: Mutex<Option<JoinHandle<()>>>,
     pub(crate) stop_signal: (Mutex<bool>, Condvar),
@@ -236,16 +203,23 @@ impl Engine {
             .as_ref()
             .map_or_else(system_clock, |clock| clock());
         let turn = Turn::open_in(directory)?.waiting(options.turn_wait_max());
-        let (session, pin) =
-            Session::begin(directory, (&turn, options.birth), &catalog, label, now_ns)?;
-        let engine = Arc::new(Engine::assemble(
-            directory,
-            options,
-            (catalog, info, storage),
-            (turn, Arc::new(session), pin),
-            workspace.map(Arc::new),
-            None,
-        ));
+        let (liveness, pin) =
+            Liveness::begin(directory, (&turn, options.birth), &catalog, label, now_ns)?;
+        let session = Arc::new(Session {
+            path: directory.path().to_owned(),
+            directory: directory.clone(),
+            workspace,
+            storage,
+            options: options.clone(),
+            dirty_bytes_max: tuning::gather_bytes(options.dirty_bytes_max, &info.tuning),
+            inline_bytes_max: tuning::inline_bytes_max(&info.tuning),
+            info,
+            liveness,
+            readers: Pins::default(),
+            writers: Writers::default(),
+            flushes: SharedFlush::default(),
+        });
+        let engine = Arc::new(Engine::assemble(session, catalog, (turn, pin), None));
         engine.check_workspace()?;
         engine.open_segments()?;
         engine.find_constraints()?;
@@ -268,40 +242,25 @@ impl Engine {
 
     /// An engine of these parts that knows nothing yet.
     pub(crate) fn assemble(
-        directory: &DatabaseDir,
-        options: &EngineOptions,
-        (catalog, info, storage): (Catalog, DatabaseInfo, Arc<dyn Storage>),
-        (turn, session, pin): (Turn, Arc<Session>, CommitSeq),
-        workspace: Option<Arc<Workspace>>,
+        session: Arc<Session>,
+        catalog: Catalog,
+        (turn, seq): (Turn, CommitSeq),
         private: Option<Private>,
     ) -> Engine {
-        catalog.set_session(session.id);
-        let dirty_bytes_max = tuning::gather_bytes(options.dirty_bytes_max, &info.tuning);
-        crate::write::buffers::allow(dirty_bytes_max);
+        crate::write::buffers::allow(session.dirty_bytes_max);
+        let moment = match private {
+            None => Shown::Present,
+            Some(_) => Shown::Snapshot(ReadSet::default()),
+        };
         Engine {
-            path: directory.path().to_owned(),
-            directory: directory.clone(),
-            workspace,
             turn,
-            dirty_bytes_max,
-            inline_bytes_max: tuning::inline_bytes_max(&info.tuning),
-            history: History::new(&info),
-            catalog,
-            storage,
-            info,
-            options: options.clone(),
-            session,
+            history: History::new(&session.info),
+            view: View::new(session, catalog, moment, seq),
             private,
-            past: None,
-            writers: Writers::default(),
-            flushes: SharedFlush::default(),
             schema_version: AtomicI64::new(NO_SCHEMA),
-            namespace: RwLock::default(),
             gate: RwLock::default(),
-            cache: NodeCache::default(),
             group: Mutex::default(),
             open_generation: AtomicU64::new(1),
-            known_seq: AtomicU64::new(pin.0),
             commit_lock: CommitLock::default(),
             room: Mutex::default(),
             shares: Shares::default(),
@@ -310,15 +269,11 @@ impl Engine {
             host_room: HostRoom::default(),
             is_growing: AtomicBool::new(false),
             is_shrinking: AtomicBool::new(false),
-            segments: RwLock::default(),
-            readers: Pins::default(),
             dirty_bytes: AtomicU64::new(0),
-            patches: PatchBook::default(),
             kept_bytes: AtomicU64::new(0),
             claims: Claims::default(),
             unsettled: Mutex::default(),
             constrained: RwLock::default(),
-            may_have_pieces: AtomicBool::new(false),
             may_have_orphans: AtomicBool::new(false),
             has_foreign_change: AtomicBool::new(false),
             unlogged_rows: AtomicU64::new(0),
@@ -326,8 +281,6 @@ impl Engine {
             log_used: AtomicU64::new(0),
             next_inos: Mutex::default(),
             asides: Mutex::default(),
-            foreign: Foreign::default(),
-            stopped: OnceLock::new(),
             is_closed: AtomicBool::new(false),
             background: Mutex::default(),
             stop_signal: (Mutex::new(false), Condvar::new()),
@@ -339,17 +292,13 @@ impl Engine {
         if self.is_closed.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        if let Some(past) = &self.past {
-            self.stop("the view of the past was closed; open it again".into());
-            return past.end(); // The session is another engine's.
-        }
         if self.private.is_some() {
             drop(self.roll_back());
             self.stop("the transactions of this engine have ended".into());
             return Ok(()); // The session is another engine's.
         }
         self.stop_background();
-        let outcome = match self.options.is_extension {
+        let outcome = match self.session.options.is_extension {
             _ if self.is_readonly() => Ok(()), // READONLY-1
             true => self.reclaim_left(), // Nothing else is changed by it but through the client.
             false => self.close_orderly(),
@@ -360,7 +309,7 @@ impl Engine {
             self.stop("the database was closed; open it again".into());
         }
         crate::write::buffers::drain();
-        let ended = self.session.end(&self.catalog);
+        let ended = self.session.liveness.end(&self.catalog);
         outcome.and(ended)
     }
 
@@ -387,14 +336,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the database cannot be written by this process, and is shown as it was when it was opened.
-    pub fn is_readonly(&self) -> bool {
-        self.options.readonly.is_some()
-    }
-
     /// Refuses changes of a database that cannot be written (`READONLY-1`).
     pub(crate) fn require_writable(&self) -> Result<()> {
-        match &self.options.readonly {
+        match &self.session.options.readonly {
             None => Ok(()),
             Some(readonly) => Err(Error::new(
                 ErrorKind::ReadOnly,
@@ -403,14 +347,6 @@ impl Engine {
                     readonly.database().path().display()
                 ),
             )),
-        }
-    }
-
-    /// What was read is of the moment that is shown (`READONLY-2`).
-    pub(crate) fn require_unchanged(&self) -> Result<()> {
-        match &self.options.readonly {
-            None => Ok(()),
-            Some(readonly) => readonly.require_unchanged(),
         }
     }
 
@@ -438,40 +374,10 @@ impl Engine {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Whether it has neither stopped nor been closed.
-    pub fn is_running(&self) -> bool {
-        self.stopped.get().is_none()
-    }
-
-    pub(crate) fn check_running(&self) -> Result<()> {
-        match self.stopped.get() {
-            None => Ok(()),
-            Some(why) => Err(Error::new(ErrorKind::Stopped, why.clone())),
-        }
-    }
-
-    /// The directory of the database, open.
-    pub fn directory(&self) -> &DatabaseDir {
-        &self.directory
-    }
-
-    /// The path of the directory of the database.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The present, nanoseconds since 1970.
-    pub fn now_ns(&self) -> i64 {
-        self.options
-            .clock
-            .as_ref()
-            .map_or_else(system_clock, |clock| clock())
-    }
-
     /// Joins the users of the turn; `self.turn.end()` must follow (or use [`Engine::edit`]).
     pub(crate) fn begin(&self) -> Result<()> {
         self.check_running()?;
-        self.require_present()?;
+        self.require_writable()?;
         self.queue_as_writer()?;
         self.begin_turn().inspect_err(|_| self.leave_writers())
     }
@@ -485,7 +391,7 @@ impl Engine {
     /// Begins something that must be alone: no change is under way, none begins, and no commit runs
     /// except the caller's.
     pub(crate) fn alone(&self) -> Result<Alone<'_>> {
-        self.require_present()?;
+        self.require_writable()?;
         self.alone_to_look()
     }
 
@@ -507,35 +413,6 @@ impl Engine {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn read_names(&self) -> RwLockReadGuard<'_, ()> {
-        self.namespace
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn write_names(&self) -> RwLockWriteGuard<'_, ()> {
-        self.namespace
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn known_seq(&self) -> CommitSeq {
-        CommitSeq(self.known_seq.load(Ordering::SeqCst))
-    }
-
-    /// The segment with this index; the catalog named it, so its absence is corruption.
-    pub(crate) fn segment(&self, index: SegmentIndex) -> Result<Arc<Segment>> {
-        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        segments.get(index.0 as usize).cloned().ok_or_else(|| {
-            Error::new(
-                ErrorKind::Corrupt,
-                format!(
-                    "segment {index} is named by the catalog but absent; restore it from a copy"
-                ),
-            )
-        })
-    }
-
     /// Opens the segments that the catalog names and that are not open yet; lets the others learn
     /// how long another session has made them. With the turn that is the truth.
     pub(crate) fn open_segments(&self) -> Result<()> {
@@ -546,76 +423,25 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether one has become shorter.
-    fn look_at_segments(&self) -> Result<bool> {
-        let rows = self.catalog.segments()?;
-        let mut is_shorter = false;
-        let mut segments = self
-            .segments
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        if segments.is_empty() {
-            segments.push(Arc::new(self.open_segment(SegmentIndex(0))?));
-        }
-        for row in rows {
-            let index = row.segment.0 as usize;
-            if index == segments.len() {
-                segments.push(Arc::new(self.open_segment(row.segment)?));
-            }
-            let Some(segment) = segments.get(index) else {
-                return Err(Error::new(
-                    ErrorKind::Corrupt,
-                    format!(
-                        "the catalog names segment {} but not segment {}; restore the catalog",
-                        row.segment,
-                        segments.len()
-                    ),
-                ));
-            };
-            let known = segment.block_count();
-            let found = if known != row.block_count {
-                segment.refresh()?
-            } else {
-                known
-            };
-            is_shorter |= found < known;
-            // The parent of a workspace may have cut what nothing refers to.
-            if found < row.block_count && self.workspace.is_none() {
-                return Err(Error::new(
-                    ErrorKind::Corrupt,
-                    format!(
-                        "segment {} is truncated: {} blocks expected, {found} found; restore it from a copy",
-                        row.segment, row.block_count
-                    ),
-                ));
-            }
-        }
-        Ok(is_shorter)
-    }
-
-    pub(crate) fn open_segment(&self, index: SegmentIndex) -> Result<Segment> {
-        let device = self.storage.open_segment(index).map_err(|error| {
-            io_error(
-                format!(
-                    "cannot open segment {index} of {}; restore it from a copy",
-                    self.path.display()
-                ),
-                error,
-            )
-        })?;
-        Ok(Segment::open(device, self.info.database_id, index)?)
-    }
-
     /// Bytes that content may take at most.
     pub(crate) fn capacity_blocks(&self) -> Option<u64> {
-        (self.info.capacity_bytes > 0).then_some(self.info.capacity_bytes / BLOCK_BYTES)
+        (self.session.info.capacity_bytes > 0)
+            .then_some(self.session.info.capacity_bytes / BLOCK_BYTES)
+    }
+}
+
+impl Deref for Engine {
+    type Target = View;
+
+    fn deref(&self) -> &View {
+        &self.view
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         if let Err(error) = self.close() {
-            tracing::error!("closing {}: {error}", self.path.display());
+            tracing::error!("closing {}: {error}", self.session.path.display());
         }
     }
 }

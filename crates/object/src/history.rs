@@ -39,6 +39,7 @@ pub(crate) mod versions;
 
 use crate::engine::{Edit, Engine, lock};
 use crate::history::attribution::Acting;
+use crate::view::View;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Cuts, DatabaseInfo, HistoryHorizon, Moment, Retentions, SnapshotRow};
 use larder_space::Purpose;
@@ -142,10 +143,17 @@ impl HistoryClock {
     }
 }
 
+impl View {
+    /// All snapshots, oldest first.
+    pub fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
+        Ok(self.catalog.snapshots()?)
+    }
+}
+
 impl Engine {
     /// Whether the database keeps history, of any store.
     pub fn keeps_history(&self) -> bool {
-        self.retention().retention_ns > 0 && self.workspace.is_none()
+        self.retention().retention_ns > 0 && self.session.workspace.is_none()
     }
 
     /// Of what was pressed and is still there, nothing goes that is guaranteed now.
@@ -520,7 +528,7 @@ impl Engine {
     /// Has what plain SQL changed by itself become a commit. Takes the turn only where there is such a change.
     pub(crate) fn sync_loose_changes(&self) -> Result<()> {
         let is_wanted = self.keeps_history()
-            && !self.options.is_extension
+            && !self.session.options.is_extension
             && !self.is_readonly()
             && self.catalog.has_loose_changes()?;
         if !is_wanted {
@@ -556,11 +564,6 @@ impl Engine {
         self.commit_loose_changes()?;
         let now_ns = self.now_ns();
         Ok(self.catalog.snapshot_moment(name, moment, now_ns)?)
-    }
-
-    /// All snapshots, oldest first.
-    pub fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
-        Ok(self.catalog.snapshots()?)
     }
 
     /// Ends a snapshot.

@@ -81,9 +81,11 @@ pub use txn::long::{
     commit_transaction, list_transactions,
 };
 pub use txn::short::{Ended, Savepoint, Staging, WriterTicket};
+pub use view::View;
+pub use view::as_of::AsOf;
 pub use view::invalidation::{ForeignChange, ForeignObserver};
 pub use view::node::Node;
 pub use write::edit::CAPABILITY_XATTR;
-pub use write::namespace::{Change, View};
+pub use write::namespace::{Change, Look};
 pub use write::put::NewContent;
 pub use write::saves::is_backup;

@@ -18,3 +18,37 @@ pub(crate) mod readonly;
 pub(crate) mod stores;
 pub(crate) mod tuning;
 pub(crate) mod writer_lock;
+
+use crate::commit::group_fsync::SharedFlush;
+use crate::session::liveness::Liveness;
+use crate::session::options::EngineOptions;
+use crate::session::pins::Pins;
+use crate::txn::workspace::Workspace;
+use crate::txn::writers::Writers;
+use larder_catalog::DatabaseInfo;
+use larder_segment::Storage;
+use larder_segment::directory::DatabaseDir;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// One process that has a database open: what all its views share.
+pub(crate) struct Session {
+    pub path: PathBuf,
+    /// All that is in it is reached from here.
+    pub directory: DatabaseDir,
+    /// `None`: an ordinary database.
+    pub workspace: Option<Workspace>,
+    pub storage: Arc<dyn Storage>,
+    pub info: DatabaseInfo,
+    pub options: EngineOptions,
+    pub dirty_bytes_max: u64,
+    /// Content of at most this many bytes is inline.
+    pub inline_bytes_max: u64,
+    pub liveness: Liveness,
+    /// Reads under way, by the commit they began at: what they may touch is not reclaimed.
+    pub readers: Pins,
+    /// Which of its views may change something.
+    pub writers: Writers,
+    /// Flushes that they share.
+    pub flushes: SharedFlush,
+}

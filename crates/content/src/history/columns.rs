@@ -63,8 +63,8 @@ pub(crate) fn give_columns(
     }
     let mut reports = Vec::new();
     for (store, pairs) in stores {
-        let engine = &source.shared.engine;
-        let Some(columns) = transaction.enter(|own| own.columns_in(engine, store))? else {
+        let shown = source.shared.shown.view();
+        let Some(columns) = transaction.enter(|own| own.columns_in(shown, store))? else {
             continue;
         };
         let (copies, back): (Vec<_>, Vec<_>) = match columns.unique_columns.is_empty() {

@@ -62,19 +62,24 @@ pub(crate) fn compare<T>(
     b: &Database,
     work: impl FnOnce(&mut Comparison<'_, '_, '_>) -> Result<T>,
 ) -> Result<T> {
-    let engine = |database: &Database| database.shared.engine.clone();
     let moment = |database: &Database| match database.shows() {
         Some((seq, _)) => CommitSeq(seq),
         None => CommitSeq(u64::MAX),
     };
     let (from, to) = (moment(a).min(moment(b)), moment(a).max(moment(b)));
-    if from == to || !engine(a).is_of_one_database(&engine(b)) {
+    if from == to
+        || !a
+            .shared
+            .shown
+            .view()
+            .is_of_one_database(b.shared.shown.view())
+    {
         return work(&mut Comparison::new(a, b, None));
     }
     // One of them shows the past: its catalog reads, whatever the other is in the middle of.
     let past = match a.shows() {
-        Some(_) => engine(a),
-        None => engine(b),
+        Some(_) => a.shared.shown.view(),
+        None => b.shared.shown.view(),
     };
     past.read_history(|reader| work(&mut Comparison::new(a, b, Some((reader, from, to)))))
 }

@@ -77,7 +77,11 @@ pub(crate) fn diff_of(
         }
     }
     let roots = (a.resolve(path_a, false)?, b.resolve(path_b, false)?);
-    let is_one = a.shared.engine.is_of_one_database(&b.shared.engine);
+    let is_one = a
+        .shared
+        .shown
+        .view()
+        .is_of_one_database(b.shared.shown.view());
     compare(a, b, |comparison| {
         let mut found: Vec<Pair> = Vec::new();
         let roots = (Some(roots.0), Some(roots.1));

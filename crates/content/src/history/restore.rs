@@ -49,7 +49,13 @@ impl Database {
         options: &RestoreOptions,
     ) -> Result<RestoreReport> {
         let is_past = past.shows().is_some();
-        if !is_past || !past.shared.engine.is_of_one_database(&self.shared.engine) {
+        if !is_past
+            || !past
+                .shared
+                .shown
+                .view()
+                .is_of_one_database(self.shared.shown.view())
+        {
             let why =
                 "what is restored is another moment of the same database; open it with 'as_of'";
             return Err(Error::new(ErrorKind::InvalidInput, why));

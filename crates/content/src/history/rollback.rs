@@ -11,7 +11,7 @@
 
 use crate::copy::copy_differences;
 use crate::database::Database;
-use crate::handle::Handle;
+use crate::handle::{Handle, PastHandle};
 use crate::history::columns::{ColumnsPair, Giving, give_columns};
 use crate::history::diff::{DiffChange, diff_of};
 use crate::history::net::{State, state};
@@ -21,7 +21,7 @@ use crate::transaction::{Transaction, TransactionOptions};
 use crate::types::NodeId;
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
 use larder_object::{
-    Change, Engine, Error, ErrorKind, HistoryReader, InodeRow, Moment, Result, SqlValue,
+    Change, Engine, Error, ErrorKind, HistoryReader, InodeRow, Moment, Result, SqlValue, View,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -116,7 +116,7 @@ impl Database {
             turn_max: TURN_MAX,
         })?;
         self.whole()?.refuse_beside_long_transactions()?;
-        let report = past.shared.engine.read_history(|reader| {
+        let report = past.shared.shown.view().read_history(|reader| {
             let mut rollback = Rollback::find((past, &transaction), reader, &scope)?;
             rollback.report.left = scope.left.clone();
             rollback.report.stores = scope.stores.values().cloned().collect();
@@ -184,15 +184,19 @@ impl Database {
             }
         }
         for store in scope.stores.keys() {
-            past.shared.engine.require_reach(*store).map_err(|error| {
-                let hint = match (error.kind(), path) {
-                    (ErrorKind::InvalidInput, None) => {
-                        "; a rollback of a single store names its place"
-                    }
-                    _ => "",
-                };
-                Error::new(error.kind(), format!("{error}{hint}"))
-            })?;
+            past.shared
+                .shown
+                .view()
+                .require_reach(*store)
+                .map_err(|error| {
+                    let hint = match (error.kind(), path) {
+                        (ErrorKind::InvalidInput, None) => {
+                            "; a rollback of a single store names its place"
+                        }
+                        _ => "",
+                    };
+                    Error::new(error.kind(), format!("{error}{hint}"))
+                })?;
         }
         if wanted.is_some() && scope.stores.is_empty() {
             return Err(Error::new(
@@ -316,7 +320,7 @@ impl<'d> Rollback<'d> {
                 ));
             }
         }
-        let tracked = past.shared.engine.temporal_tables()?;
+        let tracked = past.shared.shown.view().temporal_tables()?;
         let tables = texts(
             transaction,
             "SELECT name FROM main.sqlite_schema AS t WHERE type = 'table' \
@@ -357,8 +361,8 @@ impl<'d> Rollback<'d> {
 
     // ---- doing it ---------------------------------------------------------------------------
 
-    fn engine(&self) -> &Arc<Engine> {
-        &self.transaction.shared.engine
+    fn engine(&self) -> Result<&Arc<Engine>> {
+        self.transaction.shared.shown.engine()
     }
 
     /// Inodes, names and content as they were. What came since has no names then, and is there still.
@@ -390,7 +394,7 @@ impl<'d> Rollback<'d> {
     }
 
     fn revive(&mut self, engine: &Engine) -> Result<()> {
-        let past = &self.past.shared.engine;
+        let past = self.past.shared.shown.view();
         for batch in self.work.chunks_mut(BATCH) {
             let change = engine.change()?;
             for work in batch {
@@ -399,8 +403,8 @@ impl<'d> Rollback<'d> {
                 };
                 let mut target = None;
                 if was.row.kind == FileKind::Symlink {
-                    let view = past.view();
-                    target = Some(view.target(&*view.node(work.store, work.ino)?)?);
+                    let look = past.look();
+                    target = Some(look.target(&*look.node(work.store, work.ino)?)?);
                 }
                 change.revive(work.store, &was.row, target.as_deref())?;
                 work.is_changed = true;
@@ -470,27 +474,27 @@ impl<'d> Rollback<'d> {
 
     /// Makes the content of a file what it was; returns how many bytes were written.
     fn write_content(&self, (store, ino): (StoreId, Ino)) -> Result<u64> {
-        let open = |engine: &Arc<Engine>, may_write: bool| -> Result<Handle> {
-            let node = engine.view().node(store, ino)?;
-            engine.open_node(&node, may_write)?;
-            Ok(Handle::new(Arc::clone(engine), store, node, may_write))
-        };
+        let past = self.past.shared.shown.past()?;
+        let was = past.look().node(store, ino)?;
+        let engine = self.engine()?;
+        let node = engine.look().node(store, ino)?;
+        engine.open_node(&node, true)?;
         copy_differences(
-            &open(&self.past.shared.engine, false)?,
-            &open(self.engine(), true)?,
+            &PastHandle::new(Arc::clone(past), store, was),
+            &Handle::new(Arc::clone(engine), store, node, true),
         )
     }
 
     /// Whether the user's columns of a store are tracked since then.
     fn is_tracked_since(&self, store: StoreId) -> Result<bool> {
-        let tables = self.past.shared.engine.temporal_tables()?;
+        let tables = self.past.shared.shown.view().temporal_tables()?;
         let mut tables = tables.iter();
         Ok(tables.any(|one| one.store == Some(store) && one.since.0 <= self.report.seq))
     }
 
     /// Rows of tables, and then, since they may refer to those, the user's columns of files.
     fn restore_all_rows(&mut self, is_whole: bool, is_dry: bool) -> Result<()> {
-        for table in self.past.shared.engine.temporal_tables()? {
+        for table in self.past.shared.shown.view().temporal_tables()? {
             if table.since.0 > self.report.seq || table.store.is_some() || !is_whole {
                 continue;
             }
@@ -532,7 +536,7 @@ impl<'d> Rollback<'d> {
     /// What came since goes, and what was is as it was to the last attribute.
     fn finish(&mut self) -> Result<()> {
         let transaction = self.transaction;
-        let past = &self.past.shared.engine;
+        let past = self.past.shared.shown.view();
         transaction.enter(|engine| {
             for batch in self.work.chunks_mut(BATCH) {
                 let change = engine.change()?;
@@ -574,10 +578,10 @@ fn differs(was: &InodeRow, is: &InodeRow) -> bool {
 }
 
 /// Makes the extended attributes of an inode what they were, as they are stored; says whether any were other ones.
-fn set_xattrs(past: &Engine, change: &Change<'_>, (store, ino): (StoreId, Ino)) -> Result<bool> {
+fn set_xattrs(past: &View, change: &Change<'_>, (store, ino): (StoreId, Ino)) -> Result<bool> {
     let was: BTreeMap<Vec<u8>, Vec<u8>> = {
-        let view = past.view();
-        view.xattrs(&*view.node(store, ino)?)?.into_iter().collect()
+        let look = past.look();
+        look.xattrs(&*look.node(store, ino)?)?.into_iter().collect()
     };
     let node = change.node(store, ino)?;
     let is: BTreeMap<Vec<u8>, Vec<u8>> = change.xattrs(&node)?.into_iter().collect();

@@ -5,7 +5,7 @@ use crate::sql::SqlResult;
 use crate::transaction::Transaction;
 use crate::types::NodeId;
 use larder_object::{
-    Error, ErrorKind, ExactRows, PastRows, Result, RowsChange, SqlValue, TemporalTable,
+    Error, ErrorKind, ExactRows, PastRows, Result, RowsChange, SqlValue, TemporalTable, View,
 };
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ impl Database {
 
     /// The tables whose rows have a past, by name.
     pub fn temporal_tables(&self) -> Result<Vec<TemporalTable>> {
-        self.whole()?.temporal_tables()
+        self.read(View::temporal_tables)
     }
 
     /// The rows of a temporal table as `past`, another moment of this database, has them, with the columns that the table
@@ -77,11 +77,16 @@ impl Database {
 
 impl Transaction {
     fn past_rows(&self, past: &Database, table: &str) -> Result<PastRows> {
-        if !past.shared.engine.is_of_one_database(&self.shared.engine) {
+        if !past
+            .shared
+            .shown
+            .view()
+            .is_of_one_database(self.shared.shown.view())
+        {
             let why = "rows are read as of another moment of the same database";
             return Err(Error::new(ErrorKind::InvalidInput, why));
         }
-        self.enter(|engine| engine.past_rows(&past.shared.engine, table))
+        self.enter(|engine| engine.past_rows(past.shared.shown.view(), table))
     }
 
     /// Restores rows. A constraint may refuse what stands in their way, such as two that exchanged a unique value. Where they

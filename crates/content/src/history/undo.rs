@@ -83,7 +83,7 @@ impl Database {
             takes_turn: !is_dry,
             turn_max: TURN_MAX,
         })?;
-        let changes = past.shared.engine.read_history(|reader| {
+        let changes = past.shared.shown.view().read_history(|reader| {
             let (undo, changes) = Undo::find(self, reader, (before, whole))?;
             if !is_dry {
                 let carrier = Carrier::new(&past, &transaction);

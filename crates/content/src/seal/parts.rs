@@ -32,7 +32,7 @@ impl Parts {
         let own = own_stores(past)?;
         parts.left_out = own.left_out.into_iter().map(|(_, name)| name).collect();
         for (store, name) in own.shown {
-            let mut tree = TreeReader::new(&past.shared.engine, store, false);
+            let mut tree = TreeReader::new(past.shared.shown.past()?, store, false);
             let directories = &mut parts.directories;
             let found = tree.digest(&mut |_, done| {
                 directories.push(directory_part(store, done));
@@ -91,7 +91,7 @@ pub(crate) fn own_stores(past: &Database) -> Result<OwnStores> {
         if store.row.store != store.row.table_store {
             continue;
         }
-        let list = match past.shared.engine.is_behind(store.row.store)? {
+        let list = match past.shared.shown.past()?.is_behind(store.row.store)? {
             true => &mut own.left_out,
             false => &mut own.shown,
         };
@@ -146,8 +146,8 @@ pub(crate) fn table_part(
         hints.extend(row_hint(key, row));
         entry_count += 1;
     };
-    let engine = &present.shared.engine;
-    let columns = engine.for_each_past_row(&past.shared.engine, name, columns, &mut visit)?;
+    let engine = present.shared.shown.engine()?;
+    let columns = engine.for_each_past_row(past.shared.shown.view(), name, columns, &mut visit)?;
     Ok(SealedPart {
         kind: SealedKind::Table,
         store: 0,
@@ -197,24 +197,21 @@ pub(crate) fn history_parts(
             });
         }
     };
-    let begins = present
-        .shared
-        .engine
-        .for_each_kept(after, upto, &mut |row| {
-            let (hasher, count) = open
-                .entry(row.owner)
-                .or_insert_with(|| (Hasher::new("history"), 0));
-            hasher.bytes(row.bytes);
-            *count += 1;
-            last = row.until;
-            if row.owner == MOMENTS {
-                commits += 1;
-                if commits % COMMITS == 0 {
-                    close(&mut open, from, last);
-                    from = last;
-                }
+    let begins = (present.shared.shown.engine()?).for_each_kept(after, upto, &mut |row| {
+        let (hasher, count) = open
+            .entry(row.owner)
+            .or_insert_with(|| (Hasher::new("history"), 0));
+        hasher.bytes(row.bytes);
+        *count += 1;
+        last = row.until;
+        if row.owner == MOMENTS {
+            commits += 1;
+            if commits % COMMITS == 0 {
+                close(&mut open, from, last);
+                from = last;
             }
-        })?;
+        }
+    })?;
     close(&mut open, from, last);
     // What was pruned before is of no seal.
     let first = parts.iter().map(|part| part.from).min();

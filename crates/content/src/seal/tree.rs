@@ -1,12 +1,12 @@
 //! The digest of a store's tree: of each directory one, over the digests of what is in it.
 
 use crate::copy::read_full;
-use crate::files::FilesProvider;
-use crate::provider::{ProviderContext, StoreProvider};
+use crate::files::FilesReader;
+use crate::provider::StoreProvider;
 use crate::seal::digest::{Digest, Hasher, hint, name_hint};
 use crate::types::{Attr, DirEntry, SeekTarget};
 use larder_object::format::{FileKind, Ino, Name, StoreId};
-use larder_object::{AlignedBuf, Engine, ErrorKind, Result};
+use larder_object::{AlignedBuf, AsOf, ErrorKind, Result};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub(crate) struct DoneDirectory {
 
 /// Reads a tree.
 pub(crate) struct TreeReader {
-    provider: FilesProvider,
+    provider: FilesReader<AsOf>,
     /// What has several names is read once. 100 bytes of memory each.
     linked: HashMap<Ino, NodeDigest>,
     buffer: AlignedBuf,
@@ -102,14 +102,9 @@ impl Frame {
 
 impl TreeReader {
     /// Of a store of a database of the past.
-    pub(crate) fn new(past: &Arc<Engine>, store: StoreId, is_lenient: bool) -> TreeReader {
-        let context = ProviderContext {
-            engine: Arc::clone(past),
-            store,
-            table_store: store,
-        };
+    pub(crate) fn new(past: &Arc<AsOf>, store: StoreId, is_lenient: bool) -> TreeReader {
         TreeReader {
-            provider: FilesProvider::new(context),
+            provider: FilesReader::new(Arc::clone(past), store, store),
             linked: HashMap::new(),
             buffer: AlignedBuf::with_capacity(0),
             is_lenient,

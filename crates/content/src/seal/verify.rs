@@ -263,7 +263,7 @@ struct Work<'w> {
 
 impl Work<'_> {
     fn sealed(&self, kind: SealedKind) -> Result<Vec<SealedPart>> {
-        let engine = &self.present.shared.engine;
+        let engine = self.present.shared.shown.engine()?;
         engine.sealed_parts(self.seal, kind)
     }
 
@@ -284,12 +284,12 @@ impl Work<'_> {
         }
         for (store, name) in own.shown {
             let mount = self.mount_of(store);
-            let mut tree = TreeReader::new(&self.past.shared.engine, store, true);
+            let mut tree = TreeReader::new(self.past.shared.shown.past()?, store, true);
             let mut differing = HashSet::new();
             let (present, seal) = (self.present, self.seal);
             let findings = &mut self.findings;
             let found = tree.digest(&mut |tree, done| {
-                let engine = &present.shared.engine;
+                let engine = present.shared.shown.engine()?;
                 let known = engine.sealed_directory(seal, store.0.into(), done.ino.0)?;
                 if let Some(known) = known
                     && (known.digest, &known.hints) != (done.digest, &done.hints)
@@ -397,7 +397,8 @@ impl Work<'_> {
                 shown_key(key)
             )));
         };
-        let (engine, past) = (&self.present.shared.engine, &self.past.shared.engine);
+        let past = self.past.shared.shown.view();
+        let engine = self.present.shared.shown.engine()?;
         engine.for_each_past_row(past, table, Some(&part.columns), &mut visit)?;
         let missing: usize = rows.values().map(Vec::len).sum();
         if missing > 0 {

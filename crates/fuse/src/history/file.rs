@@ -1,7 +1,7 @@
 //! An open regular file of the past.
 
 use super::Open;
-use larder::{AllocateMode, Attr, Error, ErrorKind, FileContent, FileHandle, NodeId, SeekTarget};
+use larder::{Attr, Error, FileContent, FileHandle, NodeId, SeekTarget};
 use std::sync::Arc;
 
 /// Reads a file as it was, under the node that the mount shows for it.
@@ -19,60 +19,9 @@ impl PastFile {
     }
 }
 
-fn refuse<T>() -> Result<T, Error> {
-    Err(Error::new(
-        ErrorKind::ReadOnly,
-        "the past cannot be changed; write to the file outside of '.larder'",
-    ))
-}
-
 impl FileHandle for PastFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
         self.file.read_at(offset, buffer)
-    }
-
-    fn write_at(&self, _: u64, _: &[u8]) -> Result<(), Error> {
-        refuse()
-    }
-
-    fn append(&self, _: &[u8]) -> Result<u64, Error> {
-        refuse()
-    }
-
-    fn insert_range(&self, _: u64, _: &[u8]) -> Result<(), Error> {
-        refuse()
-    }
-
-    fn insert_hole(&self, _: u64, _: u64) -> Result<(), Error> {
-        refuse()
-    }
-
-    fn delete_range(&self, _: u64, _: u64) -> Result<(), Error> {
-        refuse()
-    }
-
-    fn replace_range(&self, _: u64, _: u64, _: &[u8]) -> Result<(), Error> {
-        refuse()
-    }
-
-    fn move_range(&self, _: u64, _: u64, _: u64) -> Result<(), Error> {
-        refuse()
-    }
-
-    fn drop_set_id(&self) -> Result<bool, Error> {
-        refuse()
-    }
-
-    fn set_len(&self, _: u64) -> Result<(), Error> {
-        refuse()
-    }
-
-    fn expect_len(&self, _: u64) -> Result<(), Error> {
-        refuse()
-    }
-
-    fn allocate(&self, _: AllocateMode, _: u64, _: u64) -> Result<(), Error> {
-        refuse()
     }
 
     /// A copy into the present shares with the history.

@@ -69,7 +69,7 @@ impl Engine {
         if wal > max {
             self.catalog.checkpoint(CheckpointKind::Truncate)?; // CHECKPOINT-1
         } else if wal > passive {
-            if self.options.has_background {
+            if self.session.options.has_background {
                 self.is_checkpoint_wanted.store(true, Ordering::SeqCst);
             } else {
                 self.catalog.checkpoint(CheckpointKind::Passive)?;

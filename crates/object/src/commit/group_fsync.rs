@@ -170,11 +170,14 @@ impl Engine {
     pub(crate) fn may_share_flush(&self, private: &Private) -> Result<bool> {
         let host = &private.host;
         debug_assert!(self.turn.is_held(), "FLUSH-2");
-        if !host.writers.has_waiters() || host.workspace.is_some() || host.options.is_extension {
+        if !host.session.writers.has_waiters()
+            || host.session.workspace.is_some()
+            || host.session.options.is_extension
+        {
             return Ok(false);
         }
         // FLUSH-6
-        if host.flushes.owed_now() >= UNFLUSHED_COMMITS_MAX {
+        if host.session.flushes.owed_now() >= UNFLUSHED_COMMITS_MAX {
             return Ok(false);
         }
         // Nobody is left with a debt that cannot be paid for want of a file.
@@ -184,9 +187,9 @@ impl Engine {
                 tracing::warn!("transactions do not share their flushes: {error}");
             }
             ready.ok()?;
-            Attachments::open(&host.directory).ok()
+            Attachments::open(&host.session.directory).ok()
         };
-        let attachments = host.flushes.attachments.get_or_init(open);
+        let attachments = host.session.flushes.attachments.get_or_init(open);
         if attachments.as_ref().is_none_or(Attachments::has_others) {
             return Ok(false);
         }
@@ -198,7 +201,7 @@ impl Engine {
     /// Waits until everything is durable that transactions of this process have committed (`FLUSH-3`). Nothing
     /// when nothing is owed.
     pub fn settle_flushes(&self) -> Result<()> {
-        match self.flushes.newest_owed() {
+        match self.session.flushes.newest_owed() {
             None => Ok(()),
             Some(number) => self.settle_flush(number),
         }
@@ -209,14 +212,17 @@ impl Engine {
         // FLUSH-4: before anybody else may append. Only who has flushed knows that it failed.
         let flush = || {
             let flushed = self.catalog.flush_log();
-            flushed.inspect_err(|_| self.session.mark_log_unsound())?;
+            flushed.inspect_err(|_| self.session.liveness.mark_log_unsound())?;
             Ok(())
         };
-        self.flushes.settle(number, flush).inspect_err(|error| {
-            // Another thread's commit must end before the turn is abandoned.
-            let _no_commit = self.commit_lock.lock();
-            self.stop(error.to_string());
-        })
+        self.session
+            .flushes
+            .settle(number, flush)
+            .inspect_err(|error| {
+                // Another thread's commit must end before the turn is abandoned.
+                let _no_commit = self.commit_lock.lock();
+                self.stop(error.to_string());
+            })
     }
 }
 
@@ -272,18 +278,18 @@ mod tests {
     fn syncs_and_the_end_of_reading_settle_what_is_owed() {
         let dir = tempfile::tempdir().unwrap();
         let host = open(dir.path());
-        host.flushes.begin().end(true);
+        host.session.flushes.begin().end(true);
         host.sync().unwrap();
-        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-3");
+        assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-3");
         let root = host
             .node(
                 larder_space::format::StoreId::MAIN,
                 larder_space::format::Ino::ROOT,
             )
             .unwrap();
-        host.flushes.begin().end(true);
+        host.session.flushes.begin().end(true);
         host.sync_node(&root).unwrap();
-        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-3");
+        assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-3");
         let private = Engine::open_private(&host, false).unwrap();
         let commit = || {
             let (outcome, ended) = private.commit_transaction();
@@ -291,20 +297,23 @@ mod tests {
             ended.finish().unwrap();
         };
         private.snapshot().unwrap();
-        host.flushes.begin().end(true);
+        host.session.flushes.begin().end(true);
         commit();
-        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-1");
+        assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-1");
         // With the turn, and nothing written.
         private.take_turn().unwrap();
-        host.flushes.begin().end(true);
+        host.session.flushes.begin().end(true);
         commit();
-        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-1");
+        assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-1");
         // Its own flush, which it makes in any case, is that of all before it.
         private.take_turn().unwrap();
         drop(insert(&private));
-        host.flushes.begin().end(true);
+        host.session.flushes.begin().end(true);
         commit();
-        assert!(host.flushes.newest_owed().is_some(), "one flush, not two");
+        assert!(
+            host.session.flushes.newest_owed().is_some(),
+            "one flush, not two"
+        );
         drop((root, private));
         host.close().unwrap();
     }
@@ -321,10 +330,10 @@ mod tests {
         host.sync().unwrap();
         let count = || host.patches.blocks.load(Ordering::SeqCst);
         assert_eq!(count(), 1, "it is no patch: nothing is tested");
-        host.flushes.begin().end(true);
+        host.session.flushes.begin().end(true);
         host.apply_now().unwrap();
         assert_eq!(count(), 0);
-        assert_eq!(host.flushes.newest_owed(), None, "FLUSH-3");
+        assert_eq!(host.session.flushes.newest_owed(), None, "FLUSH-3");
         drop(node);
         host.close().unwrap();
     }
@@ -380,7 +389,7 @@ mod tests {
         drop(insert(&private));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| drop(host.enter_writers()));
-            while !host.writers.has_waiters() {
+            while !host.session.writers.has_waiters() {
                 std::thread::yield_now();
             }
             prepare();
@@ -392,7 +401,7 @@ mod tests {
     }
 
     fn owed_count(host: &Engine) -> u64 {
-        lock(&host.flushes.state).owed_count
+        lock(&host.session.flushes.state).owed_count
     }
 
     #[test]
@@ -446,7 +455,7 @@ mod tests {
         // The next session appends to the log when it was copied, and the copy flushed.
         drop(beside);
         let from = recorder.position();
-        let next = Engine::open(&dir.path().join("db"), "next", &host.options).unwrap();
+        let next = Engine::open(&dir.path().join("db"), "next", &host.session.options).unwrap();
         next.close().unwrap();
         let recording = recorder.finish();
         let events = recording.events[from..].iter();
@@ -460,7 +469,7 @@ mod tests {
             _ => None,
         });
         assert_eq!(first.take(1).collect::<Vec<_>>(), [true], "FLUSH-4");
-        let next = Engine::open(&dir.path().join("db"), "next", &host.options).unwrap();
+        let next = Engine::open(&dir.path().join("db"), "next", &host.session.options).unwrap();
         assert!(!dir.path().join("db/log.unsound").exists());
         next.close().unwrap();
     }
@@ -502,13 +511,13 @@ mod tests {
                 recorder.ack(ino.0);
                 has_told.store(true, Ordering::SeqCst);
             });
-            while !host.writers.has_waiters() {
+            while !host.session.writers.has_waiters() {
                 std::thread::yield_now();
             }
             vfs.faults().holds_log_sync.store(true, Ordering::SeqCst);
             let (outcome, ended) = first.commit_transaction();
             outcome.unwrap();
-            let owed = host.flushes.newest_owed();
+            let owed = host.session.flushes.newest_owed();
             assert!(owed.is_some(), "it shares nothing: nothing is tested");
             let paying = scope.spawn(|| ended.finish().unwrap());
             while !has_committed.load(Ordering::SeqCst) {

@@ -60,6 +60,7 @@ use crate::commit::redo_rows::{Applied, InPlace, Patches, Run};
 use crate::commit::{FrozenNode, broken};
 use crate::engine::{Edit, Engine, lock};
 use crate::txn::workspace::NO_MOVES;
+use crate::view::View;
 use crate::view::extent_map::Mapped;
 use crate::view::node::{Node, NodeState};
 use crate::write::delayed_allocation::Fate;
@@ -86,16 +87,23 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Blocks in one request to a device at most.
 const REQUEST_BLOCKS: usize = 1024;
 
-impl Engine {
+impl View {
     /// Bytes of patches that wait for being applied, replaced ones included, as far as this session has
     /// noticed: exact with the turn.
     pub fn patch_bytes(&self) -> u64 {
         self.patches.blocks.load(Ordering::SeqCst) * BLOCK_BYTES
     }
 
+    /// Reads the patches of an object. The map must not have been read before (`PATCH-2`).
+    pub(crate) fn load_patches(&self, store: StoreId, ino: Ino) -> Result<Patches> {
+        Ok(Patches::decode(self.catalog.patches(store, ino)?))
+    }
+}
+
+impl Engine {
     pub(crate) fn patch_blocks_max(&self) -> u64 {
-        match self.workspace {
-            None => self.options.patch_bytes_max / BLOCK_BYTES,
+        match self.session.workspace {
+            None => self.session.options.patch_bytes_max / BLOCK_BYTES,
             Some(_) => 0, // WORKSPACE-8
         }
     }
@@ -132,11 +140,6 @@ impl Engine {
         if change > 0 {
             lock(&self.patches.clock).newest = Some(Instant::now());
         }
-    }
-
-    /// Reads the patches of an object. The map must not have been read before (`PATCH-2`).
-    pub(crate) fn load_patches(&self, store: StoreId, ino: Ino) -> Result<Patches> {
-        Ok(Patches::decode(self.catalog.patches(store, ino)?))
     }
 
     // ---- making patches -----------------------------------------------------------------------
@@ -227,7 +230,7 @@ impl Engine {
     /// Whether the background should apply patches now.
     fn is_apply_due(&self) -> bool {
         let waiting = self.patches.blocks.load(Ordering::SeqCst);
-        if waiting == 0 || self.workspace.is_some() {
+        if waiting == 0 || self.session.workspace.is_some() {
             return false;
         }
         let clock = lock(&self.patches.clock);
@@ -257,7 +260,7 @@ impl Engine {
 
     /// The same for an engine without background: after a sync, when enough waits.
     pub(crate) fn apply_if_full(&self) -> Result<()> {
-        if self.options.has_background || !self.is_patched_full() {
+        if self.session.options.has_background || !self.is_patched_full() {
             return Ok(());
         }
         let _edit = self.edit()?;
@@ -274,7 +277,7 @@ impl Engine {
     /// Writes in place what no reader holds back, and commits that; where the catalog is busy or the
     /// host is full it is left for later. The caller has the turn. Cost: one request per contiguous piece, one flush per segment, one commit.
     pub(crate) fn apply_patches(&self) -> Result<()> {
-        if self.patches.blocks.load(Ordering::SeqCst) == 0 || self.workspace.is_some() {
+        if self.patches.blocks.load(Ordering::SeqCst) == 0 || self.session.workspace.is_some() {
             return Ok(()); // WORKSPACE-8: the homes are the parent's.
         }
         let _one_at_a_time = lock(&self.patches.applying);

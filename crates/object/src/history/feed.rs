@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::engine::Engine;
+use crate::view::View;
 use larder_catalog::{FeedBounds, FeedChange};
 use larder_space::format::limits::PATH_BYTES_MAX;
 use larder_space::format::{Ino, Name, StoreId};
@@ -31,7 +32,7 @@ impl Engine {
     }
 }
 
-impl Engine {
+impl View {
     /// A path of an inode as the newest commit has it, from the root of its store, in bytes; `None` when it has
     /// no name, or one of its directories has none.
     pub fn committed_path(&self, store: StoreId, ino: Ino) -> Result<Option<Vec<u8>>> {

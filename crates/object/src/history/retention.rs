@@ -6,6 +6,8 @@
 //!   *Guard*: each store has a cut of its own in the catalog's `Cuts`, and reclaim goes by them (`HISTORY-7`).
 
 use crate::engine::{Engine, lock};
+use crate::view::View;
+use crate::view::as_of::AsOf;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{InodeRow, Retention, Retentions};
 use larder_space::format::limits::BLOCK_BYTES;
@@ -15,6 +17,37 @@ use std::sync::atomic::Ordering;
 
 const NO_RETENTION: &str =
     "the retention cannot be changed in a long transaction; do that outside of it";
+
+impl View {
+    /// Whether a store can be read as of the moment that it shows: else an error that names where its history
+    /// begins ([`ErrorKind::InvalidInput`]).
+    pub fn require_reach(&self, store: StoreId) -> Result<()> {
+        Ok(self.catalog.require_reach(store)?)
+    }
+}
+
+impl AsOf {
+    /// The root of a store that cannot be read as of the moment that it shows, as it is now; `None`: the store can.
+    pub fn unreached_root(&self, store: StoreId) -> Result<Option<InodeRow>> {
+        let host = self.present();
+        match self.require_reach(store) {
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                let root = host.node(store, Ino::ROOT)?;
+                Ok(Some(host.row(&root)?))
+            }
+            Err(error) => Err(error),
+            Ok(()) => Ok(None),
+        }
+    }
+
+    /// Whether a store cannot be read as of the moment that it shows though it was there: its history begins later. One
+    /// that was made after the moment was not there.
+    pub fn is_behind(&self, store: StoreId) -> Result<bool> {
+        let shown_ns = self.shows().map_or(i64::MAX, |(_, at_ns)| at_ns);
+        let root = self.unreached_root(store)?;
+        Ok(root.is_some_and(|root| root.btime_ns <= shown_ns))
+    }
+}
 
 impl Engine {
     /// The longest retention, and whether that of the stores without one of their own is guaranteed, as this engine knows
@@ -30,35 +63,6 @@ impl Engine {
         }
     }
 
-    /// Whether a store can be read as of the moment that this engine shows: else an error that names where its history
-    /// begins ([`ErrorKind::InvalidInput`]).
-    pub fn require_reach(&self, store: StoreId) -> Result<()> {
-        Ok(self.catalog.require_reach(store)?)
-    }
-
-    /// The root of a store that cannot be read as of the moment that this engine shows, as it is now; `None`: the store can.
-    pub fn unreached_root(&self, store: StoreId) -> Result<Option<InodeRow>> {
-        let Some(host) = self.present() else {
-            return Ok(None);
-        };
-        match self.require_reach(store) {
-            Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                let root = host.node(store, Ino::ROOT)?;
-                Ok(Some(host.row(&root)?))
-            }
-            Err(error) => Err(error),
-            Ok(()) => Ok(None),
-        }
-    }
-
-    /// Whether a store cannot be read as of the moment that this engine shows though it was there: its history begins later. One
-    /// that was made after the moment was not there.
-    pub fn is_behind(&self, store: StoreId) -> Result<bool> {
-        let shown_ns = self.shows().map_or(i64::MAX, |(_, at_ns)| at_ns);
-        let root = self.unreached_root(store)?;
-        Ok(root.is_some_and(|root| root.btime_ns <= shown_ns))
-    }
-
     /// How long history is kept, as the catalog has it now.
     pub fn find_retentions(&self) -> Result<Retentions> {
         Ok(self.catalog.retentions()?)
@@ -66,7 +70,7 @@ impl Engine {
 
     /// Another session may have changed it.
     pub(crate) fn learn_retention(&self) -> Result<()> {
-        if self.workspace.is_some() {
+        if self.session.workspace.is_some() {
             return Ok(());
         }
         let found = self.catalog.retentions()?;
@@ -150,7 +154,7 @@ impl Engine {
 
     /// A snapshot has gone: history that was kept for snapshots alone goes with the last one.
     pub(crate) fn end_kept_in_vain(&self) -> Result<()> {
-        match self.workspace.is_none() && self.catalog.is_kept_in_vain()? {
+        match self.session.workspace.is_none() && self.catalog.is_kept_in_vain()? {
             true => self.change_settings(|now_ns| Ok(self.catalog.end_kept_in_vain(now_ns)?)),
             false => Ok(()),
         }

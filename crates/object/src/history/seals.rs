@@ -1,6 +1,7 @@
 //! Seals, for those above: the chain, and the rows that digests are made of.
 
 use crate::engine::Engine;
+use crate::view::View;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Beginnings, KeptRow, SealRow, SealedKind, SealedPart};
 use larder_space::format::CommitSeq;
@@ -8,7 +9,7 @@ use larder_space::format::CommitSeq;
 impl Engine {
     /// What tells this database from all others.
     pub fn database_id(&self) -> [u8; 16] {
-        self.info.database_id
+        self.session.info.database_id
     }
 
     /// All links of the chain, oldest first.
@@ -18,7 +19,7 @@ impl Engine {
 
     /// Adds a link, durably; `false`: another one came before it. [`ErrorKind::NotFound`]: its snapshot is gone.
     pub fn add_seal(&self, seal: &SealRow, parts: &[SealedPart]) -> Result<bool> {
-        self.require_present()?;
+        self.require_writable()?;
         let _edit = self.edit()?;
         self.commit_now()?;
         Ok(self.catalog.add_seal(seal, parts)?)
@@ -53,7 +54,7 @@ impl Engine {
     /// of all. Returns the columns.
     pub fn for_each_past_row(
         &self,
-        past: &Engine,
+        past: &View,
         table: &str,
         columns: Option<&[String]>,
         visit: &mut dyn FnMut(&[u8], &[u8]),

@@ -1,29 +1,18 @@
 //! Reading the history of single inodes, for those above.
 
 use crate::engine::Engine;
+use crate::view::View;
 use crate::{Error, Result};
 use larder_catalog::{HistoryReader, LogFlush, PastRows, StoreColumns, TemporalTable};
 use larder_space::format::StoreId;
 use std::sync::atomic::Ordering;
 
-impl Engine {
-    /// Calls `work` with a reader of the history, which holds everything that ended before in this process.
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where the database keeps none. The reader sees one
-    /// state, whoever commits meanwhile.
+impl View {
+    /// Calls `work` with a reader of the history. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where the
+    /// database keeps none. The reader sees one state, whoever commits meanwhile.
     pub fn read_history<T>(&self, work: impl FnOnce(&HistoryReader<'_>) -> Result<T>) -> Result<T> {
         self.check_running()?;
-        if self.shows().is_none() {
-            self.sync_own()?;
-        }
         self.catalog.read_history::<T, Error>(work)
-    }
-
-    /// Makes a table of the user's temporal, or lets it go, durably.
-    pub fn track_table(&self, table: &str, is_tracked: bool) -> Result<()> {
-        self.require_present()?;
-        let _edit = self.edit()?;
-        self.commit_now()?;
-        Ok(self.catalog.track_table(table, is_tracked)?)
     }
 
     /// The temporal tables, by name.
@@ -31,8 +20,33 @@ impl Engine {
         Ok(self.catalog.temporal_tables()?)
     }
 
+    /// Whether both show the same database, maybe at two moments. Copies of a database are others.
+    pub fn is_of_one_database(&self, other: &View) -> bool {
+        self.session.info.database_id == other.session.info.database_id
+            && self.session.path == other.session.path
+    }
+}
+
+impl Engine {
+    /// Calls `work` with a reader of the history, which holds everything that ended before in this process.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where the database keeps none. The reader sees one
+    /// state, whoever commits meanwhile.
+    pub fn read_history<T>(&self, work: impl FnOnce(&HistoryReader<'_>) -> Result<T>) -> Result<T> {
+        self.check_running()?;
+        self.sync_own()?;
+        self.view.read_history(work)
+    }
+
+    /// Makes a table of the user's temporal, or lets it go, durably.
+    pub fn track_table(&self, table: &str, is_tracked: bool) -> Result<()> {
+        self.require_writable()?;
+        let _edit = self.edit()?;
+        self.commit_now()?;
+        Ok(self.catalog.track_table(table, is_tracked)?)
+    }
+
     /// How to read a temporal table as `past` shows it, and to restore it, in SQL for this engine's connection.
-    pub fn past_rows(&self, past: &Engine, table: &str) -> Result<PastRows> {
+    pub fn past_rows(&self, past: &View, table: &str) -> Result<PastRows> {
         match past.asked_ns() {
             Some((seq, at_ns)) => Ok(self.catalog.past_rows(table, seq, at_ns)?),
             None => Err(Error::new(
@@ -44,7 +58,7 @@ impl Engine {
 
     /// How to read the user's columns of a store as `source` shows them, and to give them to files, in SQL for this engine's
     /// connection; `None`: there are none, or they are not kept since then.
-    pub fn columns_in(&self, source: &Engine, store: StoreId) -> Result<Option<StoreColumns>> {
+    pub fn columns_in(&self, source: &View, store: StoreId) -> Result<Option<StoreColumns>> {
         match source.asked_ns() {
             Some((seq, at_ns)) => Ok(self.catalog.past_columns(store, seq, at_ns)?),
             None => Ok(self.catalog.present_columns(store)?),
@@ -81,10 +95,5 @@ impl Engine {
             self.catalog.settle_sql(self.now_ns())?;
         }
         Ok(self.catalog.commit_transaction(may_share)?)
-    }
-
-    /// Whether both show the same database, maybe at two moments. Copies of a database are others.
-    pub fn is_of_one_database(&self, other: &Engine) -> bool {
-        self.info.database_id == other.info.database_id && self.path == other.path
     }
 }

@@ -44,7 +44,7 @@ impl Engine {
             group_count: self.commit_lock.committed(),
             resident_bytes: resident_bytes(),
             dirty_bytes: self.dirty_bytes.load(Ordering::Relaxed),
-            dirty_bytes_max: self.dirty_bytes_max,
+            dirty_bytes_max: self.session.dirty_bytes_max,
             kept_bytes: self.kept_bytes.load(Ordering::Relaxed),
             cached_inode_count,
             cached_inode_bytes,

@@ -112,15 +112,7 @@ impl Engine {
     }
 
     pub(crate) fn file_bytes(&self, name: &str) -> u64 {
-        self.directory.file_bytes(name).unwrap_or(0)
-    }
-
-    pub(crate) fn segment_blocks(&self) -> BTreeMap<SegmentIndex, u64> {
-        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        segments
-            .iter()
-            .map(|segment| (segment.index(), segment.block_count()))
-            .collect()
+        self.session.directory.file_bytes(name).unwrap_or(0)
     }
 
     /// Stores that have tables of their own.
@@ -401,7 +393,7 @@ impl Engine {
             room.space.allocated_blocks(),
             room.space.quarantined_blocks(),
         ) != (live, retired)
-            && self.workspace.is_none()
+            && self.session.workspace.is_none()
         {
             findings.push(format!(
                 "free space in memory differs from the extent rows (ROOM-1): {} + {} blocks instead of {live} + {retired}",

@@ -64,9 +64,9 @@ pub struct Follower {
 impl Engine {
     /// Makes this session a follower: commands wait for its answers from now on.
     pub fn follow(&self, name: &str) -> Result<Follower> {
-        let session = self.session.id;
-        Follower::new(&self.directory, session, name).map_err(|error| {
-            let path = self.directory.join(barrier_file(session));
+        let session = self.session.liveness.id;
+        Follower::new(&self.session.directory, session, name).map_err(|error| {
+            let path = self.session.directory.join(barrier_file(session));
             io_error(format!("cannot create {}", path.display()), error)
         })
     }

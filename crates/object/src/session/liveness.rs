@@ -16,18 +16,16 @@
 use crate::engine::{Engine, lock};
 use crate::session::options::Birth;
 use crate::session::peers::{Record, SESSIONS, free_if_killed, free_killed_in};
-use crate::session::pins::Pin;
 use crate::session::writer_lock::Turn;
-use crate::view::node::{Node, NodeState};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{AttrMask, Catalog, CheckpointKind, InodeChange, InodeRow};
+use larder_catalog::{Catalog, CheckpointKind, InodeChange};
 use larder_segment::directory::{Access, DatabaseDir};
 use larder_space::format::{CommitSeq, Ino, SessionId, StoreId};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// A group that nobody adds to for this part of the commit interval is committed (`COMMIT-5`): 14
@@ -52,8 +50,8 @@ const UNSOUND_LOG: &str = "log.unsound";
 /// How long who found the door to the sessions closed waits.
 const DOOR_PAUSE: Duration = Duration::from_millis(2);
 
-/// This process's session.
-pub(crate) struct Session {
+/// That this process's session lives.
+pub(crate) struct Liveness {
     pub id: SessionId,
     database: DatabaseDir,
     lock: OwnedFd,
@@ -98,7 +96,7 @@ pub(crate) fn is_dead(database: &DatabaseDir, session: SessionId) -> bool {
     }
 }
 
-impl Session {
+impl Liveness {
     /// Buries dead sessions and begins a new one, pinned at the newest commit.
     pub fn begin(
         database: &DatabaseDir,
@@ -106,7 +104,7 @@ impl Session {
         catalog: &Catalog,
         label: &str,
         now_ns: i64,
-    ) -> Result<(Session, CommitSeq)> {
+    ) -> Result<(Liveness, CommitSeq)> {
         // A copy of a database may lack it: it is empty while nobody has the database open.
         database.make_dir(SESSIONS).map_err(|error| {
             let path = database.join(SESSIONS);
@@ -123,7 +121,7 @@ impl Session {
             // Between the row and its lock file a session looks dead: nobody may look then. An older larder waits for
             // the turn with the door in hand.
             let born = match flock(&door, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => Some(Session::be_born(database, catalog, label, now_ns)),
+                Ok(()) => Some(Liveness::be_born(database, catalog, label, now_ns)),
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => None,
                 Err(error) => Some(Err(crate::error::io_error(
                     "cannot lock sessions.lock".into(),
@@ -147,12 +145,12 @@ impl Session {
         catalog: &Catalog,
         label: &str,
         now_ns: i64,
-    ) -> Result<(Session, CommitSeq)> {
-        match Session::try_be_born(database, catalog, label, now_ns) {
+    ) -> Result<(Liveness, CommitSeq)> {
+        match Liveness::try_be_born(database, catalog, label, now_ns) {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
                 // HOST-1: what of the log can be copied without more space makes room.
                 catalog.checkpoint(CheckpointKind::Truncate)?;
-                Session::try_be_born(database, catalog, label, now_ns)
+                Liveness::try_be_born(database, catalog, label, now_ns)
             }
             born => born,
         }
@@ -163,7 +161,7 @@ impl Session {
         catalog: &Catalog,
         label: &str,
         now_ns: i64,
-    ) -> Result<(Session, CommitSeq)> {
+    ) -> Result<(Liveness, CommitSeq)> {
         copy_unsound_log(database, catalog)?;
         for row in catalog.sessions()? {
             bury_if_dead(database, catalog, row.session)?;
@@ -181,7 +179,7 @@ impl Session {
         })?;
         let record = Record::own(label, now_ns);
         note(&record, &file);
-        let session = Session {
+        let session = Liveness {
             id,
             database: database.clone(),
             lock: file,
@@ -282,7 +280,7 @@ fn bury_if_dead(database: &DatabaseDir, catalog: &Catalog, session: SessionId) -
 impl Engine {
     /// The session serves this connection of the kernel.
     pub fn serves(&self, connection: u32) {
-        self.session.serves(connection);
+        self.session.liveness.serves(connection);
     }
 
     // ---- the background ---------------------------------------------------------------------
@@ -321,7 +319,7 @@ impl Engine {
     }
 
     fn pause(&self) -> Duration {
-        match self.options.is_extension {
+        match self.session.options.is_extension {
             true => TICK_OF_EXTENSION,
             false => (self.idle_left()).map_or(TICK, |left| left.clamp(TICK_MIN, TICK)),
         }
@@ -332,7 +330,7 @@ impl Engine {
     pub(crate) fn idle_left(&self) -> Option<Duration> {
         let since = self.turn.idle_since()?;
         let is_any = self.is_running() && !lock(&self.group).is_empty();
-        let idle = self.options.commit_interval / IDLE_DIVISOR;
+        let idle = self.session.options.commit_interval / IDLE_DIVISOR;
         is_any.then(|| idle.saturating_sub(since.elapsed()))
     }
 
@@ -343,7 +341,7 @@ impl Engine {
         self.notice_foreign()?;
         self.advance_pin()?;
         self.free_killed_if_due();
-        if self.options.is_extension {
+        if self.session.options.is_extension {
             if let Err(error) = self.reclaim_left() {
                 tracing::warn!("space is not given back: {error}");
             }
@@ -355,7 +353,7 @@ impl Engine {
             tracing::warn!("a checkpoint failed: {error}");
         }
         self.grow_ahead();
-        if self.workspace.is_none() {
+        if self.session.workspace.is_none() {
             self.compact_if_due(); // WORKSPACE-8
         }
         self.shrink_cache();
@@ -365,10 +363,10 @@ impl Engine {
 
     /// Programs on another mount wait until somebody finds that its server was killed.
     fn free_killed_if_due(&self) {
-        let mut looked_at = lock(&self.session.looked_at);
+        let mut looked_at = lock(&self.session.liveness.looked_at);
         if looked_at.elapsed() >= LOOK_REST {
             *looked_at = Instant::now();
-            free_killed_in(&self.directory);
+            free_killed_in(&self.session.directory);
         }
     }
 
@@ -413,63 +411,24 @@ impl Engine {
         Ok(())
     }
 
-    /// The state with the row as it is now: merged from the catalog when that may have changed.
-    pub(crate) fn lock_node<'n>(&self, node: &'n Node) -> Result<MutexGuard<'n, NodeState>> {
-        let mut state = node.lock();
-        self.freshen(node, &mut state)?;
-        Ok(state)
-    }
-
-    /// The same, once no commit is writing the node's blocks: for structural edits (`NODE-2`).
-    pub(crate) fn lock_thawed<'n>(&self, node: &'n Node) -> Result<MutexGuard<'n, NodeState>> {
-        let mut state = node.lock_thawed();
-        // A commit that failed thaws too.
-        self.check_running()?;
-        self.freshen(node, &mut state)?;
-        Ok(state)
-    }
-
-    pub(crate) fn freshen(&self, node: &Node, state: &mut NodeState) -> Result<()> {
-        // While a commit runs, memory is ahead of the catalog.
-        if !state.is_stale || state.is_committing {
-            return Ok(());
-        }
-        match self.catalog.inode(node.store, node.ino)? {
-            Some(row) => {
-                // A rollback gives numbers back to those that had them.
-                state.is_deleted &= state.in_group || row.nlink == 0;
-                merge(state, row);
-            }
-            None if state.is_fresh => {}
-            None => state.is_deleted = true,
-        }
-        state.is_stale = false;
-        Ok(())
-    }
-
     // ---- pins and orphans -------------------------------------------------------------------
-
-    /// Announces a read, until the pin is dropped.
-    pub(crate) fn begin_read(&self) -> Pin<'_> {
-        self.readers.pin(&self.known_seq)
-    }
 
     /// What this process can still reach.
     fn own_pin(&self) -> CommitSeq {
-        self.readers.oldest(&self.known_seq)
+        self.session.readers.oldest(&self.known_seq)
     }
 
     /// Other sessions that live; the dead are buried on the way.
     pub(crate) fn other_pins(&self) -> Result<Vec<(SessionId, CommitSeq)>> {
         let mut pins = Vec::new();
         for row in self.catalog.sessions()? {
-            if row.session == self.session.id {
+            if row.session == self.session.liveness.id {
                 continue;
             }
-            let door = open_lock(&self.directory, DOOR)?;
+            let door = open_lock(&self.session.directory, DOOR)?;
             // A session is being born or buried: take it as alive.
             let is_alive = flock(&door, FlockOperation::NonBlockingLockExclusive).is_err()
-                || bury_if_dead(&self.directory, &self.catalog, row.session)?;
+                || bury_if_dead(&self.session.directory, &self.catalog, row.session)?;
             if is_alive {
                 pins.push((row.session, row.pin_seq));
             }
@@ -493,14 +452,15 @@ impl Engine {
     /// everybody look at the catalog anew.
     fn advance_pin(&self) -> Result<()> {
         let pin = self.own_pin();
-        let is_due = lock(&self.session.pinned_at).is_none_or(|at| at.elapsed() >= PIN_REST);
+        let is_due =
+            lock(&self.session.liveness.pinned_at).is_none_or(|at| at.elapsed() >= PIN_REST);
         if is_due
-            && pin.0 > self.session.row_pin.load(Ordering::SeqCst)
+            && pin.0 > self.session.liveness.row_pin.load(Ordering::SeqCst)
             && self.catalog.sessions()?.len() > 1
         {
-            self.catalog.set_pin(self.session.id, pin)?;
-            self.session.row_pin.store(pin.0, Ordering::SeqCst);
-            *lock(&self.session.pinned_at) = Some(Instant::now());
+            self.catalog.set_pin(self.session.liveness.id, pin)?;
+            self.session.liveness.row_pin.store(pin.0, Ordering::SeqCst);
+            *lock(&self.session.liveness.pinned_at) = Some(Instant::now());
         }
         Ok(())
     }
@@ -529,48 +489,13 @@ impl Engine {
             .into_iter()
             .filter(|&(store, ino, seq)| {
                 let is_held = holders.iter().any(|&(s, i, holder)| {
-                    (s, i) == (store, ino) && (holder == self.session.id || alive.contains(&holder))
+                    (s, i) == (store, ino)
+                        && (holder == self.session.liveness.id || alive.contains(&holder))
                 });
                 !is_held && seq <= horizon && !self.is_kept_by_constraint(store, ino)
             })
             .map(|(store, ino, _)| (store, ino))
             .collect())
-    }
-}
-
-/// Takes over what the catalog says of attributes that this process has not changed itself.
-fn merge(state: &mut NodeState, row: InodeRow) {
-    let AttrMask {
-        mode,
-        owner,
-        nlink,
-        size,
-        atime,
-        mtime,
-        ctime,
-    } = state.mask;
-    let ours = std::mem::replace(&mut state.row, row);
-    let row = &mut state.row;
-    if mode {
-        row.mode = ours.mode;
-    }
-    if owner {
-        (row.uid, row.gid) = (ours.uid, ours.gid);
-    }
-    if nlink {
-        row.nlink = ours.nlink;
-    }
-    if size {
-        (row.size_bytes, row.block_count) = (ours.size_bytes, ours.block_count);
-    }
-    if atime {
-        row.atime_ns = ours.atime_ns;
-    }
-    if mtime {
-        row.mtime_ns = ours.mtime_ns;
-    }
-    if ctime {
-        row.ctime_ns = ours.ctime_ns;
     }
 }
 
@@ -636,7 +561,7 @@ mod tests {
         others.begin(|| Ok(())).unwrap();
         std::thread::scope(|scope| {
             let begun = scope.spawn(|| {
-                Session::begin(&database, (&mine, Birth::InTurn), &catalog, "waiting", 1)
+                Liveness::begin(&database, (&mine, Birth::InTurn), &catalog, "waiting", 1)
             });
             while !others.is_wanted() {
                 assert!(!begun.is_finished(), "SESSION-4");
@@ -660,7 +585,7 @@ mod tests {
         let catalog = create(&database);
         let turn = Turn::open(dir.path()).unwrap();
         let begin = |label: &str, now_ns| {
-            Session::begin(&database, (&turn, Birth::InTurn), &catalog, label, now_ns).unwrap()
+            Liveness::begin(&database, (&turn, Birth::InTurn), &catalog, label, now_ns).unwrap()
         };
         let (living, _) = begin("living", 1);
         let (dead, _) = begin("dead", 2);

@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! * `READONLY-1` Not a byte of the database's directory is written. *Guard*: the engine's directory is the copy, its segments are
-//!   open for reading, and nothing that changes something begins ([`Engine::require_present`]).
+//!   open for reading, and nothing that changes something begins ([`Engine::require_writable`]).
 //! * `READONLY-2` What is shown is one moment, that of the copy, or an error. Its owner does not know of who reads here, and may
 //!   reclaim what is read. *Guard*: before it writes over anything it commits to its log; catalog and log are
 //!   looked at behind each read of content, and if they are not as they were when they were copied, the read fails.

@@ -2,18 +2,21 @@
 
 use crate::Result;
 use crate::engine::Engine;
+use crate::view::View;
 use larder_catalog::StoreRow;
 use larder_space::format::StoreId;
 use std::sync::atomic::Ordering;
 
 const NO_STORES: &str = "stores cannot be changed in a long transaction; do that outside of it";
 
-impl Engine {
+impl View {
     /// All stores.
     pub fn stores(&self) -> Result<Vec<StoreRow>> {
         Ok(self.catalog.stores()?)
     }
+}
 
+impl Engine {
     /// Creates a store; see the Content API.
     #[allow(clippy::too_many_arguments)]
     pub fn create_store(

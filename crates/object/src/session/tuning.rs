@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::engine::Engine;
 use crate::host::memory_pages;
+use crate::view::View;
 use larder_catalog::Tuning;
 use larder_space::format::limits::INLINE_BYTES_MAX;
 
@@ -41,12 +42,14 @@ pub(crate) fn inline_bytes_max(tuning: &Tuning) -> u64 {
     tuning.inline_bytes_max.unwrap_or(INLINE_BYTES_MAX)
 }
 
-impl Engine {
+impl View {
     /// What was chosen for the database in place of the engine's defaults, as of now.
     pub fn tuning(&self) -> Result<Tuning> {
         Ok(self.catalog.info()?.tuning)
     }
+}
 
+impl Engine {
     /// Chooses for the database. Sessions that are open, this one too, stay as they are.
     pub fn set_tuning(&self, tuning: &Tuning) -> Result<()> {
         self.require_parent("a long transaction cannot tune the database; do that outside of it")?;

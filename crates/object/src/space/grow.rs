@@ -73,7 +73,7 @@ impl Engine {
     /// Preallocates more of a segment; `false` when the capacity or the host allows no more. Needs the turn.
     pub(crate) fn grow(&self, wanted_blocks: u64) -> Result<bool> {
         let _one_at_a_time = lock(&self.growth.one_at_a_time);
-        if self.workspace.is_some() {
+        if self.session.workspace.is_some() {
             let free = self.lock_room().space.available_blocks(Purpose::Privileged);
             return Ok(free >= wanted_blocks || self.ask_for_blocks(wanted_blocks)?);
         }
@@ -177,7 +177,7 @@ impl Engine {
     }
 
     fn segment_blocks_max(&self) -> u64 {
-        self.options.segment_bytes_max / BLOCK_BYTES
+        self.session.options.segment_bytes_max / BLOCK_BYTES
     }
 
     /// Writes the zeros of a growth; how long the segment is then, or `None` when the host is full.
@@ -202,17 +202,17 @@ impl Engine {
     }
 
     fn create_segment(&self, index: SegmentIndex) -> Result<Arc<Segment>> {
-        let device = match self.storage.create_segment(index) {
+        let device = match self.session.storage.create_segment(index) {
             // A session that died before its commit may have left it; the catalog names it not.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                self.storage.open_segment(index)
+                self.session.storage.open_segment(index)
             }
             created => created,
         }
         .map_err(|error| crate::error::io_error(format!("cannot create segment {index}"), error))?;
         let segment = Arc::new(Segment::create(
             device,
-            self.info.database_id,
+            self.session.info.database_id,
             index,
             self.now_ns(),
         )?);
@@ -229,7 +229,7 @@ impl Engine {
     pub(crate) fn grow_ahead(self: &Arc<Engine>) {
         let is_busy =
             self.is_growing.load(Ordering::SeqCst) || self.is_shrinking.load(Ordering::SeqCst);
-        if is_busy || !self.turn.is_held() || self.workspace.is_some() {
+        if is_busy || !self.turn.is_held() || self.session.workspace.is_some() {
             return;
         }
         let (available, capacity, own) = {

@@ -82,7 +82,7 @@ impl Engine {
 
     /// Bytes that the host's filesystem has left.
     pub(crate) fn host_bytes(&self) -> Result<u64> {
-        self.storage.available_bytes().map_err(|error| {
+        self.session.storage.available_bytes().map_err(|error| {
             crate::error::io_error("cannot learn how much room the host has".into(), error)
         })
     }

@@ -102,7 +102,7 @@ impl Engine {
 
     /// Takes over the summaries of AGs that changed since commit `seq`.
     fn summarize(&self, space: &mut Space, seq: CommitSeq) -> Result<()> {
-        if self.workspace.is_some() {
+        if self.session.workspace.is_some() {
             return self.summarize_grants(space);
         }
         space.set_granted(self.catalog.granted_blocks(None)?);
@@ -181,7 +181,7 @@ impl Engine {
     /// A session that died may have grown a segment without committing that; the growth is good. Or it
     /// was about to shrink one: it stays as long as it is.
     fn adopt_growth(&self) -> Result<()> {
-        if self.workspace.is_some() {
+        if self.session.workspace.is_some() {
             return Ok(()); // It is the parent's.
         }
         let rows = self.catalog.segments()?;
@@ -201,7 +201,7 @@ impl Engine {
     }
 
     fn add_segments(&self, space: &mut Space) -> Result<()> {
-        if self.workspace.is_some() {
+        if self.session.workspace.is_some() {
             let known = space.capacity_blocks() / SEGMENT_BLOCKS;
             return self.add_full_segments(space, known as u32);
         }

@@ -33,6 +33,7 @@
 
 use crate::engine::{Edit, Engine, lock};
 use crate::space::reservation::Room;
+use crate::view::View;
 use crate::view::extent_map::Mapped;
 use crate::view::node::{Node, NodeState};
 use crate::write::edit::require_alive;
@@ -159,6 +160,65 @@ impl Offer {
     }
 }
 
+impl View {
+    /// What of a source is mapped and nothing else from `from_offset` on, up to 1 GiB.
+    fn find_clean(
+        &self,
+        (from, state): (&Node, &mut NodeState),
+        from_offset: u64,
+        (to_offset, to_size): (u64, u64),
+        len_bytes: u64,
+    ) -> Result<Option<Offer>> {
+        require_alive(state)?;
+        self.load_content(from, state)?;
+        let size = state.row.size_bytes;
+        let content = &mut state.content;
+        if content.pieces.is_some() || content.inline.is_some() || from_offset >= size {
+            return Ok(None);
+        }
+        let end = size.min(from_offset.saturating_add(len_bytes));
+        let first = from_offset / BLOCK_BYTES;
+        let covers_end = to_size <= to_offset + (end - from_offset);
+        let has_tail = end == size && !end.is_multiple_of(BLOCK_BYTES) && covers_end;
+        let mut stop = match has_tail {
+            true => end.div_ceil(BLOCK_BYTES),
+            false => end / BLOCK_BYTES,
+        };
+        let frozen = content.frozen.as_ref();
+        let unclean = [
+            content.gather.next_present(first),
+            frozen.and_then(|frozen| frozen.next_present(first)),
+            content.patches.next_present(first),
+        ];
+        stop = unclean.into_iter().flatten().fold(stop, u64::min);
+        let source = self.map_source(from);
+        let (mut runs, mut at, mut left) = (Vec::new(), first, STEP_BLOCKS);
+        while at < stop && left > 0 {
+            match content.map.find(source, at)? {
+                Mapped::Hole(_) => match content.map.next_mapped(source, at, stop)? {
+                    Some(next) => at = next,
+                    None => at = stop,
+                },
+                Mapped::Run { extent, checksums } => {
+                    let count = extent.block_count.min(stop - at).min(left);
+                    runs.push(Run {
+                        logical_block: at - first + to_offset / BLOCK_BYTES,
+                        extent: extent.slice(0, count),
+                        checksums: checksums[..count as usize].to_vec(),
+                    });
+                    (at, left) = (at + count, left - count);
+                }
+            }
+        }
+        Ok((at > first).then(|| Offer {
+            runs,
+            block_count: at - first,
+            end: end.min(at * BLOCK_BYTES),
+            has_tail: has_tail && at * BLOCK_BYTES > end,
+        }))
+    }
+}
+
 impl Engine {
     /// Gives `to` the content that `from` has from `from_offset` on, in the place of what it has from `to_offset` on,
     /// without copying. Returns how many bytes, at most `len_bytes`: fewer where the source has just been written, after
@@ -176,7 +236,8 @@ impl Engine {
             from_offset.is_multiple_of(BLOCK_BYTES) && to_offset.is_multiple_of(BLOCK_BYTES);
         let is_one = (from.store, from.ino) == (to.store, to.ino);
         let are_files = from.kind() == FileKind::File && to.kind() == FileKind::File;
-        if self.workspace.is_some() || !is_aligned || is_one || !are_files || len_bytes == 0 {
+        if self.session.workspace.is_some() || !is_aligned || is_one || !are_files || len_bytes == 0
+        {
             return Ok(0);
         }
         if to_offset
@@ -278,63 +339,6 @@ impl Engine {
         // Still under the lock of the source: it cannot let go before.
         self.hold(to, &offer, None);
         Ok(Some(offer))
-    }
-
-    /// What of a source is mapped and nothing else from `from_offset` on, up to 1 GiB.
-    fn find_clean(
-        &self,
-        (from, state): (&Node, &mut NodeState),
-        from_offset: u64,
-        (to_offset, to_size): (u64, u64),
-        len_bytes: u64,
-    ) -> Result<Option<Offer>> {
-        require_alive(state)?;
-        self.load_content(from, state)?;
-        let size = state.row.size_bytes;
-        let content = &mut state.content;
-        if content.pieces.is_some() || content.inline.is_some() || from_offset >= size {
-            return Ok(None);
-        }
-        let end = size.min(from_offset.saturating_add(len_bytes));
-        let first = from_offset / BLOCK_BYTES;
-        let covers_end = to_size <= to_offset + (end - from_offset);
-        let has_tail = end == size && !end.is_multiple_of(BLOCK_BYTES) && covers_end;
-        let mut stop = match has_tail {
-            true => end.div_ceil(BLOCK_BYTES),
-            false => end / BLOCK_BYTES,
-        };
-        let frozen = content.frozen.as_ref();
-        let unclean = [
-            content.gather.next_present(first),
-            frozen.and_then(|frozen| frozen.next_present(first)),
-            content.patches.next_present(first),
-        ];
-        stop = unclean.into_iter().flatten().fold(stop, u64::min);
-        let source = self.map_source(from);
-        let (mut runs, mut at, mut left) = (Vec::new(), first, STEP_BLOCKS);
-        while at < stop && left > 0 {
-            match content.map.find(source, at)? {
-                Mapped::Hole(_) => match content.map.next_mapped(source, at, stop)? {
-                    Some(next) => at = next,
-                    None => at = stop,
-                },
-                Mapped::Run { extent, checksums } => {
-                    let count = extent.block_count.min(stop - at).min(left);
-                    runs.push(Run {
-                        logical_block: at - first + to_offset / BLOCK_BYTES,
-                        extent: extent.slice(0, count),
-                        checksums: checksums[..count as usize].to_vec(),
-                    });
-                    (at, left) = (at + count, left - count);
-                }
-            }
-        }
-        Ok((at > first).then(|| Offer {
-            runs,
-            block_count: at - first,
-            end: end.min(at * BLOCK_BYTES),
-            has_tail: has_tail && at * BLOCK_BYTES > end,
-        }))
     }
 
     /// `to` holds what is offered from here on, in the open group; with `as_of` it is content of that state.

@@ -92,8 +92,8 @@ impl Engine {
             is_extension: true,
             ..CatalogOptions::default()
         };
-        let catalog = Catalog::adopt(&host.directory, &options, client)?;
-        let turn = Turn::open_in(&host.directory)?;
+        let catalog = Catalog::adopt(&host.session.directory, &options, client)?;
+        let turn = Turn::open_in(&host.session.directory)?;
         Ok(Engine::assemble_private(host, catalog, turn))
     }
 
@@ -104,7 +104,7 @@ impl Engine {
         let host = &private.host;
         state
             .pin
-            .get_or_insert_with(|| host.readers.take(&host.known_seq));
+            .get_or_insert_with(|| host.session.readers.take(&host.known_seq));
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl Engine {
         if let Some(private) = &self.private
             && let Some(pin) = lock(&private.state).pin.take()
         {
-            private.host.readers.give_back(pin);
+            private.host.session.readers.give_back(pin);
         }
     }
 
@@ -138,7 +138,7 @@ impl Engine {
         }
         state.is_known = false;
         self.learn_present()?;
-        if self.known_seq().0 < private.host.session.row_pin.load(Ordering::SeqCst) {
+        if self.known_seq().0 < private.host.session.liveness.row_pin.load(Ordering::SeqCst) {
             // CLIENT-4
             let why = "the transaction began too long ago for the extension to know what it reads; end it and begin another one";
             return Err(Error::new(ErrorKind::Conflict, why));
@@ -157,7 +157,7 @@ impl Engine {
         }
         let is_taken = match locks != ClientLocks::Write {
             true => {
-                require_other_thread(&self.path)?;
+                require_other_thread(&self.session.path)?;
                 let wait_max = self.catalog.client_busy_timeout()?.max(TURN_WAIT_MIN);
                 self.turn.begin_within(wait_max, || Ok(())).map(|()| true)?
             }
@@ -166,7 +166,7 @@ impl Engine {
         if is_taken {
             self.turn.end();
             let thread = std::thread::current().id();
-            lock(&HOLDERS).push((self.path.clone(), thread, self.address()));
+            lock(&HOLDERS).push((self.session.path.clone(), thread, self.address()));
         }
         if is_taken
             && locks == ClientLocks::None // CLIENT-7
@@ -263,7 +263,7 @@ impl Engine {
     /// lock, who then may do it. One commit, if there is anything.
     pub(crate) fn reclaim_left(&self) -> Result<()> {
         let is_any = self.catalog.has_retired(CommitSeq(i64::MAX as u64))?;
-        if !is_any || self.workspace.is_some() || !self.turn.try_begin(|| Ok(()))? {
+        if !is_any || self.session.workspace.is_some() || !self.turn.try_begin(|| Ok(()))? {
             return Ok(());
         }
         let done = self.reclaim_with_turn();
@@ -275,7 +275,7 @@ impl Engine {
     /// The same with the turn in a client's hand, whose transaction has no lock yet: it is going to want so many blocks.
     /// History that is in their way is given up (`CLIENT-7`), and what waits is reclaimed when it is much.
     fn make_client_room(&self, wanted_blocks: u64) -> Result<()> {
-        if self.workspace.is_some() {
+        if self.session.workspace.is_some() {
             return Ok(());
         }
         let ags = self.catalog.ags_changed_since(CommitSeq(0))?;

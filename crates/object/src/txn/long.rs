@@ -9,6 +9,7 @@ use crate::txn::workspace::{
     DIRECTORY, SEGMENT_BLOCKS, Sealing, canonical, directory_of, find_length, is_abandoned,
     make_directory, name_of, remove_directory, seal, try_seal,
 };
+use crate::view::View;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Conflict, GRANTS, InoRange, Merged, SegmentRow, TransactionRow};
 use larder_segment::directory::DatabaseDir;
@@ -214,12 +215,17 @@ fn visit<T>(
 
 // ---- the engine on a workspace -------------------------------------------------------------------
 
-impl Engine {
+impl View {
     /// The number of the long transaction whose workspace this is.
     pub fn transaction(&self) -> Option<u64> {
-        self.workspace.as_ref().map(|workspace| workspace.id)
+        self.session
+            .workspace
+            .as_ref()
+            .map(|workspace| workspace.id)
     }
+}
 
+impl Engine {
     /// The catalog and the place agree on what this is.
     pub(crate) fn check_workspace(&self) -> Result<()> {
         if self.catalog.workspace() == self.transaction() {
@@ -229,14 +235,14 @@ impl Engine {
             ErrorKind::Corrupt,
             format!(
                 "{} is a copy of a long transaction, or of a part of it; open the database itself",
-                self.path.display()
+                self.session.path.display()
             ),
         ))
     }
 
     /// Refuses what only the parent can do (`WORKSPACE-8`).
     pub(crate) fn require_parent(&self, why: &str) -> Result<()> {
-        match self.workspace {
+        match self.session.workspace {
             None => Ok(()),
             Some(_) => Err(Error::new(ErrorKind::InvalidInput, why)),
         }
@@ -244,7 +250,7 @@ impl Engine {
 
     /// Quarantines what this engine may reclaim one day.
     pub(crate) fn quarantine(&self, room: &mut Room, extent: Extent) {
-        match self.workspace {
+        match self.session.workspace {
             None => room.space.quarantine(extent),
             Some(_) => {
                 for (part, is_granted) in self.catalog.grants().parts(extent) {
@@ -258,7 +264,7 @@ impl Engine {
 
     /// For whom a promise is: the parent has held back what it holds back.
     pub(crate) fn purpose(&self, purpose: Purpose) -> Purpose {
-        match self.workspace {
+        match self.session.workspace {
             None => purpose,
             Some(_) => Purpose::Privileged,
         }
@@ -316,7 +322,7 @@ impl Engine {
 
     /// What of an AG is not free: `held` by extent rows, or not granted.
     pub(crate) fn in_use(&self, segment: SegmentIndex, ag: u64, held: Vec<Extent>) -> Vec<Extent> {
-        if self.workspace.is_none() {
+        if self.session.workspace.is_none() {
             return held;
         }
         let grants = self.catalog.grants();
@@ -335,7 +341,7 @@ impl Engine {
 
     /// Gets more blocks from the parent; `false` when it has none.
     pub(crate) fn ask_for_blocks(&self, wanted_blocks: u64) -> Result<bool> {
-        let Some(workspace) = &self.workspace else {
+        let Some(workspace) = &self.session.workspace else {
             return Ok(false);
         };
         let granted: u64 = (self.catalog.grants().extents().iter())
@@ -365,7 +371,7 @@ impl Engine {
 
     /// The next inode numbers, when those that the workspace has are used up (`WORKSPACE-5`).
     pub(crate) fn next_ino(&self, store: StoreId, next: u64) -> Result<u64> {
-        let Some(workspace) = &self.workspace else {
+        let Some(workspace) = &self.session.workspace else {
             return Ok(next);
         };
         let known = lock(&workspace.ino_ends).get(&store).copied();
@@ -392,7 +398,7 @@ impl Engine {
 
     /// A transaction that may have got inode numbers was taken back, and they are nobody's (`WORKSPACE-5`).
     pub(crate) fn forget_ino_ends(&self) {
-        if let Some(workspace) = &self.workspace {
+        if let Some(workspace) = &self.session.workspace {
             lock(&workspace.ino_ends).clear();
         }
     }
@@ -433,6 +439,7 @@ impl Engine {
     /// (`WORKSPACE-7`). Never waits for the turn: there is always a next opener.
     pub(crate) fn sweep_transactions(&self) -> Result<()> {
         let names = match self
+            .session
             .directory
             .open_dir(DIRECTORY)
             .and_then(|all| all.names())
@@ -449,7 +456,7 @@ impl Engine {
         let ids: Vec<u64> = numbers.collect();
         let open = self.catalog.transactions()?;
         let is_over = |id: u64| match open.iter().find(|row| row.id == id) {
-            Some(row) => is_abandoned(&self.directory, row),
+            Some(row) => is_abandoned(&self.session.directory, row),
             None => true,
         };
         if !ids.iter().any(|id| is_over(*id)) && open.iter().all(|row| ids.contains(&row.id)) {
@@ -480,23 +487,23 @@ impl Engine {
         self.commit_now()?;
         let open = self.catalog.transactions()?;
         for row in &open {
-            if !is_abandoned(&self.directory, row) {
+            if !is_abandoned(&self.session.directory, row) {
                 continue;
             }
-            let Sealing::Sealed(seal) = try_seal(&self.directory, row.id)? else {
+            let Sealing::Sealed(seal) = try_seal(&self.session.directory, row.id)? else {
                 continue; // A program that it started lives on.
             };
             let seq = self.catalog.end_transaction(row.id, self.now_ns())?;
             self.adopt_commit(seq)?;
-            lengths.extend(find_length(&self.directory, row.id));
-            remove_directory(&self.directory, row.id, seal)?;
+            lengths.extend(find_length(&self.session.directory, row.id));
+            remove_directory(&self.session.directory, row.id, seal)?;
         }
         for id in ids
             .iter()
             .filter(|id| !open.iter().any(|row| row.id == **id))
         {
-            if let Sealing::Sealed(seal) = try_seal(&self.directory, *id)? {
-                remove_directory(&self.directory, *id, seal)?;
+            if let Sealing::Sealed(seal) = try_seal(&self.session.directory, *id)? {
+                remove_directory(&self.session.directory, *id, seal)?;
             }
         }
         let longest = |length: &(SegmentIndex, u64)| (length.0, Reverse(length.1));

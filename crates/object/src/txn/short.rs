@@ -36,7 +36,7 @@
 mod conflicts;
 mod ending;
 
-use conflicts::{Left, ReadBeside};
+use conflicts::Left;
 use ending::refuse_while_staging;
 pub use ending::{Ended, Staging, WriterTicket};
 
@@ -58,8 +58,6 @@ use std::time::{Duration, Instant};
 pub(crate) struct Private {
     pub(crate) host: Arc<Engine>,
     pub(crate) state: Mutex<State>,
-    /// A leaf among the locks.
-    beside: Mutex<ReadBeside>,
     /// Segments that were written to and not flushed (`PRIVATE-2`).
     written: Mutex<BTreeSet<SegmentIndex>>,
     /// Blocks that the transaction has logged (`log_inlined`).
@@ -91,8 +89,6 @@ pub(crate) struct State {
     held_since: Option<Instant>,
     /// Directories whose attributes or entries were read, and not only names in them.
     told: HashSet<(StoreId, Ino)>,
-    /// Rows were read by SQL; nobody knows which.
-    has_read_rows: bool,
     /// Those that are set, oldest first.
     savepoints: Vec<Savepoint>,
     /// Files that the session writes beside this transaction for it.
@@ -138,10 +134,10 @@ impl Private {
         state.is_known = false;
         self.logged_blocks.store(0, Ordering::Relaxed);
         if std::mem::take(&mut state.is_writer) {
-            self.host.writers.leave();
+            self.host.session.writers.leave();
         }
         if let Some(pin) = state.pin.take_if(|_| unpins) {
-            self.host.readers.give_back(pin);
+            self.host.session.readers.give_back(pin);
         }
     }
 }
@@ -151,16 +147,16 @@ impl Engine {
     /// serves any number of transactions. In an SQL session (`is_shell`) the user may change the connection.
     pub fn open_private(host: &Arc<Engine>, is_shell: bool) -> Result<Arc<Engine>> {
         host.check_running()?;
-        host.require_no_past()?;
-        let catalog_options = host.options.for_catalog();
-        let catalog = Catalog::open_private_in(&host.directory, &catalog_options, is_shell)?;
+        let catalog_options = host.session.options.for_catalog();
+        let catalog =
+            Catalog::open_private_in(&host.session.directory, &catalog_options, is_shell)?;
         catalog.promise_to_tell(); // FOREIGN-2
         let nudged = Arc::clone(host);
         let nudge = Box::new(move || match nudged.turn.is_held() {
             true => nudged.hand_over(),
             false => Ok(()),
         });
-        let turn = host.turn.open_beside(&host.directory, nudge)?;
+        let turn = host.turn.open_beside(&host.session.directory, nudge)?;
         Ok(Engine::assemble_private(host, catalog, turn))
     }
 
@@ -170,25 +166,15 @@ impl Engine {
         catalog: Catalog,
         turn: Turn,
     ) -> Arc<Engine> {
-        let options = crate::EngineOptions {
-            has_background: false,
-            ..host.options.clone()
-        };
         let private = Private {
             host: Arc::clone(host),
             state: Mutex::default(),
-            beside: Mutex::default(),
             written: Mutex::default(),
             logged_blocks: AtomicU64::new(0),
         };
-        Arc::new(Engine::assemble(
-            &host.directory,
-            &options,
-            (catalog, host.info.clone(), Arc::clone(&host.storage)),
-            (turn, Arc::clone(&host.session), host.known_seq()),
-            host.workspace.clone(),
-            Some(private),
-        ))
+        let session = Arc::clone(&host.session);
+        let of = (turn, host.known_seq());
+        Arc::new(Engine::assemble(session, catalog, of, Some(private)))
     }
 
     pub(crate) fn private(&self) -> Result<&Private> {
@@ -238,9 +224,9 @@ impl Engine {
     fn open_at_present(&self, private: &Private, state: &mut State, stage: Stage) -> Result<bool> {
         let host = &private.host;
         // Before the snapshot: what it can reach is pinned from here on (SESSION-2).
-        let pin = host.readers.take(&host.known_seq);
+        let pin = host.session.readers.take(&host.known_seq);
         if let Some(old) = state.pin.replace(pin) {
-            host.readers.give_back(old);
+            host.session.readers.give_back(old);
         }
         let is_new = match stage {
             Stage::Writing => self.catalog.begin_immediate()?,
@@ -276,10 +262,10 @@ impl Engine {
         if state.is_writer {
             return Ok(());
         }
-        if !private.host.writers.try_enter() {
+        if !private.host.session.writers.try_enter() {
             self.leave_snapshot(&mut state)?;
             drop(state);
-            private.host.writers.enter();
+            private.host.session.writers.enter();
             state = lock(&private.state);
         }
         state.is_writer = true;
@@ -302,7 +288,7 @@ impl Engine {
         let Some(private) = &self.private else { return };
         let mut state = lock(&private.state);
         if state.stage != Stage::Writing && std::mem::take(&mut state.is_writer) {
-            private.host.writers.leave();
+            private.host.session.writers.leave();
         }
         // The turn was not to be had: it goes on reading, if nothing differs.
         if state.left.is_some()
@@ -352,7 +338,7 @@ impl Engine {
         state.held_since = None;
         state.is_known = false;
         if let Some(pin) = state.pin.take() {
-            private.host.readers.give_back(pin);
+            private.host.session.readers.give_back(pin);
         }
     }
 
@@ -374,13 +360,6 @@ impl Engine {
         debug_assert_eq!(state.stage, Stage::Idle, "CATALOG-9");
         state.is_known = false;
         Ok(())
-    }
-
-    /// A row was read that no inode's time of change tells of.
-    pub(crate) fn note_rows_read(&self) {
-        if let Some(private) = &self.private {
-            lock(&private.state).has_read_rows = true;
-        }
     }
 
     /// Sets a savepoint.
@@ -432,7 +411,7 @@ impl Engine {
         let held = self.catalog.holders()?;
         let node = self.node(store, ino)?;
         let mut state = self.lock_node(&node)?;
-        if state.row.nlink > 0 || !held.contains(&(store, ino, self.session.id)) {
+        if state.row.nlink > 0 || !held.contains(&(store, ino, self.session.liveness.id)) {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 "the file is none that waits for a name",
@@ -452,7 +431,8 @@ impl Engine {
     /// Whether somebody else waits for the turn that the transaction has. A few µs.
     pub fn is_turn_wanted(&self) -> bool {
         let private = self.private.as_ref();
-        private.is_some_and(|private| private.host.writers.has_waiters()) || self.turn.is_wanted()
+        private.is_some_and(|private| private.host.session.writers.has_waiters())
+            || self.turn.is_wanted()
     }
 
     /// Whether the transaction has changed something, or has the turn in order to.
@@ -500,7 +480,7 @@ impl Engine {
         };
         let outcome = match self.is_writing() {
             true => self.commit_changes(private),
-            false => Ok(private.host.flushes.newest_owed()),
+            false => Ok(private.host.session.flushes.newest_owed()),
         };
         let owed = match outcome {
             Ok(owed) => owed.map(|number| (Arc::clone(&private.host), number)),
@@ -536,12 +516,12 @@ impl Engine {
         self.note_short_pool(); // TIME-5
         self.flush_written()?;
         let may_share = self.may_share_flush(private)?;
-        let owing = may_share.then(|| private.host.flushes.begin()); // FLUSH-5
+        let owing = may_share.then(|| private.host.session.flushes.begin()); // FLUSH-5
         let flush = self.commit_sql(may_share)?;
         Ok(match owing {
             Some(owing) => owing.end(flush == LogFlush::Owed),
             // Nothing of its own; and what it may have seen is not durable because of it (`FLUSH-1`).
-            None if flush == LogFlush::None => private.host.flushes.newest_owed(),
+            None if flush == LogFlush::None => private.host.session.flushes.newest_owed(),
             None => None,
         })
     }
@@ -570,10 +550,11 @@ impl Engine {
         }
         state.stage = Stage::Idle;
         state.held_since = None;
-        state.has_read_rows = false;
         state.is_lost = false;
         state.told.clear();
-        lock(&private.beside).clear();
+        if let Some(read) = self.read_set() {
+            read.clear();
+        }
         state.savepoints.clear();
         state.staging_count = Arc::default();
         if is_undone && was_writing {
@@ -591,7 +572,7 @@ impl Engine {
             debug_assert!(false, "TURN-1");
         }
         if let Some(pin) = state.pin.take() {
-            private.host.readers.give_back(pin);
+            private.host.session.readers.give_back(pin);
         }
         self.shrink_cache(); // CACHE-2: there is no background.
         Ended::new(std::mem::take(&mut state.is_writer).then_some(&private.host))

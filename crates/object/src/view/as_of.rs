@@ -1,7 +1,7 @@
-//! An engine that shows the past: the road of reading over a catalog as of one commit, and nothing else.
+//! A view of the past: the road of reading over a catalog as of one commit, and nothing else.
 //!
 //! # Invariants
-//! * `PAST-1` Nothing can be changed through it. *Guard*: it never gets the turn, and its connections cannot write.
+//! * `PAST-1` Nothing can be changed through it. *Guard*: its type, and its connections cannot write.
 //! * `PAST-2` What it reads is not reclaimed while it is open. *Guard*: its pin in the catalog (`HISTORY-3`). Each read
 //!   of the catalog looks whether the pin is still there: the end of the host's session ends it, and then reads fail.
 //!
@@ -11,74 +11,97 @@
 //! and finds the row. The same holds for content that was moved: its row is durable before its old place is free
 //! (`HISTORY-5`). Where the answer is the one of the last time, other bytes are damage.
 
+use crate::Result;
 use crate::engine::Engine;
-use crate::session::writer_lock::Turn;
 use crate::view::read::DeviceRead;
-use crate::{Error, ErrorKind, Result};
+use crate::view::{Shown, View};
 use larder_catalog::{Moment, PastPin};
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{Checksum, CommitSeq, Extent, MapPage};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// What an engine of the past has beside the parts of every engine.
-#[derive(Clone)]
-pub(crate) struct Past {
+/// A view of the database at a moment of its past. It can do what a [`View`] can: nothing changes anything.
+pub struct AsOf {
+    view: View,
     host: Arc<Engine>,
     pin: PastPin,
 }
 
-impl Past {
-    /// Lets go what was kept for it.
-    pub fn end(&self) -> Result<()> {
-        // The end of the host's session ends its pins too.
-        match self.host.is_running() {
-            true => {
-                self.host.catalog.unpin_past(&self.pin)?;
-                self.host.look_anew();
-                Ok(())
-            }
-            false => Ok(()),
+impl Deref for AsOf {
+    type Target = View;
+
+    fn deref(&self) -> &View {
+        &self.view
+    }
+}
+
+impl Drop for AsOf {
+    fn drop(&mut self) {
+        if let Err(error) = self.host.end_past(&self.pin) {
+            tracing::error!("closing a view of the past: {error}");
         }
     }
 }
 
+impl AsOf {
+    /// The present that it is beside.
+    pub fn present(&self) -> &Arc<Engine> {
+        &self.host
+    }
+}
+
 impl Engine {
-    /// An engine that shows the database of `host` at a moment. Cost: one commit without content, and opening the
-    /// catalog and the segments, about 3 ms. Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future,
-    /// and without history; [`ErrorKind::NotFound`]: no such snapshot.
-    pub fn open_as_of(host: &Arc<Engine>, moment: &Moment) -> Result<Arc<Engine>> {
-        host.check_running()?;
-        host.require_no_past()?;
+    /// Shows the database at a moment. Cost: one commit without content, and opening the catalog and the segments, about
+    /// 3 ms. Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future, and without history;
+    /// [`ErrorKind::NotFound`]: no such snapshot.
+    pub fn open_as_of(self: &Arc<Engine>, moment: &Moment) -> Result<AsOf> {
+        self.check_running()?;
         // What ended before in this process is part of its past.
-        host.sync_own()?;
+        self.sync_own()?;
         if matches!(moment, Moment::At(_)) {
-            host.sync_loose_changes()?;
+            self.sync_loose_changes()?;
         }
-        let pin = host
-            .catalog
-            .pin_past(host.session.id, moment, host.now_ns())?;
-        let past = Past {
-            host: Arc::clone(host),
-            pin,
-        };
-        match past.open() {
-            Ok(engine) => Ok(Arc::new(engine)),
+        let pin = (self.catalog).pin_past(self.session.liveness.id, moment, self.now_ns())?;
+        match self.show_pinned(&pin) {
+            Ok(view) => Ok(AsOf {
+                view,
+                host: Arc::clone(self),
+                pin,
+            }),
             Err(error) => {
-                past.end()?;
+                self.end_past(&pin)?;
                 Err(error)
             }
         }
+    }
+
+    fn show_pinned(&self, pin: &PastPin) -> Result<View> {
+        let catalog = self.catalog.as_of(pin)?;
+        let session = Arc::clone(&self.session);
+        let view = View::new(session, catalog, Shown::Past(pin.clone()), pin.seq);
+        view.look_at_segments()?;
+        view.may_have_pieces.store(true, Ordering::SeqCst);
+        Ok(view)
+    }
+
+    /// Lets go what was kept for a view of the past. The end of the session ends its pins too.
+    fn end_past(&self, pin: &PastPin) -> Result<()> {
+        if self.is_running() {
+            self.catalog.unpin_past(pin)?;
+            self.look_anew();
+        }
+        Ok(())
     }
 
     /// The newest whole commit at or before a moment, and its time, nanoseconds since 1970; what ended before in this
     /// process counts. Errors as of [`Engine::open_as_of`].
     pub fn resolve_moment(&self, moment: &Moment) -> Result<(CommitSeq, i64)> {
         self.check_running()?;
-        self.require_no_past()?;
         // A snapshot was committed when it was made.
         if !matches!(moment, Moment::Snapshot(_)) {
             self.sync_own()?;
@@ -88,69 +111,6 @@ impl Engine {
             self.sync_loose_changes()?;
         }
         Ok(self.catalog.resolve_moment(moment, self.now_ns())?)
-    }
-
-    /// What has been read of the past by other ways than this engine's counts if this is no error: its moment is still
-    /// kept (`HISTORY-3`). 5 µs.
-    pub fn require_shown(&self) -> Result<()> {
-        Ok(self.catalog.retentions().map(drop)?)
-    }
-
-    /// The commit that is shown, and its time, nanoseconds since 1970; `None` in an engine of the present.
-    pub fn shows(&self) -> Option<(CommitSeq, i64)> {
-        self.past
-            .as_ref()
-            .map(|past| (past.pin.seq, past.pin.at_ns))
-    }
-
-    /// The engine of the present that an engine of the past is beside; `None` in one of the present.
-    pub fn present(&self) -> Option<Arc<Engine>> {
-        self.past.as_ref().map(|past| Arc::clone(&past.host))
-    }
-
-    /// The commit that is shown, and the time that was asked for; none: before all times.
-    pub fn asked_ns(&self) -> Option<(CommitSeq, i64)> {
-        self.past
-            .as_ref()
-            .map(|past| (past.pin.seq, past.pin.asked_ns))
-    }
-
-    /// Neither the past can be changed (`PAST-1`) nor what this process cannot write (`READONLY-1`).
-    pub(crate) fn require_present(&self) -> Result<()> {
-        self.require_writable()?;
-        self.require_no_past()
-    }
-
-    /// The past has none of its own, and cannot be changed.
-    pub(crate) fn require_no_past(&self) -> Result<()> {
-        match self.past {
-            None => Ok(()),
-            Some(_) => Err(Error::new(
-                ErrorKind::ReadOnly,
-                "the past cannot be changed; write to the database without '@'",
-            )),
-        }
-    }
-
-    /// Reads blocks as they were (`PAST-2`, `HISTORY-4`).
-    pub(crate) fn read_past(
-        &self,
-        read: &DeviceRead,
-        checksums: &[Checksum],
-        target: &mut [u8],
-    ) -> Result<()> {
-        let mut homes = self.catalog.homes(&read.extent)?;
-        let mut has_asked_again = false;
-        while let Err(error) = self.read_homes(read, &homes, checksums, target) {
-            // It may lie in a part of the segments that is younger than this view.
-            self.open_segments()?;
-            let now = self.catalog.homes(&read.extent)?;
-            if has_asked_again && now == homes {
-                return Err(error);
-            }
-            (homes, has_asked_again) = (now, true);
-        }
-        Ok(())
     }
 
     /// Every block that a superseded map names, and every copy of a home, is held by an extent row (`HISTORY-3`).
@@ -218,6 +178,57 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+impl View {
+    /// What has been read of the past by other ways than this engine's counts if this is no error: its moment is still
+    /// kept (`HISTORY-3`). 5 µs.
+    pub fn require_shown(&self) -> Result<()> {
+        Ok(self.catalog.retentions().map(drop)?)
+    }
+
+    fn past_pin(&self) -> Option<&PastPin> {
+        match &self.moment {
+            Shown::Present | Shown::Snapshot(_) => None,
+            Shown::Past(pin) => Some(pin),
+        }
+    }
+
+    /// Whether it shows a moment of the past.
+    pub(crate) fn is_past(&self) -> bool {
+        self.past_pin().is_some()
+    }
+
+    /// The commit that is shown, and its time, nanoseconds since 1970; `None` in a view of the present.
+    pub fn shows(&self) -> Option<(CommitSeq, i64)> {
+        self.past_pin().map(|pin| (pin.seq, pin.at_ns))
+    }
+
+    /// The commit that is shown, and the time that was asked for; none: before all times.
+    pub fn asked_ns(&self) -> Option<(CommitSeq, i64)> {
+        self.past_pin().map(|pin| (pin.seq, pin.asked_ns))
+    }
+
+    /// Reads blocks as they were (`PAST-2`, `HISTORY-4`).
+    pub(crate) fn read_past(
+        &self,
+        read: &DeviceRead,
+        checksums: &[Checksum],
+        target: &mut [u8],
+    ) -> Result<()> {
+        let mut homes = self.catalog.homes(&read.extent)?;
+        let mut has_asked_again = false;
+        while let Err(error) = self.read_homes(read, &homes, checksums, target) {
+            // It may lie in a part of the segments that is younger than this view.
+            self.look_at_segments()?;
+            let now = self.catalog.homes(&read.extent)?;
+            if has_asked_again && now == homes {
+                return Err(error);
+            }
+            (homes, has_asked_again) = (now, true);
+        }
+        Ok(())
+    }
 
     /// All the places where the content of `blocks` after commit `seq` is by now.
     pub(crate) fn places_of(&self, blocks: &Extent, seq: CommitSeq) -> Result<Vec<Extent>> {
@@ -247,7 +258,7 @@ impl Engine {
         let known = self.segment_blocks();
         let is_known = |copy: &Extent| known.get(&copy.segment) >= Some(&copy.end_block());
         if !homes.iter().all(|(_, copy)| is_known(copy)) {
-            self.open_segments()?; // Copies lie where segments have grown since this view was opened.
+            self.look_at_segments()?; // Copies lie where segments have grown since this view was opened.
         }
         let count = read.extent.block_count;
         let mut at = 0;
@@ -302,32 +313,5 @@ impl Engine {
             checksum_index: 0,
         };
         self.read_device(&part, &checksums[from..to], &mut target[start..end])
-    }
-}
-
-impl Past {
-    fn open(&self) -> Result<Engine> {
-        let host = &self.host;
-        let options = crate::EngineOptions {
-            has_background: false,
-            ..host.options.clone()
-        };
-        let catalog = host.catalog.as_of(&self.pin)?;
-        let mut engine = Engine::assemble(
-            &host.directory,
-            &options,
-            (catalog, host.info.clone(), Arc::clone(&host.storage)),
-            (
-                Turn::open_in(&host.directory)?,
-                Arc::clone(&host.session),
-                self.pin.seq,
-            ),
-            None,
-            None,
-        );
-        engine.past = Some(self.clone());
-        engine.open_segments()?;
-        engine.may_have_pieces.store(true, Ordering::SeqCst);
-        Ok(engine)
     }
 }

@@ -15,6 +15,7 @@
 
 use crate::Result;
 use crate::engine::{Engine, lock};
+use crate::view::View;
 use crate::view::node::Node;
 use larder_catalog::Mark;
 use larder_space::format::{Ino, StoreId};
@@ -56,6 +57,19 @@ impl Foreign {
     /// Before something is read from the catalog that will be remembered.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
+    }
+}
+
+impl View {
+    /// Keeps a node that was read from the catalog after [`Foreign::epoch`] was `epoch`, unless there is one already;
+    /// returns the one that counts. Its row is read again if it may have been changed meanwhile (`FOREIGN-3`).
+    pub(crate) fn remember(&self, node: Arc<Node>, epoch: u64) -> Arc<Node> {
+        let node = self.cache.insert(node);
+        if self.foreign.epoch() != epoch {
+            let mut state = node.lock();
+            state.is_stale |= !state.is_fresh;
+        }
+        node
     }
 }
 
@@ -204,17 +218,6 @@ impl Engine {
         true
     }
 
-    /// Keeps a node that was read from the catalog after [`Foreign::epoch`] was `epoch`, unless there is one already;
-    /// returns the one that counts. Its row is read again if it may have been changed meanwhile (`FOREIGN-3`).
-    pub(crate) fn remember(&self, node: Arc<Node>, epoch: u64) -> Arc<Node> {
-        let node = self.cache.insert(node);
-        if self.foreign.epoch() != epoch {
-            let mut state = node.lock();
-            state.is_stale |= !state.is_fresh;
-        }
-        node
-    }
-
     /// Registers as a holder of what another session unlinked while it was open here (`SESSION-3`).
     fn hold_orphans(&self, held: &HashSet<(StoreId, Ino)>) -> Result<()> {
         if held.is_empty() {
@@ -222,7 +225,8 @@ impl Engine {
         }
         for (store, ino, _) in self.catalog.orphans()? {
             if held.contains(&(store, ino)) {
-                self.catalog.add_holder(store, ino, self.session.id)?;
+                self.catalog
+                    .add_holder(store, ino, self.session.liveness.id)?;
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 //!   root has none, so whoever walks down ends. *Guard*: asked at the beginning of each listing.
 
 use crate::Result;
-use crate::engine::Engine;
+use crate::view::View;
 use crate::view::entries::Target;
 use crate::view::node::Node;
 use crate::write::namespace::require_directory;
@@ -13,7 +13,7 @@ use larder_catalog::{DirentRow, InodeRow, dirent_order};
 use larder_space::format::Name;
 use std::sync::Arc;
 
-impl Engine {
+impl View {
     /// At most `limit` entries after `after`, in catalog order. The caller holds the namespace lock.
     pub(crate) fn list(
         &self,

@@ -4,6 +4,7 @@
 //! truncated is translated to the base, where everything goes on as for an object without pieces.
 
 use crate::engine::Engine;
+use crate::view::View;
 use crate::view::node::{Node, NodeState};
 use crate::view::pieces::{BaseRange, LoadError, Pieces, ROOT};
 use crate::write::edit::{blocks_touched, require_alive, too_large};
@@ -15,7 +16,7 @@ use larder_space::format::{Ino, PiecePage, StoreId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Engine {
+impl View {
     /// Loads the pieces of bytes `from..to`, if the object has pieces. `false`: another session
     /// changed them meanwhile, and what was known is forgotten; begin again.
     pub(crate) fn load_pieces(
@@ -59,24 +60,6 @@ impl Engine {
         Ok(())
     }
 
-    /// The same for who has the turn: nobody else changes anything.
-    pub(crate) fn require_pieces(
-        &self,
-        node: &Node,
-        state: &mut NodeState,
-        from: u64,
-        to: u64,
-    ) -> Result<()> {
-        match self.load_pieces(node, state, from, to)? {
-            true => Ok(()),
-            false => Err(damaged(
-                node.store,
-                node.ino,
-                "it was changed by a session without the turn (NODE-4)",
-            )),
-        }
-    }
-
     pub(crate) fn decode_piece_page(
         &self,
         node: &Node,
@@ -88,9 +71,9 @@ impl Engine {
     }
 
     /// Whether what was just put together from pieces and map is of one moment (`PIECE-5`). If not,
-    /// it is forgotten; begin again. Costs a lookup for a session without the turn.
+    /// it is forgotten; begin again. Costs a lookup.
     pub(crate) fn is_of_one_moment(&self, node: &Node, state: &mut NodeState) -> Result<bool> {
-        if state.content.pieces.is_none() || self.turn.is_held() {
+        if state.content.pieces.is_none() {
             return Ok(true);
         }
         Ok(!self.forget_if_changed(node, state)?)
@@ -114,6 +97,26 @@ impl Engine {
             require_alive(state)?;
         }
         Ok(!is_same)
+    }
+}
+
+impl Engine {
+    /// The same for who has the turn: nobody else changes anything.
+    pub(crate) fn require_pieces(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        from: u64,
+        to: u64,
+    ) -> Result<()> {
+        match self.load_pieces(node, state, from, to)? {
+            true => Ok(()),
+            false => Err(damaged(
+                node.store,
+                node.ino,
+                "it was changed by a session without the turn (NODE-4)",
+            )),
+        }
     }
 
     /// [`Engine::write`] and [`Engine::append`] to an object with pieces.

@@ -3,10 +3,10 @@
 //! Memory is copied under the node's lock; devices are read without it. What a read may touch is
 //! pinned by `begin_read` (`SESSION-2`).
 
-use crate::engine::Engine;
 use crate::view::extent_map::{MapSource, Mapped};
 use crate::view::node::{Node, NodeState};
 use crate::view::pieces::{Piece, Pieces};
+use crate::view::{Shown, View};
 use crate::write::edit::require_alive;
 use crate::{Error, ErrorKind, Result};
 use larder_segment::AlignedBuf;
@@ -37,7 +37,7 @@ pub(crate) struct DeviceRead {
     pub checksum_index: usize,
 }
 
-impl Engine {
+impl View {
     /// Reads up to `buffer.len()` bytes at `offset`; 0 at or after the end.
     pub fn read(&self, node: &Node, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let _pin = self.begin_read();
@@ -213,14 +213,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads what [`Engine::plan`] found to be on devices.
+    /// Reads what [`View::plan`] found to be on devices.
     pub(crate) fn read_devices(&self, plan: &Plan, buffer: &mut [u8]) -> Result<()> {
         for read in &plan.reads {
             let checksums = &plan.checksums[read.checksum_index..][..read.block_count()];
             let target = &mut buffer[read.at..read.at + read.len];
-            match self.past {
-                None => self.read_device(read, checksums, target)?,
-                Some(_) => self.read_past(read, checksums, target)?,
+            match self.moment {
+                Shown::Present | Shown::Snapshot(_) => self.read_device(read, checksums, target)?,
+                Shown::Past(_) => self.read_past(read, checksums, target)?,
             }
         }
         Ok(())
@@ -316,7 +316,7 @@ impl Engine {
             state.content.has_inline_row = state.content.inline.is_some();
         }
         // A list may be newer than what this session has noticed; so must the patches be.
-        if state.content.pieces.is_some() || self.patch_bytes() > 0 || self.past.is_some() {
+        if state.content.pieces.is_some() || self.patch_bytes() > 0 || self.is_past() {
             // After the root, so that its number vouches for them (PIECE-5); before the map (PATCH-2).
             state.content.patches = self.load_patches(node.store, node.ino)?;
         }

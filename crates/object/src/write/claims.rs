@@ -100,7 +100,7 @@ impl Engine {
     fn try_claim(&self, bytes: u64) -> Option<Claim<'_>> {
         let claimed = self.claims.bytes.fetch_add(bytes, Ordering::SeqCst);
         let claim = self.claim_of(bytes);
-        let fits = self.gathered_bytes() + claimed + bytes <= self.dirty_bytes_max;
+        let fits = self.gathered_bytes() + claimed + bytes <= self.session.dirty_bytes_max;
         fits.then_some(claim)
     }
 

@@ -68,7 +68,7 @@ pub(crate) enum Fate {
 impl Engine {
     /// Most blocks that an object may have to be gathered whole.
     fn whole_blocks_max(&self) -> u64 {
-        self.dirty_bytes_max / WHOLE_DIVISOR / BLOCK_BYTES
+        self.session.dirty_bytes_max / WHOLE_DIVISOR / BLOCK_BYTES
     }
 
     /// Whether all that is mapped of the object is in memory, so that it can be placed whole.
@@ -162,7 +162,8 @@ impl Engine {
 
     /// Counts `bytes` of memory more as kept if the bound allows it (`WHOLE-2`). Only the freeze asks.
     fn promise_to_keep(&self, bytes: u64) -> bool {
-        let fits = self.kept_bytes.load(Ordering::Relaxed) + bytes <= self.dirty_bytes_max / 2;
+        let fits =
+            self.kept_bytes.load(Ordering::Relaxed) + bytes <= self.session.dirty_bytes_max / 2;
         if fits {
             self.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -221,7 +222,7 @@ impl Engine {
         let twice = before + promised - state.content.kept.memory_bytes();
         self.kept_bytes.fetch_sub(twice, Ordering::Relaxed);
         debug_assert!(
-            self.kept_bytes.load(Ordering::Relaxed) <= self.dirty_bytes_max / 2,
+            self.kept_bytes.load(Ordering::Relaxed) <= self.session.dirty_bytes_max / 2,
             "WHOLE-2"
         );
         if !Self::is_gathered(state) {
@@ -310,7 +311,7 @@ impl Engine {
     /// Lets objects that are just being written become complete before a commit, for no longer than
     /// it would take to write their dirty bytes twice.
     pub(crate) fn await_streams(&self) {
-        if !self.options.has_background {
+        if !self.session.options.has_background {
             return;
         }
         let began = Instant::now();

@@ -402,7 +402,7 @@ impl Engine {
             let mut group = lock(&self.group);
             group
                 .holders_removed
-                .push((node.store, node.ino, self.session.id));
+                .push((node.store, node.ino, self.session.liveness.id));
             // Without other sessions nobody else can hold it, and without constraints nobody can
             // refuse; else the next reclaim decides.
             self.may_have_orphans.store(true, Ordering::SeqCst);

@@ -1,21 +1,21 @@
 //! Names and attributes: reading them, and changing them as one step.
 //!
-//! A [`View`] keeps changes out while it looks; a [`Change`] keeps everybody out, so that a rename
+//! A [`Look`] keeps changes out while it looks; a [`Change`] keeps everybody out, so that a rename
 //! is never seen half done. Both work on nodes in memory, in front of the catalog.
 
 use crate::engine::{Edit, Engine, lock};
+use crate::view::View;
 use crate::view::entries::EntryDelta;
 use crate::view::node::{Node, NodeState};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{AttrMask, CatalogError, ContentRow, DirentRow, InodeChange, InodeRow, Save};
-use larder_space::format::limits::BLOCK_BYTES;
+use larder_catalog::{AttrMask, CatalogError, DirentRow, InodeChange, InodeRow, Save};
 use larder_space::format::{FileKind, Ino, Name, StoreId};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 /// A look at names and attributes: nobody changes them meanwhile.
-pub struct View<'e> {
-    engine: &'e Engine,
+pub struct Look<'e> {
+    view: &'e View,
     _names: RwLockReadGuard<'e, ()>,
 }
 
@@ -31,14 +31,6 @@ pub struct Change<'e> {
 }
 
 impl Engine {
-    /// Begins a look.
-    pub fn view(&self) -> View<'_> {
-        View {
-            engine: self,
-            _names: self.read_names(),
-        }
-    }
-
     /// Begins a change; waits for the turn.
     pub fn change(&self) -> Result<Change<'_>> {
         self.begin_change(self.edit()?)
@@ -66,97 +58,6 @@ impl Engine {
             });
         }
     }
-
-    pub(crate) fn node(&self, store: StoreId, ino: Ino) -> Result<Arc<Node>> {
-        if let Some(node) = self.cache.find(store, ino) {
-            return Ok(node);
-        }
-        let epoch = self.foreign.epoch();
-        let row = self.catalog.inode(store, ino)?.ok_or_else(|| {
-            Error::new(
-                ErrorKind::NotFound,
-                format!("inode {ino} of store {store} does not exist"),
-            )
-        })?;
-        // Another reader may have been faster; its node is the one that counts.
-        Ok(self.remember(Arc::new(Node::new(store, row, false)), epoch))
-    }
-
-    /// The caller holds the namespace lock (`CACHE-1`).
-    fn find_entry(&self, dir: &Node, name: &Name) -> Result<Option<Ino>> {
-        if let Some(known) = self.cache.find_name(dir, name.as_bytes()) {
-            if known.is_none() && self.private.is_some() {
-                // PRIVATE-5: names are compared one by one, also those that a directory made here has not.
-                self.cache.set_name(dir, name, None);
-            }
-            return Ok(known);
-        }
-        {
-            let state = self.lock_node(dir)?;
-            require_directory(&state)?;
-            if let Some(delta) = state.entries.get(name) {
-                return Ok(delta.target.map(|(ino, _)| ino));
-            }
-            if state.is_fresh {
-                return Ok(None);
-            }
-        }
-        let ino = self.catalog.dirent(dir.store, dir.ino, name)?;
-        self.cache.set_name(dir, name, ino);
-        Ok(ino)
-    }
-
-    fn target(&self, node: &Node) -> Result<Vec<u8>> {
-        let mut state = self.lock_node(node)?;
-        if state.row.kind != FileKind::Symlink {
-            return Err(Error::new(ErrorKind::InvalidInput, "not a symbolic link"));
-        }
-        if state.target.is_none() {
-            state.target = match self.catalog.content(node.store, node.ino)? {
-                Some(ContentRow::Target(target)) => Some(target),
-                Some(ContentRow::Inline(_)) | None => {
-                    return Err(Error::new(
-                        ErrorKind::Corrupt,
-                        format!(
-                            "symbolic link {} of store {} has no target; run 'larder check'",
-                            node.ino, node.store
-                        ),
-                    ));
-                }
-            };
-        }
-        Ok(state.target.clone().unwrap_or_default())
-    }
-
-    pub(crate) fn load_xattrs(&self, node: &Node, state: &mut NodeState) -> Result<()> {
-        if state.xattrs.is_none() {
-            state.xattrs = Some(
-                self.catalog
-                    .xattrs(node.store, node.ino)?
-                    .into_iter()
-                    .collect(),
-            );
-        }
-        Ok(())
-    }
-
-    /// The attributes as they are now; `block_count` counts dirty blocks too.
-    pub fn row(&self, node: &Node) -> Result<InodeRow> {
-        let state = self.lock_node(node)?;
-        let mut row = state.row.clone();
-        let frozen = state
-            .content
-            .frozen
-            .as_ref()
-            .map_or(0, |frozen| frozen.block_count());
-        let dirty = state.content.gather.block_count() + frozen;
-        if dirty > 0 {
-            row.block_count = (row.block_count + dirty)
-                .min(row.size_bytes.div_ceil(BLOCK_BYTES))
-                .max(row.block_count);
-        }
-        Ok(row)
-    }
 }
 
 /// What both a look and a change can ask.
@@ -164,9 +65,9 @@ macro_rules! shared_queries {
     () => {
         /// The node of an inode; [`ErrorKind::NotFound`] when it does not exist.
         pub fn node(&self, store: StoreId, ino: Ino) -> Result<Arc<Node>> {
-            let node = self.engine.node(store, ino)?;
+            let node = self.view().node(store, ino)?;
             let is_gone = {
-                let state = self.engine.lock_node(&node)?;
+                let state = self.view().lock_node(&node)?;
                 state.is_deleted && state.open_count == 0
             };
             if is_gone {
@@ -180,12 +81,12 @@ macro_rules! shared_queries {
 
         /// The attributes of a node.
         pub fn row(&self, node: &Node) -> Result<InodeRow> {
-            self.engine.row(node)
+            self.view().row(node)
         }
 
         /// What `name` in directory `dir` leads to, if it is there.
         pub fn find_entry(&self, dir: &Node, name: &Name) -> Result<Option<Ino>> {
-            self.engine.find_entry(dir, name)
+            self.view().find_entry(dir, name)
         }
 
         /// At most `limit` entries of a directory after `after`, in the catalog's order.
@@ -195,7 +96,7 @@ macro_rules! shared_queries {
             after: Option<&Name>,
             limit: usize,
         ) -> Result<Vec<DirentRow>> {
-            self.engine.list(dir, after, limit)
+            self.view().list(dir, after, limit)
         }
 
         /// The same with the attributes of what the entries name, in one scan of the catalog.
@@ -205,18 +106,18 @@ macro_rules! shared_queries {
             after: Option<&Name>,
             limit: usize,
         ) -> Result<Vec<(Name, InodeRow)>> {
-            self.engine.list_with_rows(dir, after, limit)
+            self.view().list_with_rows(dir, after, limit)
         }
 
         /// The target of a symbolic link.
         pub fn target(&self, node: &Node) -> Result<Vec<u8>> {
-            self.engine.target(node)
+            self.view().target(node)
         }
 
         /// The extended attributes of a node.
         pub fn xattrs(&self, node: &Node) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-            let mut state = self.engine.lock_node(node)?;
-            self.engine.load_xattrs(node, &mut state)?;
+            let mut state = self.view().lock_node(node)?;
+            self.view().load_xattrs(node, &mut state)?;
             let all = state.xattrs.iter().flatten();
             Ok(all
                 .map(|(name, value)| (name.clone(), value.clone()))
@@ -225,50 +126,49 @@ macro_rules! shared_queries {
 
         /// The value of one extended attribute.
         pub fn find_xattr(&self, node: &Node, name: &[u8]) -> Result<Option<Vec<u8>>> {
-            let mut state = self.engine.lock_node(node)?;
-            self.engine.load_xattrs(node, &mut state)?;
+            let mut state = self.view().lock_node(node)?;
+            self.view().load_xattrs(node, &mut state)?;
             Ok(state.xattrs.as_ref().and_then(|all| all.get(name)).cloned())
         }
 
         /// The directory that holds a directory; the root holds itself.
         pub fn parent(&self, dir: &Node) -> Result<Ino> {
-            self.engine.parent_of(dir)
+            self.view().parent_of(dir)
         }
     };
 }
 
-impl View<'_> {
+impl View {
+    /// Begins a look.
+    pub fn look(&self) -> Look<'_> {
+        Look {
+            view: self,
+            _names: self.read_names(),
+        }
+    }
+}
+
+impl Look<'_> {
+    fn view(&self) -> &View {
+        self.view
+    }
+
     shared_queries!();
 
     /// What `name`, bytes that need not be a valid name, in directory `dir` leads to, if that is in
     /// memory: `None` if it is not, `Some(None)` if there is no such entry.
     pub fn known_entry(&self, dir: &Node, name: &[u8]) -> Option<Option<Ino>> {
-        self.engine.cache.find_name(dir, name)
-    }
-}
-
-impl Engine {
-    /// The parent of a directory.
-    fn parent_of(&self, dir: &Node) -> Result<Ino> {
-        if dir.ino == Ino::ROOT {
-            return Ok(Ino::ROOT);
-        }
-        if let Some(parent) = self.lock_node(dir)?.parent {
-            return Ok(parent);
-        }
-        let parents = self.catalog.parents(dir.store, dir.ino)?;
-        parents.first().map(|(parent, _)| *parent).ok_or_else(|| {
-            Error::new(
-                ErrorKind::NotFound,
-                format!("directory {} of store {} was removed", dir.ino, dir.store),
-            )
-        })
+        self.view.cache.find_name(dir, name)
     }
 }
 
 impl<'e> Change<'e> {
     /// The engine that is changed.
     pub(crate) fn engine(&self) -> &'e Engine {
+        self.engine
+    }
+
+    fn view(&self) -> &View {
         self.engine
     }
 
@@ -321,7 +221,7 @@ impl<'e> Change<'e> {
         (state.is_anonymous, state.is_linkable) = (true, is_linkable);
         (state.open_count, state.writer_count) = (1, 1);
         drop(state);
-        let holder = Some(self.engine.session.id);
+        let holder = Some(self.engine.session.liveness.id);
         lock(&self.engine.group).add_orphan((store, node.ino), holder);
         self.engine.may_have_orphans.store(true, Ordering::SeqCst);
         Ok(node)
@@ -442,7 +342,7 @@ impl<'e> Change<'e> {
         let is_open = state.open_count > 0;
         if is_open || (group.has_others && !is_directory) {
             self.engine.may_have_orphans.store(true, Ordering::SeqCst);
-            let (id, session) = ((node.store, node.ino), self.engine.session.id);
+            let (id, session) = ((node.store, node.ino), self.engine.session.liveness.id);
             if !(state.is_anonymous && group.orphan_again(id, is_open, session)) {
                 group.add_orphan(id, is_open.then_some(session));
             }
@@ -505,19 +405,6 @@ impl Engine {
             return Ok(());
         }
         (self.catalog.try_save(store, from, to)).map_err(refused_by_constraint)
-    }
-
-    /// The user columns of a store.
-    pub fn user_columns(&self, store: StoreId) -> Result<Vec<String>> {
-        let columns = self.catalog.user_columns(store)?;
-        self.note_columns(store, &columns);
-        Ok(columns)
-    }
-
-    /// The value of a user column, as text or bytes; `None` for NULL.
-    pub fn user_column(&self, store: StoreId, ino: Ino, column: &str) -> Result<Option<Vec<u8>>> {
-        self.note_rows_read();
-        Ok(self.catalog.user_column(store, ino, column)?)
     }
 
     /// Sets a user column, in a commit of its own after everything before it. `check` is asked first, in the turn:

@@ -34,7 +34,7 @@ impl Engine {
         }
         let memory = self.claim_memory(size_bytes)?;
         let mut gather = Gather::default();
-        let inline = (size_bytes <= self.inline_bytes_max).then(|| bytes.to_vec());
+        let inline = (size_bytes <= self.session.inline_bytes_max).then(|| bytes.to_vec());
         if inline.is_none() {
             let Ok(_) = gather.write(0, bytes, |_, _| Ok::<(), Infallible>(()));
         }

@@ -12,7 +12,8 @@
 //!   *Guard*: what is remembered is compared with the names that there are.
 
 use crate::Result;
-use crate::engine::{Engine, lock};
+use crate::engine::lock;
+use crate::view::View;
 use crate::view::node::Node;
 use crate::write::namespace::Change;
 use larder_catalog::{ChangeSet, InodeChange, Save};
@@ -179,7 +180,7 @@ impl Change<'_> {
     }
 }
 
-impl Engine {
+impl View {
     /// Whether saves keep what users attached to the files of a store (`SAVE-2`).
     pub fn save_keeps(&self, store: StoreId) -> Result<bool> {
         Ok(self.catalog.save_keeps(store)?)

@@ -32,6 +32,7 @@
 
 use super::{Offer, Run};
 use crate::engine::{Engine, lock};
+use crate::view::View;
 use crate::view::extent_map::Mapped;
 use crate::view::node::Node;
 use crate::write::edit::too_large;
@@ -56,7 +57,7 @@ impl Engine {
     /// catalog for each piece of it; where `to` has just let go of something a commit.
     pub fn share_past(
         &self,
-        past: &Engine,
+        past: &View,
         (from, from_offset): (&Arc<Node>, u64),
         (to, to_offset): (&Arc<Node>, u64),
         len_bytes: u64,
@@ -64,7 +65,7 @@ impl Engine {
         let is_aligned =
             from_offset.is_multiple_of(BLOCK_BYTES) && to_offset.is_multiple_of(BLOCK_BYTES);
         let are_files = from.kind() == FileKind::File && to.kind() == FileKind::File;
-        let can_be = is_aligned && are_files && len_bytes > 0 && self.workspace.is_none();
+        let can_be = is_aligned && are_files && len_bytes > 0 && self.session.workspace.is_none();
         let shown = past.shows().filter(|_| past.is_of_one_database(self));
         let Some((as_of, _)) = shown.filter(|_| can_be) else {
             return Ok(0);
@@ -106,7 +107,7 @@ impl Engine {
     /// What of the content as of a commit can be shared from `from_offset` on.
     fn offer_past(
         &self,
-        (past, as_of): (&Engine, CommitSeq),
+        (past, as_of): (&View, CommitSeq),
         (from, from_offset): (&Arc<Node>, u64),
         (to, to_offset, to_size): (&Arc<Node>, u64, u64),
         len_bytes: u64,

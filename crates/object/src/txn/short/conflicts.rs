@@ -3,27 +3,14 @@
 use super::{Private, Savepoint, Stage, State};
 use crate::engine::{Engine, lock};
 use crate::view::node::Node;
+use crate::view::read_set::ReadSet;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{InodeRow, StoreRow};
 use larder_space::format::{CommitSeq, FileKind, Ino, StoreId};
-use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 /// Names of one directory that are compared at most; with more, a change of it is a conflict.
 const NAMES_MAX: usize = 1000;
-
-/// What a transaction has read that is in no inode's row.
-#[derive(Default)]
-pub(super) struct ReadBeside {
-    /// Which columns the user had added to a store.
-    columns: HashMap<StoreId, Vec<String>>,
-}
-
-impl ReadBeside {
-    pub(super) fn clear(&mut self) {
-        self.columns.clear();
-    }
-}
 
 /// An inode as a transaction has read it.
 struct ReadNode {
@@ -47,7 +34,7 @@ impl Engine {
     /// log cannot begin anew as long as somebody has an old snapshot, and where many wait somebody always has
     /// (`CHECKPOINT-1`). Not where rows were read by SQL: a statement may be under way.
     pub(super) fn leave_snapshot(&self, state: &mut State) -> Result<()> {
-        if state.stage == Stage::Reading && !state.has_read_rows {
+        if state.stage == Stage::Reading && !self.read_set().is_some_and(ReadSet::has_rows) {
             state.left = Some(self.leave(state)?);
         }
         Ok(())
@@ -87,7 +74,7 @@ impl Engine {
                     "others have committed since commit {before}, and the turn was not to be had"
                 )));
             }
-            self.require_same(private, state, (before, &stores, &read))?;
+            self.require_same(state, (before, &stores, &read))?;
         }
         for savepoint in savepoints {
             self.catalog.set_savepoint(state.savepoints.len())?;
@@ -101,7 +88,6 @@ impl Engine {
 
     fn require_same(
         &self,
-        private: &Private,
         state: &State,
         (before, stores, read): (CommitSeq, &[StoreRow], &[ReadNode]),
     ) -> Result<()> {
@@ -111,7 +97,7 @@ impl Engine {
                 "{what} (commit {before} was read, {now} is the newest)"
             ))
         };
-        if state.has_read_rows {
+        if self.read_set().is_some_and(ReadSet::has_rows) {
             return Err(because(
                 "rows that the transaction read by SQL may have changed",
             ));
@@ -121,7 +107,7 @@ impl Engine {
                 "stores were created, destroyed or changed after the transaction began",
             ));
         }
-        if let Some(what) = self.find_change_beside(&lock(&private.beside))? {
+        if let Some(what) = self.find_changed_columns()? {
             return Err(because(&what));
         }
         let mut changed = Vec::new();
@@ -178,27 +164,17 @@ impl Engine {
         Ok(None)
     }
 
-    /// What else is not as it was read, for people.
-    fn find_change_beside(&self, beside: &ReadBeside) -> Result<Option<String>> {
-        for (store, columns) in &beside.columns {
-            if self.catalog.user_columns(*store)? != *columns {
+    /// Which columns of users are not as they were read, for people.
+    fn find_changed_columns(&self) -> Result<Option<String>> {
+        let read = self.read_set().map(ReadSet::columns).unwrap_or_default();
+        for (store, columns) in read {
+            if self.catalog.user_columns(store)? != columns {
                 return Ok(Some(format!(
                     "the columns of the table of store {store} have changed after the transaction read them"
                 )));
             }
         }
         Ok(None)
-    }
-
-    /// These are the columns that the user has added to a store.
-    pub(crate) fn note_columns(&self, store: StoreId, columns: &[String]) {
-        if let Some(private) = &self.private {
-            let mut beside = lock(&private.beside);
-            beside
-                .columns
-                .entry(store)
-                .or_insert_with(|| columns.to_vec());
-        }
     }
 
     /// The attributes or the entries of an inode were told, not only names on the way.
@@ -292,18 +268,22 @@ mod tests {
         let host = Engine::open(&path, "host", &options).unwrap();
         host.give_turn_back();
         let other = Engine::open(&path, "other", &options).unwrap();
-        let catalog =
-            Catalog::open_private_in(&host.directory, &host.options.for_catalog(), false).unwrap();
+        let catalog = Catalog::open_private_in(
+            &host.session.directory,
+            &host.session.options.for_catalog(),
+            false,
+        )
+        .unwrap();
         catalog.promise_to_tell();
         let turn = host
             .turn
-            .open_beside(&host.directory, Box::new(|| Ok(())))
+            .open_beside(&host.session.directory, Box::new(|| Ok(())))
             .unwrap();
         let turn = turn.waiting(Duration::from_millis(50));
         let transaction = Engine::assemble_private(&host, catalog, turn);
         transaction.snapshot().unwrap();
-        let root = transaction.view().node(StoreId::MAIN, Ino::ROOT).unwrap();
-        let found = transaction.view().find_entry(&root, &name("lock"));
+        let root = transaction.look().node(StoreId::MAIN, Ino::ROOT).unwrap();
+        let found = transaction.look().find_entry(&root, &name("lock"));
         assert_eq!(found.unwrap(), None);
         let kept = other.edit().unwrap();
         if commits {

@@ -25,7 +25,7 @@ impl WriterTicket {
 impl Drop for WriterTicket {
     fn drop(&mut self) {
         if let Some(host) = &self.host {
-            host.writers.leave();
+            host.session.writers.leave();
         }
     }
 }
@@ -116,7 +116,7 @@ pub(super) fn refuse_while_staging(state: &State) -> Result<()> {
 impl Engine {
     /// Waits until a transaction beside this engine may change something; for [`Engine::use_ticket`].
     pub fn enter_writers(self: &Arc<Engine>) -> WriterTicket {
-        self.writers.enter();
+        self.session.writers.enter();
         WriterTicket {
             host: Some(Arc::clone(self)),
         }
