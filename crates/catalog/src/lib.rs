@@ -81,6 +81,8 @@ mod files_table;
 mod flush;
 mod foreign;
 mod functions;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod grants;
 mod guarded;
 mod guards;

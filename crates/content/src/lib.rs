@@ -31,6 +31,8 @@ mod copy;
 mod database;
 mod environment;
 mod files;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod glob;
 mod guarded;
 mod handle;

@@ -5,7 +5,7 @@
 //! the modes of the files that the mount shows, and a reader's locks hold writers up.
 
 use crate::{DatabaseDir, Kind};
-use rustix::fs::{Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -159,8 +159,12 @@ fn visit_below(
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     file => file?,
                 };
-                let mode = rustix::fs::fstat(&file)?.st_mode;
-                look(&path, file.as_fd(), excess(mode, is_shared))?;
+                let found = rustix::fs::fstat(&file)?;
+                // A file with further names is somebody else's as well (DIRECTORY-2); and names change places.
+                let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+                if is_file && found.st_nlink == 1 {
+                    look(&path, file.as_fd(), excess(found.st_mode, is_shared))?;
+                }
             }
             Some(Kind::Directory) if depth > 0 => {
                 let below = directory.open_dir(&name)?;

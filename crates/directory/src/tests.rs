@@ -165,6 +165,18 @@ fn what_an_older_version_left_open_is_found_and_mended() {
     assert_eq!(mode(&database.join("segments/0")), 0o660);
 }
 
+/// A file that has a second name in the database keeps its mode: it is somebody else's.
+#[test]
+fn modes_of_a_file_with_further_names_stay() {
+    let (dir, database) = database();
+    let theirs = dir.path().join("theirs");
+    fs::write(&theirs, "x").unwrap();
+    fs::set_permissions(&theirs, PermissionsExt::from_mode(0o644)).unwrap();
+    fs::hard_link(&theirs, database.join("turn.lock")).unwrap();
+    assert!(database.mend_modes().unwrap().is_empty(), "DIRECTORY-2");
+    assert_eq!(mode(&theirs), 0o644, "DIRECTORY-2");
+}
+
 #[test]
 fn the_path_of_the_descriptor_stays_when_the_name_is_another_directory() {
     let (dir, database) = database();

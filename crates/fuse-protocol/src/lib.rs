@@ -39,6 +39,8 @@ mod dispatch;
 mod errno;
 mod filesystem;
 mod flags;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod memory;
 mod mount;
 mod notify;

@@ -52,6 +52,8 @@ mod bridge;
 mod convert;
 mod errno;
 mod filesystem;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod handles;
 mod history;
 mod holders;

@@ -219,6 +219,14 @@ fn parse(line: &[u8]) -> Option<AnyMount> {
     })
 }
 
+/// For `cargo xtask fuzz`.
+#[cfg(fuzzing)]
+pub(crate) fn read_line(line: &[u8]) {
+    if let Some(mount) = parse(line) {
+        let _ = mount.info.name();
+    }
+}
+
 /// The kernel writes space, tab, newline and backslash as `\` and three octal digits.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());

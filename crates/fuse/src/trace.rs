@@ -20,6 +20,11 @@
 mod event;
 mod pipe;
 
+#[cfg(fuzzing)]
+pub(crate) use event::read_message;
+#[cfg(fuzzing)]
+pub(crate) use pipe::read_name;
+
 pub use event::{TraceEvent, TraceMessage};
 pub(crate) use pipe::Tracers;
 pub use pipe::{TraceFilter, TraceListener};

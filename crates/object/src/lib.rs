@@ -29,6 +29,8 @@
 mod commit;
 mod engine;
 mod error;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod history;
 mod host;
 mod report;

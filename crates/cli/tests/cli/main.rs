@@ -7,6 +7,7 @@ mod feed;
 mod files;
 mod full;
 mod history;
+mod hostile;
 mod hostile_catalog;
 mod hostile_files;
 mod kills;

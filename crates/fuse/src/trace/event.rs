@@ -130,6 +130,12 @@ impl TraceMessage {
     }
 }
 
+/// For `cargo xtask fuzz`: the length of the first message, which encodes to itself.
+#[cfg(fuzzing)]
+pub(crate) fn read_message(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    Ok(TraceMessage::decode(bytes)?.map(|(_, length)| length))
+}
+
 /// What no server writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;

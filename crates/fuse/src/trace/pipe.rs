@@ -62,6 +62,14 @@ impl TraceFilter {
     }
 }
 
+/// For `cargo xtask fuzz`.
+#[cfg(fuzzing)]
+pub(crate) fn read_name(name: &str) {
+    if let Some(filter) = TraceFilter::from_name(name) {
+        assert_eq!(TraceFilter::from_name(&filter.name(1)), Some(filter));
+    }
+}
+
 // ---- the mount's end ---------------------------------------------------------------------------
 
 /// The tracers of one mount.

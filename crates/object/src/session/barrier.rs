@@ -33,6 +33,7 @@ use larder_space::format::SessionId;
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
@@ -234,11 +235,16 @@ pub fn await_followers(path: &Path, wait_max: Duration) -> Result<Vec<String>> {
     }
 }
 
+/// Whose file of requests has this name; `None`: it is no such file.
+pub(crate) fn session_of(name: &OsStr) -> Option<SessionId> {
+    let number = name.to_str()?.strip_suffix(".barrier")?;
+    number.parse().ok().map(SessionId)
+}
+
 fn ask_all(database: &DatabaseDir) -> io::Result<Vec<Request>> {
     let mut requests = Vec::new();
     for name in database.open_dir(SESSIONS)?.names()? {
-        let number = name.to_str().and_then(|name| name.strip_suffix(".barrier"));
-        let Some(session) = number.and_then(|number| number.parse().ok()).map(SessionId) else {
+        let Some(session) = session_of(&name) else {
             continue;
         };
         if is_dead(database, session) {

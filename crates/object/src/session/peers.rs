@@ -97,7 +97,7 @@ impl Record {
         Record::parse(&text)
     }
 
-    fn parse(text: &str) -> Option<Record> {
+    pub(crate) fn parse(text: &str) -> Option<Record> {
         let field = |name: &str| {
             let mut fields = text.lines().filter_map(|line| line.split_once(' '));
             fields.find_map(|(found, value)| (found == name).then_some(value))

@@ -157,6 +157,11 @@ pub(crate) fn find_length(parent: &DatabaseDir, id: u64) -> Option<(SegmentIndex
     let file = parent.open_file(name, Access::Read).ok()?;
     let mut text = String::new();
     file.take(LENGTH_BYTES_MAX).read_to_string(&mut text).ok()?;
+    parse_length(&text)
+}
+
+/// What a file `length` says.
+pub(crate) fn parse_length(text: &str) -> Option<(SegmentIndex, u64)> {
     let (segment, blocks) = text.split_once(' ')?;
     Some((SegmentIndex(segment.parse().ok()?), blocks.parse().ok()?))
 }

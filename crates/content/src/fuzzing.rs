@@ -1,0 +1,13 @@
+//! The decoders of this crate that `cargo xtask fuzz` calls. Only built by it.
+
+pub use larder_object::fuzzing as object;
+
+use crate::acl::Acl;
+
+/// An access control list, as a user of a mount sets it (`ACL-1`).
+pub fn read_acl(value: &[u8]) {
+    if let Ok(Some(acl)) = Acl::decode(value) {
+        assert_eq!(acl.encode(), value, "ACL-1");
+        assert!(acl.mode_bits() <= 0o777, "ACL-1");
+    }
+}
