@@ -312,6 +312,7 @@ impl Catalog {
                 data_version: 0,
                 guards: Guards::for_client(),
             }),
+            log_index: Default::default(),
             checkpointer: Mutex::new(client.wrap()?),
             flusher: Mutex::default(),
             readers: Mutex::new(Vec::new()),

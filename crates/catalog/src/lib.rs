@@ -83,6 +83,7 @@ mod foreign;
 mod functions;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod generation;
 mod grants;
 mod guarded;
 mod guards;
@@ -183,7 +184,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, Transactio
 use statements::StoreSql;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use transaction::Stage;
 use user_sql::UserSide;
 
@@ -203,6 +204,8 @@ pub struct Catalog {
     /// What a catalog has is decided when it is created.
     page_bytes: u32,
     writer: Mutex<Writer>,
+    /// Closed after nobody reads the index any more.
+    log_index: OnceLock<Option<generation::LogIndex>>,
     checkpointer: Mutex<Connection>,
     /// Flushes the log beside commits; opened when it is needed.
     flusher: Mutex<Option<Connection>>,

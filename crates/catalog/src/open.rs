@@ -209,6 +209,7 @@ pub(crate) fn open_within(
             data_version,
             guards: Guards::watched(watch, code),
         }),
+        log_index: Default::default(),
         checkpointer: Mutex::new(checkpointer),
         flusher: Mutex::default(),
         readers: Mutex::new(Vec::new()),

@@ -129,6 +129,7 @@ impl Databases {
         let mut options = options(&self.label);
         options.engine.trust = self.trust;
         // A verb that only reads deletes nothing: it leaves what killed transactions have left.
+        options.engine.is_command = true;
         options.engine.is_reader = !self.changes && self.label != "larder sql";
         let database = match self.changes || has_timeout() {
             true => open_with(path, options)?,

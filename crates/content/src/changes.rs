@@ -35,6 +35,39 @@ impl Database {
         self.whole()?.catch_up()
     }
 
+    /// The same, but without a commit of anybody since the last look a few nanoseconds: before each answer that others
+    /// may have changed.
+    pub fn catch_up_if_moved(&self) -> Result<()> {
+        self.whole()?.catch_up_if_moved()
+    }
+
+    /// A mount begins that answers commands already; `is_writer`: things may be changed by it. Other mounts know of it when this
+    /// returns.
+    pub fn join_company(&self, is_writer: bool) -> Result<()> {
+        self.whole()?.join_company(is_writer)
+    }
+
+    /// Looks which other sessions there are, and says whether any may change something.
+    pub fn look_for_company(&self) -> Result<bool> {
+        self.whole()?.look_for_company()
+    }
+
+    /// Whether another session may change something: then nothing is to be answered from outside of this one.
+    pub fn has_writers_beside(&self) -> bool {
+        self.whole().is_ok_and(|engine| engine.has_writers_beside())
+    }
+
+    /// Whether there are other mounts.
+    pub fn has_followers_beside(&self) -> bool {
+        self.whole()
+            .is_ok_and(|engine| engine.has_followers_beside())
+    }
+
+    /// Has other mounts see what was done here before, if there are any; and with `gives_way` lets them change something.
+    pub fn show_others(&self, gives_way: bool) -> Result<()> {
+        self.whole()?.show_others(gives_way)
+    }
+
     /// This process serves the connection of the kernel with this number: who finds that it was killed and cannot end
     /// aborts that ([`free_killed`](crate::free_killed)).
     pub fn serves(&self, connection: u32) {

@@ -1,5 +1,6 @@
 //! The calls behind the handlers: everything that takes more than one step, with errno for failures.
 
+use crate::company::StaleNames;
 use crate::convert::{name_of, node_attr, node_number, node_of, slot_of_number};
 use crate::errno::{errno, node_errno};
 use crate::handles::{DIRECTORY_PAGE_COUNT, Line, Listing, OpenDirectory, Table};
@@ -9,6 +10,7 @@ use crate::known::{Known, Ticket};
 use crate::locks::Locks;
 use crate::notify::Changes;
 use crate::options::MountOptions;
+use crate::shared_memory::{self, Share, SharedMemory};
 use crate::streams::{Streams, Way};
 use crate::tree::Tree;
 use crate::watch::{Watch, Watched};
@@ -32,10 +34,6 @@ const MOMENT_TTL: Duration = Duration::from_secs(1);
 /// How old an answer of `statfs` may be.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Nothing is dropped from the page cache at open, since changes by others are told; and close has
-/// nothing to ask for, unless there may be locks.
-const OPEN_FLAGS: FopenFlags = FopenFlags::KEEP_CACHE.union(FopenFlags::NOFLUSH);
-
 /// A regular file behind the Content API.
 pub(crate) type File = Box<dyn larder::FileHandle>;
 
@@ -51,6 +49,8 @@ pub(crate) struct OpenFile {
     pub(crate) is_flushed: bool,
     /// Under which locks of programs on it are kept.
     pub(crate) lock_node: NodeNumber,
+    /// It is the shared memory of a SQLite database.
+    share: Mutex<Option<Share>>,
 }
 
 impl std::ops::Deref for OpenFile {
@@ -85,6 +85,7 @@ pub(crate) struct Bridge {
     pub(crate) database: Tree,
     pub(crate) known: Arc<Known>,
     pub(crate) changes: Arc<Changes>,
+    pub(crate) stale_names: Arc<StaleNames>,
     pub(crate) cache_ttl: Duration,
     pub(crate) id_map: IdMap,
     /// Idmapped mounts may lie on top.
@@ -98,6 +99,8 @@ pub(crate) struct Bridge {
     pub(crate) may_be_direct: bool,
     /// Locks of programs, unless they are the kernel's business.
     pub(crate) locks: Option<Locks>,
+    /// Where something may be written.
+    pub(crate) shared_memory: Option<SharedMemory>,
     notifier: Notifier,
     pub(crate) directories: Table<OpenDirectory>,
     space: Mutex<Option<(Instant, SpaceReport)>>,
@@ -107,7 +110,7 @@ impl Bridge {
     pub(crate) fn new(
         database: Tree,
         known: Arc<Known>,
-        changes: Arc<Changes>,
+        (changes, stale_names): (Arc<Changes>, Arc<StaleNames>),
         notifier: Notifier,
         watch: Arc<Watch>,
         options: &MountOptions,
@@ -116,6 +119,7 @@ impl Bridge {
             database,
             known,
             changes,
+            stale_names,
             cache_ttl: options.cache_ttl,
             id_map: options.id_map.clone(),
             allows_idmap: options.allows_idmap,
@@ -125,6 +129,7 @@ impl Bridge {
             streams: Streams::default(),
             may_be_direct: false,
             locks: None,
+            shared_memory: None,
             notifier,
             directories: Table::default(),
             space: Mutex::default(),
@@ -151,11 +156,15 @@ impl Bridge {
         attr: &Attr,
     ) -> Result<Entry, Errno> {
         let attr = self.shown(attr)?;
-        self.known.add_looked_up(parent, name, attr.node);
+        match self.ttl() {
+            // Nothing is given that could be used later.
+            Duration::ZERO => self.known.add(parent, name, attr.node),
+            _ => self.known.add_looked_up(parent, name, attr.node),
+        }
         let entry = self.entry_of(attr);
         Ok(match is_changing(node_of(parent)) {
             true => Entry {
-                entry_ttl: self.cache_ttl.min(MOMENT_TTL),
+                entry_ttl: self.ttl().min(MOMENT_TTL),
                 ..entry
             },
             false => entry,
@@ -166,7 +175,7 @@ impl Bridge {
         Entry {
             attr: Some(attr),
             generation: GENERATION,
-            entry_ttl: self.cache_ttl,
+            entry_ttl: self.ttl(),
             attr_ttl: self.attr_ttl(attr.node),
         }
     }
@@ -177,7 +186,7 @@ impl Bridge {
         let follows = |history: Arc<crate::history::History>| history.follows_present();
         match slot_of_number(node).is_some() && self.database.history().is_some_and(follows) {
             true => Duration::ZERO,
-            false => self.cache_ttl,
+            false => self.ttl(),
         }
     }
 
@@ -302,6 +311,38 @@ impl Bridge {
         Ok(self.opened((node, lock_node), file, mode, flags))
     }
 
+    /// A file is about to be opened that has a name which ends so, or is `named` so; `EBUSY`: see `shared_memory`.
+    pub(crate) fn share(
+        &self,
+        node: NodeNumber,
+        named: Option<&Name>,
+        write: bool,
+    ) -> Result<Option<Share>, Errno> {
+        let suffix = shared_memory::SUFFIX;
+        let is_it = match named {
+            Some(name) => name.as_bytes().ends_with(suffix),
+            None => self.known.has_name_ending(node, suffix),
+        };
+        let shared = self
+            .shared_memory
+            .as_ref()
+            .filter(|_| is_it && slot_of_number(node).is_none());
+        shared.map_or(Ok(None), |shared| shared.enter(node, write))
+    }
+
+    /// The open file is given back what [`Bridge::share`] gave, when it is closed.
+    pub(crate) fn keep_share(&self, handle: HandleNumber, share: Option<Share>) {
+        if let (Some(share), Ok(file)) = (share, self.files.find(handle)) {
+            *file.share.lock().unwrap_or_else(PoisonError::into_inner) = Some(share);
+        }
+    }
+
+    pub(crate) fn leave_share(&self, share: Option<Share>) {
+        if let (Some(share), Some(shared)) = (share, &self.shared_memory) {
+            shared.close(share);
+        }
+    }
+
     fn opened(
         &self,
         (node, lock_node): (NodeNumber, NodeNumber),
@@ -315,7 +356,8 @@ impl Bridge {
         let way = self.streams.open(node, flags, is_plain);
         // Who locks bytes opens for both, as databases do (see `locks`).
         let is_flushed = self.locks.is_some() && flags.flags & libc::O_ACCMODE == libc::O_RDWR;
-        let all = OPEN_FLAGS | way.flags();
+        // Close has nothing to ask for, unless there may be locks.
+        let all = FopenFlags::NOFLUSH | self.page_flags() | way.flags();
         let fopen_flags = match is_flushed {
             true => all.difference(FopenFlags::NOFLUSH),
             false => all,
@@ -325,6 +367,7 @@ impl Bridge {
             way,
             is_flushed,
             lock_node,
+            share: Mutex::default(),
         };
         Opened::new(self.files.insert(open), fopen_flags)
     }
@@ -338,6 +381,12 @@ impl Bridge {
     pub(crate) fn close_file(&self, handle: HandleNumber) {
         if let Some(open) = self.files.remove(handle) {
             self.streams.close(&open.way);
+            let share = open
+                .share
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            self.leave_share(share);
         }
     }
 
@@ -365,7 +414,9 @@ impl Bridge {
                 }
             })?;
         let node = node_number(attr.node)?;
+        let share = self.share(node, Some(&name), open.is_write())?;
         let opened = self.opened((node, node), file, attr.mode, open);
+        self.keep_share(opened.handle, share);
         Ok((self.entry(parent, &name, &attr)?, opened))
     }
 

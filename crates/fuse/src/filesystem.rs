@@ -21,9 +21,6 @@ use larder_fuse_protocol::{
     Request, SetAttr, SetXattr, Statfs, StatxReply, Write, Written,
 };
 
-/// A listing stays cached until the kernel knows of a change, its own or one that is told.
-const DIRECTORY_FLAGS: FopenFlags = FopenFlags::KEEP_CACHE.union(FopenFlags::CACHE_DIR);
-
 /// The label of SELinux, which keeps its own where it is at work.
 const LABEL_XATTR: &[u8] = b"security.selinux";
 
@@ -108,8 +105,15 @@ impl Filesystem for Bridge {
     fn lookup(&self, call: &mut Call<'_>, name: &[u8]) -> Result<Entry, Errno> {
         let parent = call.request.node;
         let name = name_of(name)?;
+        self.freshen()?;
+        let change_count = self.stale_names.count();
         match self.database.lookup(node_of(parent), &name) {
-            Ok(attr) => self.looked_up(parent, &name, &attr),
+            Ok(attr) => {
+                let entry = self.looked_up(parent, &name, &attr)?;
+                let node = node_number(attr.node)?;
+                (self.stale_names).looked_up(call.request.pid, node, change_count);
+                Ok(entry)
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => self.absent(call, &name),
             Err(error) => Err(errno(&error, format_args!("look up '{name}' in {parent}"))),
         }
@@ -158,7 +162,7 @@ impl Filesystem for Bridge {
         (self.database.unlink(node_of(parent), &name))
             .map_err(|error| errno(&error, format_args!("unlink '{name}' in {parent}")))?;
         self.known.remove(parent, &name);
-        Ok(())
+        self.after_removal()
     }
 
     fn rmdir(&self, call: &mut Call<'_>, name: &[u8]) -> Result<(), Errno> {
@@ -171,7 +175,7 @@ impl Filesystem for Bridge {
             )
         })?;
         self.known.remove(parent, &name);
-        Ok(())
+        self.after_removal()
     }
 
     fn rename(&self, _: &mut Call<'_>, rename: Rename<'_>) -> Result<(), Errno> {
@@ -190,11 +194,12 @@ impl Filesystem for Bridge {
             RenameMode::Exchange => self.known.exchange(from, to),
             RenameMode::Replace | RenameMode::NoReplace => self.known.rename(from, to),
         }
-        Ok(())
+        self.after_removal()
     }
 
     fn readlink(&self, call: &mut Call<'_>) -> Result<Vec<u8>, Errno> {
         let node = call.request.node;
+        self.freshen()?;
         let target = self.database.read_link(node_of(node));
         target.map_err(|error| node_errno(&error, format_args!("read link {node}")))
     }
@@ -212,6 +217,9 @@ impl Filesystem for Bridge {
 
     fn setattr(&self, call: &mut Call<'_>, change: SetAttr) -> Result<AttrReply, Errno> {
         let node = call.request.node;
+        if change.size_bytes.is_some() && change.handle.is_none() {
+            self.require_fresh_name(call)?;
+        }
         let (uid, gid) = self.stored_owner(change.uid, change.gid)?;
         let wanted = larder::SetAttr {
             mode: change.mode.map(|mode| self.id_map.stored_mode(mode)),
@@ -239,6 +247,7 @@ impl Filesystem for Bridge {
 
     fn getxattr(&self, call: &mut Call<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let node = call.request.node;
+        self.freshen()?;
         match self.database.xattr(node_of(node), self.xattr_name(name)?) {
             Ok(value) => Ok(self.shown_xattr(name, value)),
             // `ls -l` asks for it file by file, unless it hears once that there are no such labels here.
@@ -251,6 +260,7 @@ impl Filesystem for Bridge {
 
     fn listxattr(&self, call: &mut Call<'_>) -> Result<Vec<u8>, Errno> {
         let node = call.request.node;
+        self.freshen()?;
         let names = (self.database.xattrs(node_of(node)))
             .map_err(|error| node_errno(&error, format_args!("attributes of {node}")))?;
         // What is trusted is shown to who may read it.
@@ -289,8 +299,20 @@ impl Filesystem for Bridge {
 
     fn open(&self, call: &mut Call<'_>, open: OpenFlags) -> Result<Opened, Errno> {
         let node = call.request.node;
-        self.open_file(node, open)
-            .map_err(|error| node_errno(&error, format_args!("open {node}")))
+        self.require_fresh_name(call)?;
+        let share = self.share(node, None, open.is_write())?;
+        let opened = (self.open_file(node, open))
+            .map_err(|error| node_errno(&error, format_args!("open {node}")));
+        match opened {
+            Ok(opened) => {
+                self.keep_share(opened.handle, share);
+                Ok(opened)
+            }
+            Err(error) => {
+                self.leave_share(share);
+                Err(error)
+            }
+        }
     }
 
     fn create(
@@ -314,6 +336,7 @@ impl Filesystem for Bridge {
 
     fn read(&self, call: &mut Call<'_>, read: Read, buffer: &mut [u8]) -> Result<usize, Errno> {
         let (node, offset) = (call.request.node, read.offset);
+        self.freshen()?;
         let file = self.files.find(read.handle)?;
         let done = match read.is_direct {
             true => read_full(&file, offset, buffer),
@@ -342,7 +365,9 @@ impl Filesystem for Bridge {
     ) -> Result<(), Errno> {
         // What a write took, it keeps: errors of space came from there.
         if let Some(locks) = &self.locks {
-            locks.flush(self.lock_node(call.request.node, handle), handle, owner);
+            let node = self.lock_node(call.request.node, handle);
+            self.before_unlock(node);
+            locks.flush(node, handle, owner);
         }
         Ok(())
     }
@@ -350,6 +375,7 @@ impl Filesystem for Bridge {
     fn release(&self, call: &mut Call<'_>, release: Release) -> Result<(), Errno> {
         if let Some(locks) = &self.locks {
             let node = self.lock_node(call.request.node, release.handle);
+            self.before_unlock(node);
             locks.release(node, release.handle, release.flock_owner);
         }
         self.close_file(release.handle);
@@ -361,22 +387,26 @@ impl Filesystem for Bridge {
         locks.find(self.lock_node(call.request.node, lock.handle), &lock)
     }
 
-    fn setlk(&self, _: &mut Call<'_>, lock: LockRequest) -> Result<(), Errno> {
+    fn setlk(&self, call: &mut Call<'_>, lock: LockRequest) -> Result<(), Errno> {
         let locks = self.locks.as_ref().ok_or(Errno::ENOSYS)?;
         let file = self.files.find(lock.handle)?;
-        locks.set(file.lock_node, &lock, file.is_flushed)
+        self.before_lock(file.lock_node, &lock);
+        locks.set(file.lock_node, &lock, file.is_flushed)?;
+        self.after_lock(call, &lock)
     }
 
     fn setlkw(&self, call: &mut Call<'_>, lock: LockRequest) -> Result<(), Errno> {
         let locks = self.locks.as_ref().ok_or(Errno::ENOSYS)?;
         let file = self.files.find(lock.handle)?;
+        self.before_lock(file.lock_node, &lock);
         locks.set_waiting(file.lock_node, &lock, file.is_flushed, |until| {
             call.park(Some(until));
             match call.is_interrupted() {
                 true => Err(Errno::EINTR),
                 false => Ok(()),
             }
-        })
+        })?;
+        self.after_lock(call, &lock)
     }
 
     fn fsync(&self, call: &mut Call<'_>, handle: HandleNumber, _: bool) -> Result<(), Errno> {
@@ -419,12 +449,14 @@ impl Filesystem for Bridge {
 
     fn opendir(&self, call: &mut Call<'_>, _: OpenFlags) -> Result<Opened, Errno> {
         let node = node_of(call.request.node);
+        self.freshen()?;
         let held = (self.database.hold(node))
             .map_err(|error| node_errno(&error, format_args!("open {}", call.request.node)))?;
         let handle = self.directories.insert(OpenDirectory::new(held));
         let flags = match is_changing(node) {
             true => FopenFlags::NONE,
-            false => DIRECTORY_FLAGS,
+            // It stays cached until the kernel knows of a change, its own or one that is told.
+            false => self.listing_flags(),
         };
         Ok(Opened::new(handle, flags))
     }
@@ -532,7 +564,7 @@ impl Bridge {
 
     /// There is no such name, and the kernel may remember that.
     fn absent(&self, call: &mut Call<'_>, name: &Name) -> Result<Entry, Errno> {
-        if is_changing(node_of(call.request.node)) {
+        if is_changing(node_of(call.request.node)) || self.ttl().is_zero() {
             return Err(Errno::ENOENT);
         }
         let ticket = call.span.ticket.as_ref().ok_or(Errno::ENOENT)?;
@@ -544,13 +576,14 @@ impl Bridge {
         Ok(Entry {
             attr: None,
             generation: GENERATION,
-            entry_ttl: self.cache_ttl,
-            attr_ttl: self.cache_ttl,
+            entry_ttl: self.ttl(),
+            attr_ttl: self.ttl(),
         })
     }
 
     /// The attributes of an open file through its handle, which may be the last that holds it.
     fn attr_of(&self, node: NodeNumber, handle: Option<HandleNumber>) -> Result<AttrReply, Errno> {
+        self.freshen()?;
         let handle = handle.filter(|_| slot_of_number(node).is_none()); // FUSE-13
         let attr = match handle.map(|handle| self.files.find(handle)) {
             Some(Ok(file)) => file.attr(),

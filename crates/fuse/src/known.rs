@@ -246,6 +246,13 @@ impl Known {
             .collect()
     }
 
+    /// Whether a name by which `node` is known ends so. Cost: O(names of it).
+    pub(crate) fn has_name_ending(&self, node: NodeNumber, suffix: &[u8]) -> bool {
+        let state = self.lock();
+        let entries = state.nodes.get(&node).map(|node| &node.entries);
+        (entries.into_iter().flatten()).any(|entry| entry.1.as_bytes().ends_with(suffix))
+    }
+
     /// A path by which `node` is known, from the root of the mount; empty for the root itself, `None` when it
     /// has no name that is known. Cost: its depth.
     pub(crate) fn path(&self, node: NodeNumber) -> Option<Vec<u8>> {

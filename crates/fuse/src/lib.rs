@@ -49,6 +49,7 @@
 mod apart;
 mod arguments;
 mod bridge;
+mod company;
 mod convert;
 mod errno;
 mod filesystem;
@@ -65,6 +66,7 @@ mod mount;
 mod mountinfo;
 mod notify;
 mod options;
+mod shared_memory;
 mod streams;
 mod trace;
 mod tree;

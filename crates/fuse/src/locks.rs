@@ -68,6 +68,8 @@ struct Holder {
     handles: Vec<HandleNumber>,
     /// Of class [`Class::Bytes`] only.
     ranges: Ranges,
+    /// It has, or had, a lock for writing.
+    has_written: bool,
     /// No FLUSH tells that it may end.
     ends_unannounced: bool,
     /// When a descriptor was closed of an open file by which it has locks.
@@ -281,6 +283,7 @@ impl Locks {
                 pid: wanted.pid,
                 handles: Vec::new(),
                 ranges: Ranges::default(),
+                has_written: false,
                 ends_unannounced: false,
                 closed: None,
             }
@@ -311,6 +314,7 @@ impl Locks {
                     _ => {}
                 }
                 holder.ends_unannounced |= !wanted.is_flushed;
+                holder.has_written |= wanted.kind == Kind::Write;
             }
             Err(Errno::EAGAIN) => {
                 if let Some(waiter) = waiter {
@@ -353,6 +357,16 @@ impl Locks {
             }
         }
         end
+    }
+
+    /// Whether anybody on this mount may have changed the file under a lock that he still has.
+    pub(crate) fn has_writer(&self, node: NodeNumber) -> bool {
+        if self.holder_count.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let state = self.state();
+        let holders = state.nodes.get(&node).into_iter().flatten();
+        holders.into_iter().any(|(_, holder)| holder.has_written)
     }
 
     /// FLUSH: the process has closed a descriptor of the open file `handle`; its byte locks on the node go

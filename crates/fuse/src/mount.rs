@@ -2,12 +2,14 @@
 
 use crate::apart::leave_descriptors;
 use crate::bridge::{BACKGROUND_COUNT_MAX, Bridge, REQUEST_BYTES_MAX};
+use crate::company::StaleNames;
 use crate::known::Known;
 use crate::locks::Locks;
 use crate::mountinfo::{LARDER_SUBTYPE, find_mount, resolve};
 use crate::notify::Changes;
 use crate::notify::NOTIFY_THREAD;
 use crate::options::{HistoryListing, MountOptions};
+use crate::shared_memory::SharedMemory;
 use crate::tree::Tree;
 use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};
 use crate::watch::{Lookout, Monitor, Watch};
@@ -104,11 +106,12 @@ pub fn mount(
     let notifier = Notifier::new(&device);
     let known = Arc::new(Known::default());
     let changes = Arc::new(Changes::default());
+    let stale_names = Arc::new(StaleNames::default());
     // The past does not change: the kernel may keep all it has.
     let follower = match &past {
         Some(_) => None,
         None => {
-            tell_of_changes(&database, &changes);
+            tell_of_changes(&database, &changes, &stale_names);
             let server_pid = std::process::id();
             let name = format!("the mount at {} (process {server_pid})", place.display());
             Some(database.follow(&name)?)
@@ -134,12 +137,15 @@ pub fn mount(
     let mut bridge = Bridge::new(
         tree,
         known.clone(),
-        changes.clone(),
+        (changes.clone(), stale_names),
         notifier.clone(),
         watch.clone(),
         options,
     );
     bridge.locks = locks;
+    if past.is_none() && !options.read_only {
+        bridge.shared_memory = Some(SharedMemory::open(database.directory()).map_err(failed)?);
+    }
     let limits = SessionOptions {
         workers: threads,
         workers_max,
@@ -162,6 +168,7 @@ pub fn mount(
         follower,
         past,
         database,
+        is_writer: !options.read_only,
         unmounter: mounted.unmounter(),
         lookout: Lookout::start(watch, tidy_up)?,
         lock,
@@ -236,6 +243,8 @@ struct Server {
     /// What is mounted, if it is not the present.
     past: Option<Database>,
     database: Database,
+    /// Something may be changed by it.
+    is_writer: bool,
     unmounter: Unmounter,
     lookout: Lookout,
     lock: File,
@@ -252,6 +261,7 @@ impl Server {
             follower,
             past,
             database,
+            is_writer,
             unmounter,
             lookout,
             lock,
@@ -276,6 +286,12 @@ impl Server {
                     .spawn_scoped(scope, move || follow(follower, database, changes))
             });
             // The bridge and all its handles are dropped in there.
+            // It answers already: two mounts may begin at the same time (`COMPANY-2`).
+            if follower.is_some()
+                && let Err(error) = database.join_company(is_writer)
+            {
+                tracing::warn!("other mounts do not know of this one: {error}");
+            }
             let served = match answering.transpose() {
                 Ok(_) => session.run(),
                 Err(error) => Err(error),
@@ -309,7 +325,8 @@ impl Server {
 /// Has commands find that this mount shows what they have done (`FUSE-18`).
 fn follow(follower: &Follower, database: &Database, changes: &Changes) {
     while let Some(request) = follower.next() {
-        match database.catch_up() {
+        let caught_up = meet(database, changes).and_then(|()| database.catch_up());
+        match caught_up {
             Ok(()) => {
                 changes.settle();
                 follower.answer(request);
@@ -323,10 +340,23 @@ fn follow(follower: &Follower, database: &Database, changes: &Changes) {
     }
 }
 
+/// Looks who else is there; if somebody has come who writes, the kernel is to ask from now on (`COMPANY-1`).
+fn meet(database: &Database, changes: &Changes) -> Result<(), Error> {
+    let was_alone = !database.has_writers_beside();
+    if database.look_for_company()? && was_alone {
+        changes.names();
+    }
+    Ok(())
+}
+
 /// The observer outlives the mount, so it holds on to nothing of it.
-fn tell_of_changes(database: &Database, changes: &Arc<Changes>) {
+fn tell_of_changes(database: &Database, changes: &Arc<Changes>, names: &Arc<StaleNames>) {
     let changes: Weak<Changes> = Arc::downgrade(changes);
+    let names: Weak<StaleNames> = Arc::downgrade(names);
     database.on_foreign_changes(Box::new(move |change| {
+        if let Some(names) = names.upgrade() {
+            names.note(change);
+        }
         if let Some(changes) = changes.upgrade() {
             changes.foreign(change);
         }

@@ -44,6 +44,8 @@ pub(crate) struct Changes {
 #[derive(Default)]
 struct Pending {
     everything: bool,
+    /// Names and attributes, of everything: the kernel is to ask again.
+    names: bool,
     /// Nobody knows what, but no more than these nodes.
     some: Option<HashSet<NodeNumber>>,
     absent: bool,
@@ -51,16 +53,18 @@ struct Pending {
     /// Changes that have come, and how many of them the kernel was told of.
     count: u64,
     told_count: u64,
+    /// What `count` was after the newest change of something that the kernel may know.
+    stale_count: u64,
     is_over: bool,
 }
 
 impl Pending {
     /// All that has come; what comes is counted on.
     fn take(&mut self) -> Pending {
-        let (count, told_count) = (self.count, self.told_count);
         let next = Pending {
-            count,
-            told_count,
+            count: self.count,
+            told_count: self.told_count,
+            stale_count: self.stale_count,
             ..Pending::default()
         };
         std::mem::replace(self, next)
@@ -70,8 +74,32 @@ impl Pending {
 impl Changes {
     /// Anything may have changed.
     pub(crate) fn everything(&self) {
-        self.add().everything = true;
+        let mut pending = self.add();
+        pending.everything = true;
+        pending.stale_count = pending.count;
         self.woken.notify_one();
+    }
+
+    /// Nothing has changed, but from now on it may at any time: what the kernel was told before is to end.
+    pub(crate) fn names(&self) {
+        self.add().names = true;
+        self.woken.notify_one();
+    }
+
+    /// Whether others have changed something that the kernel was not told of yet. Where it has heard so once, its pages and
+    /// attributes are as of then.
+    pub(crate) fn is_stale(&self) -> bool {
+        let pending = self.lock();
+        pending.told_count < pending.stale_count
+    }
+
+    /// Waits until that is not so. The caller holds nothing that the kernel needs to take it in (`FUSE-2`).
+    pub(crate) fn settle_stale(&self) {
+        let mut pending = self.lock();
+        let count = pending.stale_count;
+        while pending.told_count < count && !pending.is_over {
+            pending = (self.settled.wait(pending)).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Others have changed something.
@@ -80,6 +108,9 @@ impl Changes {
             ForeignChange::Everything => self.everything(),
             ForeignChange::Inodes(inodes) => {
                 let mut pending = self.add();
+                if !inodes.is_empty() {
+                    pending.stale_count = pending.count;
+                }
                 let some = pending.some.get_or_insert_default();
                 // What has no number the kernel cannot know.
                 some.extend(
@@ -139,6 +170,10 @@ impl Changes {
                 agains = vec![Again::new(all.late, Instant::now())];
                 told
             } else {
+                let names = match pending.names {
+                    true => tell_names(known.advance(), notifier, &mut agains),
+                    false => Ok(()),
+                };
                 let nodes = tell_nodes(&pending.nodes, notifier);
                 let absent = match pending.absent {
                     true => tell(&known.advance_absent(), notifier),
@@ -153,7 +188,7 @@ impl Changes {
                     }
                     _ => Ok(()),
                 };
-                nodes.and(absent).and(some)
+                names.and(nodes).and(absent).and(some)
             };
             let now = Instant::now();
             let due = agains.iter_mut().filter(|again| again.is_due(now));
@@ -183,7 +218,8 @@ impl Changes {
             if pending.is_over {
                 return None;
             }
-            let is_any = pending.everything || pending.absent || pending.some.is_some();
+            let is_any = pending.everything || pending.names || pending.absent;
+            let is_any = is_any || pending.some.is_some();
             if is_any || !pending.nodes.is_empty() {
                 return Some(pending.take());
             }
@@ -252,6 +288,20 @@ fn tell(all: &Snapshot, notifier: &Notifier) -> Result<(), Errno> {
         .map(|&directory| notifier.inval_entry(directory, NOBODY, true))
         .fold(entries, Result::and);
     listings.and(tell_nodes(&all.nodes, notifier))
+}
+
+/// Ends the time for which names and attributes were given; pages stay.
+fn tell_names(all: Snapshot, notifier: &Notifier, agains: &mut Vec<Again>) -> Result<(), Errno> {
+    let names = Snapshot {
+        nodes: Vec::new(),
+        late: Late::default(),
+        ..all
+    };
+    let told = (all.nodes.iter())
+        .map(|&node| notifier.inval_inode(node, -1, 0))
+        .fold(tell(&names, notifier), Result::and);
+    agains.push(Again::new(all.late, Instant::now()));
+    told
 }
 
 fn tell_again(late: &Late, notifier: &Notifier) -> Result<(), Errno> {

@@ -353,6 +353,24 @@ impl Tree {
         self.database.sync()
     }
 
+    // ---- others ---------------------------------------------------------------------------
+
+    pub(crate) fn catch_up_if_moved(&self) -> Result<(), Error> {
+        self.present.catch_up_if_moved()
+    }
+
+    pub(crate) fn has_writers_beside(&self) -> bool {
+        self.present.has_writers_beside()
+    }
+
+    pub(crate) fn has_followers_beside(&self) -> bool {
+        self.present.has_followers_beside()
+    }
+
+    pub(crate) fn show_others(&self, gives_way: bool) -> Result<(), Error> {
+        self.present.show_others(gives_way)
+    }
+
     pub(crate) fn space(&self) -> Result<SpaceReport, Error> {
         self.present.space()
     }

@@ -6,6 +6,7 @@ use crate::commit::leader::CommitLock;
 use crate::history::History;
 use crate::host::{random_id, system_clock};
 use crate::session::Session;
+use crate::session::company::Company;
 use crate::session::liveness::Liveness;
 use crate::session::options::{Birth, EngineOptions, InitOptions};
 use crate::session::pins::Pins;
@@ -215,6 +216,7 @@ impl Engine {
             inline_bytes_max: tuning::inline_bytes_max(&info.tuning),
             info,
             liveness,
+            company: Company::default(),
             readers: Pins::default(),
             writers: Writers::default(),
             flushes: SharedFlush::default(),
@@ -378,6 +380,7 @@ impl Engine {
     pub(crate) fn begin(&self) -> Result<()> {
         self.check_running()?;
         self.require_writable()?;
+        self.announce_writer()?;
         self.queue_as_writer()?;
         self.begin_turn().inspect_err(|_| self.leave_writers())
     }
@@ -392,6 +395,7 @@ impl Engine {
     /// except the caller's.
     pub(crate) fn alone(&self) -> Result<Alone<'_>> {
         self.require_writable()?;
+        self.announce_writer()?;
         self.alone_to_look()
     }
 

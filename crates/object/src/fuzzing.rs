@@ -1,7 +1,8 @@
 //! The decoders of this crate that `cargo xtask fuzz` calls: of files and names in the directory of a database. Only built
 //! by it.
 
-use crate::{barrier, peers, workspace};
+use crate::session::{barrier, peers};
+use crate::txn::workspace;
 
 /// What a session's lock file says, and the length that a transaction began with.
 pub fn read_text(text: &str) {

@@ -6,9 +6,11 @@
 //! committed; a *pin* says which commit its readers may still reach.
 //!
 //! # Invariants
-//! `SESSION-n` in `liveness` and `peers`, `TURN-n` in `writer_lock`, `BARRIER-n` in `barrier`, `READONLY-n` in `readonly`.
+//! `SESSION-n` in `liveness` and `peers`, `TURN-n` in `writer_lock`, `BARRIER-n` in `barrier`, `COMPANY-n` in `company`,
+//! `READONLY-n` in `readonly`.
 
 pub(crate) mod barrier;
+pub(crate) mod company;
 pub(crate) mod liveness;
 pub(crate) mod options;
 pub(crate) mod other_processes;
@@ -20,6 +22,7 @@ pub(crate) mod tuning;
 pub(crate) mod writer_lock;
 
 use crate::commit::group_fsync::SharedFlush;
+use crate::session::company::Company;
 use crate::session::liveness::Liveness;
 use crate::session::options::EngineOptions;
 use crate::session::pins::Pins;
@@ -45,6 +48,8 @@ pub(crate) struct Session {
     /// Content of at most this many bytes is inline.
     pub inline_bytes_max: u64,
     pub liveness: Liveness,
+    /// Which others there are.
+    pub company: Company,
     /// Reads under way, by the commit they began at: what they may touch is not reclaimed.
     pub readers: Pins,
     /// Which of its views may change something.

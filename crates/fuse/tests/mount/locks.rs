@@ -31,14 +31,14 @@ fn process(test: &str, variable: &str, value: &Path) -> Command {
 }
 
 /// Two mounts of one database; the second has a server of its own.
-struct Two {
+pub(crate) struct Two {
     server: Child,
     second: PathBuf,
     first: TestMount,
 }
 
 impl Two {
-    fn new() -> Two {
+    pub(crate) fn new() -> Two {
         let first = TestMount::new();
         fs::write(first.path("f"), "").unwrap();
         File::open(first.path("f")).unwrap().sync_all().unwrap();
@@ -60,6 +60,11 @@ impl Two {
             second,
             first,
         }
+    }
+
+    /// Both mounts.
+    pub(crate) fn roots(&self) -> [PathBuf; 2] {
+        [self.first.root(), self.second.clone()]
     }
 
     fn file(&self) -> PathBuf {

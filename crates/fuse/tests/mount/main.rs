@@ -4,6 +4,8 @@ mod alike;
 mod arena;
 mod carried;
 mod common;
+mod company;
+mod company_model;
 mod exact;
 mod ids;
 mod life;

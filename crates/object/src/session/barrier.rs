@@ -218,16 +218,25 @@ pub fn await_followers(path: &Path, wait_max: Duration) -> Result<Vec<String>> {
     };
     let deadline = Instant::now() + wait_max;
     let database = DatabaseDir::open(path).map_err(failed)?;
-    let mut requests = ask_all(&database).map_err(failed)?;
+    await_all(&database, None, deadline).map_err(failed)
+}
+
+/// The same for a session that may be a follower itself, until `deadline`.
+pub(crate) fn await_all(
+    database: &DatabaseDir,
+    but: Option<SessionId>,
+    deadline: Instant,
+) -> io::Result<Vec<String>> {
+    let mut requests = ask_all(database, but)?;
     loop {
         let mut waiting = Vec::new();
         for request in requests {
-            if !request.is_answered().map_err(failed)? {
+            if !request.is_answered()? {
                 waiting.push(request);
             }
         }
         if waiting.is_empty() || Instant::now() >= deadline {
-            waiting.retain(|request| !is_dead(&database, request.session));
+            waiting.retain(|request| !is_dead(database, request.session));
             return Ok(waiting.iter().map(Request::name).collect());
         }
         requests = waiting;
@@ -241,13 +250,13 @@ pub(crate) fn session_of(name: &OsStr) -> Option<SessionId> {
     number.parse().ok().map(SessionId)
 }
 
-fn ask_all(database: &DatabaseDir) -> io::Result<Vec<Request>> {
+fn ask_all(database: &DatabaseDir, but: Option<SessionId>) -> io::Result<Vec<Request>> {
     let mut requests = Vec::new();
     for name in database.open_dir(SESSIONS)?.names()? {
         let Some(session) = session_of(&name) else {
             continue;
         };
-        if is_dead(database, session) {
+        if Some(session) == but || is_dead(database, session) {
             continue;
         }
         match ask(database, session) {

@@ -87,6 +87,11 @@ pub(crate) fn barrier_file(session: SessionId) -> String {
     format!("{SESSIONS}/{session}.barrier")
 }
 
+/// See `company`.
+pub(crate) fn writer_file(session: SessionId) -> String {
+    format!("{SESSIONS}/{session}.writes")
+}
+
 /// Whether nobody has the lock of a session (`SESSION-1`). For those who only want to know: it
 /// buries nobody.
 pub(crate) fn is_dead(database: &DatabaseDir, session: SessionId) -> bool {
@@ -244,7 +249,11 @@ fn note(record: &Record, lock: &OwnedFd) {
 }
 
 fn remove_files(database: &DatabaseDir, session: SessionId) -> Result<()> {
-    for name in [barrier_file(session), lock_file(session)] {
+    for name in [
+        barrier_file(session),
+        writer_file(session),
+        lock_file(session),
+    ] {
         database.remove_file(&name).map_err(|error| {
             let path = database.join(&name);
             crate::error::io_error(format!("cannot remove {}", path.display()), error)
@@ -367,6 +376,7 @@ impl Engine {
         if looked_at.elapsed() >= LOOK_REST {
             *looked_at = Instant::now();
             free_killed_in(&self.session.directory);
+            self.find_solitude();
         }
     }
 

@@ -49,6 +49,9 @@ pub struct EngineOptions {
     /// The session is begun in order to read: what killed transactions have left stays until somebody comes who
     /// changes something.
     pub is_reader: bool,
+    /// The session is a command's: what it commits is acknowledged by its end, which waits for all mounts
+    /// ([`await_followers`](crate::await_followers)), so that it does not announce itself before (`COMPANY-1`).
+    pub is_command: bool,
     /// Set by [`Engine::open`]: the database cannot be written by this process.
     pub readonly: Option<Arc<Readonly>>,
 }
@@ -99,6 +102,7 @@ impl Default for EngineOptions {
             trust: Trust::of_environment(),
             birth: Birth::default(),
             is_reader: false,
+            is_command: false,
             readonly: None,
         }
     }

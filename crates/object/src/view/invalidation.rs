@@ -6,6 +6,8 @@
 //!   older is dropped, or marked to be read again, before observers are told and before the pin follows
 //!   (`SESSION-3`). *Guard*: what is read from the catalog is remembered under the namespace lock or the node's, or not if something was
 //!   dropped meanwhile ([`Engine::remember`]); a look reads the catalog before that, and the next one goes on from there.
+//! * `FOREIGN-6` Between the commit of another session and the end of a look that knows of it the catalog's generation is
+//!   not the one that was noted: who compares the two before it answers, answers nothing that is older.
 //! * `FOREIGN-4` What [`Catalog::look_at_changes`](larder_catalog::Catalog::look_at_changes) does not know is dropped as a
 //!   whole.
 //!
@@ -45,6 +47,8 @@ pub(crate) struct Foreign {
     observers: Mutex<Vec<ForeignObserver>>,
     /// Where the last look ended.
     mark: Mutex<Option<Mark>>,
+    /// The catalog's generation that the last look that ended has seen; 0: none has.
+    generation: AtomicU64,
     /// Counts drops.
     epoch: AtomicU64,
     /// Looks that knew, that did not, and inodes in memory that were dropped or marked.
@@ -82,6 +86,32 @@ impl Engine {
     /// Drops what another session's commit, or an SQL client's, has made stale. When it fails it
     /// has not happened: the next call does it all again.
     pub(crate) fn notice_foreign(&self) -> Result<()> {
+        // What is counted later is looked for by the next look.
+        let generation = self.catalog.generation();
+        self.look_for_foreign()?;
+        self.await_observers();
+        if let Some(generation) = generation {
+            (self.foreign.generation).store(generation, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Takes in what others have committed before this call; observers have been told when it returns. Without a commit
+    /// of anybody since the last look: a few nanoseconds (`FOREIGN-6`).
+    pub fn catch_up_if_moved(&self) -> Result<()> {
+        if self.private.is_some() || self.is_readonly() {
+            return Ok(());
+        }
+        // Who has the turn has looked when it got it, and no other session has committed since (TURN-1).
+        let generation = self.catalog.generation();
+        let has_moved = generation != Some(self.foreign.generation.load(Ordering::SeqCst));
+        match has_moved && !self.turn.is_held() {
+            true => self.catch_up(),
+            false => Ok(()),
+        }
+    }
+
+    fn look_for_foreign(&self) -> Result<()> {
         let (told, observers) = {
             let _no_commit = self.commit_lock.lock();
             if self.catalog.foreign_change()? {

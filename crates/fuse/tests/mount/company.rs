@@ -1,0 +1,387 @@
+//! Two mounts of one database: locks, stale names, working directories, programs.
+#![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
+
+use crate::common::shell;
+use crate::locks::Two;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn sync(path: &Path) {
+    File::open(path).unwrap().sync_all().unwrap();
+}
+
+/// How a file is locked.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    OpenFile,
+    Whole,
+}
+
+impl By {
+    fn set(self, file: &File, kind: i32) {
+        let fd = file.as_raw_fd();
+        // SAFETY: `flock` is plain data, for which zero is valid.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        (lock.l_type, lock.l_len) = (kind as _, 8);
+        let whole = if kind == libc::F_UNLCK {
+            libc::LOCK_UN
+        } else {
+            libc::LOCK_EX
+        };
+        // SAFETY: the descriptor is open, and the pointer is to a `flock` that outlives the call.
+        let set = || unsafe {
+            match self {
+                By::OpenFile => libc::fcntl(fd, libc::F_OFD_SETLKW, &mut lock),
+                By::Whole => libc::flock(fd, whole),
+            }
+        };
+        let mut set = set;
+        assert_eq!(set(), 0, "{}", std::io::Error::last_os_error());
+    }
+}
+
+#[test]
+fn what_is_counted_under_a_lock_on_two_mounts_is_all_there() {
+    const EACH: u64 = 60;
+    let two = Two::new();
+    for by in [By::OpenFile, By::Whole] {
+        let name = format!("{by:?}");
+        let files = two.roots().map(|root| root.join(&name));
+        fs::write(&files[0], "0").unwrap();
+        sync(&files[0]);
+        std::thread::scope(|scope| {
+            for path in [&files[0], &files[1], &files[0], &files[1]] {
+                scope.spawn(move || {
+                    let file = OpenOptions::new()
+                        .read(true)
+                        .write(true)
+                        .open(path)
+                        .unwrap();
+                    for _ in 0..EACH {
+                        by.set(&file, libc::F_WRLCK);
+                        let mut bytes = [0; 20];
+                        let len = file.read_at(&mut bytes, 0).unwrap();
+                        let count: u64 =
+                            std::str::from_utf8(&bytes[..len]).unwrap().parse().unwrap();
+                        file.write_all_at((count + 1).to_string().as_bytes(), 0)
+                            .unwrap();
+                        by.set(&file, libc::F_UNLCK);
+                    }
+                });
+            }
+        });
+        for path in &files {
+            let expected = (4 * EACH).to_string();
+            assert_eq!(
+                fs::read_to_string(path).unwrap(),
+                expected,
+                "COMPANY-6 {by:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_lock_protects_may_be_another_file() {
+    let two = Two::new();
+    let [one, other] = two.roots();
+    let (lock, other_lock) = (one.join("f"), other.join("f"));
+    fs::write(one.join("data"), "old").unwrap();
+    sync(&one);
+    let reader = File::open(other.join("data")).unwrap();
+    let read = || {
+        let mut bytes = [0; 8];
+        let len = reader.read_at(&mut bytes, 0).unwrap();
+        bytes[..len].to_vec()
+    };
+    for round in 0..20 {
+        let text = format!("new {round}");
+        let [mine, theirs] = [&lock, &other_lock].map(|path| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(path)
+                .unwrap()
+        });
+        read();
+        By::Whole.set(&mine, libc::F_WRLCK);
+        fs::write(one.join("data"), &text).unwrap();
+        By::Whole.set(&mine, libc::F_UNLCK);
+        By::Whole.set(&theirs, libc::F_WRLCK);
+        assert_eq!(read(), text.as_bytes(), "COMPANY-6");
+    }
+}
+
+#[test]
+fn what_is_appended_by_a_name_is_in_the_file_that_has_it() {
+    let two = Two::new();
+    let [one, other] = two.roots();
+    for round in 0..40 {
+        let name = format!("f{round}");
+        fs::write(one.join(&name), "old\n").unwrap();
+        sync(&one);
+        // Known there by name, attributes and content.
+        assert_eq!(fs::read_to_string(other.join(&name)).unwrap(), "old\n");
+        fs::write(one.join("next"), "new\n").unwrap();
+        fs::rename(one.join("next"), one.join(&name)).unwrap();
+        if round % 2 == 0 {
+            sync(&one); // In company the rename is there without it (COMPANY-7).
+        }
+        let mut file = OpenOptions::new()
+            .append(true)
+            .open(other.join(&name))
+            .unwrap();
+        file.write_all(b"mine\n").unwrap();
+        file.sync_all().unwrap();
+        for root in [&one, &other] {
+            let found = fs::read_to_string(root.join(&name)).unwrap();
+            assert_eq!(found, "new\nmine\n", "COMPANY-5, round {round}");
+        }
+    }
+}
+
+#[test]
+fn what_is_removed_here_is_gone_there_and_can_be_made_anew() {
+    let two = Two::new();
+    let [one, other] = two.roots();
+    for round in 0..20 {
+        let [here, there] = match round % 2 {
+            0 => [&one, &other],
+            _ => [&other, &one],
+        };
+        fs::create_dir(here.join("d")).unwrap();
+        fs::write(here.join("d/f"), "x").unwrap();
+        sync(here);
+        assert_eq!(fs::read(there.join("d/f")).unwrap(), b"x");
+        fs::remove_file(here.join("d/f")).unwrap();
+        assert!(!there.join("d/f").exists(), "COMPANY-7");
+        fs::remove_dir(here.join("d")).unwrap();
+        assert!(!there.join("d").exists(), "COMPANY-7");
+        fs::write(there.join("d"), "a file now").unwrap();
+        sync(there);
+        assert_eq!(fs::read(here.join("d")).unwrap(), b"a file now");
+        fs::remove_file(here.join("d")).unwrap();
+    }
+}
+
+/// A shell whose working directory is there; it answers what it sees.
+fn walker(directory: &Path) -> (std::process::Child, impl FnMut() -> String + use<>) {
+    let script = "cd \"$1\"; while read line; do echo \"$(pwd -P) $(cat keep) $(ls)\" 2>&1; done";
+    let mut shell = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(directory)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = shell.stdin.take().unwrap();
+    let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+    let ask = move || {
+        writeln!(input, "?").unwrap();
+        let mut answer = lines.next().unwrap().unwrap();
+        while answer.matches(' ').count() < 2 {
+            answer = answer + " " + &lines.next().unwrap().unwrap();
+        }
+        answer
+    };
+    (shell, ask)
+}
+
+#[test]
+fn working_directories_and_mounts_inside_survive_what_others_commit() {
+    let two = Two::new();
+    let [one, other] = two.roots();
+    fs::create_dir_all(other.join("a/work")).unwrap();
+    fs::create_dir_all(other.join("a/bound")).unwrap();
+    fs::write(other.join("a/work/keep"), "kept").unwrap();
+    fs::write(other.join("f"), "f").unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("in"), "outside").unwrap();
+    sync(&other);
+    let bound = other.join("a/bound");
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        shell("mount --bind \"$1\" \"$2\"", &[outside.path(), &bound]);
+    }
+    let (mut walker, mut ask) = walker(&other.join("a/work"));
+    type Change<'c> = &'c dyn Fn(&Path);
+    let changes: [Change<'_>; 8] = [
+        &|root| fs::write(root.join("a/new"), "x").unwrap(),
+        &|root| fs::rename(root.join("a/new"), root.join("f")).unwrap(),
+        &|root| fs::create_dir(root.join("a/side")).unwrap(),
+        &|root| fs::remove_dir(root.join("a/side")).unwrap(),
+        &|root| {
+            drop(shell(
+                "chmod 750 \"$1/a/work\" \"$1/a/bound\" \"$1/a\"",
+                &[root],
+            ))
+        },
+        &|root| drop(shell("touch \"$1/a/work\" \"$1/a/bound\"", &[root])),
+        &|root| fs::write(root.join("a/bound/below"), "hidden").unwrap(),
+        &|root| fs::remove_file(root.join("a/bound/below")).unwrap(),
+    ];
+    let expected = format!("{} kept keep", other.join("a/work").display());
+    for round in 0..3 {
+        for (index, change) in changes.iter().enumerate() {
+            change(&one);
+            sync(&one);
+            assert_eq!(ask(), expected, "round {round}, change {index}");
+            if is_root {
+                let inside = fs::read_to_string(bound.join("in"));
+                assert_eq!(inside.unwrap(), "outside", "round {round}, change {index}");
+            }
+        }
+    }
+    drop(ask);
+    walker.wait().unwrap();
+    if is_root {
+        shell("umount \"$1\"", &[&bound]);
+    }
+}
+
+#[test]
+fn a_shared_memory_of_sqlite_is_opened_on_one_mount_only() {
+    let two = Two::new();
+    let [one, other] = two.roots();
+    let path = other.join("x.db");
+    let sql = |root: &Path, text: &str| {
+        let mut sqlite = Command::new("sqlite3");
+        sqlite.arg(root.join("x.db")).arg(text).output().unwrap()
+    };
+    let made = sql(
+        &one,
+        "PRAGMA journal_mode = WAL; CREATE TABLE t(a); INSERT INTO t VALUES (1)",
+    );
+    assert!(made.status.success());
+    sync(&one);
+    let mut open = Command::new("sqlite3")
+        .arg(one.join("x.db"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = open.stdin.take().unwrap();
+    writeln!(input, "INSERT INTO t VALUES (2); SELECT count(*) FROM t;").unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(open.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    sync(&one);
+    let refused = sql(&other, "INSERT INTO t VALUES (3)");
+    assert!(!refused.status.success(), "SHM-1");
+    let direct = File::open(path.with_file_name("x.db-shm")).unwrap_err();
+    assert_eq!(direct.raw_os_error(), Some(libc::EBUSY), "SHM-1");
+    drop(input);
+    open.wait().unwrap();
+    let allowed = sql(&other, "INSERT INTO t VALUES (3); SELECT count(*) FROM t");
+    assert_eq!(
+        String::from_utf8_lossy(&allowed.stdout),
+        "3\n",
+        "{allowed:?}"
+    );
+}
+
+#[test]
+fn sqlite_with_a_rollback_journal_loses_nothing_on_two_mounts() {
+    const EACH: usize = 25;
+    let two = Two::new();
+    let roots = two.roots();
+    shell("sqlite3 \"$1/x.db\" 'CREATE TABLE t(a)'", &[&roots[0]]);
+    std::thread::scope(|scope| {
+        for root in [&roots[0], &roots[1], &roots[0], &roots[1]] {
+            scope.spawn(move || {
+                let insert = "BEGIN IMMEDIATE; INSERT INTO t SELECT count(*) FROM t; COMMIT;\n";
+                let script = format!(
+                    "sqlite3 -bail -cmd '.timeout 60000' \"$1/x.db\" <<'E'\n{}E\n",
+                    insert.repeat(EACH)
+                );
+                shell(&script, &[root]);
+            });
+        }
+    });
+    for root in &roots {
+        let found = shell(
+            "sqlite3 -cmd '.timeout 60000' \"$1/x.db\" \
+             'SELECT count(*), count(DISTINCT a), max(a) FROM t; PRAGMA integrity_check'",
+            &[root],
+        );
+        let count = 4 * EACH;
+        assert_eq!(found, format!("{count}|{count}|{}\nok\n", count - 1));
+    }
+}
+
+#[test]
+fn mail_that_is_delivered_on_one_mount_is_read_on_the_other() {
+    const COUNT: usize = 60;
+    let two = Two::new();
+    let [one, other] = two.roots();
+    for name in ["tmp", "new", "cur"] {
+        fs::create_dir(one.join(name)).unwrap();
+    }
+    sync(&one);
+    let text = |index: usize| format!("letter {index}\n").repeat(20 + index);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for index in 0..COUNT {
+                let (draft, letter) = (one.join(format!("tmp/{index}")), format!("new/{index}"));
+                fs::write(&draft, text(index)).unwrap();
+                sync(&draft);
+                fs::rename(draft, one.join(letter)).unwrap();
+            }
+        });
+        let began = Instant::now();
+        let mut read = 0;
+        while read < COUNT {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "{read} letters came"
+            );
+            for entry in fs::read_dir(other.join("new")).unwrap() {
+                let from = entry.unwrap().path();
+                let name = from.file_name().unwrap().to_string_lossy().into_owned();
+                let to: PathBuf = other.join("cur").join(&name);
+                fs::rename(from, &to).unwrap();
+                let found = fs::read_to_string(to).unwrap();
+                assert_eq!(found, text(name.parse().unwrap()), "letter {name}");
+                read += 1;
+            }
+        }
+    });
+    assert_eq!(fs::read_dir(one.join("cur")).unwrap().count(), COUNT);
+    assert_eq!(fs::read_dir(one.join("new")).unwrap().count(), 0);
+}
+
+#[test]
+fn git_works_on_one_repository_by_two_mounts() {
+    let two = Two::new();
+    let roots = two.roots();
+    let git = |root: &Path, script: &str| {
+        let start = "export GIT_CONFIG_GLOBAL=/dev/null HOME=/nonexistent; cd \"$1/r\"; git() { command git \
+                     -c user.name=a -c user.email=a@b -c gc.auto=0 -c safe.directory='*' \"$@\"; }; ";
+        shell(&format!("{start}{script}"), &[root])
+    };
+    fs::create_dir(roots[0].join("r")).unwrap();
+    git(
+        &roots[0],
+        "git init -q -b main .; echo 0 > n; git add n; git commit -qm 0",
+    );
+    for round in 1..=6 {
+        let root = &roots[round % 2];
+        git(
+            root,
+            &format!("git status --porcelain; echo {round} > n; git commit -qam {round}"),
+        );
+    }
+    for root in &roots {
+        let log = git(
+            root,
+            "git fsck --strict 2>&1; git status --porcelain; git log --format=%s",
+        );
+        let subjects: Vec<&str> = log.lines().filter(|line| line.len() == 1).collect();
+        assert_eq!(subjects, ["6", "5", "4", "3", "2", "1", "0"], "{log}");
+    }
+}

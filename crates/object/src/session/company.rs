@@ -1,0 +1,226 @@
+//! Company: which other sessions there are, as far as it matters to what this one may keep to itself.
+//!
+//! A mount's kernel answers from its caches without asking. That is right as long as nobody but this session changes
+//! anything. And what a session has changed may wait in its memory as long as nobody else looks.
+//!
+//! # Words
+//! A *follower* is a session with caches outside of it: a mount (`barrier`). A *writer* has said that it may
+//! commit what others see: by its file `sessions/ID.writes`. A session has *company* of writers, of
+//! followers, of both, or none.
+//!
+//! ```text
+//!  newcomer:  begins, makes its file ──▶ asks all followers, waits ──▶ looks itself ──▶ may commit
+//!  follower:                               looks: has company; its kernel drops names ──▶ answers
+//! ```
+//!
+//! # Invariants
+//! * `COMPANY-1` Before the first commit of a writer is acknowledged every follower that answers knows of it, and has had
+//!   its kernel drop what it would have answered without asking.
+//! * `COMPANY-2` Of two sessions that begin at the same time one at least finds the other: each can be found before
+//!   it looks.
+//! * `COMPANY-3` Only who is asked comes to know of a writer, so that it drops at that moment what its kernel has; anybody
+//!   may find that there is none any more.
+//! * `COMPANY-4` Who does not answer is waited for no longer than [`HANDSHAKE_MAX`] and named. What reaches a server is
+//!   answered as of now all the same (`FOREIGN-6`).
+//!
+//! # Who is none
+//! A command acknowledges its commits by ending, when all mounts show them (`barrier`); so it does not announce itself, and
+//! the caches of a mount stay beside it. SQL clients announce nothing.
+
+use crate::Result;
+use crate::engine::{Engine, lock};
+use crate::error::io_error;
+use crate::session::barrier::await_all;
+use crate::session::liveness::{is_dead, writer_file};
+use crate::session::peers::SESSIONS;
+use larder_segment::directory::{Access, DatabaseDir};
+use larder_space::format::SessionId;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a newcomer waits for a follower.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
+
+/// What a session knows of the others.
+#[derive(Default)]
+pub(crate) struct Company {
+    has_writers: AtomicBool,
+    has_followers: AtomicBool,
+    /// Held while it is looked.
+    look: Mutex<()>,
+    /// The others know that this session writes.
+    is_announced: AtomicBool,
+    /// Held while they are told.
+    announcing: Mutex<()>,
+}
+
+/// Other sessions that live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Others {
+    have_writers: bool,
+    have_followers: bool,
+}
+
+impl Engine {
+    /// Whether another session may change something: nothing is then kept outside of this one without asking.
+    pub fn has_writers_beside(&self) -> bool {
+        self.session.company.has_writers.load(Ordering::SeqCst)
+    }
+
+    /// Whether another session shows what is committed: what takes something away is then committed at once.
+    pub fn has_followers_beside(&self) -> bool {
+        self.session.company.has_followers.load(Ordering::SeqCst)
+    }
+
+    /// Looks who is there, as a follower that is asked does, and says whether there are writers (`COMPANY-3`).
+    pub fn look_for_company(&self) -> Result<bool> {
+        let company = &self.session.company;
+        let _one_at_a_time = lock(&company.look);
+        let others = self.others()?;
+        (company.has_writers).store(others.have_writers, Ordering::SeqCst);
+        (company.has_followers).store(others.have_followers, Ordering::SeqCst);
+        Ok(others.have_writers)
+    }
+
+    /// Finds that there is nobody any more.
+    pub(crate) fn find_solitude(&self) {
+        let company = &self.session.company;
+        if !self.has_writers_beside() && !self.has_followers_beside() {
+            return;
+        }
+        let _one_at_a_time = lock(&company.look);
+        match self.others() {
+            Ok(others) => {
+                (company.has_writers).fetch_and(others.have_writers, Ordering::SeqCst);
+                (company.has_followers).fetch_and(others.have_followers, Ordering::SeqCst);
+            }
+            Err(error) => tracing::debug!("it is not known who else is there: {error}"),
+        }
+    }
+
+    fn others(&self) -> Result<Others> {
+        let session = &self.session;
+        find_others(&session.directory, session.liveness.id).map_err(|error| {
+            let path = session.directory.join(SESSIONS);
+            io_error(format!("cannot list {}", path.display()), error)
+        })
+    }
+
+    /// Has all followers know that this session is there, if `is_writer` as one; without a lock that others wait for.
+    /// Names those that do not answer.
+    pub(crate) fn announce(&self, is_writer: bool) -> Result<()> {
+        let session = &self.session;
+        let failed = |error| {
+            let path = session.directory.join(writer_file(session.liveness.id));
+            io_error(format!("cannot tell others by {}", path.display()), error)
+        };
+        if is_writer {
+            (session.directory)
+                .open_file(writer_file(session.liveness.id), Access::Make)
+                .map_err(failed)?;
+        }
+        let deadline = Instant::now() + HANDSHAKE_MAX;
+        let late =
+            await_all(&session.directory, Some(session.liveness.id), deadline).map_err(failed)?;
+        for name in &late {
+            // COMPANY-4
+            tracing::warn!(
+                "{name} has not answered for {} s; until it goes on, programs there may see old names and attributes",
+                HANDSHAKE_MAX.as_secs()
+            );
+        }
+        Ok(())
+    }
+
+    /// Announces this session before its first change, unless it is a command's (`COMPANY-1`).
+    pub(crate) fn announce_writer(&self) -> Result<()> {
+        let company = &self.session.company;
+        let is_silent = self.session.options.is_command || self.session.options.is_extension;
+        if is_silent || company.is_announced.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let _one_at_a_time = lock(&company.announcing);
+        if !company.is_announced.load(Ordering::SeqCst) {
+            self.announce(true)?;
+            company.is_announced.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Tells the followers that a mount begins, one that may write or not, and looks who is there; before the mount is
+    /// served, and when this session is answering already: two of them may begin at the same time.
+    pub fn join_company(&self, is_writer: bool) -> Result<()> {
+        match is_writer {
+            true => self.announce_writer()?,
+            false => self.announce(false)?,
+        }
+        self.look_for_company().map(drop)
+    }
+
+    /// Makes visible to the mounts beside this one all that was done here before: before an unlock is answered, and after
+    /// a name was taken away. Who unlocks `gives_way`: the next one wants to change something too. Alone: nothing.
+    pub fn show_others(&self, gives_way: bool) -> Result<()> {
+        if !self.has_followers_beside() || self.private.is_some() {
+            return Ok(());
+        }
+        self.sync_own()?;
+        if gives_way && self.turn.is_held() {
+            self.give_turn_back();
+        }
+        Ok(())
+    }
+}
+
+fn find_others(database: &DatabaseDir, own: SessionId) -> std::io::Result<Others> {
+    let mut others = Others::default();
+    for name in database.open_dir(SESSIONS)?.names()? {
+        let path = Path::new(&name);
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        let Some(id) = stem.and_then(|stem| stem.parse().ok()).map(SessionId) else {
+            continue;
+        };
+        let kind = path.extension().and_then(|extension| extension.to_str());
+        let is_writer = kind == Some("writes");
+        if id != own && (is_writer || kind == Some("barrier")) && !is_dead(database, id) {
+            others.have_writers |= is_writer;
+            others.have_followers |= !is_writer;
+        }
+    }
+    Ok(others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::liveness::{barrier_file, lock_file};
+
+    #[test]
+    fn the_living_are_company_by_what_they_are_and_the_dead_are_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = DatabaseDir::open(dir.path()).unwrap();
+        database.make_dir(SESSIONS).unwrap();
+        let found = || find_others(&database, SessionId(1)).unwrap();
+        let make = |name: String| database.open_file(name, Access::Make).unwrap();
+        make(writer_file(SessionId(1)));
+        make(writer_file(SessionId(2)));
+        assert_eq!(
+            found(),
+            Others::default(),
+            "COMPANY-2: nobody but itself and a dead one"
+        );
+        let living = make(lock_file(SessionId(3)));
+        living.lock().unwrap();
+        assert_eq!(found(), Others::default(), "it only reads");
+        make(barrier_file(SessionId(3)));
+        assert_eq!(
+            (found().have_followers, found().have_writers),
+            (true, false)
+        );
+        make(writer_file(SessionId(3)));
+        assert_eq!((found().have_followers, found().have_writers), (true, true));
+        drop(living);
+        assert_eq!(found(), Others::default());
+    }
+}
