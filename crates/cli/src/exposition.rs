@@ -111,6 +111,11 @@ pub(crate) fn expose(
             space.retired_bytes,
         ),
         (
+            "larder_spare_bytes",
+            "Of the retired ones, those that history gives up when writes need them",
+            space.spare_bytes,
+        ),
+        (
             "larder_free_bytes",
             "Free space, what is held back included",
             space.free_bytes,

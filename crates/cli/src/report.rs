@@ -75,6 +75,8 @@ fn space_json(report: &SpaceReport, tuning: &Tuning) -> Value {
         "segment_bytes": report.segment_bytes,
         "live_bytes": report.live_bytes,
         "retired_bytes": report.retired_bytes,
+        "spare_bytes": report.spare_bytes,
+        "used_bytes": report.used_bytes(),
         "free_bytes": report.free_bytes,
         "available_bytes": report.available_bytes,
         "catalog_bytes": report.catalog_bytes,
@@ -85,14 +87,20 @@ fn space_json(report: &SpaceReport, tuning: &Tuning) -> Value {
 }
 
 fn space_pairs(report: &SpaceReport) -> Vec<(&'static str, String)> {
-    let used = report.live_bytes.saturating_add(report.retired_bytes);
+    // As df(1) has it.
+    let used = report.used_bytes();
+    let usable = used.saturating_add(report.available_bytes);
+    let gives_way = match report.spare_bytes {
+        0 => String::new(),
+        spare => format!("; {} of it gives way to new content", show_size(spare)),
+    };
     vec![
         ("capacity", show_size(report.capacity_bytes)),
         ("live", show_size(report.live_bytes)),
         (
             "retired",
             format!(
-                "{} (replaced or deleted, not reclaimed yet)",
+                "{} (replaced or deleted, not reclaimed yet{gives_way})",
                 show_size(report.retired_bytes)
             ),
         ),
@@ -100,14 +108,11 @@ fn space_pairs(report: &SpaceReport) -> Vec<(&'static str, String)> {
         (
             "available",
             format!(
-                "{} (free, less what is held back)",
+                "{} (free and given way, less what is held back)",
                 show_size(report.available_bytes)
             ),
         ),
-        (
-            "in use",
-            format!("{} %", percent(used, report.capacity_bytes)),
-        ),
+        ("in use", format!("{} %", percent(used, usable))),
         ("segments", show_size(report.segment_bytes)),
         ("catalog", show_size(report.catalog_bytes)),
         ("inodes", report.inode_count.to_string()),

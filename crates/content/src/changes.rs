@@ -2,8 +2,9 @@
 
 use crate::database::Database;
 use crate::types::NodeId;
-use larder_object::{FeedBounds, FeedChange, Follower, ForeignObserver, Result};
+use larder_object::{FeedBounds, FeedChange, Follower, ForeignObserver, Keeper, Result};
 use std::collections::VecDeque;
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 /// How often [`Changes::wait`] looks.
@@ -21,6 +22,21 @@ impl Database {
         // A transaction sees none.
         if let Ok(engine) = self.whole() {
             engine.on_foreign_change(observer);
+        }
+    }
+
+    /// From now on `keeper` is asked, as long as it lives, who knows inodes that lose their last name.
+    pub fn set_keeper(&self, keeper: Weak<dyn Keeper>) {
+        // A transaction has none.
+        if let Ok(engine) = self.whole() {
+            engine.set_keeper(keeper);
+        }
+    }
+
+    /// The keeper does not know a node any more that it kept.
+    pub fn let_go(&self, node: NodeId) {
+        if let Ok(engine) = self.whole() {
+            engine.let_go(node.store, node.ino);
         }
     }
 

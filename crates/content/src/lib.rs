@@ -76,7 +76,7 @@ pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, l
 pub use larder_object::{
     AlignedBuf, Birth, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject,
     DefragOptions, DefragReport, EngineOptions, Error, ErrorKind, FeedBounds, FeedChange,
-    FeedEvent, Follower, ForeignChange, ForeignObserver, FragReport, Gauges, HistoryReport,
+    FeedEvent, Follower, ForeignChange, ForeignObserver, FragReport, Gauges, HistoryReport, Keeper,
     MapCell, Moment, PruneCut, PruneReport, Result, Retention, Savepoint, SealRow, SegmentMap,
     SharedPages, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport,
     StoreHistory, StoreRetention, TemporalTable, TransactionInfo, TransactionOutcome, Tuning,

@@ -6,6 +6,7 @@ use crate::errno::{errno, node_errno};
 use crate::handles::{DIRECTORY_PAGE_COUNT, Line, Listing, OpenDirectory, Table};
 use crate::history::is_changing;
 use crate::idmap::{IdMap, Ids, NewOwner};
+use crate::kept::Kept;
 use crate::known::{Known, Ticket};
 use crate::locks::Locks;
 use crate::notify::Changes;
@@ -84,6 +85,7 @@ pub(crate) type Call<'c> = larder_fuse_protocol::Call<'c, Span>;
 pub(crate) struct Bridge {
     pub(crate) database: Tree,
     pub(crate) known: Arc<Known>,
+    pub(crate) kept: Arc<Kept>,
     pub(crate) changes: Arc<Changes>,
     pub(crate) stale_names: Arc<StaleNames>,
     pub(crate) cache_ttl: Duration,
@@ -115,9 +117,12 @@ impl Bridge {
         watch: Arc<Watch>,
         options: &MountOptions,
     ) -> Bridge {
+        let kept = Arc::new(Kept::new(known.clone(), changes.clone()));
+        database.keep_for(&kept);
         Bridge {
             database,
             known,
+            kept,
             changes,
             stale_names,
             cache_ttl: options.cache_ttl,
@@ -480,7 +485,9 @@ impl Bridge {
                         .inval_inode(node, offset as i64, len_bytes as i64)
                 })
             };
-            (self.streams).write(&file.way, range, || apply().map_err(fail), drop_pages)?
+            // Who writes is named for direct writes only, as for reads.
+            let way = (&file.way, write.lock_owner.is_some());
+            (self.streams).write(way, range, || apply().map_err(fail), drop_pages)?
         };
         if write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
             file.sync().map_err(fail)?; // FUSE-3
@@ -532,13 +539,12 @@ impl Bridge {
         for position in offset.. {
             let is_full = match position {
                 0 => add(Listed::Dot(".", directory), 1)?,
-                1 => add(
-                    Listed::Dot(
-                        "..",
-                        node_number(self.database.parent(node).map_err(fail)?)?,
-                    ),
-                    2,
-                )?,
+                1 => match self.database.parent(node) {
+                    Ok(parent) => add(Listed::Dot("..", node_number(parent)?), 2)?,
+                    // It was removed by another session, and is open here (`FUSE-19`).
+                    Err(error) if error.kind() == ErrorKind::NotFound => break,
+                    Err(error) => return Err(fail(error)),
+                },
                 _ => {
                     let load = |after: Option<&Name>| match and_attr {
                         false => self.database.read_dir(node, after, DIRECTORY_PAGE_COUNT),
@@ -601,6 +607,15 @@ impl Bridge {
                 *space = Some((Instant::now(), report.clone()));
                 Ok(report)
             }
+        }
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        // Before the handles are closed: of none of them is anything kept then.
+        for node in self.kept.end() {
+            self.database.let_go(node_of(node));
         }
     }
 }

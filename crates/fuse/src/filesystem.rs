@@ -121,6 +121,9 @@ impl Filesystem for Bridge {
 
     fn forget(&self, _: &mut Call<'_>, node: NodeNumber, count: u64) {
         self.known.forget(node, count);
+        if self.kept.forget(node) {
+            self.database.let_go(node_of(node));
+        }
     }
 
     fn mknod(&self, call: &mut Call<'_>, name: &[u8], make: Make) -> Result<Entry, Errno> {
@@ -286,7 +289,7 @@ impl Filesystem for Bridge {
             .map_err(|error| errno(&error, "statfs"))?;
         Ok(Statfs {
             blocks: space.capacity_bytes / BLOCK_BYTES,
-            free_blocks: space.free_bytes / BLOCK_BYTES,
+            free_blocks: (space.capacity_bytes - space.used_bytes()) / BLOCK_BYTES,
             available_blocks: space.available_bytes / BLOCK_BYTES,
             files: 1 << INO_BITS,
             free_files: (1 << INO_BITS) - space.inode_count,

@@ -211,6 +211,18 @@ impl Known {
         }
     }
 
+    /// Whether the kernel may know the node.
+    pub(crate) fn knows(&self, node: NodeNumber) -> bool {
+        self.lock().nodes.contains_key(&node)
+    }
+
+    /// The entries by which the kernel may know the node.
+    pub(crate) fn names(&self, node: NodeNumber) -> Vec<Entry> {
+        let state = self.lock();
+        let found = state.nodes.get(&node);
+        found.map_or_else(Vec::new, |found| found.entries.clone())
+    }
+
     /// An entry was removed here; the kernel has dropped it by itself.
     pub(crate) fn remove(&self, parent: NodeNumber, name: &Name) {
         self.lock().take(parent, name);

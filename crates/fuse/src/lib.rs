@@ -36,6 +36,7 @@
 //!   where it is still there, those of now keep out; and who may not read the root lists no snapshots.
 //! * `FUSE-18` A mount answers the request of a command (`BARRIER-1`) when the kernel was told of
 //!   all that was committed before.
+//! * `FUSE-19` A node lives until the kernel forgets it, whether it has a name or a handle or not.
 //!
 //! # Concurrency
 //! Each worker reads requests from its own clone of the device and may block in the Content API.
@@ -59,6 +60,7 @@ mod handles;
 mod history;
 mod holders;
 mod idmap;
+mod kept;
 mod known;
 mod locks;
 mod metrics;

@@ -50,6 +50,8 @@ struct Pending {
     some: Option<HashSet<NodeNumber>>,
     absent: bool,
     nodes: Vec<NodeNumber>,
+    /// Nodes that have no name any more: what the kernel knows them by goes.
+    removed: Vec<NodeNumber>,
     /// Changes that have come, and how many of them the kernel was told of.
     count: u64,
     told_count: u64,
@@ -136,6 +138,12 @@ impl Changes {
         self.woken.notify_one();
     }
 
+    /// Others have taken the last name of a node.
+    pub(crate) fn removed(&self, node: NodeNumber) {
+        self.add().removed.push(node);
+        self.woken.notify_one();
+    }
+
     /// The mount is gone: [`Changes::serve`] returns.
     pub(crate) fn stop(&self) {
         self.lock().is_over = true;
@@ -190,6 +198,10 @@ impl Changes {
                 };
                 names.and(nodes).and(absent).and(some)
             };
+            let gone = pending.removed.iter().flat_map(|&node| known.names(node));
+            let told = gone
+                .map(|entry| notifier.inval_entry(entry.0, entry.1.as_bytes(), false))
+                .fold(told, Result::and);
             let now = Instant::now();
             let due = agains.iter_mut().filter(|again| again.is_due(now));
             let again = due.map(|again| {
@@ -220,7 +232,7 @@ impl Changes {
             }
             let is_any = pending.everything || pending.names || pending.absent;
             let is_any = is_any || pending.some.is_some();
-            if is_any || !pending.nodes.is_empty() {
+            if is_any || !pending.nodes.is_empty() || !pending.removed.is_empty() {
                 return Some(pending.take());
             }
             let left = due.map(|due| due.saturating_duration_since(Instant::now()));

@@ -2,7 +2,8 @@
 //!
 //! # Words
 //! An open file is *direct* when it was opened for writing only and nobody then had the file open but other
-//! direct ones; any other is *cached*. It stays what it is: the kernel asks at OPEN only. A *fill* brings pages
+//! direct ones; any other is *cached*. It stays what it is: the kernel asks at OPEN only. A *direct write* is one of
+//! a direct file, or of a cached one that has `O_DIRECT`. A *fill* brings pages
 //! into the kernel's page cache: a page read, for read(2) or a mapping, or a write by way of the page cache. A
 //! *writeback* brings what was stored by mappings, in whole pages. A page is *stale* when it holds what a
 //! finished write has replaced.
@@ -10,7 +11,8 @@
 //! # Why no page is stale and nothing is lost
 //! The kernel drops the pages of a direct write's range before it sends the write, but fills may come behind
 //! that. So a direct write is *applied* while no fill or writeback is served (the gate), and then the kernel drops
-//! the pages of the range once more, before the reply. From the applying until they are dropped, the range is a
+//! the pages of the range once more, before the reply. (With `O_DIRECT` it does that by itself, but not when the
+//! write was asked for asynchronously.) From the applying until they are dropped, the range is a
 //! *window*, with two kinds of pages:
 //!
 //! * *Old* ones were filled before the applying. A writeback of one is left out where it meets the window: what
@@ -20,11 +22,8 @@
 //!   the one that it had: once new, a page stays new.
 //!
 //! Nothing has to be dropped, and there is no window, while there is no old page: without a fill since the
-//! first direct file was opened (before that, no cached one was open), or since all pages were dropped. But
+//! file was opened first (its pages of before were dropped for the write), or since all pages were dropped. But
 //! an append that goes where the kernel did not expect it always has one: the kernel has dropped another range.
-//!
-//! Only a cached file that was opened beside direct ones has to take part: while any other is open, no
-//! direct one can be opened.
 //!
 //! # Waiting
 //! Dropping pages waits for fills and writebacks under way. The gate is open then, and the worker that waits
@@ -55,6 +54,8 @@ pub(crate) struct Streams {
 #[derive(Default)]
 struct Open {
     cached_count: u64,
+    /// Those of them that were opened with `O_DIRECT`, and so hardly fill anything.
+    passing_count: u64,
     direct_count: u64,
     meeting: Arc<Meeting>,
 }
@@ -83,8 +84,9 @@ struct Window {
 pub(crate) struct Way {
     node: NodeNumber,
     is_direct: bool,
-    /// For direct files, and for those opened beside direct ones.
-    meeting: Option<Arc<Meeting>>,
+    /// It was opened with `O_DIRECT`.
+    is_passing: bool,
+    meeting: Arc<Meeting>,
 }
 
 impl Way {
@@ -103,10 +105,7 @@ impl Way {
 
     /// Serves a page read of `range`.
     pub(crate) fn page_read<T>(&self, range: Range<u64>, serve: impl FnOnce() -> T) -> T {
-        let Some(meeting) = &self.meeting else {
-            return serve();
-        };
-        meeting.fill(range, serve)
+        self.meeting.fill(range, serve)
     }
 
     /// Serves a writeback of `range` by calling `write` with what is to be written of it.
@@ -115,10 +114,7 @@ impl Way {
         range: Range<u64>,
         mut write: impl FnMut(Range<u64>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let Some(meeting) = &self.meeting else {
-            return write(range);
-        };
-        let windows = meeting.read();
+        let windows = self.meeting.read();
         let mut parts = vec![range];
         for window in windows.iter() {
             for old in window.old_parts() {
@@ -136,15 +132,17 @@ impl Streams {
         let mut nodes = self.lock();
         let open = nodes.entry(node).or_default();
         let is_direct = is_write_only && open.cached_count == 0;
-        let meets = is_direct || open.direct_count > 0;
+        let is_passing = !is_direct && flags.has(libc::O_DIRECT);
         match is_direct {
             true => open.direct_count += 1,
             false => open.cached_count += 1,
         }
+        open.passing_count += u64::from(is_passing);
         Way {
             node,
             is_direct,
-            meeting: meets.then(|| open.meeting.clone()),
+            is_passing,
+            meeting: open.meeting.clone(),
         }
     }
 
@@ -158,6 +156,7 @@ impl Streams {
             true => open.get_mut().direct_count -= 1,
             false => open.get_mut().cached_count -= 1,
         }
+        open.get_mut().passing_count -= u64::from(way.is_passing);
         if open.get().cached_count + open.get().direct_count == 0 {
             open.remove();
         }
@@ -165,18 +164,17 @@ impl Streams {
 
     /// Serves a write of `range`, as the kernel has it, that is no writeback: `apply` does it and returns the
     /// offset where it went; `drop_pages` makes the kernel drop the pages from an offset on, so many
-    /// bytes or with 0 all. Returns the offset.
+    /// bytes or with 0 all. `passes_by`: the kernel has not put it into the page cache. One that it has may
+    /// hold pages until the reply, so none are dropped for it. Returns the offset.
     pub(crate) fn write(
         &self,
-        way: &Way,
+        (way, passes_by): (&Way, bool),
         range: Range<u64>,
         apply: impl FnOnce() -> Result<u64, Errno>,
         drop_pages: impl FnOnce(u64, u64) -> Result<(), Errno>,
     ) -> Result<u64, Errno> {
-        let Some(meeting) = &way.meeting else {
-            return apply();
-        };
-        if !way.is_direct {
+        let meeting = &way.meeting;
+        if !way.is_direct && !passes_by {
             // What is left of its first and last page is filled by page reads, if at all.
             return meeting.fill(whole_pages(&range), apply);
         }
@@ -192,7 +190,7 @@ impl Streams {
             (at, fills, window)
         };
         // When those who read have gone, all are dropped: the next writes need not drop anything.
-        let drops_all = !self.has_cached(way.node);
+        let drops_all = !self.has_fillers(way.node);
         let dropped = match drops_all {
             true => drop_pages(0, 0),
             false => drop_pages(at, range.end - range.start),
@@ -205,9 +203,10 @@ impl Streams {
         Ok(at)
     }
 
-    fn has_cached(&self, node: NodeNumber) -> bool {
+    fn has_fillers(&self, node: NodeNumber) -> bool {
         let nodes = self.lock();
-        nodes.get(&node).is_some_and(|open| open.cached_count > 0)
+        let has_any = |open: &Open| open.cached_count > open.passing_count;
+        nodes.get(&node).is_some_and(has_any)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeNumber, Open>> {

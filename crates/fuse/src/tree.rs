@@ -9,11 +9,11 @@ use crate::handles::Held;
 use crate::history::{Directory, History, NAME};
 use crate::options::{HistoryListing, MountOptions};
 use larder::{
-    Attr, Caller, Database, DirEntry, Error, ErrorKind, FileHandle, FileKind, Name, NewNode,
-    NodeId, RenameMode, SetAttr, SpaceReport, XattrMode,
+    Attr, Caller, Database, DirEntry, Error, ErrorKind, FileHandle, FileKind, Keeper, Name,
+    NewNode, NodeId, RenameMode, SetAttr, SpaceReport, XattrMode,
 };
 use larder_fuse_protocol::NodeNumber;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// An open file.
 type File = Box<dyn FileHandle>;
@@ -24,6 +24,8 @@ pub(crate) struct Tree {
     database: Database,
     /// The same, or of what it is the past: it knows how full the segments are.
     present: Database,
+    /// The two are the same.
+    is_present: bool,
     /// `None`: there is no `.larder`.
     history: Option<Arc<History>>,
     is_listed: bool,
@@ -46,6 +48,7 @@ impl Tree {
             past.is_none() && listing != HistoryListing::Off && present.keeps_history();
         Tree {
             history: has_history.then(|| Arc::new(History::new(present.clone(), access))),
+            is_present: past.is_none(),
             database: past.unwrap_or_else(|| present.clone()),
             present,
             is_listed: listing == HistoryListing::Shown,
@@ -345,6 +348,19 @@ impl Tree {
             Place::Database | Place::Directory(..) => Ok(number),
             Place::Past(inside) => Ok(NodeNumber(inside.lock_number())),
         }
+    }
+
+    /// From now on nodes that `keeper` knows live on (`FUSE-19`).
+    pub(crate) fn keep_for<K: Keeper + 'static>(&self, keeper: &Arc<K>) {
+        if self.is_present {
+            let keeper: Weak<K> = Arc::downgrade(keeper);
+            self.present.set_keeper(keeper);
+        }
+    }
+
+    /// A node that was kept is not known any more.
+    pub(crate) fn let_go(&self, node: NodeId) {
+        self.present.let_go(node);
     }
 
     // ---- all of it --------------------------------------------------------------------------

@@ -186,6 +186,7 @@ impl Engine {
     /// The background's part: due groups, reclaim, and giving the turn back.
     pub(crate) fn commit_if_due(&self) -> Result<()> {
         self.apply_if_due()?;
+        self.end_let_go()?;
         if !self.turn.is_held() {
             let is_time = lock(&self.group)
                 .reclaim_after
@@ -356,6 +357,7 @@ impl Engine {
 
     /// Closes the open group (`COMMIT-1`). The gate is closed; nothing here can fail.
     fn freeze(&self) -> (u64, Group, Vec<FrozenNode>) {
+        self.end_parting();
         let (generation, mut group) = {
             let mut open = lock(&self.group);
             (

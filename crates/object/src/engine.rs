@@ -15,7 +15,7 @@ use crate::session::tuning;
 use crate::session::writer_lock::Turn;
 use crate::space::defrag::Compactor;
 use crate::space::grow::Growth;
-use crate::space::host_reserve::HostRoom;
+use crate::space::host_reserve::{HostRoom, UNMEASURED};
 use crate::space::reservation::Room;
 use crate::space::sharing::Shares;
 use crate::txn::short::Private;
@@ -25,6 +25,7 @@ use crate::view::node::Node;
 use crate::view::read_set::ReadSet;
 use crate::view::{Shown, View};
 use crate::write::claims::Claims;
+use crate::write::nameless::Nameless;
 use crate::write::saves::Asides;
 use crate::{Error, ErrorKind, Result, error::io_error};
 use larder_catalog::{Catalog, DatabaseInit};
@@ -89,6 +90,8 @@ pub struct Engine {
     /// How much of the log was in use when the background looked last, bytes.
     pub(crate) log_used: AtomicU64,
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
+    /// Who else knows inodes.
+    pub(crate) nameless: Nameless,
     /// A leaf lock.
     pub(crate) asides: Mutex<Asides>,
     pub(crate) is_closed: AtomicBool,
@@ -124,6 +127,12 @@ impl Engine {
             ));
         }
         let failed = |error| io_error(format!("cannot create {}", path.display()), error);
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        let host = rustix::fs::statvfs(above.unwrap_or(Path::new(".")));
+        // Elsewhere it says by itself why it cannot be made there.
+        if options.storage.is_none() && host.is_ok_and(|host| host.f_blocks == 0) {
+            return Err(Error::new(ErrorKind::NoSpace, UNMEASURED));
+        }
         let directory = DatabaseDir::create(path, init.group).map_err(failed)?;
         for name in ["segments", "sessions"] {
             directory.make_dir(name).map_err(failed)?;
@@ -282,6 +291,7 @@ impl Engine {
             is_checkpoint_wanted: AtomicBool::new(false),
             log_used: AtomicU64::new(0),
             next_inos: Mutex::default(),
+            nameless: Nameless::default(),
             asides: Mutex::default(),
             is_closed: AtomicBool::new(false),
             background: Mutex::default(),

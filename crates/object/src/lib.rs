@@ -88,6 +88,7 @@ pub use view::as_of::AsOf;
 pub use view::invalidation::{ForeignChange, ForeignObserver};
 pub use view::node::Node;
 pub use write::edit::CAPABILITY_XATTR;
+pub use write::nameless::Keeper;
 pub use write::namespace::{Change, Look};
 pub use write::put::NewContent;
 pub use write::saves::is_backup;

@@ -18,9 +18,12 @@ pub struct SpaceReport {
     pub live_bytes: u64,
     /// Held by content that was replaced or deleted and is not reclaimed yet.
     pub retired_bytes: u64,
-    /// Neither; includes what is held back.
+    /// Of the retired ones, those that history gives up when somebody needs them. They count as free to whoever asks
+    /// how full the database is: see [`SpaceReport::used_bytes`].
+    pub spare_bytes: u64,
+    /// Neither live nor retired; includes what is held back.
     pub free_bytes: u64,
-    /// What ordinary writes may take, of the free bytes, and of the retired ones those that history gives up then.
+    /// What ordinary writes may take: of the free and the spare bytes, less what is held back and promised.
     pub available_bytes: u64,
     /// Small overwrites in the catalog that wait for being written in place.
     pub patch_bytes: u64,
@@ -28,6 +31,14 @@ pub struct SpaceReport {
     pub catalog_bytes: u64,
     /// Number of inodes, all stores.
     pub inode_count: u64,
+}
+
+impl SpaceReport {
+    /// What is taken, and stays so: with what is available no more than the capacity.
+    pub fn used_bytes(&self) -> u64 {
+        let spare = self.free_bytes.saturating_add(self.spare_bytes);
+        self.capacity_bytes.saturating_sub(spare)
+    }
 }
 
 /// How fragmented a database is.

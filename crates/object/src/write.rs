@@ -6,13 +6,14 @@
 //!
 //! # Invariants
 //! `EDIT-n` in `edit`, `GATHER-n` in `gather`, `POOL-n` in `buffers`, `CLAIM-n` in `claims`, `WHOLE-n` in
-//! `delayed_allocation`, `SAVE-4` in `saves`.
+//! `delayed_allocation`, `SAVE-4` in `saves`, `NAMELESS-n` in `nameless`.
 
 pub(crate) mod buffers;
 pub(crate) mod claims;
 pub(crate) mod delayed_allocation;
 pub(crate) mod edit;
 pub(crate) mod gather;
+pub(crate) mod nameless;
 pub(crate) mod namespace;
 pub(crate) mod put;
 pub(crate) mod saves;

@@ -95,4 +95,9 @@ pub trait Storage: Send + Sync {
 
     /// What the host can still give to this process, bytes.
     fn available_bytes(&self) -> io::Result<u64>;
+
+    /// Whether the host says how large it is; if not, it seems to have no room at all.
+    fn is_measured(&self) -> io::Result<bool> {
+        Ok(true)
+    }
 }

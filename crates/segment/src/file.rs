@@ -131,6 +131,12 @@ impl Storage for FileStorage {
             .map_err(|errno| explain(errno.into(), self.database.path()))?;
         Ok(host.f_bavail.saturating_mul(host.f_frsize))
     }
+
+    fn is_measured(&self) -> io::Result<bool> {
+        let host = rustix::fs::fstatvfs(&self.database)
+            .map_err(|errno| explain(errno.into(), self.database.path()))?;
+        Ok(host.f_blocks > 0)
+    }
 }
 
 /// The file of a segment, in the directory of the database.

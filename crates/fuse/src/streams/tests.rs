@@ -31,7 +31,7 @@ fn a_file_is_direct_while_nobody_reads_it() {
     assert!(write.is_direct && other.is_direct);
     let read = streams.open(NODE, flags(libc::O_RDONLY), true);
     let late = streams.open(NODE, flags(libc::O_WRONLY), true);
-    assert!(!read.is_direct && read.meeting.is_some(), "FUSE-8");
+    assert!(!read.is_direct);
     assert!(
         !late.is_direct,
         "FUSE-8: beside a cached one there is no new direct one"
@@ -41,7 +41,7 @@ fn a_file_is_direct_while_nobody_reads_it() {
     }
     assert!(!streams.open(NODE, flags(libc::O_WRONLY), true).is_direct);
     let alone = streams.open(NodeNumber(8), flags(libc::O_RDWR), true);
-    assert!(!alone.is_direct && alone.meeting.is_none());
+    assert!(!alone.is_direct);
     streams.close(&late);
 }
 
@@ -56,7 +56,10 @@ fn pages_are_dropped_once_behind_a_write_that_fills_came_before() {
             dropped.borrow_mut().push((offset, len_bytes));
             Ok(())
         };
-        assert_eq!(streams.write(&write, 0..9, || Ok(at), drop_pages), Ok(at));
+        assert_eq!(
+            streams.write((&write, true), 0..9, || Ok(at), drop_pages),
+            Ok(at)
+        );
         dropped.into_inner()
     };
     assert_eq!(go(0), [], "nobody reads");
@@ -79,12 +82,17 @@ fn pages_are_dropped_once_behind_a_write_that_fills_came_before() {
     assert_eq!(go(0), [], "all pages were dropped");
     let both = streams.open(NODE, flags(libc::O_RDWR), true);
     streams
-        .write(&both, 0..1, || Ok(0), |_, _| panic!("it is cached"))
+        .write(
+            (&both, false),
+            0..1,
+            || Ok(0),
+            |_, _| panic!("it is cached"),
+        )
         .unwrap();
     assert_eq!(go(0), [(0, 9)], "FUSE-8: a cached write fills pages too");
-    let failed = streams.write(&write, 0..9, || Ok(0), |_, _| Err(Errno::EIO));
+    let failed = streams.write((&write, true), 0..9, || Ok(0), |_, _| Err(Errno::EIO));
     assert_eq!(failed, Err(Errno::EIO));
-    assert!(write.meeting.as_ref().unwrap().read().is_empty());
+    assert!(write.meeting.read().is_empty());
 }
 
 #[test]
@@ -110,13 +118,13 @@ fn writebacks_of_old_pages_leave_out_the_window_and_those_of_new_ones_do_not() {
             Ok(())
         };
         assert_eq!(
-            streams.write(&write, 5000..5010, || Ok(5000), inner),
+            streams.write((&write, true), 5000..5010, || Ok(5000), inner),
             Ok(5000)
         );
         assert_eq!(write_back(&both, 4096..8192), [4096..8192]);
         // A cached write fills whole pages.
         (streams.write(
-            &both,
+            (&both, false),
             8000..12288,
             || Ok(8000),
             |_, _| panic!("it is cached"),
@@ -126,7 +134,7 @@ fn writebacks_of_old_pages_leave_out_the_window_and_those_of_new_ones_do_not() {
         Ok(())
     };
     assert_eq!(
-        streams.write(&write, 100..9000, || Ok(100), drop_pages),
+        streams.write((&write, true), 100..9000, || Ok(100), drop_pages),
         Ok(100)
     );
     assert_eq!(write_back(&both, 0..16384), [0..16384], "it is finished");
@@ -154,7 +162,37 @@ fn fills_writebacks_and_applying_exclude_each_other() {
             }
         });
         for _ in 0..300 {
-            streams.write(&write, 0..1, alone, |_, _| Ok(())).unwrap();
+            streams
+                .write((&write, true), 0..1, alone, |_, _| Ok(()))
+                .unwrap();
         }
     });
+}
+
+#[test]
+fn a_cached_file_passes_the_page_cache_by_with_o_direct() {
+    let streams = Streams::default();
+    let read = streams.open(NODE, flags(libc::O_RDONLY), true);
+    let both = streams.open(NODE, flags(libc::O_RDWR | libc::O_DIRECT), true);
+    let go = |passes_by: bool| {
+        let dropped = RefCell::new(Vec::new());
+        let drop_pages = |offset, len_bytes| {
+            dropped.borrow_mut().push((offset, len_bytes));
+            Ok(())
+        };
+        let written = streams.write((&both, passes_by), 0..4096, || Ok(0), drop_pages);
+        assert_eq!(written, Ok(0));
+        dropped.into_inner()
+    };
+    assert_eq!(go(true), [], "nobody has read yet");
+    read.page_read(0..4096, || ());
+    assert_eq!(go(true), [(0, 4096)], "FUSE-8: opened before it, and read");
+    assert_eq!(
+        go(false),
+        [],
+        "the kernel holds the pages of this one itself"
+    );
+    streams.close(&read);
+    assert_eq!(go(true), [(0, 0)], "FUSE-8: the pages of the last read");
+    assert_eq!(go(true), [], "all pages were dropped");
 }

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A mount, and a directory of the host to compare it with. Both can be entered by everybody.
-struct Pair {
+pub(crate) struct Pair {
     mount: TestMount,
     host: tempfile::TempDir,
 }
 
 impl Pair {
-    fn new() -> Pair {
+    pub(crate) fn new() -> Pair {
         assert!(
             rustix::process::geteuid().is_root(),
             "these tests become other users"
@@ -36,7 +36,11 @@ impl Pair {
     }
 
     /// Does the same in both, each in a directory of its own, and compares the outcomes.
-    fn same<T: PartialEq + std::fmt::Debug>(&self, what: &str, operate: impl Fn(&Path) -> T) -> T {
+    pub(crate) fn same<T: PartialEq + std::fmt::Debug>(
+        &self,
+        what: &str,
+        operate: impl Fn(&Path) -> T,
+    ) -> T {
         let [mount, host] = [self.mount.path(what), self.host.path().join(what)];
         let outcome = [&mount, &host].map(|directory| {
             fs::create_dir(directory).unwrap();

@@ -168,6 +168,12 @@ impl Elsewhere {
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
+
+    /// Ends the server at once.
+    pub fn kill(&mut self) {
+        self.server.kill().expect("a child");
+        self.server.wait().expect("a child");
+    }
 }
 
 impl Drop for Elsewhere {

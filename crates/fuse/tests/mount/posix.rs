@@ -530,6 +530,40 @@ fn statfs_tells_the_space() {
     assert!(space.f_ffree > 1_000_000);
 }
 
+// What history would give up is not used, and not there twice.
+#[test]
+fn statfs_counts_history_that_gives_way_as_free() {
+    let day_ns = 86_400 * 1_000_000_000;
+    let mount = TestMount::with(64 << 20, Some(day_ns), larder::OpenOptions::default());
+    for name in ["kept", "a", "b"] {
+        fs::write(mount.path(name), noise(8 << 20, 1)).unwrap();
+    }
+    for name in ["a", "b"] {
+        fs::remove_file(mount.path(name)).unwrap();
+    }
+    File::open(mount.root()).unwrap().sync_all().unwrap();
+    // An answer may be 1 s old.
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    let space = rustix::fs::statvfs(mount.root()).unwrap();
+    let [size, free, available] =
+        [space.f_blocks, space.f_bfree, space.f_bavail].map(|blocks| blocks * space.f_frsize);
+    assert!(available <= free, "{available} of {free}");
+    assert!(size - free + available <= size);
+    let database = larder::Database::open(
+        &database_path(mount.directory()),
+        larder::OpenOptions::default(),
+    );
+    let report = database.unwrap().space().unwrap();
+    assert!(report.spare_bytes >= 16 << 20, "{report:?}");
+    assert!(report.free_bytes + report.live_bytes + report.retired_bytes == size);
+    let told = [report.used_bytes(), report.available_bytes];
+    assert_eq!(told, [size - free, available], "the same by both");
+    assert!(
+        (8 << 20..10 << 20).contains(&report.used_bytes()),
+        "{report:?}"
+    );
+}
+
 #[test]
 fn times_are_set_to_the_nanosecond() {
     let mount = TestMount::new();

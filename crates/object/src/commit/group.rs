@@ -13,6 +13,8 @@ pub(crate) struct Group {
     pub dirty: Vec<Arc<Node>>,
     /// When the first change came.
     pub started: Option<Instant>,
+    /// Inodes that have lost their last name and may be known still (`NAMELESS-2`).
+    pub parting: Vec<Arc<Node>>,
     pub retired: Vec<Held>,
     /// Blocks that an object shares.
     pub shared: Vec<Sharing>,

@@ -62,6 +62,9 @@ impl Engine {
         let (live, retired) = self.catalog.extent_totals()?;
         let used_bytes = (live + retired) * BLOCK_BYTES;
         let free_bytes = capacity_bytes.saturating_sub(used_bytes);
+        let retired_bytes = retired * BLOCK_BYTES;
+        // The two are counted one after the other.
+        let spare_bytes = (self.spare_history_bytes(retired_bytes)?).min(retired_bytes);
         let (granted, promised) = {
             let space = &self.lock_room().space;
             (
@@ -79,9 +82,11 @@ impl Engine {
             capacity_bytes,
             segment_bytes,
             live_bytes: live * BLOCK_BYTES,
-            retired_bytes: retired * BLOCK_BYTES,
+            retired_bytes,
+            spare_bytes,
             free_bytes,
-            available_bytes: (free_bytes + self.spare_history_bytes(retired * BLOCK_BYTES)?)
+            available_bytes: (free_bytes + spare_bytes)
+                .min(capacity_bytes)
                 .saturating_sub(held_back)
                 .saturating_sub(promised),
             patch_bytes: self.patch_bytes(),

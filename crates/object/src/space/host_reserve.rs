@@ -31,6 +31,10 @@ const LOOK_OPERATIONS: u32 = 32;
 /// Nor more time.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
+/// Why nothing can be written there.
+pub(crate) const UNMEASURED: &str = "the filesystem that holds the database reports a size of 0 blocks, so that nobody \
+     knows what room it has; move the database to one that tells ('df' shows it)";
+
 /// What was found at the last look.
 #[derive(Default)]
 pub(crate) struct HostRoom {
@@ -64,6 +68,7 @@ impl Engine {
         }
         // What is copied by then needs no more.
         self.is_checkpoint_wanted.store(true, Ordering::SeqCst);
+        self.require_measured_host()?;
         Err(Error::new(
             ErrorKind::NoSpace,
             format!(
@@ -73,6 +78,16 @@ impl Engine {
                 reserve >> 20
             ),
         ))
+    }
+
+    /// Refuses a host that does not say what room it has: deleting something would not help.
+    pub(crate) fn require_measured_host(&self) -> Result<()> {
+        let failed =
+            |error| crate::error::io_error("cannot ask the host for its size".into(), error);
+        match self.session.storage.is_measured().map_err(failed)? {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::NoSpace, UNMEASURED)),
+        }
     }
 
     /// Whether the host had little when somebody looked last (`HOST-2`).

@@ -281,6 +281,7 @@ impl Engine {
                 self.commit_now()?;
                 continue;
             }
+            self.require_measured_host()?;
             return Err(Error::with_source(
                 ErrorKind::NoSpace,
                 self.why_full()?,

@@ -248,13 +248,14 @@ impl Engine {
         true
     }
 
-    /// Registers as a holder of what another session unlinked while it was open here (`SESSION-3`).
+    /// Registers as a holder of what another session unlinked while it was open here (`SESSION-3`), or known to a
+    /// keeper (`NAMELESS-1`).
     fn hold_orphans(&self, held: &HashSet<(StoreId, Ino)>) -> Result<()> {
-        if held.is_empty() {
+        if held.is_empty() && !self.has_keeper() {
             return Ok(());
         }
         for (store, ino, _) in self.catalog.orphans()? {
-            if held.contains(&(store, ino)) {
+            if self.keep_orphan(store, ino)? || held.contains(&(store, ino)) {
                 self.catalog
                     .add_holder(store, ino, self.session.liveness.id)?;
             }

@@ -76,6 +76,10 @@ pub(crate) struct NodeState {
     pub generation: u64,
     /// Another session may have changed the row: read it again before use.
     pub is_stale: bool,
+    /// It has lost its last name in the open group (`NAMELESS-2`).
+    pub is_parting: bool,
+    /// A keeper holds it: one of `open_count` (`NAMELESS-1`).
+    pub is_kept: bool,
     /// Handles in this process.
     pub open_count: u32,
     /// Those of them that may write.
@@ -193,6 +197,8 @@ impl Node {
             is_committing: false,
             generation: 0,
             is_stale: false,
+            is_parting: false,
+            is_kept: false,
             open_count: 0,
             writer_count: 0,
             is_anonymous: false,

@@ -366,7 +366,7 @@ impl Engine {
                 "only regular files have content to open",
             ));
         }
-        if state.row.nlink == 0 && state.open_count == 0 {
+        if state.row.nlink == 0 && state.open_count == 0 && !state.is_parting {
             // Nobody holds it for us: it may be reclaimed at any moment.
             return Err(Error::new(ErrorKind::NotFound, "the file was removed"));
         }
@@ -391,27 +391,15 @@ impl Engine {
             }
             // Another session may have taken its last name.
             self.freshen(node, &mut state)?;
-            if state.row.nlink > 0 || state.is_deleted {
+            let is_over = state.row.nlink == 0 && !state.is_deleted && !state.is_parting;
+            if !is_over || self.keep_if_known(node, &mut state, true) {
                 return Ok(());
             }
         }
         let _edit = self.edit()?;
         let _gate = self.enter_gate();
         let mut state = self.lock_node(node)?;
-        if state.open_count == 0 && state.row.nlink == 0 && !state.is_deleted {
-            let mut group = lock(&self.group);
-            group
-                .holders_removed
-                .push((node.store, node.ino, self.session.liveness.id));
-            // Without other sessions nobody else can hold it, and without constraints nobody can
-            // refuse; else the next reclaim decides.
-            self.may_have_orphans.store(true, Ordering::SeqCst);
-            if !group.has_others && !self.is_constrained(node.store) {
-                group.orphans_removed.push((node.store, node.ino));
-                drop(group);
-                self.delete(node, &mut state);
-            }
-        }
+        self.end_orphan(node, &mut state);
         Ok(())
     }
 

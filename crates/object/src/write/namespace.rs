@@ -299,7 +299,7 @@ impl<'e> Change<'e> {
     }
 
     /// Takes one name away from an inode. The last one lets it go: at once, or when the last handle
-    /// closes (`CONTENT-4`). Directories go at once.
+    /// closes (`CONTENT-4`), or when a keeper does (`NAMELESS-1`).
     /// A foreign key of the user's may refuse that ([`ErrorKind::NotPermitted`]).
     pub fn drop_name(&self, node: &Arc<Node>) -> Result<()> {
         self.drop_name_for(node, None)
@@ -338,18 +338,7 @@ impl<'e> Change<'e> {
         if state.row.nlink > 0 {
             return Ok(());
         }
-        let mut group = lock(&self.engine.group);
-        let is_open = state.open_count > 0;
-        if is_open || (group.has_others && !is_directory) {
-            self.engine.may_have_orphans.store(true, Ordering::SeqCst);
-            let (id, session) = ((node.store, node.ino), self.engine.session.liveness.id);
-            if !(state.is_anonymous && group.orphan_again(id, is_open, session)) {
-                group.add_orphan(id, is_open.then_some(session));
-            }
-        } else {
-            drop(group);
-            self.engine.delete(node, &mut state);
-        }
+        self.engine.lose_last_name(node, &mut state);
         Ok(())
     }
 

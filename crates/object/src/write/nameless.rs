@@ -1,0 +1,194 @@
+//! Inodes that have lost their last name, and until when they live.
+//!
+//! # Words
+//! A *keeper* knows inodes beside those that have handles: the kernel, of a mount. An inode is *parting* from the loss
+//! of its last name until its group is closed, and *kept* while nothing but a keeper holds it.
+//!
+//! ```text
+//!            last name lost              group closed: known to the keeper, or open
+//!  named ───────────────────▶ parting ─────────────────────────────────────────────▶ orphan, kept
+//!                                 │ otherwise                                            │ let go, not open
+//!                                 └─────────────────────▶ deleted ◀──────────────────────┘
+//! ```
+//!
+//! # Invariants
+//! * `NAMELESS-1` An inode that a keeper knows lives until the keeper lets it go, also when another session has taken
+//!   its last name; at most until this session ends. *Guard*: the keeper is asked and the inode marked as kept with
+//!   the node locked, and what is let go is looked at with it locked.
+//! * `NAMELESS-2` An inode that is gone from the keeper when its group is closed costs no row in the catalog: most are
+//!   forgotten by the kernel right after their last name.
+//!
+//! # Recovery
+//! What is kept is an orphan with this session as its holder: a crash leaves it to the next session.
+
+use crate::Result;
+use crate::engine::{Edit, Engine, lock};
+use crate::view::node::{Node, NodeState};
+use larder_space::format::{Ino, StoreId};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+/// Who may know inodes that have no handle. Its locks are leaves: it is asked with an inode locked.
+pub trait Keeper: Send + Sync {
+    /// Whether it knows the inode.
+    fn knows(&self, store: StoreId, ino: Ino) -> bool;
+
+    /// The same; if so, [`Engine::let_go`] follows once it knows it no more. `by_others`: another session took the last
+    /// name, by which it may still know it.
+    fn keep(&self, store: StoreId, ino: Ino, by_others: bool) -> bool;
+}
+
+/// What an engine knows of keepers.
+#[derive(Default)]
+pub(crate) struct Nameless {
+    keeper: RwLock<Option<Weak<dyn Keeper>>>,
+    /// What keepers have let go, and nobody has looked at yet.
+    let_go: Mutex<Vec<(StoreId, Ino)>>,
+}
+
+impl Nameless {
+    fn keeper(&self) -> Option<Arc<dyn Keeper>> {
+        let keeper = self.keeper.read().unwrap_or_else(PoisonError::into_inner);
+        keeper.as_ref().and_then(Weak::upgrade)
+    }
+
+    fn has_let_go(&self) -> bool {
+        !lock(&self.let_go).is_empty()
+    }
+}
+
+impl Engine {
+    /// From now on `keeper` is asked, as long as it lives.
+    pub fn set_keeper(&self, keeper: Weak<dyn Keeper>) {
+        let mut place = (self.nameless.keeper.write()).unwrap_or_else(PoisonError::into_inner);
+        *place = Some(keeper);
+    }
+
+    pub(crate) fn has_keeper(&self) -> bool {
+        self.nameless.keeper().is_some()
+    }
+
+    /// The keeper does not know the inode any more. Waits for no other session.
+    pub fn let_go(&self, store: StoreId, ino: Ino) {
+        lock(&self.nameless.let_go).push((store, ino));
+        if self.turn.is_held()
+            && let Err(error) = self.end_let_go()
+        {
+            tracing::warn!("letting go of inode {ino} of store {store}: {error}");
+        }
+    }
+
+    /// Ends what was let go, unless another session has the turn: then the background comes again.
+    pub(crate) fn end_let_go(&self) -> Result<()> {
+        if !self.nameless.has_let_go() || !self.turn.try_begin(|| self.refresh_with_turn())? {
+            return Ok(());
+        }
+        let edit = Edit { engine: self };
+        let let_go = std::mem::take(&mut *lock(&self.nameless.let_go));
+        for (store, ino) in let_go {
+            let Some(node) = self.cache.find(store, ino) else {
+                continue;
+            };
+            let _gate = self.enter_gate();
+            let mut state = self.lock_node(&node)?;
+            if std::mem::take(&mut state.is_kept) {
+                state.open_count -= 1;
+                self.end_orphan(&node, &mut state);
+            }
+        }
+        drop(edit);
+        Ok(())
+    }
+
+    /// The inode has lost its last name. The caller has marked it dirty.
+    pub(crate) fn lose_last_name(&self, node: &Arc<Node>, state: &mut NodeState) {
+        match state.open_count == 0 && self.has_keeper() {
+            true => {
+                state.is_parting = true;
+                lock(&self.group).parting.push(Arc::clone(node));
+            }
+            false => self.make_orphan(node, state),
+        }
+    }
+
+    /// Decides on those that part in the open group, which is being closed: the gate is.
+    pub(crate) fn end_parting(&self) {
+        let parting = std::mem::take(&mut lock(&self.group).parting);
+        for node in parting {
+            let mut state = node.lock();
+            if std::mem::take(&mut state.is_parting) && state.row.nlink == 0 {
+                self.keep_if_known(&node, &mut state, false);
+                self.make_orphan(&node, &mut state);
+            }
+        }
+    }
+
+    /// Keeps an inode that nobody has open, if the keeper knows it; says whether (`NAMELESS-1`).
+    pub(crate) fn keep_if_known(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        by_others: bool,
+    ) -> bool {
+        let keeps = |keeper: Arc<dyn Keeper>| keeper.keep(node.store, node.ino, by_others);
+        let is_kept = state.open_count == 0 && self.nameless.keeper().is_some_and(keeps);
+        if is_kept {
+            state.is_kept = true;
+            state.open_count = 1;
+        }
+        is_kept
+    }
+
+    /// Keeps what lost its last name by another session, if the keeper knows it; says whether it does so now.
+    pub(crate) fn keep_orphan(&self, store: StoreId, ino: Ino) -> Result<bool> {
+        let knows = |keeper: Arc<dyn Keeper>| keeper.knows(store, ino);
+        if !self.nameless.keeper().is_some_and(knows) {
+            return Ok(false);
+        }
+        let epoch = self.foreign.epoch();
+        let node = match self.cache.find(store, ino) {
+            Some(node) => node,
+            None => match self.catalog.inode(store, ino)? {
+                Some(row) => self.remember(Arc::new(Node::new(store, row, false)), epoch),
+                None => return Ok(false),
+            },
+        };
+        let mut state = node.lock();
+        Ok(self.keep_if_known(&node, &mut state, true))
+    }
+
+    /// An inode without a name that nobody has open goes, unless others may have it open.
+    fn make_orphan(&self, node: &Arc<Node>, state: &mut NodeState) {
+        let mut group = lock(&self.group);
+        let is_open = state.open_count > 0;
+        if !is_open && !group.has_others {
+            drop(group);
+            self.delete(node, state);
+            return;
+        }
+        self.may_have_orphans.store(true, Ordering::SeqCst);
+        let (id, session) = ((node.store, node.ino), self.session.liveness.id);
+        if !(state.is_anonymous && group.orphan_again(id, is_open, session)) {
+            group.add_orphan(id, is_open.then_some(session));
+        }
+    }
+
+    /// Nobody has the inode open here any more. If it has no name, it goes; the caller has the turn and is inside the
+    /// gate.
+    pub(crate) fn end_orphan(&self, node: &Arc<Node>, state: &mut NodeState) {
+        let is_over = state.open_count == 0 && state.row.nlink == 0;
+        if !is_over || state.is_deleted || state.is_parting {
+            return;
+        }
+        let mut group = lock(&self.group);
+        (group.holders_removed).push((node.store, node.ino, self.session.liveness.id));
+        // Without other sessions nobody else can hold it, and without constraints nobody can
+        // refuse; else the next reclaim decides.
+        self.may_have_orphans.store(true, Ordering::SeqCst);
+        if !group.has_others && !self.is_constrained(node.store) {
+            group.orphans_removed.push((node.store, node.ino));
+            drop(group);
+            self.delete(node, state);
+        }
+    }
+}
