@@ -161,7 +161,8 @@ pub(crate) fn apply_inodes(
     apply_rows(txn, stores, (changes, gone), keeper)
 }
 
-fn apply_rows(
+/// The same for some of the rows, one after the other.
+pub(crate) fn apply_rows(
     txn: &Connection,
     stores: &Stores,
     (changes, inodes): (&ChangeSet, &[(StoreId, InodeChange)]),

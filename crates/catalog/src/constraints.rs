@@ -11,16 +11,20 @@ use crate::error::{At, CatalogError, Result};
 use crate::history::Keeper;
 use crate::names::quoted;
 use crate::read::rows;
+use crate::refusals::{has_deferred_violations, ino_of, is_of_a_rule};
 use crate::saves;
-use crate::transaction::{Stage, as_trial};
+use crate::schema::STORE;
+use crate::sql_text::{Token, tokens};
+use crate::statements::Stores;
+use crate::transaction::{Stage, as_step, as_trial};
 use crate::{Catalog, Writer};
 use larder_format::{Ino, StoreId};
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 impl Catalog {
     /// Whether something of the user's may refuse a row of a store table: a trigger on it, a foreign
-    /// key that points to it or out of it, or a UNIQUE index but of `file_id` (`SAVE-1`). (A CHECK on a column of the user's must
-    /// accept the column's default anyway, or `ALTER TABLE` refuses it.) Cost ≈ 0.1 ms.
+    /// key that points to it or out of it, a UNIQUE index but of `file_id` (`SAVE-1`), a CHECK, or a generated column that
+    /// is NOT NULL. Cost ≈ 0.1 ms.
     pub fn has_constraints(&self, store: StoreId) -> Result<bool> {
         let sql = self.store_sql(store)?;
         self.read(|reader| {
@@ -33,32 +37,39 @@ impl Catalog {
                          OR t.name = ?1 COLLATE NOCASE)) \
                      OR EXISTS (SELECT 1 FROM pragma_index_list(?1) AS l WHERE l.\"unique\" \
                        AND (SELECT group_concat(coalesce(name, '?')) FROM pragma_index_info(l.name)) \
-                         IS NOT 'file_id')",
+                         IS NOT 'file_id') \
+                     OR EXISTS (SELECT 1 FROM pragma_table_xinfo(?1) \
+                       WHERE hidden > 1 AND \"notnull\" AND name IS NOT 'file_id'), \
+                       (SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE)",
                 )
-                .and_then(|mut ask| ask.query_row(params![sql.table], |row| row.get(0)))
+                .and_then(|mut ask| {
+                    ask.query_row(params![sql.table], |row| {
+                        let text: Option<String> = row.get(1)?;
+                        Ok(row.get(0)? || has_check(&text.unwrap_or_default()))
+                    })
+                })
                 .at(&sql.table)
         })
     }
 
-    /// Applies one row change and takes it back: [`crate::CatalogError::Constraint`] when the user's
-    /// constraints refuse it. Deferred foreign keys are not looked at. Takes the write lock for a
-    /// moment; no sync.
+    /// The same of one inode, behind nothing.
     pub fn try_inode(&self, store: StoreId, change: &InodeChange) -> Result<()> {
         let changes = ChangeSet {
             inodes: vec![(store, change.clone())],
-            has_revived: matches!(change, InodeChange::Insert(_)),
             ..ChangeSet::default()
         };
-        self.try_changes(&changes)
+        self.try_rows(&[], &changes)
     }
 
-    /// The same of a save that removes the inode which it replaces (`SAVE-2`).
-    pub fn try_save(&self, store: StoreId, from: Ino, to: Ino) -> Result<()> {
-        self.try_changes(&saves::trial(store, from, to))
-    }
-
-    fn try_changes(&self, changes: &ChangeSet) -> Result<()> {
-        let stores = self.stores_of(changes)?;
+    /// Writes `pending` rows and then those of `changes` with its saves, and takes all of it back:
+    /// [`CatalogError::Constraint`] when the user's rules refuse `changes`; what they refuse of `pending` is passed over. An
+    /// [`InodeChange::Update`] of an inode that is not there is a new one, and a removal of one is nothing. In a
+    /// transaction of its owner deferred foreign keys are not looked at: SQL may still put them right. Takes the write lock
+    /// for a moment; no sync.
+    pub fn try_rows(&self, pending: &[(StoreId, InodeChange)], changes: &ChangeSet) -> Result<()> {
+        let mut all = changes.clone();
+        all.inodes.extend(pending.iter().cloned());
+        let stores = self.stores_of(&all)?;
         let mut writer = crate::lock(&self.writer);
         let Writer {
             connection,
@@ -66,10 +77,45 @@ impl Catalog {
             stage,
             ..
         } = &mut *writer;
+        let is_own = *stage == Stage::Idle;
         let mut tried = |step: &Connection| {
             guards.open(step)?;
-            let trial = saves::Purpose::Trial;
-            apply_inodes(step, &stores, changes, &Keeper::off(), trial)
+            for row in pending {
+                let Some(row) = as_there(step, &stores, row)? else {
+                    continue;
+                };
+                let one = ChangeSet {
+                    inodes: vec![row],
+                    ..ChangeSet::default()
+                };
+                match as_step(step, |step| try_one(step, &stores, &one)) {
+                    Err(error) if !is_of_a_rule(&error) => return Err(error),
+                    _ if step.is_autocommit() => return Ok(()), // Its rule rolled all of it back.
+                    _ => {}
+                }
+            }
+            let was_violated = has_deferred_violations(step)?;
+            let rows = (changes.inodes.iter()).map(|row| as_there(step, &stores, row));
+            let inodes: Vec<_> = rows
+                .collect::<Result<Vec<_>>>()?
+                .into_iter()
+                .flatten()
+                .collect();
+            let is_new = |(_, change): &_| matches!(change, InodeChange::Insert(_));
+            let present = ChangeSet {
+                has_revived: inodes.iter().any(is_new),
+                inodes,
+                saves: changes.saves.clone(),
+                ..ChangeSet::default()
+            };
+            try_one(step, &stores, &present)?;
+            match is_own && !was_violated && has_deferred_violations(step)? {
+                true => Err(CatalogError::Constraint {
+                    table: "the commit".into(),
+                    constraint: "FOREIGN KEY constraint failed".into(),
+                }),
+                false => Ok(()),
+            }
         };
         let outcome = match *stage {
             Stage::Idle => {
@@ -86,19 +132,64 @@ impl Catalog {
             // No savepoint can be set under a client's statement; the change itself fails in a moment.
             Stage::Client => return Ok(()),
         };
-        let outcome = outcome.map_err(|error| guards.explain(error));
-        match (outcome, &changes.inodes[..]) {
-            (Err(error @ CatalogError::Constraint { .. }), [(store, InodeChange::Delete(ino))]) => {
+        let error = match outcome.map_err(|error| guards.explain(error)) {
+            Err(error @ CatalogError::Constraint { .. }) => error,
+            outcome => return outcome,
+        };
+        for (store, change) in &changes.inodes {
+            if let InodeChange::Delete(ino) = change {
                 let table = &self.store_sql(*store)?.table;
-                Err(name_keys(connection, table, *ino)?.unwrap_or(error))
+                if let Some(named) = name_keys(connection, table, *ino)? {
+                    return Err(named);
+                }
             }
-            (outcome, _) => outcome,
         }
+        Err(error)
     }
 }
 
+/// Whether the text of a store's table has a CHECK that is not ours: on a column of the user's, of whichever column.
+fn has_check(text: &str) -> bool {
+    let count = |text: &str| {
+        let is_check = |token: &Token| *token == Token::Word("check".into());
+        tokens(text).filter(is_check).count()
+    };
+    // The first statement makes the table.
+    let own = STORE.split_once(';').map_or(STORE, |(table, _)| table);
+    count(text) > count(own)
+}
+
+fn try_one(step: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
+    let trial = saves::Purpose::Trial;
+    apply_inodes(step, stores, changes, &Keeper::off(), trial)
+}
+
+/// A change of an inode as one that fits what is there; `None`: there is nothing to remove.
+fn as_there(
+    step: &Connection,
+    stores: &Stores,
+    (store, change): &(StoreId, InodeChange),
+) -> Result<Option<(StoreId, InodeChange)>> {
+    let table = &stores[store].table;
+    let is_there = step
+        .prepare_cached(&format!("SELECT 1 FROM main.\"{table}\" WHERE ino = ?1"))
+        .and_then(|mut find| find.exists([signed(ino_of(change).0)]))
+        .at(table)?;
+    Ok(match change {
+        InodeChange::Update(row, _) if !is_there => {
+            Some((*store, InodeChange::Insert(row.clone())))
+        }
+        InodeChange::Delete(_) if !is_there => None,
+        other => Some((*store, other.clone())),
+    })
+}
+
 /// SQLite does not say which foreign key failed: looks for those that keep an inode.
-fn name_keys(connection: &Connection, table: &str, ino: Ino) -> Result<Option<CatalogError>> {
+pub(crate) fn name_keys(
+    connection: &Connection,
+    table: &str,
+    ino: Ino,
+) -> Result<Option<CatalogError>> {
     type Key = (String, i64, String, Option<String>);
     let keys: Vec<Key> = rows(
         connection,
@@ -139,4 +230,19 @@ fn name_keys(connection: &Connection, table: &str, ino: Ino) -> Result<Option<Ca
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_of_the_users_is_told_from_ours() {
+        let own = STORE.split_once(';').unwrap().0.replace("{name}", "main");
+        assert!(own.contains("CHECK"));
+        assert!(!has_check(&own));
+        let with = |column: &str| format!("{}, {column})", own.trim_end().trim_end_matches(')'));
+        assert!(!has_check(&with("note TEXT DEFAULT 'CHECK' /* CHECK */")));
+        assert!(has_check(&with("c INT check(size < 1000)")));
+    }
 }

@@ -105,6 +105,7 @@ mod place;
 mod places;
 mod reach;
 mod read;
+mod refusals;
 mod refused;
 mod retention;
 mod rows;
@@ -154,6 +155,7 @@ pub use names::check_store_name;
 pub use open::DatabaseInit;
 pub use past::{Moment, PastPin};
 pub use place::{CATALOG_FILE, CatalogOptions};
+pub use refusals::Refusal;
 pub use retention::{Retention, Retentions};
 pub use rows::{
     AgRow, ContentRow, DatabaseInfo, DirentRow, ExtentRow, FileContent, InodeRow, PatchRow,

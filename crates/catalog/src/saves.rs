@@ -453,17 +453,3 @@ impl Settings {
 fn set(txn: &Connection, config: DbConfig, on: bool) -> Result<()> {
     txn.set_db_config(config, on).at("a save").map(drop)
 }
-
-/// Tries a save together with the removal of the inode that it replaces.
-pub(crate) fn trial(store: StoreId, from: Ino, to: Ino) -> ChangeSet {
-    ChangeSet {
-        inodes: vec![(store, InodeChange::Delete(from))],
-        saves: vec![Save {
-            store,
-            from,
-            to,
-            is_forced: false,
-        }],
-        ..ChangeSet::default()
-    }
-}

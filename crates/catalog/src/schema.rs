@@ -111,7 +111,7 @@ pub(crate) const STEPS: &[Step] = &[
 pub const SCHEMA_VERSION: u32 = STEPS.len() as u32;
 
 const GUARD: &str = include_str!("schema/guard.sql");
-const STORE: &str = include_str!("schema/store.sql");
+pub(crate) const STORE: &str = include_str!("schema/store.sql");
 
 /// The columns of a store table that are ours; all others are the user's.
 pub(crate) const ENGINE_COLUMNS: [&str; 16] = [

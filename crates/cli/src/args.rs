@@ -88,6 +88,9 @@ pub(crate) enum Verb {
     Rows(crate::track::RowsArgs),
     Retention(crate::retention::RetentionArgs),
     Prune(crate::prune::PruneArgs),
+    /// What constraints refused after it was answered: list it, get its content, drop it
+    #[command(subcommand)]
+    Refused(crate::refused::RefusedVerb),
     Extension(crate::extension::ExtensionArgs),
     Completions(CompletionsArgs),
 }

@@ -166,6 +166,11 @@ pub(crate) fn expose(
         "Groups committed by this mount",
         gauges.group_count,
     );
+    out.counter(
+        "larder_refused_operations_total",
+        "Operations that constraints refused after they were answered",
+        gauges.refused_count,
+    );
     out.family("larder_storage_age", "gauge", "Bytes gone per byte live");
     out.sample("larder_storage_age", "", frag.storage_age);
     out.0

@@ -46,6 +46,7 @@ mod progress;
 mod promote;
 mod prune;
 mod quantiles;
+mod refused;
 mod remount;
 mod report;
 mod restore;
@@ -164,6 +165,7 @@ fn run(verb: Verb, timeout: Option<Duration>, out: &mut Output) -> Result<()> {
         Verb::Rows(args) => track::rows(&args, out),
         Verb::Retention(args) => retention::retention(&args, out),
         Verb::Prune(args) => prune::prune(&args, out),
+        Verb::Refused(verb) => refused::refused(&verb, out),
         Verb::Extension(args) => extension::extension(&args, out),
         Verb::Completions(args) => completions(&args, out),
     }

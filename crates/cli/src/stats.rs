@@ -2,7 +2,7 @@
 
 use crate::args::StatsArgs;
 use crate::databases::with_database;
-use crate::error::{At, Result};
+use crate::error::{At, Result, warn};
 use crate::output::{Align, Output, Table};
 use crate::units::show_size;
 use larder::StatsReport;
@@ -27,6 +27,13 @@ pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<()> {
     let interval = Duration::from_nanos(args.interval.unsigned_abs());
     with_database(&args.db, "stats", |database| {
         let mut before = database.stats()?;
+        if before.refused_count > 0 && !out.is_json() {
+            warn(&format!(
+                "constraints refused {} changes after they were answered; 'larder refused list {}' names them",
+                before.refused_count,
+                args.db.display()
+            ));
+        }
         let mut table = new_table();
         let (mut lines, mut next) = (0, Instant::now() + interval);
         while args.count.is_none_or(|count| lines < count) && wait_until(next, &stopping) {
@@ -142,6 +149,7 @@ fn stats_json(now: &StatsReport, rates: &Rates) -> Value {
         "retired_bytes_total": now.retired_bytes_total,
         "storage_age": now.storage_age,
         "inode_count": now.inode_count,
+        "refused_count": now.refused_count,
         "wal_bytes": now.wal_bytes,
         "session_count": now.session_count,
     })

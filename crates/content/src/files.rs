@@ -13,8 +13,8 @@ use crate::xattr::{Inherited, Xattrs};
 use larder_object::format::limits::LINK_COUNT_MAX;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{
-    AlignedBuf, AttrMask, CAPABILITY_XATTR, Change, Engine, Error, ErrorKind, InodeRow, Node,
-    Result, is_backup,
+    AlignedBuf, AttrMask, CAPABILITY_XATTR, Engine, Error, ErrorKind, InodeRow, Node, Result,
+    WriteGuard, is_backup,
 };
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl FilesProvider {
 
     fn require_entry(
         &self,
-        change: &Change<'_>,
+        change: &WriteGuard<'_>,
         dir: &Node,
         name: &Name,
     ) -> Result<(Arc<Node>, InodeRow)> {
@@ -66,7 +66,7 @@ impl FilesProvider {
     }
 
     /// Whether `dir` is `ancestor` or lies below it.
-    fn is_below(&self, change: &Change<'_>, dir: Ino, ancestor: Ino) -> Result<bool> {
+    fn is_below(&self, change: &WriteGuard<'_>, dir: Ino, ancestor: Ino) -> Result<bool> {
         let mut at = dir;
         loop {
             if at == ancestor {
@@ -82,7 +82,7 @@ impl FilesProvider {
     /// The row of a new node in directory `dir`, and the access lists that it inherits.
     fn new_row(
         &self,
-        change: &Change<'_>,
+        change: &WriteGuard<'_>,
         dir: &Arc<Node>,
         new: NewNode<'_>,
         mode: u32,
@@ -132,7 +132,7 @@ impl FilesProvider {
     /// Makes a node with a name that is free.
     fn insert(
         &self,
-        change: &Change<'_>,
+        change: &WriteGuard<'_>,
         dir: &Arc<Node>,
         name: &Name,
         new: NewNode<'_>,
@@ -159,7 +159,7 @@ impl FilesProvider {
 
     fn rename_one(
         &self,
-        change: &Change<'_>,
+        change: &WriteGuard<'_>,
         from: (&Arc<Node>, &Name),
         to: (&Arc<Node>, &Name),
         moved: &(Arc<Node>, InodeRow),
@@ -196,7 +196,7 @@ impl FilesProvider {
 
     fn exchange(
         &self,
-        change: &Change<'_>,
+        change: &WriteGuard<'_>,
         from: (&Arc<Node>, &Name),
         to: (&Arc<Node>, &Name),
         one: &(Arc<Node>, InodeRow),
@@ -242,7 +242,7 @@ impl StoreProvider for FilesProvider {
             }
             self.engine.truncate(&node, size)?;
         }
-        let change = self.engine.change()?;
+        let change = self.engine.write_guard()?;
         let node = change.node(self.table, ino)?;
         let now_ns = change.now_ns;
         let at = |time: SetTime| match time {
@@ -274,6 +274,7 @@ impl StoreProvider for FilesProvider {
             row.mtime_ns = set.mtime.map_or(row.mtime_ns, at);
             row.ctime_ns = set.ctime.map_or(now_ns, at);
         })?;
+        change.commit()?;
         Ok(self.attr_of(row))
     }
 
@@ -302,13 +303,15 @@ impl StoreProvider for FilesProvider {
         mode: u32,
         caller: Caller,
     ) -> Result<Attr> {
-        let change = self.engine.change()?;
+        let change = self.engine.write_guard()?;
         let dir = change.node(self.table, parent)?;
         if change.find_entry(&dir, name)?.is_some() {
             return Err(exists(name));
         }
         let node = self.insert(&change, &dir, name, new, mode, caller)?;
-        Ok(self.attr_of(change.row(&node)?))
+        let row = change.row(&node)?;
+        change.commit()?;
+        Ok(self.attr_of(row))
     }
 
     fn create_anonymous(
@@ -318,7 +321,7 @@ impl StoreProvider for FilesProvider {
         is_linkable: bool,
         caller: Caller,
     ) -> Result<(Attr, Box<dyn FileHandle>)> {
-        let change = self.engine.change()?;
+        let change = self.engine.write_guard()?;
         let dir = change.node(self.table, parent)?;
         require_directory(&dir)?;
         let (row, lists) = self.new_row(&change, &dir, NewNode::File, mode, caller)?;
@@ -327,7 +330,13 @@ impl StoreProvider for FilesProvider {
         let handle = Handle::new(self.engine.clone(), self.store, node.clone(), true);
         let row = lists.give(&change, &node).and_then(|()| change.row(&node));
         // The handle closes in a change of its own.
-        drop(change);
+        let row = match row {
+            Ok(row) => change.commit().map(|()| row),
+            Err(error) => {
+                drop(change);
+                Err(error)
+            }
+        };
         Ok((self.attr_of(row?), Box::new(handle)))
     }
 
@@ -339,19 +348,21 @@ impl StoreProvider for FilesProvider {
         caller: Caller,
         write: bool,
     ) -> Result<(Attr, Box<dyn FileHandle>)> {
-        let change = self.engine.change()?;
+        let change = self.engine.write_guard()?;
         let dir = change.node(self.table, parent)?;
         if change.find_entry(&dir, name)?.is_some() {
             return Err(exists(name));
         }
         let node = self.insert(&change, &dir, name, NewNode::File, mode, caller)?;
+        let row = change.row(&node)?;
         self.engine.open_node(&node, write)?;
-        let handle = Handle::new(self.engine.clone(), self.store, node.clone(), write);
-        Ok((self.attr_of(change.row(&node)?), Box::new(handle)))
+        let handle = Handle::new(self.engine.clone(), self.store, node, write);
+        change.commit()?;
+        Ok((self.attr_of(row), Box::new(handle)))
     }
 
     fn link(&self, ino: Ino, parent: Ino, name: &Name) -> Result<Attr> {
-        let change = self.engine.change()?;
+        let change = self.engine.write_guard()?;
         let dir = change.node(self.table, parent)?;
         let node = change.node(self.table, ino)?;
         let row = change.row(&node)?;
@@ -370,11 +381,12 @@ impl StoreProvider for FilesProvider {
         }
         let row = change.add_name(&node)?;
         change.set_entry(&dir, name, Some((ino, row.kind)))?;
+        change.commit()?;
         Ok(self.attr_of(row))
     }
 
     fn unlink(&self, parent: Ino, name: &Name) -> Result<()> {
-        let change = self.engine.change()?;
+        let change = self.engine.write_guard()?;
         let dir = change.node(self.table, parent)?;
         let (node, row) = self.require_entry(&change, &dir, name)?;
         if row.kind == FileKind::Directory {
@@ -391,17 +403,19 @@ impl StoreProvider for FilesProvider {
             Some(successor) => change.replace(&node, &successor)?,
             None => change.drop_name(&node)?,
         }
-        change.set_entry(&dir, name, None)
+        change.set_entry(&dir, name, None)?;
+        change.commit()
     }
 
     fn remove_dir(&self, parent: Ino, name: &Name) -> Result<()> {
-        let change = self.engine.change()?;
+        let change = self.engine.write_guard()?;
         let dir = change.node(self.table, parent)?;
         let (node, row) = self.require_entry(&change, &dir, name)?;
         require_empty_directory(&change, &node, &row, name)?;
         change.drop_name(&node)?;
         change.set_entry(&dir, name, None)?;
-        add_links(&change, &dir, -1)
+        add_links(&change, &dir, -1)?;
+        change.commit()
     }
 
     fn rename(
@@ -412,7 +426,7 @@ impl StoreProvider for FilesProvider {
         new_name: &Name,
         mode: RenameMode,
     ) -> Result<()> {
-        let change = self.engine.change()?;
+        let change = self.engine.write_guard()?;
         let from = change.node(self.table, parent)?;
         let to = change.node(self.table, new_parent)?;
         let moved = self.require_entry(&change, &from, name)?;
@@ -432,8 +446,8 @@ impl StoreProvider for FilesProvider {
             return Err(into_itself());
         }
         match (mode, there) {
-            (RenameMode::NoReplace, Some(_)) => Err(exists(new_name)),
-            (RenameMode::Exchange, None) => Err(absent(new_name)),
+            (RenameMode::NoReplace, Some(_)) => return Err(exists(new_name)),
+            (RenameMode::Exchange, None) => return Err(absent(new_name)),
             (RenameMode::Exchange, Some(other)) => {
                 if other.1.kind == FileKind::Directory
                     && self.is_below(&change, parent, other.1.ino)?
@@ -443,7 +457,7 @@ impl StoreProvider for FilesProvider {
                 if other.1.ino == moved.1.ino {
                     return Ok(());
                 }
-                self.exchange(&change, (&from, name), (&to, new_name), &moved, &other)
+                self.exchange(&change, (&from, name), (&to, new_name), &moved, &other)?;
             }
             (RenameMode::Replace, Some(old)) => {
                 if old.1.ino == moved.1.ino {
@@ -465,12 +479,13 @@ impl StoreProvider for FilesProvider {
                     }
                     (false, false) => {}
                 }
-                self.rename_one(&change, (&from, name), (&to, new_name), &moved, Some(&old))
+                self.rename_one(&change, (&from, name), (&to, new_name), &moved, Some(&old))?;
             }
             (RenameMode::Replace | RenameMode::NoReplace, None) => {
-                self.rename_one(&change, (&from, name), (&to, new_name), &moved, None)
+                self.rename_one(&change, (&from, name), (&to, new_name), &moved, None)?;
             }
         }
+        change.commit()
     }
 
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -509,7 +524,7 @@ impl StoreProvider for FilesProvider {
         mode: u32,
         caller: Caller,
     ) -> Result<Attr> {
-        let (change, content) = self.engine.change_with_content(bytes)?;
+        let (change, content) = self.engine.guard_with_content(bytes)?;
         let dir = change.node(self.table, parent)?;
         let node = match change.find_entry(&dir, name)? {
             Some(ino) => change.node(self.table, ino)?,
@@ -517,7 +532,8 @@ impl StoreProvider for FilesProvider {
         };
         require_kind(node.kind())?;
         change.set_content(&node, content)?;
-        Ok(self.attr_of(change.row(&node)?))
+        change.commit()?;
+        Ok(self.attr_of(self.engine.row(&node)?))
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -537,7 +553,7 @@ impl StoreProvider for FilesProvider {
     }
 }
 
-fn add_links(change: &Change<'_>, dir: &Arc<Node>, by: i64) -> Result<()> {
+fn add_links(change: &WriteGuard<'_>, dir: &Arc<Node>, by: i64) -> Result<()> {
     let mask = AttrMask {
         nlink: true,
         ..AttrMask::default()
@@ -549,7 +565,7 @@ fn add_links(change: &Change<'_>, dir: &Arc<Node>, by: i64) -> Result<()> {
         .map(drop)
 }
 
-fn touch_ctime(change: &Change<'_>, node: &Arc<Node>) -> Result<()> {
+fn touch_ctime(change: &WriteGuard<'_>, node: &Arc<Node>) -> Result<()> {
     let now_ns = change.now_ns;
     change
         .update(
@@ -597,7 +613,7 @@ fn require_linked(row: &InodeRow) -> Result<()> {
 }
 
 fn require_empty_directory(
-    change: &Change<'_>,
+    change: &WriteGuard<'_>,
     node: &Node,
     row: &InodeRow,
     name: &Name,

@@ -192,7 +192,7 @@ impl FileHandle for Handle {
         if set_id_bits(self.engine.row(&self.node)?.mode) == 0 {
             return Ok(false);
         }
-        let change = self.engine.change()?;
+        let change = self.engine.write_guard()?;
         let mask = AttrMask {
             mode: true,
             ctime: true,
@@ -203,6 +203,7 @@ impl FileHandle for Handle {
             row.mode &= !set_id_bits(row.mode);
             row.ctime_ns = now_ns;
         })?;
+        change.commit()?;
         Ok(true)
     }
 
@@ -277,6 +278,14 @@ impl FileHandle for Handle {
 
     fn sync(&self) -> Result<()> {
         self.engine.sync_node(&self.node)
+    }
+
+    fn may_be_refused(&self) -> bool {
+        self.write && self.engine.may_refuse(&self.node)
+    }
+
+    fn check_refused(&self) -> Result<()> {
+        self.engine.report_refused_at_close(&self.node)
     }
 
     fn attr(&self) -> Result<Attr> {

@@ -72,15 +72,18 @@ pub use history::{
 };
 pub use larder_object::ClientHandle;
 pub use larder_object::directory;
+#[cfg(debug_assertions)]
+pub use larder_object::failpoints;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
     AlignedBuf, Birth, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject,
     DefragOptions, DefragReport, EngineOptions, Error, ErrorKind, FeedBounds, FeedChange,
     FeedEvent, Follower, ForeignChange, ForeignObserver, FragReport, Gauges, HistoryReport, Keeper,
-    MapCell, Moment, PruneCut, PruneReport, Result, Retention, Savepoint, SealRow, SegmentMap,
-    SharedPages, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue, StatsReport,
-    StoreHistory, StoreRetention, TemporalTable, TransactionInfo, TransactionOutcome, Tuning,
-    act_for, await_followers, describe_server, free_killed, gather_bytes_default,
+    MapCell, Moment, PruneCut, PruneReport, RefusedFile, Result, Retention, Savepoint, SealRow,
+    SegmentMap, SharedPages, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue,
+    StatsReport, StoreHistory, StoreRetention, TemporalTable, TransactionInfo, TransactionOutcome,
+    Tuning, act_for, await_followers, describe_server, drop_refused, free_killed,
+    gather_bytes_default, list_refused, open_refused,
 };
 pub use larder_object::{Trust, find_damage, utc};
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};

@@ -296,6 +296,15 @@ pub trait FileHandle: Send + Sync {
     fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>>;
     /// Returns after the commit that holds every operation on this file that ended before.
     fn sync(&self) -> Result<()>;
+    /// Whether a change of this file that was answered may still be refused, by a constraint of the user's: then whoever
+    /// closes it should ask [`FileHandle::check_refused`].
+    fn may_be_refused(&self) -> bool {
+        false
+    }
+    /// [`crate::ErrorKind::Io`], once, when a constraint has refused what this file was told; the message names it.
+    fn check_refused(&self) -> Result<()> {
+        Ok(())
+    }
     /// The attributes now.
     fn attr(&self) -> Result<Attr>;
 }

@@ -15,7 +15,7 @@ use larder_object::format::limits::{
     XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use larder_object::format::{FileKind, Ino, StoreId};
-use larder_object::{AttrMask, Change, Engine, Error, ErrorKind, Node, Result, View};
+use larder_object::{AttrMask, Engine, Error, ErrorKind, Node, Result, View, WriteGuard};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) struct Inherited {
 
 impl Inherited {
     /// Gives them to the node.
-    pub(crate) fn give(self, change: &Change<'_>, node: &Arc<Node>) -> Result<()> {
+    pub(crate) fn give(self, change: &WriteGuard<'_>, node: &Arc<Node>) -> Result<()> {
         let lists = [(ACCESS_XATTR, self.access), (DEFAULT_XATTR, self.default)];
         for (name, list) in lists {
             if let Some(list) = list {
@@ -131,7 +131,7 @@ impl Xattrs {
     /// without one by the umask (`ACL-3`).
     pub(crate) fn inherit(
         &self,
-        change: &Change<'_>,
+        change: &WriteGuard<'_>,
         dir: &Node,
         is_directory: bool,
         mode: u32,
@@ -163,12 +163,13 @@ impl Xattrs {
                 .engine
                 .set_user_column(self.table, ino, column, Some(value), check);
         }
-        let change = self.engine.change()?;
+        let change = self.engine.write_guard()?;
         let node = change.node(self.table, ino)?;
         let has_it = change.find_xattr(&node, name)?.is_some();
         require_mode(mode, has_it, name)?;
         if name == ACCESS_XATTR || name == DEFAULT_XATTR {
-            return self.change_acl(&change, &node, name, Acl::decode(value)?, mode);
+            self.change_acl(&change, &node, name, Acl::decode(value)?, mode)?;
+            return change.commit();
         }
         if !has_it {
             let names = change.xattrs(&node)?;
@@ -180,13 +181,14 @@ impl Xattrs {
                 return Err(Error::new(ErrorKind::NoSpace, why));
             }
         }
-        change.set_xattr(&node, name, Some(value))
+        change.set_xattr(&node, name, Some(value))?;
+        change.commit()
     }
 
     /// Sets or removes an access control list; an access list sets the mode.
     fn change_acl(
         &self,
-        change: &Change<'_>,
+        change: &WriteGuard<'_>,
         node: &Arc<Node>,
         name: &[u8],
         acl: Option<Acl>,
@@ -242,7 +244,7 @@ impl Xattrs {
                 .engine
                 .set_user_column(self.table, ino, column, None, check);
         }
-        let change = self.engine.change()?;
+        let change = self.engine.write_guard()?;
         let node = change.node(self.table, ino)?;
         if change.find_xattr(&node, name)?.is_none() {
             // Who has no list can be told to have none.
@@ -251,7 +253,8 @@ impl Xattrs {
             }
             return Err(no_attribute(name));
         }
-        change.set_xattr(&node, name, None)
+        change.set_xattr(&node, name, None)?;
+        change.commit()
     }
 }
 

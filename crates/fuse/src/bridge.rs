@@ -363,7 +363,7 @@ impl Bridge {
         let is_flushed = self.locks.is_some() && flags.flags & libc::O_ACCMODE == libc::O_RDWR;
         // Close has nothing to ask for, unless there may be locks.
         let all = FopenFlags::NOFLUSH | self.page_flags() | way.flags();
-        let fopen_flags = match is_flushed {
+        let fopen_flags = match is_flushed || file.may_be_refused() {
             true => all.difference(FopenFlags::NOFLUSH),
             false => all,
         };

@@ -372,7 +372,10 @@ impl Filesystem for Bridge {
             self.before_unlock(node);
             locks.flush(node, handle, owner);
         }
-        Ok(())
+        let node = call.request.node;
+        // But what a constraint refused later is told now, if no sync has asked.
+        (self.files.find(handle)?.check_refused())
+            .map_err(|error| errno(&error, format_args!("close {node}")))
     }
 
     fn release(&self, call: &mut Call<'_>, release: Release) -> Result<(), Errno> {

@@ -17,7 +17,7 @@
 //! * `COMMIT-3` Extents retired by a commit are reusable only after a later commit has deleted
 //!   their rows, and that one is durable.
 //! * `COMMIT-4` After a failed write, flush or commit nothing more is changed: memory is ahead of
-//!   the catalog, and only reopening finds out how far.
+//!   the catalog, and only reopening finds out how far. What the user's rules refuse is no failure (`refused`).
 //! * `COMMIT-5` A group is committed a commit interval after its first change, and a seventh of
 //!   that after its last one; what is being written delays it. So the row of a file is soon there,
 //!   and a stream of changes costs no more commits.
@@ -32,6 +32,8 @@ pub(crate) mod place;
 pub(crate) mod pre_images;
 pub(crate) mod redo;
 pub(crate) mod redo_rows;
+pub(crate) mod refused;
+pub(crate) mod refused_content;
 
 use crate::commit::group::Group;
 use crate::commit::place::ContentFlush;
@@ -97,7 +99,7 @@ pub(crate) struct FrozenNode {
     pub mask: AttrMask,
     /// No commit has it.
     pub is_fresh: bool,
-    is_deleted: bool,
+    pub is_deleted: bool,
     entries: Vec<(Name, Option<Ino>)>,
     xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     content_row: Option<Option<ContentRow>>,
@@ -155,7 +157,8 @@ impl Engine {
         };
         self.sync_generation(generation)?;
         self.settle_flushes()?; // FLUSH-3
-        self.apply_if_full()
+        self.apply_if_full()?;
+        self.report_refused(node)
     }
 
     fn sync_generation(&self, generation: u64) -> Result<()> {
@@ -523,8 +526,9 @@ impl Engine {
             assert_granted(&self.catalog.grants(), &set.allocated);
         }
         // COMMIT-2: the extents above were flushed by flush_contents, or are patched by this commit.
-        let outcome = self.commit_catalog(&set)?;
-        self.publish(generation, &nodes, &set, &outcome, group.moved_away);
+        let mut moved_away = group.moved_away;
+        let outcome = self.commit_accepted(generation, &mut nodes, &mut set, &mut moved_away)?;
+        self.publish(generation, &nodes, &set, &outcome, moved_away);
         if let (Some(wished), Some(kept)) = (&horizon, &outcome.reclaim_horizon) {
             self.note_pruned(kept);
             if wished.kept.passes(kept) {
@@ -614,7 +618,10 @@ impl Engine {
     /// Commits the catalog; waits out an SQL client that keeps the write lock, and a host without
     /// space: nothing is lost by waiting, and both can be helped from outside. Not in a client's transaction, which
     /// has the lock, and of which SQLite may have taken back a part.
-    fn commit_catalog(&self, set: &ChangeSet) -> Result<CommitOutcome> {
+    pub(crate) fn commit_catalog(
+        &self,
+        set: &ChangeSet,
+    ) -> std::result::Result<CommitOutcome, CatalogError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.catalog.commit(set) {
@@ -628,7 +635,7 @@ impl Engine {
                     }
                     std::thread::sleep(Duration::from_millis(500));
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -661,6 +668,7 @@ impl Engine {
                 self.cache.remove(frozen.node.store, frozen.node.ino);
             }
         }
+        self.rules.publish(generation);
         self.commit_lock.set_committed(generation);
     }
 }

@@ -3,6 +3,7 @@
 use crate::commit::group::Group;
 use crate::commit::group_fsync::SharedFlush;
 use crate::commit::leader::CommitLock;
+use crate::commit::refused::Refusals;
 use crate::history::History;
 use crate::host::{random_id, system_clock};
 use crate::session::Session;
@@ -26,6 +27,7 @@ use crate::view::read_set::ReadSet;
 use crate::view::{Shown, View};
 use crate::write::claims::Claims;
 use crate::write::nameless::Nameless;
+use crate::write::rules::Rules;
 use crate::write::saves::Asides;
 use crate::{Error, ErrorKind, Result, error::io_error};
 use larder_catalog::{Catalog, DatabaseInit};
@@ -94,6 +96,10 @@ pub struct Engine {
     pub(crate) nameless: Nameless,
     /// A leaf lock.
     pub(crate) asides: Mutex<Asides>,
+    /// What the user's rules are asked behind.
+    pub(crate) rules: Rules,
+    /// What the user's rules refused after it was answered.
+    pub(crate) refusals: Refusals,
     pub(crate) is_closed: AtomicBool,
     pub(crate) background: Mutex<Option<JoinHandle<()>>>,
     pub(crate) stop_signal: (Mutex<bool>, Condvar),
@@ -293,6 +299,8 @@ impl Engine {
             next_inos: Mutex::default(),
             nameless: Nameless::default(),
             asides: Mutex::default(),
+            rules: Rules::default(),
+            refusals: Refusals::default(),
             is_closed: AtomicBool::new(false),
             background: Mutex::default(),
             stop_signal: (Mutex::new(false), Condvar::new()),
@@ -313,7 +321,7 @@ impl Engine {
         let outcome = match self.session.options.is_extension {
             _ if self.is_readonly() => Ok(()), // READONLY-1
             true => self.reclaim_left(), // Nothing else is changed by it but through the client.
-            false => self.close_orderly(),
+            false => self.close_orderly().and_then(|()| self.report_unreported()),
         };
         {
             // Another thread's commit must end before the turn is abandoned.

@@ -630,8 +630,10 @@ mod tests {
             nlink: 1,
             ..host.row(&root).unwrap()
         };
-        let node = host.change().unwrap().insert(StoreId::MAIN, row, None);
-        (host, node.unwrap())
+        let guard = host.write_guard().unwrap();
+        let node = guard.insert(StoreId::MAIN, row, None).unwrap();
+        guard.commit().unwrap();
+        (host, node)
     }
 
     /// What is guaranteed is not looked for again with each commit.

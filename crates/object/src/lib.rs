@@ -40,6 +40,7 @@ mod txn;
 mod view;
 mod write;
 
+pub use commit::refused_content::{RefusedFile, drop_refused, list_refused, open_refused};
 pub use engine::Engine;
 pub use error::{Error, ErrorKind, Result};
 pub use history::attribution::act_for;
@@ -88,7 +89,10 @@ pub use view::as_of::AsOf;
 pub use view::invalidation::{ForeignChange, ForeignObserver};
 pub use view::node::Node;
 pub use write::edit::CAPABILITY_XATTR;
+pub use write::guard::WriteGuard;
+#[cfg(debug_assertions)]
+pub use write::guard::failpoints;
 pub use write::nameless::Keeper;
-pub use write::namespace::{Change, Look};
+pub use write::namespace::Look;
 pub use write::put::NewContent;
 pub use write::saves::is_backup;

@@ -100,6 +100,8 @@ pub struct StatsReport {
     pub commit_seq: u64,
     /// Sessions, the one that asks among them.
     pub session_count: u64,
+    /// What constraints of the user's refused after it was answered, and nobody has decided about.
+    pub refused_count: u64,
     /// Inodes, all stores.
     pub inode_count: u64,
     /// Held by content that can be reached.
@@ -131,6 +133,8 @@ pub struct Gauges {
     pub commit_seq: u64,
     /// Groups that this session has committed.
     pub group_count: u64,
+    /// Operations that constraints of the user's refused after they were answered.
+    pub refused_count: u64,
     /// Memory of the whole process, bytes; 0 where the system does not say.
     pub resident_bytes: u64,
     /// Memory of content that waits to be written, bytes.

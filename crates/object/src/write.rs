@@ -6,15 +6,18 @@
 //!
 //! # Invariants
 //! `EDIT-n` in `edit`, `GATHER-n` in `gather`, `POOL-n` in `buffers`, `CLAIM-n` in `claims`, `WHOLE-n` in
-//! `delayed_allocation`, `SAVE-4` in `saves`, `NAMELESS-n` in `nameless`.
+//! `delayed_allocation`, `SAVE-4` in `saves`, `GUARD-n` in `guard`, `CONSTRAINT-5` and `CONSTRAINT-6` in `rules`,
+//! `NAMELESS-n` in `nameless`.
 
 pub(crate) mod buffers;
 pub(crate) mod claims;
 pub(crate) mod delayed_allocation;
 pub(crate) mod edit;
 pub(crate) mod gather;
+pub(crate) mod guard;
 pub(crate) mod nameless;
 pub(crate) mod namespace;
 pub(crate) mod put;
+pub(crate) mod rules;
 pub(crate) mod saves;
 pub(crate) mod splice;

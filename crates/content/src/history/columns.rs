@@ -145,11 +145,11 @@ impl Transaction {
             }
         }
         self.enter(|engine| {
-            let change = engine.change()?;
+            let change = engine.write_guard()?;
             for (store, ino, id) in ids {
                 change.set_file_id(&change.node(store, ino)?, id)?;
             }
-            Ok(())
+            change.commit()
         })
     }
 }

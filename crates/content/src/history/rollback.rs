@@ -21,7 +21,7 @@ use crate::transaction::{Transaction, TransactionOptions};
 use crate::types::NodeId;
 use larder_object::format::{CommitSeq, FileKind, Ino, Name, StoreId};
 use larder_object::{
-    Change, Engine, Error, ErrorKind, HistoryReader, InodeRow, Moment, Result, SqlValue, View,
+    Engine, Error, ErrorKind, HistoryReader, InodeRow, Moment, Result, SqlValue, View, WriteGuard,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -396,7 +396,7 @@ impl<'d> Rollback<'d> {
     fn revive(&mut self, engine: &Engine) -> Result<()> {
         let past = self.past.shared.shown.view();
         for batch in self.work.chunks_mut(BATCH) {
-            let change = engine.change()?;
+            let change = engine.write_guard()?;
             for work in batch {
                 let (Some(was), None) = (&work.was, &work.is) else {
                     continue;
@@ -410,6 +410,7 @@ impl<'d> Rollback<'d> {
                 work.is_changed = true;
                 self.report.revived_count += 1;
             }
+            change.commit()?;
         }
         Ok(())
     }
@@ -425,7 +426,7 @@ impl<'d> Rollback<'d> {
         }
         let mut others = Vec::new();
         for batch in self.work.chunks(BATCH) {
-            let change = engine.change()?;
+            let change = engine.write_guard()?;
             for work in batch.iter().filter(|work| work.was.is_some()) {
                 let Some(id) = reader.file_id(work.store, work.ino, then)? else {
                     continue;
@@ -437,12 +438,14 @@ impl<'d> Rollback<'d> {
                     None => others.push((work.store, work.ino, id)),
                 }
             }
+            change.commit()?;
         }
         for batch in others.chunks(BATCH) {
-            let change = engine.change()?;
+            let change = engine.write_guard()?;
             for &(store, ino, id) in batch {
                 change.set_file_id(&change.node(store, ino)?, id)?;
             }
+            change.commit()?;
         }
         Ok(())
     }
@@ -451,7 +454,7 @@ impl<'d> Rollback<'d> {
         // Names away first: another inode may have had them.
         for is_back in [false, true] {
             for batch in self.work.chunks_mut(BATCH) {
-                let change = engine.change()?;
+                let change = engine.write_guard()?;
                 for work in batch {
                     let (one, other) = match is_back {
                         true => (&work.was, &work.is),
@@ -467,6 +470,7 @@ impl<'d> Rollback<'d> {
                     }
                     work.is_changed |= is_changed;
                 }
+                change.commit()?;
             }
         }
         Ok(())
@@ -539,14 +543,15 @@ impl<'d> Rollback<'d> {
         let past = self.past.shared.shown.view();
         transaction.enter(|engine| {
             for batch in self.work.chunks_mut(BATCH) {
-                let change = engine.change()?;
+                let change = engine.write_guard()?;
                 for work in batch.iter().filter(|work| work.was.is_none()) {
                     change.let_go(&change.node(work.store, work.ino)?)?;
                     self.report.removed_count += 1;
                 }
+                change.commit()?;
             }
             for batch in self.work.chunks_mut(BATCH) {
-                let change = engine.change()?;
+                let change = engine.write_guard()?;
                 for work in batch {
                     let Some(was) = &work.was else { continue };
                     work.is_changed |= set_xattrs(past, &change, (work.store, work.ino))?;
@@ -562,6 +567,7 @@ impl<'d> Rollback<'d> {
                     let is_more = work.is_changed || was.row.kind != FileKind::Directory;
                     self.report.changed_count += u64::from(work.is.is_some() && is_more);
                 }
+                change.commit()?;
             }
             Ok(())
         })
@@ -578,7 +584,7 @@ fn differs(was: &InodeRow, is: &InodeRow) -> bool {
 }
 
 /// Makes the extended attributes of an inode what they were, as they are stored; says whether any were other ones.
-fn set_xattrs(past: &View, change: &Change<'_>, (store, ino): (StoreId, Ino)) -> Result<bool> {
+fn set_xattrs(past: &View, change: &WriteGuard<'_>, (store, ino): (StoreId, Ino)) -> Result<bool> {
     let was: BTreeMap<Vec<u8>, Vec<u8>> = {
         let look = past.look();
         look.xattrs(&*look.node(store, ino)?)?.into_iter().collect()

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod constraints;
 mod feed;
 mod foreign;
 mod races;

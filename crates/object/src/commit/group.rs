@@ -2,6 +2,7 @@
 
 use crate::space::relocations::Moves;
 use crate::view::node::Node;
+use crate::write::guard::Undo;
 use larder_catalog::{Held, MapShare, Save, Sharing};
 use larder_space::format::{Extent, Ino, SegmentIndex, SessionId, StoreId};
 use std::sync::Arc;
@@ -42,8 +43,6 @@ pub(crate) struct Group {
     pub holders_removed: Vec<(StoreId, Ino, SessionId)>,
     /// The user for whom all of it was done; known when it is closed.
     pub user: Option<u32>,
-    /// A change of names or attributes is in it.
-    pub has_names: bool,
     /// Other sessions live (`SESSION-4`). Kept from group to group.
     pub has_others: bool,
     /// Reclaim found everything pinned: not before this moment again.
@@ -73,15 +72,19 @@ impl Group {
 
     /// Notes a save. Of an inode that the catalog does not know yet, `is_fresh`, only what has come over to it in this
     /// group goes on: nobody can have attached anything to it.
-    pub fn add_save(&mut self, save: Save, is_fresh: bool) {
+    /// What takes it back.
+    pub fn add_save(&mut self, save: Save, is_fresh: bool) -> Option<Undo> {
         if !is_fresh {
             self.saves.push(save);
-            return;
+            return Some(Undo::SaveAdded);
         }
-        let mut earlier = self.saves.iter_mut();
-        if let Some(earlier) = earlier.rfind(|one| (one.store, one.to) == (save.store, save.from)) {
-            earlier.to = save.to;
-        }
+        let is_it = |one: &Save| (one.store, one.to) == (save.store, save.from);
+        let index = self.saves.iter().rposition(is_it)?;
+        let earlier = &mut self.saves[index];
+        Some(Undo::SaveMoved(
+            index,
+            std::mem::replace(&mut earlier.to, save.to),
+        ))
     }
 
     /// An inode lost its last name, or never had one; `holder` has it open.
@@ -91,19 +94,39 @@ impl Group {
             .extend(holder.map(|session| (store, ino, session)));
     }
 
-    /// An inode without a name gets one. What this group adds, the catalog never hears of.
-    pub fn adopt_orphan(&mut self, (store, ino): (StoreId, Ino)) {
-        match self
-            .orphans_added
-            .iter()
-            .rposition(|&id| id == (store, ino))
+    /// What [`Group::add_orphan`] did is taken back.
+    pub fn forget_orphan(&mut self, (store, ino): (StoreId, Ino), holder: Option<SessionId>) {
+        if let Some(at) = (self.orphans_added.iter()).rposition(|&id| id == (store, ino)) {
+            self.orphans_added.remove(at);
+        }
+        let held = holder.map(|session| (store, ino, session));
+        if let Some(at) =
+            held.and_then(|held| self.holders_added.iter().rposition(|&one| one == held))
         {
+            self.holders_added.remove(at);
+        }
+    }
+
+    /// An inode without a name gets one. What this group adds, the catalog never hears of. What takes it back.
+    pub fn adopt_orphan(&mut self, (store, ino): (StoreId, Ino)) -> Undo {
+        let is_it = |&id: &(StoreId, Ino)| id == (store, ino);
+        match self.orphans_added.iter().rposition(is_it) {
             Some(index) => {
                 self.orphans_added.remove(index);
-                self.holders_added
-                    .retain(|&(s, i, _)| (s, i) != (store, ino));
+                let mut holders = Vec::new();
+                self.holders_added.retain(|&(s, i, session)| {
+                    let stays = (s, i) != (store, ino);
+                    if !stays {
+                        holders.push(session);
+                    }
+                    stays
+                });
+                Undo::OrphanForgotten((store, ino), holders)
             }
-            None => self.orphans_removed.push((store, ino)),
+            None => {
+                self.orphans_removed.push((store, ino));
+                Undo::OrphanAdopted((store, ino))
+            }
         }
     }
 

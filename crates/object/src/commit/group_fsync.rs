@@ -374,8 +374,10 @@ mod tests {
             nlink: 1,
             ..engine.row(&root).unwrap()
         };
-        let change = engine.change().unwrap();
-        change.insert(main, row, None).unwrap()
+        let guard = engine.write_guard().unwrap();
+        let node = guard.insert(main, row, None).unwrap();
+        guard.commit().unwrap();
+        node
     }
 
     /// A transaction commits while another one waits for its turn, after `prepare`.

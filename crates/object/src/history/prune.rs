@@ -372,8 +372,9 @@ mod tests {
             nlink: 1,
             ..writer.row(&root).unwrap()
         };
-        let node = writer.change().unwrap().insert(StoreId::MAIN, row, None);
-        let node = node.unwrap();
+        let guard = writer.write_guard().unwrap();
+        let node = guard.insert(StoreId::MAIN, row, None).unwrap();
+        guard.commit().unwrap();
         let rewrite = |salt: u8| {
             writer.write(&node, 0, &vec![salt; 100_000]).unwrap();
             writer.sync().unwrap();

@@ -6,9 +6,9 @@
 
 use crate::engine::{Engine, lock};
 use crate::view::node::Node;
-use crate::write::namespace::Change;
+use crate::write::guard::{Undo, WriteGuard};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{AttrMask, InodeChange, InodeRow};
+use larder_catalog::{AttrMask, InodeRow};
 use larder_space::format::{FileKind, StoreId};
 use std::sync::Arc;
 
@@ -25,9 +25,9 @@ impl Engine {
     }
 }
 
-impl Change<'_> {
+impl WriteGuard<'_> {
     /// Makes an inode again that the store had, under its number (`ROLLBACK-1`), with the attributes of `row` and, a
-    /// symbolic link, its target; it has no name yet ([`Change::set_entry`]) and a file no content, whatever `row` says.
+    /// symbolic link, its target; it has no name yet ([`WriteGuard::set_entry`]) and a file no content, whatever `row` says.
     /// What has lost its last name and is still open somewhere is this inode itself, with the content that it has now.
     pub fn revive(
         &self,
@@ -53,13 +53,16 @@ impl Change<'_> {
         if row.kind == FileKind::File {
             row.size_bytes = 0;
         }
-        engine.try_row(store, &InodeChange::Insert(row.clone()))?;
+        self.step("revive")?;
         // What is left in memory of the one that was deleted.
         engine.cache.remove(store, row.ino);
-        lock(&engine.group).has_revived = true;
+        if !std::mem::replace(&mut lock(&engine.group).has_revived, true) {
+            self.push_undo(Undo::Revived);
+        }
         let node = Arc::new(Node::new(store, row, true));
         let mut state = node.lock();
         state.target = target.map(<[u8]>::to_vec);
+        self.remember_new(&node, &state);
         self.mark_dirty(&node, &mut state);
         drop(state);
         Ok(engine.cache.insert(node))
@@ -69,10 +72,12 @@ impl Change<'_> {
     fn adopt(&self, store: StoreId, row: &InodeRow) -> Result<Arc<Node>> {
         let node = self.node(store, row.ino)?;
         let mut state = self.engine().lock_node(&node)?;
+        self.step("adopt")?;
+        self.remember(&node, &state);
         (state.is_anonymous, state.is_linkable) = (false, false);
         state.row.nlink = row.nlink;
         state.mask.nlink = true;
-        lock(&self.engine().group).adopt_orphan((store, row.ino));
+        self.adopt_orphan((store, row.ino));
         self.mark_dirty(&node, &mut state);
         drop(state);
         Ok(node)
@@ -101,6 +106,7 @@ impl Change<'_> {
     pub fn let_go(&self, node: &Arc<Node>) -> Result<()> {
         {
             let mut state = self.engine().lock_node(node)?;
+            self.remember(node, &state);
             if state.row.kind != FileKind::Directory {
                 state.row.nlink = 1;
             }

@@ -19,6 +19,7 @@ impl Engine {
             at_ns: self.now_ns(),
             commit_seq: info.commit_seq.0,
             session_count: self.catalog.sessions()?.len() as u64,
+            refused_count: self.kept_refused()?.len() as u64,
             inode_count: space.inode_count,
             live_bytes: space.live_bytes,
             retired_bytes: space.retired_bytes,
@@ -42,6 +43,7 @@ impl Engine {
         Ok(Gauges {
             commit_seq: self.known_seq().0,
             group_count: self.commit_lock.committed(),
+            refused_count: self.refusals.count.load(Ordering::Relaxed),
             resident_bytes: resident_bytes(),
             dirty_bytes: self.dirty_bytes.load(Ordering::Relaxed),
             dirty_bytes_max: self.session.dirty_bytes_max,

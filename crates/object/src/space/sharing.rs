@@ -395,6 +395,7 @@ impl Engine {
         if state.content.pieces.is_some() || !fits {
             return Ok(0);
         }
+        self.ask_content(to, state, size.max(end))?;
         let first = to_offset / BLOCK_BYTES;
         let stop = first + offer.block_count;
         let source = self.map_source(to);
@@ -470,7 +471,7 @@ impl Engine {
         Ok(())
     }
 
-    fn may_share(&self) -> bool {
+    pub(crate) fn may_share(&self) -> bool {
         self.shares.may_be.load(Ordering::SeqCst)
     }
 

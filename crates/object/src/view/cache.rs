@@ -154,6 +154,20 @@ impl NodeCache {
         known.or_else(|| names.are_all.then_some(None))
     }
 
+    /// The same, of what was noted by name only.
+    pub fn find_set_name(&self, dir: &Node, name: &[u8]) -> Option<Option<Ino>> {
+        let names = dir.names.read().unwrap_or_else(PoisonError::into_inner);
+        names.known.get(name).copied()
+    }
+
+    /// Drops what directory `dir` knows of `name`.
+    pub fn forget_name(&self, dir: &Node, name: &Name) {
+        let mut names = dir.names.write().unwrap_or_else(PoisonError::into_inner);
+        if names.known.remove(name).is_some() {
+            self.bytes.fetch_sub(name_bytes(name), Ordering::Relaxed);
+        }
+    }
+
     /// Notes what `name` in directory `dir` leads to (`CACHE-1`).
     pub fn set_name(&self, dir: &Node, name: &Name, target: Option<Ino>) {
         let mut names = dir.names.write().unwrap_or_else(PoisonError::into_inner);

@@ -36,6 +36,11 @@ impl EntryDeltas {
         self.parts[Self::part_of(&name)].insert(name, delta);
     }
 
+    /// Forgets a change.
+    pub fn remove(&mut self, name: &Name) {
+        self.parts[Self::part_of(name)].remove(name);
+    }
+
     /// All, in catalog order.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &EntryDelta)> {
         self.parts.iter().flatten()

@@ -179,6 +179,13 @@ impl Engine {
         Ok(())
     }
 
+    /// Tells observers what this session has taken back itself (`CONSTRAINT-3`).
+    pub(crate) fn tell_observers(&self, change: &ForeignChange) {
+        for observer in lock(&self.foreign.observers).iter() {
+            observer(change);
+        }
+    }
+
     /// Waits until observers have been told of what another thread has noticed.
     pub(crate) fn await_observers(&self) {
         drop(lock(&self.foreign.observers));

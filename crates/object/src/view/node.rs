@@ -23,6 +23,7 @@
 
 use crate::Result;
 use crate::commit::redo_rows::{Applied, Patches};
+use crate::commit::refused::Unreported;
 use crate::view::entries::EntryDeltas;
 use crate::view::extent_map::{ExtentMap, MapSource};
 use crate::view::pieces::Pieces;
@@ -74,6 +75,8 @@ pub(crate) struct NodeState {
     pub is_committing: bool,
     /// The newest group with a change of this node.
     pub generation: u64,
+    /// Counts changes.
+    pub touch_count: u64,
     /// Another session may have changed the row: read it again before use.
     pub is_stale: bool,
     /// It has lost its last name in the open group (`NAMELESS-2`).
@@ -100,6 +103,8 @@ pub(crate) struct NodeState {
     pub xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
     /// Attribute names that differ from the catalog's.
     pub xattrs_dirty: Vec<Vec<u8>>,
+    /// Something of it was refused after it was answered, and who has it open was not told yet.
+    pub refusal: Option<Unreported>,
     /// Regular files.
     pub content: Content,
 }
@@ -196,6 +201,7 @@ impl Node {
             in_group: false,
             is_committing: false,
             generation: 0,
+            touch_count: 0,
             is_stale: false,
             is_parting: false,
             is_kept: false,
@@ -209,6 +215,7 @@ impl Node {
             target: None,
             xattrs: is_fresh.then(BTreeMap::new),
             xattrs_dirty: Vec::new(),
+            refusal: None,
             content,
             row,
         };
@@ -288,6 +295,7 @@ impl NodeState {
         !self.in_group
             && !self.is_committing
             && self.open_count == 0
+            && self.refusal.is_none()
             && self.content.frozen.is_none()
             && self.entries.is_empty()
     }

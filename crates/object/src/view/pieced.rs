@@ -140,6 +140,7 @@ impl Engine {
                 .checked_add(data.len() as u64)
                 .filter(|&end| end <= FILE_BYTES_MAX)
                 .ok_or_else(too_large)?;
+            self.ask_content(node, state, size.max(end))?;
             self.require_pieces(node, state, offset, end)?;
             let Some(pieces) = &state.content.pieces else {
                 drop((guard, gate, promise, edit));
@@ -227,6 +228,7 @@ impl Engine {
             drop((guard, gate, promise, edit));
             return self.truncate(node, size_bytes);
         }
+        self.ask_content(node, state, size_bytes)?;
         if size_bytes < state.row.size_bytes {
             self.cut_off(node, state, &mut promise, size_bytes)?;
         } else {
@@ -255,6 +257,8 @@ impl Engine {
             self.begin_content(node, state)?;
             let size = state.row.size_bytes;
             let stop = end.min(size);
+            let grown = if keep_size { 0 } else { end };
+            self.ask_content(node, state, size.max(grown))?;
             self.require_pieces(node, state, offset, stop)?;
             let Some(pieces) = &state.content.pieces else {
                 drop((guard, gate, promise, edit));

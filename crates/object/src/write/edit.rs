@@ -98,6 +98,7 @@ impl Engine {
         if data.is_empty() {
             return Ok(offset);
         }
+        self.ask_content(node, &state, end.max(state.row.size_bytes))?;
         self.load_content(node, &mut state)?;
         if state.content.pieces.is_some() {
             drop((state, gate, promise, edit));
@@ -187,6 +188,7 @@ impl Engine {
             drop((state, gate, promise, edit));
             return self.truncate_pieces(node, size_bytes);
         }
+        self.ask_content(node, &state, size_bytes)?;
         if size_bytes < state.row.size_bytes {
             self.shrink(node, &mut state, &mut promise, size_bytes)?;
         }
@@ -281,6 +283,8 @@ impl Engine {
             drop((state, gate, promise, edit));
             return self.zero_pieces(node, offset, end, keep_size);
         }
+        let grown = if keep_size { 0 } else { end };
+        self.ask_content(node, &state, grown.max(state.row.size_bytes))?;
         self.leave_inline(node, &mut state, &mut promise)?;
         let stop = end.min(state.row.size_bytes);
         let is_tail = stop == state.row.size_bytes;
@@ -341,6 +345,8 @@ impl Engine {
         let _gate = self.enter_gate();
         let mut state = self.lock_node(node)?;
         self.begin_content(node, &mut state)?;
+        let grown = if keep_size { 0 } else { end };
+        self.ask_content(node, &state, grown.max(state.row.size_bytes))?;
         state.content.expected_bytes = state.content.expected_bytes.max(end);
         if !keep_size && end > state.row.size_bytes {
             self.grow_pieces(node, &mut state, end)?;
@@ -465,8 +471,10 @@ impl Engine {
             "NODE-4"
         );
         state.generation = self.open_generation.load(Ordering::SeqCst);
+        state.touch_count += 1;
         self.history.acting.note();
         self.join_group(node, state);
+        self.note_pending(node, state);
     }
 
     /// The same for a change that nobody waits for: fsync need not know of it.

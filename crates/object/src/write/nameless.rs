@@ -100,17 +100,6 @@ impl Engine {
         Ok(())
     }
 
-    /// The inode has lost its last name. The caller has marked it dirty.
-    pub(crate) fn lose_last_name(&self, node: &Arc<Node>, state: &mut NodeState) {
-        match state.open_count == 0 && self.has_keeper() {
-            true => {
-                state.is_parting = true;
-                lock(&self.group).parting.push(Arc::clone(node));
-            }
-            false => self.make_orphan(node, state),
-        }
-    }
-
     /// Decides on those that part in the open group, which is being closed: the gate is.
     pub(crate) fn end_parting(&self) {
         let parting = std::mem::take(&mut lock(&self.group).parting);

@@ -1,63 +1,24 @@
 //! Names and attributes: reading them, and changing them as one step.
 //!
-//! A [`Look`] keeps changes out while it looks; a [`Change`] keeps everybody out, so that a rename
-//! is never seen half done. Both work on nodes in memory, in front of the catalog.
+//! A [`Look`] keeps changes out while it looks; a [`WriteGuard`] keeps everybody out, so that a rename
+//! is never seen half done, and takes back what does not come to its end. Both work on nodes in memory, in front of the
+//! catalog.
 
-use crate::engine::{Edit, Engine, lock};
+use crate::engine::{Engine, lock};
 use crate::view::View;
 use crate::view::entries::EntryDelta;
 use crate::view::node::{Node, NodeState};
+use crate::write::guard::{Undo, WriteGuard};
 use crate::{Error, ErrorKind, Result};
-use larder_catalog::{AttrMask, CatalogError, DirentRow, InodeChange, InodeRow, Save};
+use larder_catalog::{AttrMask, DirentRow, InodeRow, Save};
 use larder_space::format::{FileKind, Ino, Name, StoreId};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLockReadGuard};
 
 /// A look at names and attributes: nobody changes them meanwhile.
 pub struct Look<'e> {
     view: &'e View,
     _names: RwLockReadGuard<'e, ()>,
-}
-
-/// A change of names and attributes under way: all of it is seen at once, and is in one commit.
-pub struct Change<'e> {
-    engine: &'e Engine,
-    // Dropped in this order: the turn last.
-    _names: RwLockWriteGuard<'e, ()>,
-    _gate: RwLockReadGuard<'e, ()>,
-    _edit: Edit<'e>,
-    /// The present, nanoseconds since 1970: one moment for the whole change.
-    pub now_ns: i64,
-}
-
-impl Engine {
-    /// Begins a change; waits for the turn.
-    pub fn change(&self) -> Result<Change<'_>> {
-        self.begin_change(self.edit()?)
-    }
-
-    /// The same for a user of the turn.
-    pub(crate) fn begin_change<'e>(&'e self, edit: Edit<'e>) -> Result<Change<'e>> {
-        loop {
-            if self.has_constraints() {
-                // What a constraint may refuse is tried on the catalog: it must know what was before.
-                self.commit_now()?;
-            }
-            let gate = self.enter_gate();
-            let names = self.write_names();
-            if self.has_constraints() && lock(&self.group).has_names {
-                // Another change came in between.
-                continue;
-            }
-            return Ok(Change {
-                engine: self,
-                _names: names,
-                _gate: gate,
-                _edit: edit,
-                now_ns: self.now_ns(),
-            });
-        }
-    }
 }
 
 /// What both a look and a change can ask.
@@ -162,22 +123,12 @@ impl Look<'_> {
     }
 }
 
-impl<'e> Change<'e> {
-    /// The engine that is changed.
-    pub(crate) fn engine(&self) -> &'e Engine {
-        self.engine
-    }
-
+impl WriteGuard<'_> {
     fn view(&self) -> &View {
-        self.engine
+        self.engine()
     }
 
     shared_queries!();
-
-    pub(crate) fn mark_dirty(&self, node: &Arc<Node>, state: &mut NodeState) {
-        self.engine.mark_dirty(node, state);
-        lock(&self.engine.group).has_names = true;
-    }
 
     /// A new inode, without a name yet. `row.ino` is ignored; the node has the number it got.
     pub fn insert(
@@ -186,24 +137,24 @@ impl<'e> Change<'e> {
         mut row: InodeRow,
         target: Option<&[u8]>,
     ) -> Result<Arc<Node>> {
-        self.engine.require_host_room()?;
-        let mut next_inos = lock(&self.engine.next_inos);
+        self.engine().require_host_room()?;
+        let mut next_inos = lock(&self.engine().next_inos);
         let next = match next_inos.get(&store) {
             Some(next) => *next,
-            None => self.engine.catalog.next_ino(store)?.0,
+            None => self.engine().catalog.next_ino(store)?.0,
         };
-        let next = self.engine.next_ino(store, next)?;
+        let next = self.engine().next_ino(store, next)?;
         next_inos.insert(store, next + 1);
         drop(next_inos);
         row.ino = Ino(next);
-        self.engine
-            .try_row(store, &InodeChange::Insert(row.clone()))?;
+        self.step("insert")?;
         let node = Arc::new(Node::new(store, row, true));
         let mut state = node.lock();
         state.target = target.map(<[u8]>::to_vec);
+        self.remember_new(&node, &state);
         self.mark_dirty(&node, &mut state);
         drop(state);
-        self.engine.cache.insert(node.clone());
+        self.engine().cache.insert(node.clone());
         Ok(node)
     }
 
@@ -221,17 +172,20 @@ impl<'e> Change<'e> {
         (state.is_anonymous, state.is_linkable) = (true, is_linkable);
         (state.open_count, state.writer_count) = (1, 1);
         drop(state);
-        let holder = Some(self.engine.session.liveness.id);
-        lock(&self.engine.group).add_orphan((store, node.ino), holder);
-        self.engine.may_have_orphans.store(true, Ordering::SeqCst);
+        let holder = Some(self.engine().session.liveness.id);
+        lock(&self.engine().group).add_orphan((store, node.ino), holder);
+        self.push_undo(Undo::OrphanAdded((store, node.ino), holder));
+        self.engine().may_have_orphans.store(true, Ordering::SeqCst);
         Ok(node)
     }
 
     /// Counts one more name of an inode; [`ErrorKind::NotFound`] if it had lost its last one, or was
     /// made never to have one.
     pub fn add_name(&self, node: &Arc<Node>) -> Result<InodeRow> {
-        self.engine.require_host_room()?;
-        let mut state = self.engine.lock_node(node)?;
+        self.engine().require_host_room()?;
+        let mut state = self.engine().lock_node(node)?;
+        self.step("add a name")?;
+        self.remember(node, &state);
         if state.row.nlink == 0 {
             if !std::mem::take(&mut state.is_linkable) || state.is_deleted {
                 return Err(Error::new(
@@ -239,7 +193,7 @@ impl<'e> Change<'e> {
                     "the file has no name, and can get none",
                 ));
             }
-            lock(&self.engine.group).adopt_orphan((node.store, node.ino));
+            self.adopt_orphan((node.store, node.ino));
         }
         state.row.nlink += 1;
         state.row.ctime_ns = self.now_ns;
@@ -247,6 +201,12 @@ impl<'e> Change<'e> {
         state.mask.ctime = true;
         self.mark_dirty(node, &mut state);
         Ok(state.row.clone())
+    }
+
+    /// An inode without a name gets one.
+    pub(crate) fn adopt_orphan(&self, id: (StoreId, Ino)) {
+        let undo = lock(&self.engine().group).adopt_orphan(id);
+        self.push_undo(undo);
     }
 
     /// Sets or removes an entry of a directory, and notes the directory's change of times.
@@ -258,15 +218,25 @@ impl<'e> Change<'e> {
     ) -> Result<()> {
         if let Some((ino, FileKind::Directory)) = target {
             let child = self.node(dir.store, ino)?;
-            child.lock().parent = Some(dir.ino);
+            let mut state = child.lock();
+            self.remember(&child, &state);
+            state.parent = Some(dir.ino);
         }
-        let mut state = self.engine.lock_node(dir)?;
-        let generation = self.engine.open_generation.load(Ordering::SeqCst);
+        let mut state = self.engine().lock_node(dir)?;
+        self.step("set an entry")?;
+        self.remember(dir, &state);
+        self.push_undo(Undo::Entry {
+            dir: dir.clone(),
+            name: name.clone(),
+            before: state.entries.get(name).copied(),
+            known: self.engine().cache.find_set_name(dir, name.as_bytes()),
+        });
+        let generation = self.engine().open_generation.load(Ordering::SeqCst);
         state
             .entries
             .insert(name.clone(), EntryDelta { target, generation });
         // CACHE-1: in the same step.
-        self.engine
+        self.engine()
             .cache
             .set_name(dir, name, target.map(|(ino, _)| ino));
         state.row.mtime_ns = self.now_ns;
@@ -284,14 +254,11 @@ impl<'e> Change<'e> {
         mask: AttrMask,
         edit: impl FnOnce(&mut InodeRow),
     ) -> Result<InodeRow> {
-        let mut state = self.engine.lock_node(node)?;
+        let mut state = self.engine().lock_node(node)?;
         let mut row = state.row.clone();
         edit(&mut row);
-        if (mask.mode || mask.owner || mask.atime || mask.mtime) && !state.is_fresh {
-            // Attributes that a user sets; the others belong to changes that were tried.
-            self.engine
-                .try_row(node.store, &InodeChange::Update(row.clone(), mask))?;
-        }
+        self.step("update")?;
+        self.remember(node, &state);
         state.row = row;
         state.mask = state.mask | mask;
         self.mark_dirty(node, &mut state);
@@ -312,14 +279,9 @@ impl<'e> Change<'e> {
     }
 
     fn drop_name_for(&self, node: &Arc<Node>, saved: Option<&Arc<Node>>) -> Result<()> {
-        let mut state = self.engine.lock_node(node)?;
-        let is_last = state.row.nlink == 1 || state.row.kind == FileKind::Directory;
-        if is_last && !state.is_fresh {
-            match saved {
-                Some(saved) => self.engine.try_save(node.store, node.ino, saved.ino)?,
-                None => (self.engine).try_row(node.store, &InodeChange::Delete(node.ino))?,
-            }
-        }
+        let mut state = self.engine().lock_node(node)?;
+        self.step("drop a name")?;
+        self.remember(node, &state);
         if let Some(saved) = saved {
             let save = Save {
                 store: node.store,
@@ -327,7 +289,7 @@ impl<'e> Change<'e> {
                 to: saved.ino,
                 is_forced: false,
             };
-            lock(&self.engine.group).add_save(save, state.is_fresh);
+            self.add_save(save, state.is_fresh);
         }
         let is_directory = state.row.kind == FileKind::Directory;
         state.row.nlink = if is_directory { 0 } else { state.row.nlink - 1 };
@@ -338,22 +300,53 @@ impl<'e> Change<'e> {
         if state.row.nlink > 0 {
             return Ok(());
         }
-        self.engine.lose_last_name(node, &mut state);
+        if state.open_count == 0 && self.engine().has_keeper() {
+            state.is_parting = true;
+            lock(&self.engine().group).parting.push(Arc::clone(node));
+            self.push_undo(Undo::Parting(Arc::clone(node)));
+            return Ok(());
+        }
+        let mut group = lock(&self.engine().group);
+        let is_open = state.open_count > 0;
+        if is_open || group.has_others {
+            self.engine().may_have_orphans.store(true, Ordering::SeqCst);
+            let (id, session) = ((node.store, node.ino), self.engine().session.liveness.id);
+            let holder = is_open.then_some(session);
+            if state.is_anonymous && group.orphan_again(id, is_open, session) {
+                let left = (!is_open).then_some(session);
+                self.push_undo(Undo::OrphanAgain(id, left));
+            } else {
+                group.add_orphan(id, holder);
+                self.push_undo(Undo::OrphanAdded(id, holder));
+            }
+        } else {
+            drop(group);
+            // Its content goes when the operation has succeeded (GUARD-2).
+            state.is_deleted = true;
+            self.mark_dirty(node, &mut state);
+        }
         Ok(())
     }
 
     /// Sets or removes an extended attribute.
     pub fn set_xattr(&self, node: &Arc<Node>, name: &[u8], value: Option<&[u8]>) -> Result<()> {
         if value.is_some() {
-            self.engine.require_host_room()?;
+            self.engine().require_host_room()?;
         }
-        let mut state = self.engine.lock_node(node)?;
-        self.engine.load_xattrs(node, &mut state)?;
+        let mut state = self.engine().lock_node(node)?;
+        self.engine().load_xattrs(node, &mut state)?;
+        self.step("set an attribute")?;
+        self.remember(node, &state);
         if let Some(all) = state.xattrs.as_mut() {
-            match value {
-                Some(value) => drop(all.insert(name.to_vec(), value.to_vec())),
-                None => drop(all.remove(name)),
-            }
+            let before = match value {
+                Some(value) => all.insert(name.to_vec(), value.to_vec()),
+                None => all.remove(name),
+            };
+            self.push_undo(Undo::Xattr {
+                node: node.clone(),
+                name: name.to_vec(),
+                before,
+            });
         }
         state.note_xattr(name);
         state.row.ctime_ns = self.now_ns;
@@ -364,38 +357,6 @@ impl<'e> Change<'e> {
 }
 
 impl Engine {
-    /// Whether any store has constraints of the user's.
-    fn has_constraints(&self) -> bool {
-        let constrained = self.constrained.read();
-        !constrained
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
-    }
-
-    /// Whether something of the user's may refuse a row of this store.
-    pub(crate) fn is_constrained(&self, store: StoreId) -> bool {
-        let constrained = self.constrained.read();
-        constrained
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(&store)
-    }
-
-    /// Tries a row change where the user's constraints may refuse it.
-    pub(crate) fn try_row(&self, store: StoreId, change: &InodeChange) -> Result<()> {
-        if !self.is_constrained(store) {
-            return Ok(());
-        }
-        (self.catalog.try_inode(store, change)).map_err(refused_by_constraint)
-    }
-
-    /// The same of a save that removes the inode which it replaces.
-    fn try_save(&self, store: StoreId, from: Ino, to: Ino) -> Result<()> {
-        if !self.is_constrained(store) {
-            return Ok(());
-        }
-        (self.catalog.try_save(store, from, to)).map_err(refused_by_constraint)
-    }
-
     /// Sets a user column, in a commit of its own after everything before it. `check` is asked first, in the turn:
     /// is there a value?
     pub fn set_user_column(
@@ -410,20 +371,6 @@ impl Engine {
         check(self.user_column(store, ino, column)?.is_some())?;
         self.commit_now()?;
         Ok(self.catalog.set_user_column(store, ino, column, value)?)
-    }
-}
-
-fn refused_by_constraint(error: CatalogError) -> Error {
-    match error {
-        CatalogError::Constraint { .. } => {
-            tracing::warn!("refused by a constraint: {error}");
-            Error::with_source(
-                ErrorKind::NotPermitted,
-                "a constraint of the database refuses it",
-                error,
-            )
-        }
-        other => other.into(),
     }
 }
 

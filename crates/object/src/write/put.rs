@@ -6,7 +6,7 @@ use crate::view::node::Node;
 use crate::write::claims::Claim;
 use crate::write::edit::{Promise, too_large};
 use crate::write::gather::Gather;
-use crate::write::namespace::Change;
+use crate::write::guard::WriteGuard;
 use larder_space::Purpose;
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use std::convert::Infallible;
@@ -26,8 +26,8 @@ pub struct NewContent<'e> {
 
 impl Engine {
     /// Copies `bytes` and begins a change that may make them an object's content
-    /// ([`Change::set_content`]). The copy is made before anything is locked.
-    pub fn change_with_content(&self, bytes: &[u8]) -> Result<(Change<'_>, NewContent<'_>)> {
+    /// ([`WriteGuard::set_content`]). The copy is made before anything is locked.
+    pub fn guard_with_content(&self, bytes: &[u8]) -> Result<(WriteGuard<'_>, NewContent<'_>)> {
         let size_bytes = bytes.len() as u64;
         if size_bytes > FILE_BYTES_MAX {
             return Err(too_large());
@@ -47,14 +47,15 @@ impl Engine {
             promise,
             _memory: memory,
         };
-        Ok((self.begin_change(edit)?, content))
+        Ok((self.begin_write(edit)?, content))
     }
 }
 
-impl Change<'_> {
+impl WriteGuard<'_> {
     /// Replaces the content of a regular file: readers see the old or the new one, and so does a
     /// crash. The inode, its names, attributes and user columns stay. Waits for a commit that is
-    /// writing this file only if the new content has fewer blocks.
+    /// writing this file only if the new content has fewer blocks. Ends the operation: the guard's rules are asked before, and
+    /// nothing is taken back afterwards.
     pub fn set_content(&self, node: &Arc<Node>, new: NewContent<'_>) -> Result<()> {
         let engine = self.engine();
         let NewContent {
@@ -65,6 +66,13 @@ impl Change<'_> {
             _memory,
         } = new;
         let keep = gather.block_count();
+        self.step("set the content")?;
+        let mut state = engine.lock_node(node)?;
+        engine.begin_content(node, &mut state)?;
+        engine.load_content(node, &mut state)?;
+        self.remember(node, &state);
+        drop(state);
+        self.ask_rules(Some((node, size_bytes)))?;
         let mut state = engine.lock_node(node)?;
         engine.load_content(node, &mut state)?;
         let is_shorter = state.row.size_bytes.div_ceil(BLOCK_BYTES) > keep
@@ -98,6 +106,9 @@ impl Change<'_> {
         promise.give(keep, &mut content.promise);
         state.row.size_bytes = size_bytes;
         engine.touch_content(node, &mut state);
+        drop(state);
+        // The old content is gone.
+        self.finish();
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use crate::Result;
 use crate::engine::lock;
 use crate::view::View;
 use crate::view::node::Node;
-use crate::write::namespace::Change;
+use crate::write::guard::{Undo, WriteGuard};
 use larder_catalog::{ChangeSet, InodeChange, Save};
 use larder_space::format::{FileKind, Ino, Name, StoreId};
 use std::collections::{HashSet, VecDeque};
@@ -28,7 +28,7 @@ const ASIDES_MAX: usize = 64;
 
 /// A file that lost the name it had.
 #[derive(Debug)]
-struct Aside {
+pub(crate) struct Aside {
     store: StoreId,
     ino: Ino,
     dir: Ino,
@@ -48,6 +48,18 @@ impl Asides {
         (self.0).retain(|one| (0..ASIDE_NS).contains(&now_ns.saturating_sub(one.at_ns)));
     }
 
+    /// A file is not set aside.
+    pub fn forget(&mut self, store: StoreId, ino: Ino) {
+        self.0.retain(|one| (one.store, one.ino) != (store, ino));
+    }
+
+    /// One that was taken out, and is set aside still.
+    pub fn put_back(&mut self, aside: Aside) {
+        self.forget(aside.store, aside.ino);
+        let at = self.0.partition_point(|one| one.at_ns <= aside.at_ns);
+        self.0.insert(at, aside);
+    }
+
     fn find(&self, is_it: impl Fn(&Aside) -> bool) -> Option<usize> {
         self.0.iter().rposition(is_it)
     }
@@ -58,9 +70,10 @@ pub fn is_backup(name: &Name, of: &Name) -> bool {
     name.as_bytes().strip_suffix(b"~") == Some(of.as_bytes())
 }
 
-impl Change<'_> {
+impl WriteGuard<'_> {
     /// Notes that a regular file with this name only gets another one.
     pub fn set_aside(&self, node: &Node, (dir, name): (&Node, &Name), new_name: (&Node, &Name)) {
+        self.push_undo(Undo::AsideAdded(node.store, node.ino));
         let mut asides = lock(&self.engine().asides);
         asides.settle(self.now_ns);
         if let Some(index) = asides.find(|one| (one.store, one.ino) == (node.store, node.ino)) {
@@ -96,7 +109,9 @@ impl Change<'_> {
                 return Ok(());
             };
             let ino = asides.0[index].ino;
-            asides.0.remove(index);
+            if let Some(aside) = asides.0.remove(index) {
+                self.push_undo(Undo::AsideTaken(aside));
+            }
             ino
         };
         let Ok(backup) = Name::new(&[name.as_bytes(), b"~"].concat()) else {
@@ -122,7 +137,9 @@ impl Change<'_> {
             let Some(aside) = asides.find(is_it).and_then(|index| asides.0.remove(index)) else {
                 return Ok(None);
             };
-            (aside.dir, aside.name)
+            let at = (aside.dir, aside.name.clone());
+            self.push_undo(Undo::AsideTaken(aside));
+            at
         };
         let Ok(dir) = self.node(node.store, dir) else {
             return Ok(None); // It was removed, with the name.
@@ -154,7 +171,7 @@ impl Change<'_> {
         };
         self.touch_row(from)?;
         self.touch_row(to)?;
-        lock(&self.engine().group).add_save(save, is_fresh);
+        self.add_save(save, is_fresh);
         Ok(())
     }
 
@@ -163,6 +180,7 @@ impl Change<'_> {
         self.touch_row(node)?;
         let id = (node.store, node.ino, file_id);
         lock(&self.engine().group).file_ids.push(id);
+        self.push_undo(Undo::FileIdAdded);
         Ok(())
     }
 
@@ -174,9 +192,19 @@ impl Change<'_> {
     /// Lets the next commit write an inode's row, as it is.
     fn touch_row(&self, node: &Arc<Node>) -> Result<()> {
         let mut state = self.engine().lock_node(node)?;
+        self.step("touch a row")?;
+        self.remember(node, &state);
         state.mask.ctime = true;
         self.mark_dirty(node, &mut state);
         Ok(())
+    }
+
+    /// Notes a save, in the group and for the rules.
+    pub(crate) fn add_save(&self, save: Save, is_fresh: bool) {
+        self.note_save(save);
+        if let Some(undo) = lock(&self.engine().group).add_save(save, is_fresh) {
+            self.push_undo(undo);
+        }
     }
 }
 

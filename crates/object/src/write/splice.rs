@@ -136,6 +136,7 @@ impl Engine {
         if len_bytes == 0 || from == to {
             return Ok(());
         }
+        self.ask_content(node, state, size)?;
         // The two neighbours that change places.
         let (low, middle, high) = if to < from {
             (to, from, from + len_bytes)
@@ -190,6 +191,7 @@ impl Engine {
         if len_bytes == 0 && filling.len_bytes() == 0 {
             return Ok(());
         }
+        self.ask_content(node, state, new_size)?;
         if size.max(new_size) <= REWRITE_BYTES_MAX {
             self.rewrite(node, state, &mut promise, |bytes| {
                 let new = match filling {

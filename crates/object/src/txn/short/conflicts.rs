@@ -238,12 +238,12 @@ mod tests {
             nlink: 1,
             ..engine.row(&root).unwrap()
         };
-        let change = engine.change().unwrap();
-        let node = change.insert(StoreId::MAIN, row, None).unwrap();
-        change
+        let guard = engine.write_guard().unwrap();
+        let node = guard.insert(StoreId::MAIN, row, None).unwrap();
+        guard
             .set_entry(&root, &name(text), Some((node.ino, FileKind::File)))
             .unwrap();
-        drop(change);
+        guard.commit().unwrap();
         engine.sync().unwrap();
     }
 

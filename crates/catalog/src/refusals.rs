@@ -1,0 +1,252 @@
+//! Which rows of a change set the user's rules refuse, found one by one when the set was refused as a whole.
+//!
+//! # Words
+//! A *rule* is what a user has put on a store's table: a trigger, a CHECK, a UNIQUE index, a foreign key. A *refusal* is a
+//! row of the set that cannot be written with all the others, and why.
+//!
+//! # Invariants
+//! * `CONSTRAINT-1` A set without the rows of its refusals, and without what depends on them, is accepted by the rules as
+//!   they are. *Guard*: each row is written under a savepoint, in the order of the commit; one that is refused is taken back
+//!   alone. Of a foreign key that is deferred it is the row after which SQLite counts violations until the end.
+//!
+//! # Cost
+//! Nothing for a commit that is accepted. Else the rows of the set are written once more, and again for each row that a
+//! deferred key, or a rule that rolls the transaction back, refuses.
+
+use crate::changes::{ChangeSet, InodeChange};
+use crate::commit::apply_rows;
+use crate::constraints::name_keys;
+use crate::error::{At, CatalogError, Result};
+use crate::guards::Guards;
+use crate::history::Keeper;
+use crate::saves;
+use crate::statements::Stores;
+use crate::transaction::{Stage, as_step};
+use crate::{Catalog, Writer, lock};
+use larder_format::{Ino, StoreId};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, ffi};
+use std::collections::HashSet;
+
+/// A row of a change set that a rule of the user's refuses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The store of the inode.
+    pub store: StoreId,
+    /// The inode.
+    pub ino: Ino,
+    /// The table that the rule is on.
+    pub table: String,
+    /// The rule, in SQLite's words.
+    pub constraint: String,
+}
+
+impl Catalog {
+    /// The rows of `changes` that the user's rules refuse now; none if all would be accepted. Changes nothing. Takes the
+    /// write lock for as long as it takes to write the rows.
+    pub fn find_refusals(&self, changes: &ChangeSet) -> Result<Vec<Refusal>> {
+        let stores = self.stores_of(changes)?;
+        let mut writer = lock(&self.writer);
+        let Writer {
+            connection,
+            guards,
+            stage,
+            ..
+        } = &mut *writer;
+        if *stage != Stage::Idle {
+            return Ok(Vec::new()); // A transaction is refused as a whole.
+        }
+        let mut found: Vec<Refusal> = Vec::new();
+        loop {
+            let txn = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
+                .at("the start of a trial")?;
+            guards.open(&txn)?;
+            let next = Pass::new(&txn, &stores, guards, &found).run(changes)?;
+            if !txn.is_autocommit() {
+                txn.rollback().at("the end of a trial")?;
+            }
+            let is_last = next.is_last;
+            found.extend(next.found);
+            if is_last {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// What a pass over the rows found.
+struct Found {
+    found: Vec<Refusal>,
+    /// All others were accepted.
+    is_last: bool,
+}
+
+/// One pass over the rows of a set.
+struct Pass<'p> {
+    txn: &'p Connection,
+    stores: &'p Stores,
+    guards: &'p Guards,
+    refused: HashSet<(StoreId, Ino)>,
+    found: Vec<Refusal>,
+    /// The row after which deferred keys are violated.
+    violating: Option<(StoreId, Ino)>,
+}
+
+impl<'p> Pass<'p> {
+    fn new(
+        txn: &'p Connection,
+        stores: &'p Stores,
+        guards: &'p Guards,
+        found: &[Refusal],
+    ) -> Pass<'p> {
+        Pass {
+            txn,
+            stores,
+            guards,
+            refused: found.iter().map(|one| (one.store, one.ino)).collect(),
+            found: Vec::new(),
+            violating: None,
+        }
+    }
+
+    fn run(mut self, changes: &ChangeSet) -> Result<Found> {
+        let stays =
+            |(_, change): &(StoreId, InodeChange)| !matches!(change, InodeChange::Delete(_));
+        let has_saves = !changes.saves.is_empty() || !changes.file_ids.is_empty();
+        let inodes = &changes.inodes;
+        let (made, gone) = match has_saves {
+            true => inodes.split_at(inodes.partition_point(stays)),
+            false => (&inodes[..], &[][..]),
+        };
+        for change in made {
+            if !self.apply(changes, change)? {
+                return Ok(self.end(false));
+            }
+        }
+        if has_saves {
+            let mut left = changes.clone();
+            (left.saves).retain(|save| {
+                !self.refused.contains(&(save.store, save.from))
+                    && !self.refused.contains(&(save.store, save.to))
+            });
+            left.file_ids
+                .retain(|&(store, ino, _)| !self.refused.contains(&(store, ino)));
+            let purpose = saves::Purpose::Commit;
+            saves::apply(self.txn, self.stores, &left, &Keeper::off(), purpose)?;
+        }
+        for change in gone {
+            if !self.apply(changes, change)? {
+                return Ok(self.end(false));
+            }
+        }
+        let Some((store, ino)) = self.violating else {
+            return Ok(self.end(true));
+        };
+        let table = &self.stores[&store].table;
+        let named = name_keys(self.txn, table, ino)?;
+        let failed = "FOREIGN KEY constraint failed".to_owned();
+        let (table, constraint) = match named {
+            Some(CatalogError::Constraint { table, constraint }) => (table, constraint),
+            _ => (table.clone(), failed),
+        };
+        self.refuse((store, ino), table, constraint);
+        Ok(self.end(false))
+    }
+
+    fn end(self, is_last: bool) -> Found {
+        Found {
+            found: self.found,
+            is_last,
+        }
+    }
+
+    fn refuse(&mut self, (store, ino): (StoreId, Ino), table: String, constraint: String) {
+        self.refused.insert((store, ino));
+        self.found.push(Refusal {
+            store,
+            ino,
+            table,
+            constraint,
+        });
+    }
+
+    /// Writes one row; `false` if the transaction is over with it.
+    fn apply(&mut self, changes: &ChangeSet, change: &(StoreId, InodeChange)) -> Result<bool> {
+        let id = (change.0, ino_of(&change.1));
+        if self.refused.contains(&id) {
+            return Ok(true);
+        }
+        let one = std::slice::from_ref(change);
+        let outcome = as_step(self.txn, |step| {
+            apply_rows(step, self.stores, (changes, one), &Keeper::off())
+        });
+        match outcome.map_err(|error| self.guards.explain(error)) {
+            Ok(()) => {}
+            Err(error) if is_of_a_rule(&error) => {
+                let table = &self.stores[&id.0].table;
+                let (table, constraint) = match error {
+                    CatalogError::Constraint { table, constraint } => (table, constraint),
+                    other => (table.clone(), other.to_string()),
+                };
+                self.refuse(id, table, constraint);
+                return Ok(!self.txn.is_autocommit());
+            }
+            Err(error) => return Err(error),
+        }
+        match (has_deferred_violations(self.txn)?, self.violating) {
+            (true, None) => self.violating = Some(id),
+            (false, Some(_)) => self.violating = None,
+            _ => {}
+        }
+        Ok(true)
+    }
+}
+
+/// The inode of a change.
+pub(crate) fn ino_of(change: &InodeChange) -> Ino {
+    match change {
+        InodeChange::Insert(row) | InodeChange::Update(row, _) => row.ino,
+        InodeChange::Delete(ino) => *ino,
+    }
+}
+
+/// Whether a rule of the user's may have brought an error about: it refused a row, or is broken itself.
+pub(crate) fn is_of_a_rule(error: &CatalogError) -> bool {
+    match error {
+        CatalogError::Constraint { .. } | CatalogError::Refused { .. } => true,
+        CatalogError::Sqlite { source, .. } => matches!(
+            source.sqlite_error_code(),
+            // A trigger names what is not there any more, or calls what only other programs have.
+            Some(
+                ErrorCode::Unknown
+                    | ErrorCode::AuthorizationForStatementDenied
+                    | ErrorCode::TypeMismatch
+                    | ErrorCode::TooBig
+                    | ErrorCode::ParameterOutOfRange
+                    | ErrorCode::SchemaChanged
+                    | ErrorCode::OperationInterrupted
+            )
+        ),
+        _ => false,
+    }
+}
+
+/// Whether a COMMIT now would be refused by foreign keys that are deferred.
+pub(crate) fn has_deferred_violations(txn: &Connection) -> Result<bool> {
+    let (mut current, mut highest) = (0, 0);
+    // SAFETY: the connection is open, and both numbers outlive the call.
+    let code = unsafe {
+        ffi::sqlite3_db_status(
+            txn.handle(),
+            ffi::SQLITE_DBSTATUS_DEFERRED_FKS,
+            &mut current,
+            &mut highest,
+            0,
+        )
+    };
+    match code {
+        ffi::SQLITE_OK => Ok(current != 0),
+        code => {
+            Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).at("deferred keys")
+        }
+    }
+}

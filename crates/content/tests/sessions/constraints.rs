@@ -1,0 +1,430 @@
+//! What users' rules refuse, before and after it was answered, and what is left of an operation that failed.
+
+use crate::common::others::plain;
+use crate::common::{OWNER, content, create, folder, make, name, put, scratch};
+use larder::{
+    Database, EngineOptions, ErrorKind, NodeId, OpenOptions, RenameMode, SetAttr, XattrMode,
+    failpoints, list_refused, open_refused,
+};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+
+/// Commits only when it is told to.
+fn open_quiet(dir: &Path) -> Database {
+    let options = OpenOptions {
+        label: "test".into(),
+        engine: EngineOptions {
+            has_background: false,
+            ..EngineOptions::default()
+        },
+        ..OpenOptions::default()
+    };
+    Database::open(&dir.join("t.larder"), options).unwrap()
+}
+
+/// Rows of these inodes cannot be written.
+const FROZEN: &str = "CREATE TABLE frozen (ino INTEGER PRIMARY KEY); \
+    CREATE TRIGGER f1 BEFORE INSERT ON main WHEN new.ino IN (SELECT ino FROM frozen) \
+      BEGIN SELECT RAISE(ABORT, 'it is frozen'); END; \
+    CREATE TRIGGER f2 BEFORE UPDATE ON main WHEN old.ino IN (SELECT ino FROM frozen) \
+      BEGIN SELECT RAISE(ABORT, 'it is frozen'); END; \
+    CREATE TRIGGER f3 BEFORE DELETE ON main WHEN old.ino IN (SELECT ino FROM frozen) \
+      BEGIN SELECT RAISE(ABORT, 'it is frozen'); END;";
+
+/// All that is below a directory: path, attributes, extended attributes, content.
+fn tree(db: &Database, top: NodeId) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![(String::new(), top)];
+    while let Some((path, node)) = left.pop() {
+        let attr = db.attr(node).unwrap();
+        let mut all = format!("{attr:?}");
+        for name in db.xattrs(node).unwrap() {
+            let value = db.xattr(node, &name).unwrap();
+            all.push_str(&format!(" {}={value:?}", String::from_utf8_lossy(&name)));
+        }
+        match attr.kind {
+            larder::format::FileKind::File => all.push_str(&format!(" {:?}", content(db, node))),
+            larder::format::FileKind::Directory => {
+                for entry in db.read_dir(node, None, 1000).unwrap() {
+                    left.push((format!("{path}/{}", entry.name), entry.node));
+                }
+            }
+            _ => {}
+        }
+        found.insert(path, all);
+    }
+    found
+}
+
+/// What an operation works on.
+struct Place {
+    top: NodeId,
+    file: NodeId,
+    full: NodeId,
+}
+
+fn prepare(db: &Database, text: &str) -> Place {
+    let top = folder(db, NodeId::ROOT, text);
+    let file = put(db, top, "file", b"some content");
+    db.set_xattr(file, b"user.a", b"1", XattrMode::Set).unwrap();
+    put(db, top, "other", &[7; 9000]);
+    folder(db, top, "empty");
+    let full = folder(db, top, "full");
+    put(db, full, "inner", b"inner");
+    let node = make(db, top, "linked");
+    db.link(node, full, &name("link")).unwrap();
+    Place { top, file, full }
+}
+
+type Operation = (&'static str, fn(&Database, &Place) -> larder::Result<()>);
+
+const OPERATIONS: &[Operation] = &[
+    ("create", |db, at| {
+        db.create_node(at.top, &name("new"), larder::NewNode::File, 0o600, OWNER)
+            .map(drop)
+    }),
+    ("create open", |db, at| {
+        db.create_file(at.top, &name("new"), 0o600, OWNER, true)
+            .map(drop)
+    }),
+    ("make a directory", |db, at| {
+        db.create_node(
+            at.top,
+            &name("new"),
+            larder::NewNode::Directory,
+            0o700,
+            OWNER,
+        )
+        .map(drop)
+    }),
+    ("symlink", |db, at| {
+        let target = larder::NewNode::Symlink(b"file");
+        db.create_node(at.top, &name("new"), target, 0, OWNER)
+            .map(drop)
+    }),
+    ("unlink", |db, at| db.unlink(at.top, &name("file"))),
+    ("unlink one of two", |db, at| {
+        db.unlink(at.top, &name("linked"))
+    }),
+    ("unlink an open file", |db, at| {
+        let _open = db.open_file(at.file, false)?;
+        db.unlink(at.top, &name("file"))
+    }),
+    ("remove a directory", |db, at| {
+        db.remove_dir(at.top, &name("empty"))
+    }),
+    ("link", |db, at| {
+        db.link(at.file, at.full, &name("second")).map(drop)
+    }),
+    ("rename", |db, at| {
+        db.rename(
+            at.top,
+            &name("file"),
+            at.full,
+            &name("moved"),
+            RenameMode::Replace,
+        )
+    }),
+    ("rename a directory", |db, at| {
+        db.rename(
+            at.top,
+            &name("empty"),
+            at.full,
+            &name("moved"),
+            RenameMode::Replace,
+        )
+    }),
+    ("save", |db, at| {
+        db.rename(
+            at.top,
+            &name("other"),
+            at.top,
+            &name("file"),
+            RenameMode::Replace,
+        )
+    }),
+    ("set aside", |db, at| {
+        db.rename(
+            at.top,
+            &name("file"),
+            at.top,
+            &name("file~"),
+            RenameMode::Replace,
+        )
+    }),
+    ("rename over a directory", |db, at| {
+        db.rename(
+            at.top,
+            &name("full"),
+            at.top,
+            &name("empty"),
+            RenameMode::Replace,
+        )
+    }),
+    ("exchange", |db, at| {
+        db.rename(
+            at.top,
+            &name("file"),
+            at.full,
+            &name("inner"),
+            RenameMode::Exchange,
+        )
+    }),
+    ("chmod", |db, at| {
+        let mode = SetAttr {
+            mode: Some(0o640),
+            ..SetAttr::default()
+        };
+        db.set_attr(at.file, &mode).map(drop)
+    }),
+    ("set an attribute", |db, at| {
+        db.set_xattr(at.file, b"user.a", b"2", XattrMode::Set)
+    }),
+    ("remove an attribute", |db, at| {
+        db.remove_xattr(at.file, b"user.a")
+    }),
+    ("put", |db, at| {
+        let path = db.attr(at.top).map(|_| ())?;
+        let () = path;
+        db.put(&[&top_path(db, at)[..], b"/file"].concat(), &[3; 20_000])
+            .map(drop)
+    }),
+    ("put anew", |db, at| {
+        db.put(&[&top_path(db, at)[..], b"/new"].concat(), b"new")
+            .map(drop)
+    }),
+    ("write", |db, at| {
+        db.open_file(at.file, true)?.write_at(5, &[1; 5000])
+    }),
+    ("truncate", |db, at| db.open_file(at.file, true)?.set_len(3)),
+];
+
+fn top_path(db: &Database, at: &Place) -> Vec<u8> {
+    let entries = db.read_dir(NodeId::ROOT, None, 10_000).unwrap();
+    let entry = entries.iter().find(|entry| entry.node == at.top).unwrap();
+    [b"/", entry.name.as_bytes()].concat()
+}
+
+/// What must be as it was: the tree, what is promised of space, and what a commit would write.
+fn state(db: &Database) -> (BTreeMap<String, String>, u64, u64) {
+    let gauges = db.gauges().unwrap();
+    (
+        tree(db, NodeId::ROOT),
+        gauges.reserved_bytes,
+        gauges.dirty_bytes,
+    )
+}
+
+#[test]
+fn an_operation_that_fails_at_any_step_leaves_nothing() {
+    let dir = scratch();
+    drop(create(dir.path(), None));
+    let db = open_quiet(dir.path());
+    let mut failures = 0;
+    for (what, operation) in OPERATIONS {
+        for is_committed in [true, false] {
+            for step in 0.. {
+                let at = prepare(&db, &format!("{what} {is_committed} {step}"));
+                if is_committed {
+                    db.sync().unwrap();
+                }
+                let before = state(&db);
+                failpoints::fail_after(Some(step));
+                let outcome = operation(&db, &at);
+                let is_through = failpoints::is_armed();
+                failpoints::fail_after(None);
+                if is_through {
+                    outcome.unwrap();
+                    assert_ne!(state(&db), before, "{what}");
+                    break;
+                }
+                let error = outcome.expect_err(what);
+                assert_eq!(error.kind(), ErrorKind::Io, "{what}: {error}");
+                assert_eq!(state(&db), before, "GUARD-2: {what}, step {step}: {error}");
+                failures += 1;
+                if is_committed {
+                    let seq = db.stats().unwrap().commit_seq;
+                    db.sync().unwrap();
+                    let now = db.stats().unwrap().commit_seq;
+                    assert_eq!(
+                        now, seq,
+                        "GUARD-2: {what}, step {step}: the group is not empty"
+                    );
+                }
+            }
+        }
+    }
+    assert!(failures > 100, "{failures}");
+    let before = tree(&db, NodeId::ROOT);
+    db.close().unwrap();
+    let db = open_quiet(dir.path());
+    assert_eq!(tree(&db, NodeId::ROOT), before);
+    let report = db.check(true, &mut |_, _| {}).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+#[test]
+fn a_rule_refuses_the_operation_and_nothing_else() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    db.close().unwrap();
+    plain(dir.path(), FROZEN);
+    let db = open_quiet(dir.path());
+    for (what, operation) in OPERATIONS {
+        let at = prepare(&db, &format!("refused {what}"));
+        db.sync().unwrap();
+        // Whatever the operation touches, but nothing beside its place.
+        plain(
+            dir.path(),
+            "INSERT INTO frozen SELECT ino FROM main WHERE ino > 1 \
+               UNION SELECT value FROM (SELECT max(ino) + 1 AS value FROM main \
+               UNION SELECT max(ino) + 2 FROM main UNION SELECT max(ino) + 3 FROM main)",
+        );
+        let before = state(&db);
+        let error = operation(&db, &at).expect_err(what);
+        assert_eq!(error.kind(), ErrorKind::NotPermitted, "{what}: {error}");
+        assert!(
+            error.to_string().contains("it is frozen"),
+            "{what}: {error}"
+        );
+        assert_eq!(state(&db), before, "CONSTRAINT-5: {what}");
+        plain(dir.path(), "DELETE FROM frozen");
+        operation(&db, &at).expect(what);
+        db.sync().unwrap();
+    }
+    assert!(
+        list_refused(&dir.path().join("t.larder"))
+            .unwrap()
+            .is_empty()
+    );
+    db.close().unwrap();
+}
+
+#[test]
+fn what_is_refused_after_its_answer_goes_alone_and_is_kept() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    db.close().unwrap();
+    let db = open_quiet(dir.path());
+    let kept = put(&db, NodeId::ROOT, "kept", b"kept");
+    db.sync().unwrap();
+    // Answered, and only then the rule comes.
+    let refused = make(&db, NodeId::ROOT, "refused");
+    let handle = db.open_file(refused, true).unwrap();
+    handle.write_at(0, &[9; 100_000]).unwrap();
+    db.open_file(kept, true)
+        .unwrap()
+        .write_at(0, b"KEPT")
+        .unwrap();
+    put(&db, NodeId::ROOT, "new", b"new");
+    let lost = folder(&db, NodeId::ROOT, "lost");
+    put(&db, lost, "below", b"below");
+    db.rename(
+        NodeId::ROOT,
+        &name("kept"),
+        NodeId::ROOT,
+        &name("renamed"),
+        RenameMode::Replace,
+    )
+    .unwrap();
+    plain(dir.path(), FROZEN);
+    plain(
+        dir.path(),
+        &format!(
+            "INSERT INTO frozen VALUES ({}), ({})",
+            refused.ino.0, lost.ino.0
+        ),
+    );
+    let error = handle.sync().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(error.to_string().contains("it is frozen"), "{error}");
+    assert_eq!(handle.check_refused().unwrap_err().kind(), ErrorKind::Io);
+    handle.sync().unwrap();
+    let names = || -> Vec<String> {
+        let entries = db.read_dir(NodeId::ROOT, None, 100).unwrap();
+        entries.iter().map(|entry| entry.name.to_string()).collect()
+    };
+    assert_eq!(names(), ["new", "renamed"], "CONSTRAINT-2");
+    assert_eq!(content(&db, kept), b"KEPT");
+    assert_eq!(db.gauges().unwrap().refused_count, 3);
+    assert_eq!(db.stats().unwrap().refused_count, 3);
+    drop(handle);
+    // Nobody had the other two open: the end of the session says it.
+    put(&db, NodeId::ROOT, "later", b"later");
+    assert_eq!(db.close().unwrap_err().kind(), ErrorKind::NotPermitted);
+    let path = dir.path().join("t.larder");
+    let all = list_refused(&path).unwrap();
+    let paths: Vec<&[u8]> = all.iter().map(|one| &one.path[..]).collect();
+    assert_eq!(all.len(), 3, "{all:?}");
+    for wanted in [&b"/refused"[..], b"/lost", b"/lost/below"] {
+        assert!(paths.contains(&wanted), "CONSTRAINT-4: {all:?}");
+    }
+    let one = all.iter().find(|one| one.path == b"/refused").unwrap();
+    let mut bytes = Vec::new();
+    open_refused(&path, one.id)
+        .unwrap()
+        .read_to_end(&mut bytes)
+        .unwrap();
+    assert_eq!(bytes, [9; 100_000], "CONSTRAINT-4");
+    larder::drop_refused(&path, one.id).unwrap();
+    assert_eq!(list_refused(&path).unwrap().len(), 2);
+    let db = open_quiet(dir.path());
+    let report = db.check(true, &mut |_, _| {}).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    assert_eq!(content(&db, kept), b"KEPT");
+}
+
+/// What later operations did to what is refused goes with it, also those of the group that is open meanwhile.
+#[test]
+fn deferred_keys_and_checks_are_rules() {
+    let dir = scratch();
+    let db = create(dir.path(), None);
+    let file = put(&db, NodeId::ROOT, "file", b"1");
+    db.close().unwrap();
+    plain(
+        dir.path(),
+        &format!(
+            "CREATE TABLE refers (ino INTEGER REFERENCES main (ino) DEFERRABLE INITIALLY DEFERRED); \
+             INSERT INTO refers VALUES ({}); ALTER TABLE main ADD COLUMN c CHECK (size < 1000)",
+            file.ino.0
+        ),
+    );
+    let db = open_quiet(dir.path());
+    let error = db.unlink(NodeId::ROOT, &name("file")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotPermitted);
+    assert!(error.to_string().contains("refers"), "{error}");
+    let handle = db.open_file(file, true).unwrap();
+    let error = handle.write_at(10, &[1; 1000]).unwrap_err();
+    assert!(error.to_string().contains("size < 1000"), "{error}");
+    assert_eq!(
+        handle.set_len(5000).unwrap_err().kind(),
+        ErrorKind::NotPermitted
+    );
+    assert_eq!(
+        db.put(b"/file", &[1; 1000]).unwrap_err().kind(),
+        ErrorKind::NotPermitted
+    );
+    assert_eq!(
+        db.put(b"/new", &[1; 1000]).unwrap_err().kind(),
+        ErrorKind::NotPermitted
+    );
+    handle.write_at(0, &[1; 999]).unwrap();
+    drop(handle);
+    db.sync().unwrap();
+    assert_eq!(db.read_dir(NodeId::ROOT, None, 10).unwrap().len(), 1);
+    // A key that only the commit meets.
+    put(&db, NodeId::ROOT, "free", b"free");
+    db.sync().unwrap();
+    let free = db.resolve(b"/free", false).unwrap().node;
+    db.unlink(NodeId::ROOT, &name("free")).unwrap();
+    put(&db, NodeId::ROOT, "beside", b"beside");
+    plain(
+        dir.path(),
+        &format!("INSERT INTO refers VALUES ({})", free.ino.0),
+    );
+    db.sync().unwrap();
+    assert_eq!(content(&db, free), b"free", "CONSTRAINT-2");
+    assert_eq!(db.get(b"/beside").unwrap(), b"beside");
+    db.close().unwrap_err();
+}

@@ -1,0 +1,270 @@
+//! What was refused after it was answered, kept until somebody decides (`CONSTRAINT-4`): directory `refused/` of the database.
+//!
+//! ```text
+//!  refused/ID            what it was: "key value" lines; the last one is the path, which may hold any bytes but NUL
+//!  refused/ID.content    what the file held, if it held something
+//! ```
+//!
+//! Plain files of the host, and no rows: a rule of the user's cannot refuse them. Both are flushed before the commit that
+//! leaves the operation out; the first one gets its name last, so what is listed is whole.
+
+use crate::engine::{Engine, open_directory};
+use crate::error::io_error;
+use crate::{Error, ErrorKind, Result};
+use larder_segment::directory::{Access, DatabaseDir};
+use larder_space::format::{Ino, StoreId};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+
+/// The directory.
+const DIRECTORY: &str = "refused";
+/// Content is copied in parts of so many bytes.
+const PART_BYTES: usize = 1 << 20;
+/// A description has at most so many bytes: a path has 4096 names at most.
+const ABOUT_BYTES_MAX: u64 = 2 << 20;
+
+/// Something that a constraint refused after it was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedFile {
+    /// Its number, from 1.
+    pub id: u64,
+    /// When it was refused, nanoseconds since 1970.
+    pub at_ns: i64,
+    /// The store that it was in.
+    pub store: StoreId,
+    /// Its inode there.
+    pub ino: Ino,
+    /// Table, rule, path, in words.
+    pub why: String,
+    /// Its path in the store.
+    pub path: Vec<u8>,
+    /// How much content is kept, bytes; `None`: a change without content, such as a rename.
+    pub size_bytes: Option<u64>,
+}
+
+/// What is to be kept.
+pub(crate) struct NewRefused<'r> {
+    pub at_ns: i64,
+    pub store: StoreId,
+    pub ino: Ino,
+    pub why: &'r str,
+    pub path: Vec<u8>,
+    pub size_bytes: Option<u64>,
+}
+
+/// All that is kept in a database, the oldest first. Nothing is opened but its directory.
+pub fn list_refused(database: &Path) -> Result<Vec<RefusedFile>> {
+    list_in(&open_directory(database)?)
+}
+
+/// The content of one of them.
+pub fn open_refused(database: &Path, id: u64) -> Result<File> {
+    let directory = open_directory(database)?;
+    let found = list_in(&directory)?.into_iter().find(|one| one.id == id);
+    let Some(found) = found else {
+        return Err(unknown(id));
+    };
+    if found.size_bytes.is_none() {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "refused operation {id} has no content; 'larder refused list' says what it was"
+            ),
+        ));
+    }
+    directory
+        .open_file(format!("{DIRECTORY}/{id}.content"), Access::Read)
+        .map_err(failed)
+}
+
+/// Forgets one of them, with its content.
+pub fn drop_refused(database: &Path, id: u64) -> Result<()> {
+    let directory = open_directory(database)?;
+    if !list_in(&directory)?.iter().any(|one| one.id == id) {
+        return Err(unknown(id));
+    }
+    let remove = |name: String| directory.remove_file(name).map_err(failed);
+    remove(format!("{DIRECTORY}/{id}"))?;
+    remove(format!("{DIRECTORY}/{id}.content"))
+}
+
+fn unknown(id: u64) -> Error {
+    Error::new(
+        ErrorKind::NotFound,
+        format!("there is no refused operation {id}; 'larder refused list' names all"),
+    )
+}
+
+fn failed(error: std::io::Error) -> Error {
+    io_error("what was refused".into(), error)
+}
+
+fn list_in(directory: &DatabaseDir) -> Result<Vec<RefusedFile>> {
+    let kept = match directory.open_dir(DIRECTORY) {
+        Ok(kept) => kept,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut found = Vec::new();
+    for name in kept.names().map_err(failed)? {
+        let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let mut about = Vec::new();
+        (kept.open_file(&name, Access::Read))
+            .and_then(|file| file.take(ABOUT_BYTES_MAX).read_to_end(&mut about))
+            .map_err(failed)?;
+        found.push(decode(id, &about).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "{} is not as larder writes it; move it away",
+                    kept.join(&name).display()
+                ),
+            )
+        })?);
+    }
+    found.sort_unstable_by_key(|one| one.id);
+    Ok(found)
+}
+
+fn encode(new: &NewRefused<'_>) -> Vec<u8> {
+    let size = new.size_bytes.map_or("-".into(), |bytes| bytes.to_string());
+    let why = new.why.replace(['\n', '\r'], " ");
+    let head = format!(
+        "at_ns {}\nstore {}\nino {}\nsize {size}\nwhy {why}\npath ",
+        new.at_ns, new.store.0, new.ino.0
+    );
+    let mut about = head.into_bytes();
+    about.extend(&new.path);
+    about
+}
+
+fn decode(id: u64, about: &[u8]) -> Option<RefusedFile> {
+    let mut parts = about.splitn(6, |byte| *byte == b'\n');
+    let mut value = |key: &str| parts.next()?.strip_prefix(format!("{key} ").as_bytes());
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    Some(RefusedFile {
+        id,
+        at_ns: text(value("at_ns")?)?.parse().ok()?,
+        store: StoreId(text(value("store")?)?.parse().ok()?),
+        ino: Ino(text(value("ino")?)?.parse().ok()?),
+        size_bytes: match value("size")? {
+            b"-" => None,
+            size => Some(text(size)?.parse().ok()?),
+        },
+        why: String::from_utf8_lossy(value("why")?).into_owned(),
+        path: value("path")?.to_vec(),
+    })
+}
+
+impl Engine {
+    /// Keeps something that was refused; `read` reads its content. Durable when it returns.
+    pub(crate) fn add_refused(
+        &self,
+        new: &NewRefused<'_>,
+        read: &mut dyn FnMut(u64, &mut [u8]) -> Result<usize>,
+    ) -> Result<RefusedFile> {
+        // A workspace goes with its transaction.
+        let directory = match &self.session.workspace {
+            Some(workspace) => workspace.parent(),
+            None => &self.session.directory,
+        };
+        let kept = directory.make_dir(DIRECTORY).map_err(failed)?;
+        let mut id = list_in(directory)?.last().map_or(1, |last| last.id + 1);
+        // Another session may take the same number; a content without a description is a crash's.
+        let lock = loop {
+            let name = format!("{id}.new");
+            match kept.open_file(&name, Access::MakeNew) {
+                Ok(file) => break file,
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => id += 1,
+                Err(error) => return Err(failed(error)),
+            }
+        };
+        let written = self.write_refused(&kept, id, new, lock, read);
+        if written.is_err() {
+            for name in [format!("{id}.new"), format!("{id}.content")] {
+                if let Err(error) = kept.remove_file(name) {
+                    tracing::warn!("refused operation {id}: {error}");
+                }
+            }
+        }
+        written?;
+        directory.sync().map_err(failed)?;
+        Ok(RefusedFile {
+            id,
+            at_ns: new.at_ns,
+            store: new.store,
+            ino: new.ino,
+            why: new.why.to_owned(),
+            path: new.path.clone(),
+            size_bytes: new.size_bytes,
+        })
+    }
+
+    /// What is kept, the oldest first.
+    pub(crate) fn kept_refused(&self) -> Result<Vec<RefusedFile>> {
+        match &self.session.workspace {
+            Some(workspace) => list_in(workspace.parent()),
+            None => list_in(&self.session.directory),
+        }
+    }
+
+    fn write_refused(
+        &self,
+        kept: &DatabaseDir,
+        id: u64,
+        new: &NewRefused<'_>,
+        mut about: File,
+        read: &mut dyn FnMut(u64, &mut [u8]) -> Result<usize>,
+    ) -> Result<()> {
+        if let Some(size_bytes) = new.size_bytes {
+            let name = format!("{id}.content");
+            kept.remove_file(&name).map_err(failed)?;
+            let mut file = kept.open_file(&name, Access::MakeNew).map_err(failed)?;
+            let mut buffer = vec![0; PART_BYTES];
+            let mut at = 0;
+            while at < size_bytes {
+                let len = PART_BYTES.min((size_bytes - at) as usize);
+                let count = read(at, &mut buffer[..len])?;
+                if count == 0 {
+                    break;
+                }
+                file.write_all(&buffer[..count]).map_err(failed)?;
+                at += count as u64;
+            }
+            file.sync_all().map_err(failed)?;
+        }
+        about.write_all(&encode(new)).map_err(failed)?;
+        about.sync_all().map_err(failed)?;
+        kept.rename(&format!("{id}.new"), &id.to_string())
+            .and_then(|()| kept.sync())
+            .map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read() {
+        for (path, size_bytes) in [(&b"/a\nb/\xff"[..], Some(7)), (b"/", None)] {
+            let new = NewRefused {
+                at_ns: -5,
+                store: StoreId(3),
+                ino: Ino(9),
+                why: "t: no\nmore",
+                path: path.to_vec(),
+                size_bytes,
+            };
+            let found = decode(4, &encode(&new)).unwrap();
+            assert_eq!(found.path, path);
+            assert_eq!(found.size_bytes, size_bytes);
+            assert_eq!((found.id, found.at_ns, found.ino), (4, -5, Ino(9)));
+            assert_eq!(found.why, "t: no more");
+        }
+        assert_eq!(decode(1, b"at_ns x"), None);
+    }
+}

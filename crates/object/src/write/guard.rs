@@ -1,0 +1,445 @@
+//! The proof that names and attributes may be changed, and the list that takes a change back.
+//!
+//! # Words
+//! A *step* is one change of something in memory: a row, an entry, an extended attribute, a list of the open group. An
+//! *operation* is the steps between the guard's begin and its end. The *undo list* has for each inode that a step touched
+//! what it was before the first one, and for each other step what takes it back.
+//!
+//! ```text
+//!  write() ──▶ open ──step──▶ touched ──step──▶ … ──commit()──▶ rules asked ──accepted──▶ in the group
+//!                │               │                                   │ refused
+//!                └───── dropped ─┴───────────── undo ◀───────────────┘
+//! ```
+//!
+//! # Invariants
+//! * `GUARD-1` Who changes names or attributes holds the writer lock, the gate and the namespace, by a [`WriteGuard`].
+//!   *Guard*: the functions that change are its methods.
+//! * `GUARD-2` A guard that is dropped without [`WriteGuard::commit`] leaves nothing: names, attributes, links, the list of
+//!   the open group, orphans and saves are as before, and what an unlink would let go of content was not let go yet.
+//!   *Guard*: the undo list; a test fails every step of every operation, and compares the tree, the space and the group.
+//!   What other threads write to the content of the same inodes meanwhile stays.
+//! * `GUARD-3` In a store with rules of the user's an operation is asked about before it is answered, as a whole, behind what
+//!   the group has answered and not committed (`rules`). *Guard*: [`WriteGuard::commit`].
+
+use crate::engine::{Edit, Engine, lock};
+use crate::view::entries::EntryDelta;
+use crate::view::node::{Node, NodeState};
+use crate::write::rules::is_fresh_change;
+use crate::write::saves::Aside;
+use crate::{Error, ErrorKind, Result};
+use larder_catalog::{AttrMask, InodeChange, InodeRow, Save};
+use larder_space::format::{Ino, Name, SessionId, StoreId};
+use std::cell::RefCell;
+use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
+
+/// A change of names and attributes under way: all of it is seen at once, and is in one commit. Dropped without
+/// [`WriteGuard::commit`] it has not happened (`GUARD-2`).
+pub struct WriteGuard<'e> {
+    engine: &'e Engine,
+    // Dropped in this order: the turn last.
+    _names: RwLockWriteGuard<'e, ()>,
+    _gate: RwLockReadGuard<'e, ()>,
+    _edit: Edit<'e>,
+    undo: RefCell<UndoList>,
+    /// The present, nanoseconds since 1970: one moment for the whole change.
+    pub now_ns: i64,
+}
+
+/// What takes an operation back.
+#[derive(Default)]
+struct UndoList {
+    nodes: Vec<NodeBefore>,
+    steps: Vec<Undo>,
+    /// What was saved in this operation, for the rules.
+    saves: Vec<Save>,
+    /// The rules were asked about all that was touched.
+    is_asked: bool,
+    /// Nothing is taken back any more.
+    is_over: bool,
+}
+
+/// An inode before the operation.
+struct NodeBefore {
+    node: Arc<Node>,
+    row: InodeRow,
+    mask: AttrMask,
+    xattrs_dirty: Vec<Vec<u8>>,
+    parent: Option<Ino>,
+    generation: u64,
+    in_group: bool,
+    is_deleted: bool,
+    is_anonymous: bool,
+    is_linkable: bool,
+    /// This operation made it.
+    is_new: bool,
+    /// How often it had been touched, and how often this operation has touched it.
+    touch_count: u64,
+    own_touch_count: u64,
+}
+
+/// What takes one step back.
+pub(crate) enum Undo {
+    /// An entry of a directory: what was not committed, and what was known of the name.
+    Entry {
+        dir: Arc<Node>,
+        name: Name,
+        before: Option<EntryDelta>,
+        known: Option<Option<Ino>>,
+    },
+    /// An extended attribute.
+    Xattr {
+        node: Arc<Node>,
+        name: Vec<u8>,
+        before: Option<Vec<u8>>,
+    },
+    OrphanAdded((StoreId, Ino), Option<SessionId>),
+    /// With its holders: it was an orphan of this group.
+    OrphanForgotten((StoreId, Ino), Vec<SessionId>),
+    OrphanAdopted((StoreId, Ino)),
+    /// It was in no group's list before; whether a holder left it.
+    OrphanAgain((StoreId, Ino), Option<SessionId>),
+    /// It lost its last name, and somebody may know it still.
+    Parting(Arc<Node>),
+    SaveAdded,
+    SaveMoved(usize, Ino),
+    FileIdAdded,
+    /// A file that was set aside is not.
+    AsideAdded(StoreId, Ino),
+    AsideTaken(Aside),
+    Revived,
+}
+
+impl Engine {
+    /// Begins a change; waits for the turn.
+    pub fn write_guard(&self) -> Result<WriteGuard<'_>> {
+        self.begin_write(self.edit()?)
+    }
+
+    /// The same for a user of the turn.
+    pub(crate) fn begin_write<'e>(&'e self, edit: Edit<'e>) -> Result<WriteGuard<'e>> {
+        if self.rules.is_full() {
+            // Each operation is asked about behind all that wait: that they are few bounds what it costs.
+            self.commit_now()?;
+        }
+        let gate = self.enter_gate();
+        let names = self.write_names();
+        Ok(WriteGuard {
+            engine: self,
+            _names: names,
+            _gate: gate,
+            _edit: edit,
+            undo: RefCell::default(),
+            now_ns: self.now_ns(),
+        })
+    }
+}
+
+impl<'e> WriteGuard<'e> {
+    /// The engine that is changed.
+    pub(crate) fn engine(&self) -> &'e Engine {
+        self.engine
+    }
+
+    /// Ends the operation: from here on it is in the open group. [`ErrorKind::NotPermitted`], and nothing is left of it, if
+    /// a rule of the user's refuses it (`GUARD-3`).
+    pub fn commit(self) -> Result<()> {
+        self.step("commit")?;
+        if !self.undo.borrow().is_asked {
+            self.ask_rules(None)?;
+        }
+        self.finish();
+        Ok(())
+    }
+
+    /// The operation cannot be taken back from here on: what an unlink lets go goes.
+    pub(crate) fn finish(&self) {
+        let mut undo = self.undo.borrow_mut();
+        undo.is_over = true;
+        for before in &undo.nodes {
+            let mut state = before.node.lock();
+            if state.is_deleted && !before.is_deleted {
+                self.engine.discard(&mut state, 0, u64::MAX);
+            }
+        }
+    }
+
+    /// Asks the rules about all that was touched, with the length that one of the files gets.
+    pub(crate) fn ask_rules(&self, grown: Option<(&Node, u64)>) -> Result<()> {
+        if !self.engine.has_rules() {
+            return Ok(());
+        }
+        let mut undo = self.undo.borrow_mut();
+        let mut rows: Vec<(StoreId, InodeChange)> = Vec::new();
+        for before in &undo.nodes {
+            let (store, ino) = (before.node.store, before.node.ino);
+            if !self.engine.is_constrained(store) {
+                continue;
+            }
+            let state = before.node.lock();
+            let mut change = match state.is_deleted || state.is_parting {
+                true if is_fresh_change(&state) => continue,
+                true => InodeChange::Delete(ino),
+                false => InodeChange::Update(state.row.clone(), state.mask),
+            };
+            if let (InodeChange::Update(row, mask), Some((node, size_bytes))) = (&mut change, grown)
+                && std::ptr::eq(node, &*before.node)
+            {
+                (row.size_bytes, mask.size) = (size_bytes, true);
+            }
+            rows.push((store, change));
+        }
+        undo.is_asked = true;
+        let saves = undo.saves.clone();
+        drop(undo);
+        self.engine.ask_rules(rows, saves)
+    }
+
+    /// What precedes every step on an inode, whose state is locked.
+    pub(crate) fn remember(&self, node: &Arc<Node>, state: &NodeState) {
+        let mut undo = self.undo.borrow_mut();
+        undo.is_asked = false;
+        let is_known = |before: &NodeBefore| Arc::ptr_eq(&before.node, node);
+        if undo.nodes.iter().rev().any(is_known) {
+            return;
+        }
+        undo.nodes.push(NodeBefore {
+            node: node.clone(),
+            row: state.row.clone(),
+            mask: state.mask,
+            xattrs_dirty: state.xattrs_dirty.clone(),
+            parent: state.parent,
+            generation: state.generation,
+            in_group: state.in_group,
+            is_deleted: state.is_deleted,
+            is_anonymous: state.is_anonymous,
+            is_linkable: state.is_linkable,
+            is_new: false,
+            touch_count: state.touch_count,
+            own_touch_count: 0,
+        });
+    }
+
+    /// The same of one that this operation makes.
+    pub(crate) fn remember_new(&self, node: &Arc<Node>, state: &NodeState) {
+        self.remember(node, state);
+        if let Some(before) = self.undo.borrow_mut().nodes.last_mut() {
+            before.is_new = true;
+        }
+    }
+
+    /// Notes what takes a step back.
+    pub(crate) fn push_undo(&self, undo: Undo) {
+        self.undo.borrow_mut().steps.push(undo);
+    }
+
+    /// Notes a save, for the rules.
+    pub(crate) fn note_save(&self, save: Save) {
+        self.undo.borrow_mut().saves.push(save);
+    }
+
+    /// Puts a node on the dirty list; [`WriteGuard::remember`] came before.
+    pub(crate) fn mark_dirty(&self, node: &Arc<Node>, state: &mut NodeState) {
+        let mut undo = self.undo.borrow_mut();
+        let mut nodes = undo.nodes.iter_mut().rev();
+        let before = nodes.find(|before| Arc::ptr_eq(&before.node, node));
+        debug_assert!(before.is_some(), "GUARD-2");
+        if let Some(before) = before {
+            before.own_touch_count += 1;
+        }
+        drop(undo);
+        self.engine.mark_dirty(node, state);
+    }
+
+    /// A place where a test lets an operation fail.
+    #[inline]
+    pub(crate) fn step(&self, name: &'static str) -> Result<()> {
+        step(name)
+    }
+
+    fn take_back(&self) {
+        let undo = std::mem::take(&mut *self.undo.borrow_mut());
+        for step in undo.steps.into_iter().rev() {
+            self.take_step_back(step);
+        }
+        for before in undo.nodes.into_iter().rev() {
+            self.restore(before);
+        }
+    }
+
+    fn take_step_back(&self, step: Undo) {
+        let mut group = lock(&self.engine.group);
+        match step {
+            Undo::Entry {
+                dir,
+                name,
+                before,
+                known,
+            } => {
+                drop(group);
+                let mut state = dir.lock();
+                match before {
+                    Some(delta) => state.entries.insert(name.clone(), delta),
+                    None => state.entries.remove(&name),
+                }
+                // CACHE-1
+                match known {
+                    Some(target) => self.engine.cache.set_name(&dir, &name, target),
+                    None => self.engine.cache.forget_name(&dir, &name),
+                }
+            }
+            Undo::Xattr { node, name, before } => {
+                drop(group);
+                let mut state = node.lock();
+                if let Some(all) = state.xattrs.as_mut() {
+                    match before {
+                        Some(value) => drop(all.insert(name, value)),
+                        None => drop(all.remove(&name)),
+                    }
+                }
+            }
+            Undo::OrphanAdded(id, holder) => group.forget_orphan(id, holder),
+            Undo::OrphanForgotten(id, holders) => {
+                group.orphans_added.push(id);
+                let held = holders.into_iter().map(|session| (id.0, id.1, session));
+                group.holders_added.extend(held);
+            }
+            Undo::OrphanAdopted(id) => {
+                if let Some(at) = group.orphans_removed.iter().rposition(|&one| one == id) {
+                    group.orphans_removed.remove(at);
+                }
+            }
+            Undo::OrphanAgain(id, left) => {
+                group.orphans_removed.push(id);
+                let holder = left.map(|session| (id.0, id.1, session));
+                let at = group.holders_removed.iter();
+                if let Some(at) = holder.and_then(|holder| at.rev().position(|one| *one == holder))
+                {
+                    let index = group.holders_removed.len() - 1 - at;
+                    group.holders_removed.remove(index);
+                }
+            }
+            Undo::Parting(node) => {
+                if let Some(at) = group
+                    .parting
+                    .iter()
+                    .rposition(|one| Arc::ptr_eq(one, &node))
+                {
+                    group.parting.remove(at);
+                }
+                drop(group);
+                node.lock().is_parting = false;
+            }
+            Undo::SaveAdded => drop(group.saves.pop()),
+            Undo::SaveMoved(at, to) => {
+                if let Some(save) = group.saves.get_mut(at) {
+                    save.to = to;
+                }
+            }
+            Undo::FileIdAdded => drop(group.file_ids.pop()),
+            Undo::Revived => group.has_revived = false,
+            Undo::AsideAdded(store, ino) => {
+                drop(group);
+                lock(&self.engine.asides).forget(store, ino);
+            }
+            Undo::AsideTaken(aside) => {
+                drop(group);
+                lock(&self.engine.asides).put_back(aside);
+            }
+        }
+    }
+
+    fn restore(&self, before: NodeBefore) {
+        let node = &before.node;
+        let mut state = node.lock();
+        let is_ours_alone = state.touch_count == before.touch_count + before.own_touch_count;
+        state.parent = before.parent;
+        (state.is_anonymous, state.is_linkable) = (before.is_anonymous, before.is_linkable);
+        state.is_deleted = before.is_deleted;
+        if is_ours_alone {
+            state.row = before.row;
+            state.mask = before.mask;
+            state.xattrs_dirty = before.xattrs_dirty;
+            state.generation = before.generation;
+        } else {
+            // Somebody has written content meanwhile: length, blocks and times are his.
+            let row = &mut state.row;
+            (row.mode, row.uid, row.gid) = (before.row.mode, before.row.uid, before.row.gid);
+            row.nlink = before.row.nlink;
+        }
+        if before.is_new {
+            state.is_deleted = true;
+            state.row.nlink = 0;
+        }
+        if state.in_group && !before.in_group && (is_ours_alone || before.is_new) {
+            state.in_group = false;
+            let mut group = lock(&self.engine.group);
+            if let Some(at) = group.dirty.iter().rposition(|one| Arc::ptr_eq(one, node)) {
+                group.dirty.remove(at);
+            }
+            if group.is_empty() {
+                group.started = None;
+            }
+        }
+        self.engine.rules.take_back(node, &state);
+        drop(state);
+        if before.is_new {
+            self.engine.cache.remove(node.store, node.ino);
+        }
+    }
+}
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        if !self.undo.get_mut().is_over {
+            self.take_back();
+        }
+    }
+}
+
+/// A place where a test lets something fail.
+#[cfg(not(debug_assertions))]
+#[inline]
+fn step(_: &'static str) -> Result<()> {
+    Ok(())
+}
+
+#[cfg(debug_assertions)]
+fn step(name: &'static str) -> Result<()> {
+    failpoints::pass(name)
+}
+
+/// Lets operations of this thread fail at a step (`GUARD-2`). Debug builds only.
+#[cfg(debug_assertions)]
+pub mod failpoints {
+    use super::{Error, ErrorKind, Result};
+    use std::cell::Cell;
+
+    thread_local! {
+        static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    /// The step after `left` others fails, once; `None`: none does.
+    pub fn fail_after(left: Option<u32>) {
+        LEFT.set(left);
+    }
+
+    /// Whether the step was not reached yet.
+    pub fn is_armed() -> bool {
+        LEFT.get().is_some()
+    }
+
+    pub(super) fn pass(name: &'static str) -> Result<()> {
+        match LEFT.get() {
+            None => Ok(()),
+            Some(0) => {
+                LEFT.set(None);
+                let why = format!("a test lets step '{name}' fail");
+                Err(Error::new(ErrorKind::Io, why))
+            }
+            Some(left) => {
+                LEFT.set(Some(left - 1));
+                Ok(())
+            }
+        }
+    }
+}
