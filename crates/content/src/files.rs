@@ -194,6 +194,22 @@ impl FilesProvider {
         touch_ctime(change, node)
     }
 
+    /// What a rename leaves at the old name.
+    fn leave_whiteout(
+        &self,
+        change: &WriteGuard<'_>,
+        (dir, name): (&Arc<Node>, &Name),
+        mode: RenameMode,
+    ) -> Result<()> {
+        match mode {
+            RenameMode::Whiteout(caller) => {
+                let nothing = NewNode::CharDevice(0);
+                self.insert(change, dir, name, nothing, 0, caller).map(drop)
+            }
+            RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange => Ok(()),
+        }
+    }
+
     fn exchange(
         &self,
         change: &WriteGuard<'_>,
@@ -459,7 +475,7 @@ impl StoreProvider for FilesProvider {
                 }
                 self.exchange(&change, (&from, name), (&to, new_name), &moved, &other)?;
             }
-            (RenameMode::Replace, Some(old)) => {
+            (RenameMode::Replace | RenameMode::Whiteout(_), Some(old)) => {
                 if old.1.ino == moved.1.ino {
                     return Ok(());
                 }
@@ -480,9 +496,11 @@ impl StoreProvider for FilesProvider {
                     (false, false) => {}
                 }
                 self.rename_one(&change, (&from, name), (&to, new_name), &moved, Some(&old))?;
+                self.leave_whiteout(&change, (&from, name), mode)?;
             }
-            (RenameMode::Replace | RenameMode::NoReplace, None) => {
+            (_, None) => {
                 self.rename_one(&change, (&from, name), (&to, new_name), &moved, None)?;
+                self.leave_whiteout(&change, (&from, name), mode)?;
             }
         }
         change.commit()

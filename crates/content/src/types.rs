@@ -181,6 +181,9 @@ pub enum RenameMode {
     NoReplace,
     /// Swaps the two; both must exist.
     Exchange,
+    /// Replaces it, and leaves a character device 0:0 of the caller's at the old name, in the same step: to an overlay,
+    /// that nothing is there (`RENAME_WHITEOUT`).
+    Whiteout(Caller),
 }
 
 /// What to look for from an offset on (`lseek(2)`).

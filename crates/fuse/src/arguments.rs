@@ -1,11 +1,12 @@
 //! Flags of system calls in the words of the Content API. Pure.
 
-use larder::{AllocateMode, RenameMode, SeekTarget, XattrMode};
+use larder::{AllocateMode, Caller, RenameMode, SeekTarget, XattrMode};
 use larder_fuse_protocol::Errno;
 
-/// `renameat2(2)`; `EINVAL` for combinations and for `RENAME_WHITEOUT`.
-pub(crate) fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
+/// `renameat2(2)`, asked for by `caller`; `EINVAL` for combinations.
+pub(crate) fn rename_mode(flags: u32, caller: Caller) -> Result<RenameMode, Errno> {
     match flags {
+        libc::RENAME_WHITEOUT => Ok(RenameMode::Whiteout(caller)),
         0 => Ok(RenameMode::Replace),
         libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
@@ -62,18 +63,25 @@ mod tests {
             Err(Errno::EINVAL)
         );
         assert_eq!(xattr_mode(0, true), Ok(XattrMode::SetDroppingSetgid));
-        assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
-        assert_eq!(
-            rename_mode(libc::RENAME_NOREPLACE),
-            Ok(RenameMode::NoReplace)
-        );
-        assert_eq!(rename_mode(libc::RENAME_EXCHANGE), Ok(RenameMode::Exchange));
+        let caller = Caller {
+            uid: 1,
+            gid: 2,
+            umask: 0,
+        };
+        for (flags, mode) in [
+            (0, RenameMode::Replace),
+            (libc::RENAME_NOREPLACE, RenameMode::NoReplace),
+            (libc::RENAME_EXCHANGE, RenameMode::Exchange),
+            (libc::RENAME_WHITEOUT, RenameMode::Whiteout(caller)),
+        ] {
+            assert_eq!(rename_mode(flags, caller), Ok(mode));
+        }
         for flags in [
-            libc::RENAME_WHITEOUT,
+            libc::RENAME_WHITEOUT | libc::RENAME_EXCHANGE,
             libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE,
             1 << 20,
         ] {
-            assert_eq!(rename_mode(flags), Err(Errno::EINVAL));
+            assert_eq!(rename_mode(flags, caller), Err(Errno::EINVAL));
         }
         let keep = libc::FALLOC_FL_KEEP_SIZE;
         assert_eq!(

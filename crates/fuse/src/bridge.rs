@@ -176,6 +176,34 @@ impl Bridge {
         })
     }
 
+    /// A LOOKUP by number, of `node` or of its parent: somebody has a file handle of it (open_by_handle_at(2), NFS).
+    pub(crate) fn looked_up_by_number(
+        &self,
+        node: NodeNumber,
+        is_parent: bool,
+    ) -> Result<Entry, Errno> {
+        // Numbers of the past are given anew, to others, when nobody knows them any more (`FUSE-9`).
+        if slot_of_number(node).is_some() && !self.known.knows(node) {
+            return Err(Errno::ENOENT);
+        }
+        let fail = |error: Error| match error.kind() {
+            ErrorKind::NotFound => Errno::ENOENT,
+            _ => node_errno(&error, format_args!("look up number {node}")),
+        };
+        let found = match is_parent {
+            true => self.database.parent(node_of(node)).map_err(fail)?,
+            false => node_of(node),
+        };
+        let attr = self.database.attr(found).map_err(fail)?;
+        // What the kernel holds it does not ask for: this is gone, and only its number is left.
+        if attr.nlink == 0 {
+            return Err(Errno::ENOENT);
+        }
+        let attr = self.shown(&attr)?;
+        self.known.add_nameless(attr.node);
+        Ok(self.entry_of(attr))
+    }
+
     fn entry_of(&self, attr: larder_fuse_protocol::Attr) -> Entry {
         Entry {
             attr: Some(attr),
@@ -203,7 +231,7 @@ impl Bridge {
     }
 
     /// To whom what the caller makes in the directory of the request belongs, in the database.
-    fn owner(&self, request: &Request, make: Make) -> Result<Caller, Errno> {
+    pub(crate) fn owner(&self, request: &Request, make: Make) -> Result<Caller, Errno> {
         let directory = if self.id_map.is_squashed() {
             let node = request.node;
             let attr = (self.database.attr(node_of(node)))

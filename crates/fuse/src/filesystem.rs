@@ -13,12 +13,19 @@ use crate::convert::{
 use crate::errno::{errno, node_errno};
 use crate::handles::OpenDirectory;
 use crate::history::is_changing;
-use larder::{Attr, Error, ErrorKind, Name, NewNode, RenameMode, SetTime};
+use larder::{Attr, Caller, Error, ErrorKind, Name, NewNode, RenameMode, SetTime};
 use larder_fuse_protocol::{
     AttrReply, CopyRange, Detail, DirectoryPlusReply, DirectoryReply, Entry, Errno, Fallocate,
     FileType, Filesystem, FopenFlags, GetAttr, GetStatx, HandleNumber, InitFlags, Lock, LockOwner,
     LockRequest, Make, NodeNumber, Opcode, OpenFlags, Opened, Outcome, Read, Release, Rename,
     Request, SetAttr, SetXattr, Statfs, StatxReply, Write, Written,
+};
+
+/// What a rename may leave at the old name has no permissions.
+const NOTHING: Make = Make {
+    mode: 0,
+    umask: 0,
+    rdev: 0,
 };
 
 /// The label of SELinux, which keeps its own where it is at work.
@@ -29,8 +36,10 @@ impl Filesystem for Bridge {
 
     fn init(&mut self, offers: InitFlags) -> InitFlags {
         self.has_acls = self.id_map.has_acls() && offers.contains(InitFlags::POSIX_ACL);
-        let mut rules =
-            InitFlags::DONT_MASK | InitFlags::SETXATTR_EXT | InitFlags::HANDLE_KILLPRIV_V2;
+        let mut rules = InitFlags::DONT_MASK
+            | InitFlags::SETXATTR_EXT
+            | InitFlags::HANDLE_KILLPRIV_V2
+            | InitFlags::EXPORT_SUPPORT;
         if self.has_acls {
             rules = rules | InitFlags::POSIX_ACL;
         }
@@ -104,6 +113,9 @@ impl Filesystem for Bridge {
 
     fn lookup(&self, call: &mut Call<'_>, name: &[u8]) -> Result<Entry, Errno> {
         let parent = call.request.node;
+        if matches!(name, b"." | b"..") {
+            return self.looked_up_by_number(parent, name == b"..");
+        }
         let name = name_of(name)?;
         self.freshen()?;
         let change_count = self.stale_names.count();
@@ -181,9 +193,13 @@ impl Filesystem for Bridge {
         self.after_removal()
     }
 
-    fn rename(&self, _: &mut Call<'_>, rename: Rename<'_>) -> Result<(), Errno> {
+    fn rename(&self, call: &mut Call<'_>, rename: Rename<'_>) -> Result<(), Errno> {
         let (parent, new_parent) = (rename.parent, rename.new_parent);
-        let mode = rename_mode(rename.flags)?;
+        let caller = match rename.flags & libc::RENAME_WHITEOUT {
+            0 => Caller::current(),
+            _ => self.owner(&call.request, NOTHING)?,
+        };
+        let mode = rename_mode(rename.flags, caller)?;
         let (name, new_name) = (name_of(rename.name)?, name_of(rename.new_name)?);
         self.database
             .rename(node_of(parent), &name, node_of(new_parent), &new_name, mode)
@@ -195,7 +211,9 @@ impl Filesystem for Bridge {
         let (from, to) = ((parent, &name), (new_parent, &new_name));
         match mode {
             RenameMode::Exchange => self.known.exchange(from, to),
-            RenameMode::Replace | RenameMode::NoReplace => self.known.rename(from, to),
+            RenameMode::Replace | RenameMode::NoReplace | RenameMode::Whiteout(_) => {
+                self.known.rename(from, to);
+            }
         }
         self.after_removal()
     }

@@ -6,6 +6,7 @@ mod carried;
 mod common;
 mod company;
 mod company_model;
+mod containers;
 mod direct;
 mod exact;
 mod held;

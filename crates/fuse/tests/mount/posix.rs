@@ -56,7 +56,8 @@ fn renames_replace_refuse_or_exchange() {
         (fs::read(&a).unwrap(), fs::read(&b).unwrap()),
         (b"b".to_vec(), b"a".to_vec())
     );
-    assert_eq!(rename(RenameFlags::WHITEOUT), Err(Errno::INVAL));
+    let both = RenameFlags::WHITEOUT | RenameFlags::EXCHANGE;
+    assert_eq!(rename(both), Err(Errno::INVAL));
     fs::rename(&a, &b).unwrap();
     assert!(!a.exists());
     assert_eq!(fs::read(&b).unwrap(), b"b");
@@ -538,6 +539,7 @@ fn statfs_counts_history_that_gives_way_as_free() {
     for name in ["kept", "a", "b"] {
         fs::write(mount.path(name), noise(8 << 20, 1)).unwrap();
     }
+    File::open(mount.root()).unwrap().sync_all().unwrap();
     for name in ["a", "b"] {
         fs::remove_file(mount.path(name)).unwrap();
     }
