@@ -10,7 +10,7 @@ use larder::{Error, ErrorKind, SqlSession, parse_moment};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use std::io::{self, BufRead, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const HELP: &str = "\
 Statements end with ';' and may have several lines. Ctrl-C forgets one, Ctrl-D leaves.
@@ -63,7 +63,9 @@ pub(crate) fn sql(args: &SqlArgs, out: &mut Output) -> Result<()> {
         };
         let done = match &args.statement {
             Some(statement) => console.run(statement).map(drop),
-            None if io::stdin().is_terminal() => console.shell(&args.db.display().to_string()),
+            None if io::stdin().is_terminal() => {
+                console.shell(&args.db.display().to_string(), database.path())
+            }
             None => console.script(io::stdin().lock()),
         };
         if console.session.has_written() && !database.is_readonly() {
@@ -150,7 +152,7 @@ impl Console<'_> {
     }
 
     /// Asks for statements until the user has enough. Failures are told and end nothing.
-    fn shell(&mut self, database: &str) -> Result<()> {
+    fn shell(&mut self, database: &str, directory: &Path) -> Result<()> {
         let mut editor = DefaultEditor::new().map_err(terminal_failure)?;
         let history = history_path();
         if let Some(path) = history.as_ref().filter(|path| path.exists()) {
@@ -200,6 +202,10 @@ impl Console<'_> {
                     }
                     Ok(_) => {}
                     Err(failure) => self.tell(failure)?,
+                }
+                // What the prompt acknowledges, every mount shows.
+                if self.session.has_written() {
+                    await_mounts(directory);
                 }
                 statement.clear();
             }

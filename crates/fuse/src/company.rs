@@ -8,13 +8,14 @@
 //! OPEN carries no name: between the kernel's LOOKUP and its OPEN another session may have given the name to another
 //! file, and what is written then is lost with the old one. So an OPEN of a node that others have changed
 //! since the same thread looked it up is answered `ESTALE`, once: the kernel looks up all names of the path
-//! anew and comes again. The same for a truncation by path, which is a SETATTR without an open file.
+//! anew and comes again. The same for a truncation by path, which is a SETATTR without an open file, and for what gets
+//! another name by LINK.
 //!
 //! A thread looks up the last name of a path right before it opens: of each one the last LOOKUP is remembered. Where it is
 //! not known (the kernel knew the name, or there was none, as with `/proc/self/fd`) the second OPEN passes too.
 //!
 //! # Invariants
-//! * `COMPANY-5` No file is opened or truncated by a name that was another file's in a commit that had ended when the name
+//! * `COMPANY-5` No file is opened, truncated or linked by a name that was another file's in a commit that had ended when the name
 //!   was looked up last.
 //! * `COMPANY-6` A lock that is granted after another mount's unlock finds all that was done there before: the unlock is
 //!   answered after a commit, the grant after the kernel has dropped the pages and attributes of what that has changed.
@@ -55,8 +56,15 @@ struct State {
     /// The last one after which any node may be another one.
     everything: Option<Change>,
     /// By thread: the node it looked up last, and how many changes there had been.
-    looked_up: HashMap<u32, (NodeNumber, u64)>,
+    looked_up: Threads,
+    /// By thread: the node for which it was answered `ESTALE` last, and after how many changes. It may have looked up other
+    /// names since, as for LINK.
+    told: Threads,
 }
+
+/// A node by thread, and how many changes there had been.
+#[derive(Default)]
+struct Threads(HashMap<u32, (NodeNumber, u64)>);
 
 #[derive(Debug, Clone, Copy)]
 struct Change {
@@ -100,7 +108,7 @@ impl StaleNames {
     /// A thread has looked up a name of `node`, after so many changes.
     pub(crate) fn looked_up(&self, thread: u32, node: NodeNumber, count: u64) {
         if self.is_any.load(Ordering::SeqCst) {
-            self.lock().remember(thread, node, count);
+            self.lock().looked_up.note(thread, node, count);
         }
     }
 
@@ -130,13 +138,12 @@ impl StaleNames {
         let Some(changed) = one.max(all) else {
             return Ok(());
         };
-        let looked_up = state.looked_up.get(&thread).copied();
-        let is_fresh = looked_up.is_some_and(|(of, count)| of == node && count >= changed);
-        if is_fresh {
+        let is_fresh = |threads: &Threads| threads.has_since(thread, node, changed);
+        if is_fresh(&state.looked_up) || is_fresh(&state.told) {
             return Ok(());
         }
         let count = state.count;
-        state.remember(thread, node, count); // Once.
+        state.told.note(thread, node, count); // Once.
         Err(Errno::ESTALE)
     }
 
@@ -145,12 +152,17 @@ impl StaleNames {
     }
 }
 
-impl State {
-    fn remember(&mut self, thread: u32, node: NodeNumber, count: u64) {
-        if self.looked_up.len() >= THREAD_COUNT_MAX {
-            self.looked_up.clear();
+impl Threads {
+    fn note(&mut self, thread: u32, node: NodeNumber, count: u64) {
+        if self.0.len() >= THREAD_COUNT_MAX {
+            self.0.clear();
         }
-        self.looked_up.insert(thread, (node, count));
+        self.0.insert(thread, (node, count));
+    }
+
+    fn has_since(&self, thread: u32, node: NodeNumber, count: u64) -> bool {
+        let found = self.0.get(&thread);
+        found.is_some_and(|&(of, at)| of == node && at >= count)
     }
 }
 
@@ -169,10 +181,14 @@ impl Bridge {
         }
     }
 
-    /// Whether a file may be opened by its node, as far as its name goes.
-    pub(crate) fn require_fresh_name(&self, call: &Call<'_>) -> Result<(), Errno> {
+    /// `ESTALE` if the name by which a file is opened may be another one's.
+    pub(crate) fn require_fresh_name(
+        &self,
+        call: &Call<'_>,
+        node: NodeNumber,
+    ) -> Result<(), Errno> {
         self.freshen()?;
-        let (thread, node) = (call.request.pid, call.request.node);
+        let thread = call.request.pid;
         match slot_of_number(node) {
             None => {
                 (self.stale_names).require_fresh(thread, node, !self.database.has_writers_beside())
@@ -298,6 +314,6 @@ mod tests {
         for thread in 0..2 * THREAD_COUNT_MAX as u32 {
             names.looked_up(thread, NODE, 1);
         }
-        assert!(names.lock().looked_up.len() <= THREAD_COUNT_MAX);
+        assert!(names.lock().looked_up.0.len() <= THREAD_COUNT_MAX);
     }
 }

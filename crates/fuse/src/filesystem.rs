@@ -166,6 +166,7 @@ impl Filesystem for Bridge {
     fn link(&self, call: &mut Call<'_>, node: NodeNumber, name: &[u8]) -> Result<Entry, Errno> {
         let parent = call.request.node;
         let name = name_of(name)?;
+        self.require_fresh_name(call, node)?;
         let attr = (self.database.link(node_of(node), node_of(parent), &name))
             .map_err(|error| errno(&error, format_args!("link {node} as '{name}' in {parent}")))?;
         self.entry(parent, &name, &attr)
@@ -239,7 +240,7 @@ impl Filesystem for Bridge {
     fn setattr(&self, call: &mut Call<'_>, change: SetAttr) -> Result<AttrReply, Errno> {
         let node = call.request.node;
         if change.size_bytes.is_some() && change.handle.is_none() {
-            self.require_fresh_name(call)?;
+            self.require_fresh_name(call, node)?;
         }
         let (uid, gid) = self.stored_owner(change.uid, change.gid)?;
         let wanted = larder::SetAttr {
@@ -320,7 +321,7 @@ impl Filesystem for Bridge {
 
     fn open(&self, call: &mut Call<'_>, open: OpenFlags) -> Result<Opened, Errno> {
         let node = call.request.node;
-        self.require_fresh_name(call)?;
+        self.require_fresh_name(call, node)?;
         let share = self.share(node, None, open.is_write())?;
         let opened = (self.open_file(node, open))
             .map_err(|error| node_errno(&error, format_args!("open {node}")));

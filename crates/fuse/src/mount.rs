@@ -343,10 +343,14 @@ fn follow(follower: &Follower, database: &Database, changes: &Changes) {
 /// Looks who else is there; if somebody has come who writes, the kernel is to ask from now on (`COMPANY-1`).
 fn meet(database: &Database, changes: &Changes) -> Result<(), Error> {
     let was_alone = !database.has_writers_beside();
+    let was_unseen = !database.has_followers_beside();
     if database.look_for_company()? && was_alone {
         changes.names();
     }
-    Ok(())
+    match was_unseen {
+        true => database.show_others(false), // COMPANY-7, for what was removed before
+        false => Ok(()),
+    }
 }
 
 /// The observer outlives the mount, so it holds on to nothing of it.

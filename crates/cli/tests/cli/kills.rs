@@ -236,3 +236,40 @@ fn a_database_is_unmounted_as_a_directory_is() {
     place.fails(1, &["umount", "a.larder"], "nothing is mounted");
     place.assert_closed("a.larder");
 }
+
+#[test]
+fn a_stopped_mount_delays_a_new_one_for_two_seconds() {
+    let place = Place::new();
+    let mut mount = serve(&place, &[]);
+    let signal = |signal| kill_process(Pid::from_child(&mount.child), signal).unwrap();
+    fs::write(place.path("mnt/f"), "old").unwrap();
+    fs::File::open(place.path("mnt/f")).unwrap().sync_all().unwrap();
+    // It has given the writer lock back by then.
+    std::thread::sleep(Duration::from_secs(1));
+    signal(Signal::STOP);
+    fs::create_dir(place.path("second")).unwrap();
+    let began = Instant::now();
+    let done = place.run(&["mount", "--daemon", "a.larder", "second"]);
+    let took = began.elapsed();
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(took > Duration::from_millis(1900), "COMPANY-4: {took:?}");
+    assert!(took < Duration::from_secs(8), "COMPANY-4: {took:?}");
+    let log = fs::read_to_string(place.path("a.larder/mount.log")).unwrap();
+    let named = format!("(process {}) has not answered for 2 s", mount.child.id());
+    assert!(log.contains(&named), "COMPANY-4: {log}");
+    fs::write(place.path("next"), "new").unwrap();
+    let done = place.run(&["cp", "next", "a.larder:/f"]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    signal(Signal::CONT);
+    // What reaches its server is answered as of now.
+    let mut file = fs::OpenOptions::new().append(true).open(place.path("mnt/f")).unwrap();
+    std::io::Write::write_all(&mut file, b"mine").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!(fs::read_to_string(place.path("second/f")).unwrap(), "newmine", "COMPANY-5");
+    for name in ["second", "mnt"] {
+        wait_until("unmounted", || place.run(&["umount", name]).code == Some(0));
+    }
+    assert_eq!(mount.end().0, Some(0));
+    place.assert_clean("a.larder");
+}

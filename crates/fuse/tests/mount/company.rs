@@ -385,3 +385,69 @@ fn git_works_on_one_repository_by_two_mounts() {
         assert_eq!(subjects, ["6", "5", "4", "3", "2", "1", "0"], "{log}");
     }
 }
+
+/// Median of the time of one call, in microseconds.
+fn time(count: usize, mut call: impl FnMut(usize)) -> f64 {
+    let mut times: Vec<f64> = (0..5)
+        .map(|round| {
+            let began = Instant::now();
+            (0..count).for_each(|index| call(round * count + index));
+            began.elapsed().as_secs_f64() * 1e6 / count as f64
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[2]
+}
+
+fn costs(what: &str, root: &Path) {
+    let directory = root.join(what.replace(' ', "-"));
+    fs::create_dir(&directory).unwrap();
+    let (file, lock) = (directory.join("file"), directory.join("lock"));
+    fs::write(&file, [7; 1000]).unwrap();
+    fs::write(&lock, "0").unwrap();
+    sync(&directory);
+    let locked = OpenOptions::new().read(true).write(true).open(&lock).unwrap();
+    let name = |index: usize| directory.join(format!("n{index}"));
+    let stat = time(2000, |_| drop(fs::symlink_metadata(&file).unwrap()));
+    let open = time(1000, |_| drop(File::open(&file).unwrap()));
+    let bare = time(1000, |_| {
+        By::OpenFile.set(&locked, libc::F_WRLCK);
+        By::OpenFile.set(&locked, libc::F_UNLCK);
+    });
+    let written = time(50, |index| {
+        By::OpenFile.set(&locked, libc::F_WRLCK);
+        locked.write_all_at(format!("{index:06}").as_bytes(), 0).unwrap();
+        By::OpenFile.set(&locked, libc::F_UNLCK);
+    });
+    let create = time(100, |index| drop(File::create(name(index)).unwrap()));
+    let unlink = time(50, |index| fs::remove_file(name(index)).unwrap());
+    println!(
+        "| {what} | {stat:.1} | {open:.1} | {bare:.1} | {written:.0} | {create:.0} | {unlink:.0} |"
+    );
+}
+
+#[test]
+#[ignore = "a measurement: cargo test -p larder-fuse --test mount cost_of -- --ignored --nocapture"]
+fn cost_of_company() {
+    println!("µs | stat | open + close | lock + unlock | the same with a write | create | unlink");
+    let alone = crate::common::TestMount::new();
+    costs("one session", &alone.root());
+    drop(alone);
+    let two = Two::new();
+    let [one, other] = two.roots();
+    costs("a second one idle", &one);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for index in 0.. {
+                if is_over.load(std::sync::atomic::Ordering::SeqCst) {
+                    return;
+                }
+                fs::write(other.join(format!("w{}", index % 100)), [1; 3000]).unwrap();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        costs("a second one busy", &one);
+        is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+}

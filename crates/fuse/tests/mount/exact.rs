@@ -340,7 +340,10 @@ fn what_nobody_has_changed_stays_in_the_kernel() {
     }
     fs::File::open(mount.root()).unwrap().sync_all().unwrap();
     let path = database_path(mount.directory());
-    let library = Database::open(&path, OpenOptions::default()).unwrap();
+    // As a command: beside who announces that it writes the kernel asks each time.
+    let mut options = OpenOptions::default();
+    options.engine.is_command = true;
+    let library = Database::open(&path, options).unwrap();
     let put = |index: usize| {
         library
             .put(format!("/theirs/{index}").as_bytes(), b"new")
