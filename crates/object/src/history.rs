@@ -39,7 +39,6 @@ pub(crate) mod versions;
 
 use crate::engine::{Edit, Engine, lock};
 use crate::history::attribution::Acting;
-use crate::view::View;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{Cuts, DatabaseInfo, HistoryHorizon, Moment, Retentions, SnapshotRow};
 use larder_space::Purpose;
@@ -140,13 +139,6 @@ impl HistoryClock {
     /// Up to where history is given up.
     fn given_up(&self) -> Cuts {
         self.found.cuts(self.pressed)
-    }
-}
-
-impl View {
-    /// All snapshots, oldest first.
-    pub fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
-        Ok(self.catalog.snapshots()?)
     }
 }
 

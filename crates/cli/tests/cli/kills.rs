@@ -243,7 +243,10 @@ fn a_stopped_mount_delays_a_new_one_for_two_seconds() {
     let mut mount = serve(&place, &[]);
     let signal = |signal| kill_process(Pid::from_child(&mount.child), signal).unwrap();
     fs::write(place.path("mnt/f"), "old").unwrap();
-    fs::File::open(place.path("mnt/f")).unwrap().sync_all().unwrap();
+    fs::File::open(place.path("mnt/f"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
     // It has given the writer lock back by then.
     std::thread::sleep(Duration::from_secs(1));
     signal(Signal::STOP);
@@ -262,11 +265,18 @@ fn a_stopped_mount_delays_a_new_one_for_two_seconds() {
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     signal(Signal::CONT);
     // What reaches its server is answered as of now.
-    let mut file = fs::OpenOptions::new().append(true).open(place.path("mnt/f")).unwrap();
+    let mut file = fs::OpenOptions::new()
+        .append(true)
+        .open(place.path("mnt/f"))
+        .unwrap();
     std::io::Write::write_all(&mut file, b"mine").unwrap();
     file.sync_all().unwrap();
     drop(file);
-    assert_eq!(fs::read_to_string(place.path("second/f")).unwrap(), "newmine", "COMPANY-5");
+    assert_eq!(
+        fs::read_to_string(place.path("second/f")).unwrap(),
+        "newmine",
+        "COMPANY-5"
+    );
     for name in ["second", "mnt"] {
         wait_until("unmounted", || place.run(&["umount", name]).code == Some(0));
     }

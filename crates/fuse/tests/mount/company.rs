@@ -406,7 +406,11 @@ fn costs(what: &str, root: &Path) {
     fs::write(&file, [7; 1000]).unwrap();
     fs::write(&lock, "0").unwrap();
     sync(&directory);
-    let locked = OpenOptions::new().read(true).write(true).open(&lock).unwrap();
+    let locked = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&lock)
+        .unwrap();
     let name = |index: usize| directory.join(format!("n{index}"));
     let stat = time(2000, |_| drop(fs::symlink_metadata(&file).unwrap()));
     let open = time(1000, |_| drop(File::open(&file).unwrap()));
@@ -416,7 +420,9 @@ fn costs(what: &str, root: &Path) {
     });
     let written = time(50, |index| {
         By::OpenFile.set(&locked, libc::F_WRLCK);
-        locked.write_all_at(format!("{index:06}").as_bytes(), 0).unwrap();
+        locked
+            .write_all_at(format!("{index:06}").as_bytes(), 0)
+            .unwrap();
         By::OpenFile.set(&locked, libc::F_UNLCK);
     });
     let create = time(100, |index| drop(File::create(name(index)).unwrap()));

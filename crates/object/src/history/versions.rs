@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::view::View;
 use crate::{Error, Result};
-use larder_catalog::{HistoryReader, LogFlush, PastRows, StoreColumns, TemporalTable};
+use larder_catalog::{HistoryReader, LogFlush, PastRows, SnapshotRow, StoreColumns, TemporalTable};
 use larder_space::format::StoreId;
 use std::sync::atomic::Ordering;
 
@@ -13,6 +13,11 @@ impl View {
     pub fn read_history<T>(&self, work: impl FnOnce(&HistoryReader<'_>) -> Result<T>) -> Result<T> {
         self.check_running()?;
         self.catalog.read_history::<T, Error>(work)
+    }
+
+    /// All snapshots, oldest first.
+    pub fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
+        Ok(self.catalog.snapshots()?)
     }
 
     /// The temporal tables, by name.
