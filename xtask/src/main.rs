@@ -6,6 +6,7 @@ mod crash;
 mod deny;
 mod extension;
 mod fuzz;
+mod hostile;
 mod programs;
 mod suites;
 mod tidy;
@@ -24,6 +25,8 @@ usage: cargo xtask VERB
   crash SEED [--points N] [--total T] replay crashes of other recorded runs, N per run and mode
   kill9 [--rounds N] [--seed S]      kill -9 a mount at random moments (100 rounds)
   fuzz TARGET|all [--seconds N]      give a decoder what libFuzzer makes up (60 s)
+  hostile [--minutes M] [--seed S] [--only TEXT]
+                                     hostile databases against every verb, as root and as users (60 minutes)
   deny [--offline]                   licenses, sources and advisories of what we depend on
   kills [--rounds N] [--seed S]      two busy mounts of one database, one is killed (100 rounds)
   bank [--seconds N] [--seed S]      processes move documents and rows in transactions and are killed
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         ["test", "--long"] => suites::run_long(),
         ["crash", ref rest @ ..] => crash::parse_and_run(rest),
         ["fuzz", ref rest @ ..] => fuzz::parse_and_run(rest),
+        ["hostile", ref rest @ ..] => hostile::parse_and_run(rest),
         ["deny", ref rest @ ..] => deny::parse_and_run(rest),
         ["extension"] => extension::run(),
         ref all @ [

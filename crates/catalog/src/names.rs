@@ -7,7 +7,7 @@
 //! * `SAFE-2` Text that holds names or conditions of a catalog is run as one statement: what stands behind it is
 //!   refused. *Guard*: [`execute_one`].
 
-use crate::error::{CatalogError, Result};
+use crate::error::{At, CatalogError, Result};
 use larder_format::limits::STORE_NAME_BYTES_MAX;
 use rusqlite::Connection;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
@@ -125,6 +125,28 @@ pub(crate) fn execute_one(connection: &Connection, sql: &str) -> rusqlite::Resul
     connection.execute(sql, []).map(drop)
 }
 
+/// Runs statements of ours in which names stand in the place of `{…}`. Each is of ASCII letters, digits and `_`, which
+/// end nothing wherever they stand in a text; else nothing is run (`SAFE-2`).
+pub(crate) fn execute_template(
+    connection: &Connection,
+    template: &str,
+    names: &[(&str, &str)],
+) -> Result<()> {
+    let mut sql = template.to_owned();
+    for (place, name) in names {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        if name.is_empty() || !name.bytes().all(is_plain) {
+            let name = shown(name);
+            return Err(CatalogError::invalid(format!(
+                "{name} is no name of a table of ours"
+            )));
+        }
+        sql = sql.replace(place, name);
+    }
+    let of = names.first().map_or("the schema", |(_, name)| name);
+    connection.execute_batch(&sql).at(of)
+}
+
 /// An identifier as SQL writes it.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
@@ -161,6 +183,30 @@ mod tests {
         let made = "SELECT count(*) FROM sqlite_schema WHERE name = 'u'";
         let count: i64 = connection.query_row(made, [], |row| row.get(0)).unwrap();
         assert_eq!(count, 0, "SAFE-2");
+    }
+
+    #[test]
+    fn a_template_takes_plain_names_only() {
+        let connection = Connection::open_in_memory().unwrap();
+        let template = "CREATE TABLE \"{name}\" (x); INSERT INTO \"{name}\" VALUES ('{name}');";
+        execute_template(&connection, template, &[("{name}", "plain_1")]).unwrap();
+        for name in [
+            "",
+            "a\" (x); DROP TABLE plain_1; --",
+            "a'b",
+            "a b",
+            "é",
+            "a\0",
+        ] {
+            let names = [("{name}", name)];
+            assert!(
+                execute_template(&connection, template, &names).is_err(),
+                "SAFE-2: {name}"
+            );
+        }
+        let count = "SELECT count(*) FROM sqlite_schema";
+        let count: i64 = connection.query_row(count, [], |row| row.get(0)).unwrap();
+        assert_eq!(count, 1, "SAFE-2");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The schema: its version, the steps that lead to it, and the tables of a store.
 
 use crate::error::{At, CatalogError, Result};
-use crate::names::{SUFFIXES, StoreName};
+use crate::names::{SUFFIXES, StoreName, execute_one, execute_template, quoted};
 use crate::statements::StoreSql;
 use larder_format::StoreId;
 use larder_format::limits::{AG_BLOCKS, INLINE_BYTES_MAX, MAP_REFERENCE_BYTES, SYMLINK_BYTES_MAX};
@@ -199,10 +199,8 @@ fn require_free_columns(connection: &Connection, store_sql: &str, name: &str) ->
 }
 
 fn add_to_store(connection: &Connection, sql: &str, id: StoreId, name: &str) -> Result<()> {
-    let sql = sql
-        .replace("{name}", name)
-        .replace("{id}", &id.0.to_string());
-    connection.execute_batch(&sql).at(name)
+    let id = id.0.to_string();
+    execute_template(connection, sql, &[("{name}", name), ("{id}", &id)])
 }
 
 pub(crate) fn version(connection: &Connection) -> Result<u32> {
@@ -212,9 +210,7 @@ pub(crate) fn version(connection: &Connection) -> Result<u32> {
 }
 
 fn guard(connection: &Connection, table: &str) -> Result<()> {
-    connection
-        .execute_batch(&GUARD.replace("{table}", table))
-        .at(table)
+    execute_template(connection, GUARD, &[("{table}", table)])
 }
 
 /// Creates the tables, view and triggers of a store. Refuses when any of the names is taken.
@@ -240,9 +236,7 @@ pub(crate) fn create_store_tables_of(
             });
         }
     }
-    connection
-        .execute_batch(&STORE.replace("{name}", name))
-        .at(name)?;
+    execute_template(connection, STORE, &[("{name}", name)])?;
     let steps = &STEPS[..version as usize];
     for sql in steps.iter().filter_map(|step| step.store_sql) {
         add_to_store(connection, sql, id, name)?;
@@ -261,13 +255,11 @@ pub(crate) fn create_store_tables_of(
 
 /// Drops what [`create_store_tables`] created; triggers and indexes go with their tables.
 pub(crate) fn drop_store_tables(connection: &Connection, name: &str) -> Result<()> {
-    connection
-        .execute_batch(&format!("DROP VIEW \"{name}_path\""))
-        .at(name)?;
+    let view = quoted(&format!("{name}_path"));
+    execute_one(connection, &format!("DROP VIEW {view}")).at(name)?;
     for suffix in ["_dirent", "_content", "_map", "_xattr", ""] {
-        connection
-            .execute_batch(&format!("DROP TABLE \"{name}{suffix}\""))
-            .at(name)?;
+        let table = quoted(&format!("{name}{suffix}"));
+        execute_one(connection, &format!("DROP TABLE {table}")).at(name)?;
     }
     Ok(())
 }

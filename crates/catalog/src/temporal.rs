@@ -32,7 +32,7 @@ use crate::codec::signed;
 use crate::error::{At, CatalogError, Result};
 use crate::history::{newest_until, no_history, search_moments};
 use crate::meta::find_meta;
-use crate::names::{StoreName, quoted};
+use crate::names::{StoreName, execute_one, quoted};
 use crate::read::rows;
 use columns::Columns;
 use larder_format::{CommitSeq, StoreId};
@@ -327,7 +327,7 @@ pub(crate) fn keep_merged(
         joined(terms, " AND ")
     );
     let record = shape.record_merged(&seq.to_string(), &from, is_done);
-    txn.execute_batch(&record).at(&name)
+    execute_one(txn, &record).at(&name)
 }
 
 /// The records after commit `seq`, or of what plain SQL did after it up to `at_ns`: a condition, in which they are called `h`.

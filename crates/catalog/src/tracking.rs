@@ -8,7 +8,7 @@
 pub(crate) mod images;
 
 use crate::error::{At, Result};
-use crate::names::quoted;
+use crate::names::{execute_one, quoted};
 use crate::read::rows;
 use images::{Shape, equal, list};
 use rusqlite::{Connection, params};
@@ -61,7 +61,9 @@ pub(crate) fn install(txn: &Connection) -> Result<()> {
         )
         .at("larder_tracked")?;
         let shape = Shape::read(txn, "main", &name)?;
-        txn.execute_batch(&triggers(&shape, id)).at(&name)?;
+        for statement in table_and_triggers(&shape, id) {
+            execute_one(txn, &statement).at(&name)?;
+        }
     }
     Ok(())
 }
@@ -100,11 +102,11 @@ pub(crate) fn is_tracking(
         return Ok(false);
     }
     let shape = Shape::read(connection, "main", table)?;
-    Ok(triggers(&shape, number).contains(sql))
+    Ok((table_and_triggers(&shape, number).iter()).any(|made| made == sql))
 }
 
 /// The table of old images, and what fills it.
-fn triggers(shape: &Shape, id: i64) -> String {
+fn table_and_triggers(shape: &Shape, id: i64) -> [String; 6] {
     let old = format!("larder_old_{id}");
     let table = quoted(&shape.table);
     let key_names: Vec<String> = (0..shape.keys.len()).map(|at| format!("k{at}")).collect();
@@ -156,14 +158,25 @@ fn triggers(shape: &Shape, id: i64) -> String {
         .collect();
     declared.push("existed INTEGER NOT NULL".into());
     declared.extend(old_names);
-    format!(
-        "CREATE TABLE {old} ({}, PRIMARY KEY ({keys})) WITHOUT ROWID;
-         CREATE TRIGGER larder_track_{id}_bi BEFORE INSERT ON {table} BEGIN\n{keep_replaced}END;
-         CREATE TRIGGER larder_track_{id}_ai AFTER INSERT ON {table} BEGIN\n{note_new}\nEND;
-         CREATE TRIGGER larder_track_{id}_bu BEFORE UPDATE ON {table} BEGIN\n{keep_old}\n{keep_others}END;
-         CREATE TRIGGER larder_track_{id}_au AFTER UPDATE ON {table} WHEN {} BEGIN\n{note_new}\nEND;
-         CREATE TRIGGER larder_track_{id}_bd BEFORE DELETE ON {table} BEGIN\n{keep_old}\nEND;",
-        declared.join(", "),
-        changed.join(" OR "),
-    )
+    let (declared, changed) = (declared.join(", "), changed.join(" OR "));
+    let trigger = |part: &str, when: &str, body: &str| {
+        format!("CREATE TRIGGER larder_track_{id}_{part} {when} BEGIN\n{body}END")
+    };
+    let on = |event: &str| format!("{event} ON {table}");
+    [
+        format!("CREATE TABLE {old} ({declared}, PRIMARY KEY ({keys})) WITHOUT ROWID"),
+        trigger("bi", &on("BEFORE INSERT"), &keep_replaced),
+        trigger("ai", &on("AFTER INSERT"), &format!("{note_new}\n")),
+        trigger(
+            "bu",
+            &on("BEFORE UPDATE"),
+            &format!("{keep_old}\n{keep_others}"),
+        ),
+        trigger(
+            "au",
+            &format!("{} WHEN {changed}", on("AFTER UPDATE")),
+            &format!("{note_new}\n"),
+        ),
+        trigger("bd", &on("BEFORE DELETE"), &format!("{keep_old}\n")),
+    ]
 }

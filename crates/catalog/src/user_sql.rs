@@ -405,6 +405,11 @@ impl Catalog {
     /// The statement of `sql` that begins at byte `at`; `None` when none is left. Errors name the place.
     /// Cost: compiles it; statements without `;` that stand alone stay compiled.
     pub fn inspect_sql(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
+        if let Some(byte) = sql.bytes().position(|byte| byte == 0) {
+            return Err(CatalogError::invalid(format!(
+                "the text has a NUL byte, at {byte}, behind which SQLite reads nothing; remove it, or write char(0)"
+            )));
+        }
         let user = self.user_side()?;
         let connection = lock(&user.connection);
         user.learn_present(&connection)?;

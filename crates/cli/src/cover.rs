@@ -6,14 +6,19 @@
 //! that is where `LARDER_TXN` leads. It guards against mistakes; who may unmount it can.
 
 use larder::COVERED;
-use rustix::fd::OwnedFd;
-use rustix::fs::CWD;
+use larder::directory::DatabaseDir;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, fstat, mkdirat, openat};
+use rustix::io::Errno;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
     mount_change, mount_remount, move_mount, open_tree, unmount,
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// The file in the cover.
@@ -28,8 +33,9 @@ pub(crate) fn path_below(db: &Path, path: &Path) -> PathBuf {
 }
 
 /// Gives this thread, and what it starts, a mount namespace in which `db` is covered. An error
-/// leaves it uncovered.
-pub(crate) fn cover(db: &Path, view: &Path) -> io::Result<()> {
+/// leaves it uncovered. Everything is made by descriptors: `db` may have another owner, who puts something else in its
+/// place meanwhile.
+pub(crate) fn cover(db: &DatabaseDir, view: &Path) -> io::Result<()> {
     // SAFETY: the hazard of this call is CLONE_FILES, by which threads come to differ in their
     // descriptors; it is not among the flags.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
@@ -37,32 +43,48 @@ pub(crate) fn cover(db: &Path, view: &Path) -> io::Result<()> {
         "/",
         MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
     )?;
+    // Again, since a descriptor from outside is of a mount of that namespace.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let below = openat(CWD, db.path(), flags, Mode::empty())?;
+    let found = fstat(&below)?;
+    if (found.st_dev, found.st_ino) != db.identity()? {
+        return Err(Errno::STALE.into());
+    }
     // Before it is covered: by any path it would be the cover.
     let covered = open_tree(
-        CWD,
-        db,
+        &below,
+        "",
         OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::AT_RECURSIVE
+            | OpenTreeFlags::AT_EMPTY_PATH
             | OpenTreeFlags::OPEN_TREE_CLOEXEC,
     )?;
-    let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount(
-        "larder-txn",
-        db,
-        "tmpfs",
-        plain,
-        Some(c"mode=0755,size=64k"),
-    )?;
-    furnish(db, view, &covered, plain).inspect_err(|_| {
-        if let Err(error) = unmount(db, UnmountFlags::DETACH) {
-            tracing::warn!("{}: {error}", db.display());
+    let cover = make_cover(db.path(), view)?;
+    let whole = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    let onto = whole | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(&cover, "", &below, "", onto)?;
+    finish(covered.as_fd(), cover.as_fd()).inspect_err(|_| {
+        if let Err(error) = unmount(path_of(cover.as_fd()), UnmountFlags::DETACH) {
+            tracing::warn!("{}: {error}", db.path().display());
         }
     })
 }
 
-fn furnish(db: &Path, view: &Path, covered: &OwnedFd, plain: MountFlags) -> io::Result<()> {
-    let below = db.join(COVERED);
-    std::fs::create_dir(&below)?;
+/// A filesystem with the notice and a place for what is covered, mounted nowhere yet.
+fn make_cover(db: &Path, view: &Path) -> io::Result<OwnedFd> {
+    let filesystem = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in [("source", "larder-txn"), ("mode", "0755"), ("size", "64k")] {
+        fsconfig_set_string(&filesystem, key, value)?;
+    }
+    fsconfig_create(&filesystem)?;
+    let cover = fsmount(
+        &filesystem,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+    )?;
+    mkdirat(&cover, COVERED, Mode::from_raw_mode(0o755))?;
     let text = format!(
         "This program runs in 'larder txn run'. What it did with {0} by this path would be \
          outside of the transaction: use 'larder sql {0}' and other verbs of larder, which join \
@@ -70,14 +92,22 @@ fn furnish(db: &Path, view: &Path, covered: &OwnedFd, plain: MountFlags) -> io::
         db.display(),
         view.display()
     );
-    std::fs::write(db.join(NOTICE), text)?;
-    move_mount(
-        covered,
-        "",
-        CWD,
-        &below,
-        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-    )?;
-    mount_remount(db, MountFlags::BIND | MountFlags::RDONLY | plain, c"")?;
-    Ok(())
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let notice = openat(&cover, NOTICE, flags, Mode::from_raw_mode(0o644))?;
+    File::from(notice).write_all(text.as_bytes())?;
+    Ok(cover)
+}
+
+/// Puts what is covered into the cover, which nobody writes to from then on.
+fn finish(covered: BorrowedFd<'_>, cover: BorrowedFd<'_>) -> io::Result<()> {
+    let whole = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    move_mount(covered, "", cover, COVERED, whole)?;
+    let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let flags = MountFlags::BIND | MountFlags::RDONLY | plain;
+    Ok(mount_remount(path_of(cover), flags, c"")?)
+}
+
+/// A path of a mount that follows no name.
+fn path_of(mount: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", mount.as_raw_fd())
 }

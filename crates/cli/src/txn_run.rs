@@ -19,6 +19,7 @@ use crate::error::{At, Failure, Result, warn};
 use crate::output::Output;
 use crate::txn::tell;
 use crate::txn_args::RunArgs;
+use larder::directory::DatabaseDir;
 use larder::{LongTransaction, OpenOptions, TRANSACTION_VARIABLE};
 use larder_fuse::{MountOptions, Mounted};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
@@ -54,13 +55,14 @@ pub(crate) fn run(args: &RunArgs, out: &mut Output) -> Result<()> {
         .at(|| "cannot look after what the program starts".into())?;
     let signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).at(|| "cannot listen to signals".into())?;
+    let directory = DatabaseDir::open(&db).at(|| format!("cannot open '{}'", db.display()))?;
     let options = OpenOptions {
         label: format!("txn run {}", args.command[0].to_string_lossy()),
         ..OpenOptions::default()
     };
     let transaction = LongTransaction::begin(&db, options)
         .at(|| format!("cannot begin a transaction on '{}'", db.display()))?;
-    let ended = in_transaction(args, &db, &transaction, place, signals);
+    let ended = in_transaction(args, &directory, &transaction, place, signals);
     let status = match ended {
         Ok(status) => status,
         Err(failure) => {
@@ -143,7 +145,7 @@ fn enter_namespace() -> Result<()> {
 
 fn in_transaction(
     args: &RunArgs,
-    db: &Path,
+    db: &DatabaseDir,
     transaction: &LongTransaction,
     place: Place,
     signals: Signals,
@@ -153,7 +155,7 @@ fn in_transaction(
         Place::At(dir) => (dir, false),
         Place::Own => {
             let dir = workspace.join(VIEW); // What is left after a kill goes with the workspace.
-            std::fs::create_dir(&dir).at(|| format!("cannot create '{}'", dir.display()))?;
+            make_view(db, &dir).at(|| format!("cannot create '{}'", dir.display()))?;
             (dir, true)
         }
     };
@@ -175,6 +177,12 @@ fn in_transaction(
     outcome
 }
 
+/// Makes the mountpoint in the workspace, by the directory of the database.
+fn make_view(db: &DatabaseDir, dir: &Path) -> std::io::Result<()> {
+    let below = dir.strip_prefix(db.path());
+    db.make_dir(below.map_err(std::io::Error::other)?).map(drop)
+}
+
 fn mount_view(workspace: &Path, dir: &Path) -> Result<Mounted> {
     let cannot = || format!("cannot show the transaction at '{}'", dir.display());
     // What is mounted there is seen by others only, from now on. In a user namespace it cannot be taken
@@ -194,7 +202,7 @@ fn mount_view(workspace: &Path, dir: &Path) -> Result<Mounted> {
 
 /// Where the program works.
 struct View<'a> {
-    db: &'a Path,
+    db: &'a DatabaseDir,
     workspace: &'a Path,
     dir: &'a Path,
     /// The program starts in it.
@@ -220,14 +228,14 @@ impl View<'_> {
 
     /// Starts the program where the database is covered, or says that it is not.
     fn start(&self, args: &RunArgs) -> std::io::Result<Child> {
-        let below = |path: &Path| path_below(self.db, path);
+        let below = |path: &Path| path_below(self.db.path(), path);
         match cover(self.db, &below(self.dir)) {
             Ok(()) => self.command(args, below).spawn(),
             Err(error) => {
                 warn(&format!(
                     "'{}' cannot be covered ({error}); what the program does with it by its \
                      path is outside of the transaction",
-                    self.db.display()
+                    self.db.path().display()
                 ));
                 self.command(args, Path::to_owned).spawn()
             }

@@ -140,12 +140,14 @@ impl Columns {
 
     pub(super) fn drop(&self, txn: &Connection) -> Result<()> {
         let id = self.id;
-        txn.execute_batch(&format!(
-            "DROP TRIGGER IF EXISTS main.larder_temporal_{id}_columns; \
-             DROP TRIGGER IF EXISTS main.larder_temporal_{id}_set; DROP VIEW IF EXISTS main.{}",
-            image_view(id)
-        ))
-        .at(&self.table)
+        for what in [
+            format!("TRIGGER IF EXISTS main.larder_temporal_{id}_columns"),
+            format!("TRIGGER IF EXISTS main.larder_temporal_{id}_set"),
+            format!("VIEW IF EXISTS main.{}", image_view(id)),
+        ] {
+            execute_one(txn, &format!("DROP {what}")).at(&self.table)?;
+        }
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use crate::error::{At, CatalogError, Result};
 use crate::grants::Grants;
 use crate::history::Keeper;
 use crate::map_pages::resolved;
-use crate::names::quoted;
+use crate::names::{execute_one, quoted};
 use crate::read::rows;
 use crate::saves::read_attached;
 use crate::schema::{ENGINE_COLUMNS, FIRST_INO};
@@ -156,15 +156,15 @@ impl<'m> Files<'m> {
     /// New inodes have numbers that the parent does not use (`WORKSPACE-5`): they come as they are.
     fn add_new_inodes(&self, findings: &mut Findings) -> Result<()> {
         let table = &self.sql.table;
-        self.batch(&format!(
-            "DROP TABLE IF EXISTS temp.fresh;
-             CREATE TEMP TABLE fresh (ino INTEGER PRIMARY KEY);
-             INSERT INTO temp.fresh SELECT o.k0 FROM ws.{} AS o JOIN ws.\"{table}\" AS n ON n.ino = o.k0
+        self.execute("DROP TABLE IF EXISTS temp.fresh")?;
+        self.execute("CREATE TEMP TABLE fresh (ino INTEGER PRIMARY KEY)")?;
+        self.execute(&format!(
+            "INSERT INTO temp.fresh SELECT o.k0 FROM ws.{} AS o JOIN ws.\"{table}\" AS n ON n.ino = o.k0
                WHERE NOT o.existed AND n.nlink > 0;",
             self.old("")?
         ))?;
         let columns = list("", &self.inode.stored());
-        let added = self.batch(&format!(
+        let added = self.execute(&format!(
             "INSERT INTO main.\"{table}\" ({columns}) SELECT {columns} FROM ws.\"{table}\" \
              WHERE ino IN temp.fresh;"
         ));
@@ -178,14 +178,14 @@ impl<'m> Files<'m> {
             (&self.sql.table_map, "ino, page, runs", Some(&*runs)),
             (&self.sql.table_xattr, "ino, name, value", None),
         ] {
-            self.batch(&format!(
+            self.execute(&format!(
                 "INSERT INTO main.\"{side}\" ({names}) SELECT {} FROM ws.\"{side}\" \
                  WHERE ino IN temp.fresh;",
                 values.unwrap_or(names)
             ))?;
         }
         let store = self.store.0;
-        self.batch(&format!(
+        self.execute(&format!(
             "INSERT INTO main.larder_piece (store, ino, page, entries) \
              SELECT store, ino, page, entries FROM ws.larder_piece \
              WHERE store = {store} AND ino IN temp.fresh;"
@@ -436,8 +436,8 @@ impl<'m> Files<'m> {
             .map(drop)
     }
 
-    pub(super) fn batch(&self, sql: &str) -> Result<()> {
-        self.txn.execute_batch(sql).at(&self.sql.table)
+    pub(super) fn execute(&self, sql: &str) -> Result<()> {
+        execute_one(self.txn, sql).at(&self.sql.table)
     }
 
     // ---- paths, for people --------------------------------------------------------------------

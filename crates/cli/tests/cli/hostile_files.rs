@@ -1,16 +1,15 @@
-//! A corpus of hostile directories: each file of a database, in its place something else, against every verb.
-//!
-//! Nothing outside of the database changes, each verb ends in time, none panics, and one that fails says why in a
-//! line. In CI each case meets a few verbs in turn; the long form has each meet all.
+//! Hostile directories: what was wrong once, of files of a database in whose place is something else, of modes and owners, of
+//! databases that cannot be written. The corpus of all of it is [`crate::hostile`].
 
+use crate::hostile::damage::{Instead, replace};
+use crate::hostile::sandbox::make_outside;
 use crate::support::Place;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a verb may take.
@@ -19,121 +18,6 @@ const TIME_MAX: Duration = Duration::from_secs(10);
 const MEMORY_KIB_MAX: u64 = 512 << 10;
 /// A verb that waits for events is ended after this.
 const PATIENCE: Duration = Duration::from_millis(400);
-const THREADS: usize = 3;
-
-/// What a database has, with a transaction that somebody began and left.
-const FILES: [&str; 26] = [
-    "catalog.db",
-    "catalog.db-wal",
-    "catalog.db-shm",
-    "catalog.db-journal",
-    "segments",
-    "segments/00000.seg",
-    "segments/00001.seg",
-    "sessions",
-    "sessions.lock",
-    "sessions/99.lock",
-    "turn.lock",
-    "turn.queue",
-    "transactions",
-    "transactions/ID",
-    "transactions/ID/catalog.db",
-    "transactions/ID/seal.lock",
-    "transactions/ID/owner.lock",
-    "transactions/ID/length",
-    "locks",
-    "locks/7",
-    "mounts",
-    "mounts/0-9999.lock",
-    "trace",
-    "mount.log",
-    "log.unsound",
-    "catalog.db-wal-shared",
-];
-
-/// What stands in the place of a file.
-#[derive(Debug, Clone, Copy)]
-enum Instead {
-    LinkToFile,
-    LinkToDirectory,
-    DanglingLink,
-    HardLink,
-    Fifo,
-    Device,
-    Directory,
-    FullDirectory,
-    Empty,
-    Absurd,
-}
-
-const INSTEAD: [Instead; 10] = [
-    Instead::LinkToFile,
-    Instead::LinkToDirectory,
-    Instead::DanglingLink,
-    Instead::HardLink,
-    Instead::Fifo,
-    Instead::Device,
-    Instead::Directory,
-    Instead::FullDirectory,
-    Instead::Empty,
-    Instead::Absurd,
-];
-
-/// All verbs that open a database. Those that wait for something are ended.
-const VERBS: [&[&str]; 47] = [
-    &["ls", "a.larder:/"],
-    &[
-        "sql",
-        "--read-only",
-        "a.larder",
-        "SELECT count(*) FROM main",
-    ],
-    &["put", "src/f", "a.larder:/new"],
-    &["mount", "a.larder", "mnt"],
-    &["check", "a.larder", "--read"],
-    &["trace", "a.larder"],
-    &["txn", "list", "a.larder"],
-    &["txn", "begin", "a.larder"],
-    &["umount", "mnt"],
-    &["cat", "a.larder:/d/f"],
-    &["init", "a.larder"],
-    &["store", "list", "a.larder"],
-    &["store", "create", "a.larder", "more"],
-    &["cp", "a.larder:/d/f", "a.larder:/copy"],
-    &["cp", "-a", "a.larder:/d", "out"],
-    &["mv", "a.larder:/d/f", "a.larder:/moved"],
-    &["rm", "-r", "a.larder:/d"],
-    &["mkdir", "a.larder:/e"],
-    &["ln", "a.larder:/d/f", "a.larder:/hard"],
-    &["stat", "a.larder:/d/f"],
-    &["find", "a.larder:/"],
-    &["du", "a.larder:/"],
-    &["get", "a.larder:/d/f", "got"],
-    &["sql", "a.larder", "CREATE TABLE mine (x)"],
-    &["df", "a.larder"],
-    &["frag", "a.larder"],
-    &["defrag", "a.larder"],
-    &["shrink", "a.larder"],
-    &["stats", "a.larder", "--count", "1", "--interval", "100ms"],
-    &["watch", "a.larder", "--once"],
-    &["check", "a.larder", "--fix-modes"],
-    &["snapshot", "create", "a.larder", "now"],
-    &["snapshot", "list", "a.larder"],
-    &["retention", "a.larder", "2h"],
-    &["prune", "a.larder", "--older-than", "0s"],
-    &["log", "a.larder:/d/f"],
-    &["diff", "a.larder@seq:1:/", "a.larder:/"],
-    &["restore", "a.larder@seq:1:/d"],
-    &["undo", "a.larder", "2"],
-    &["rollback", "a.larder", "seq:1"],
-    &["clone", "a.larder:/d", "a.larder:/d2"],
-    &["track", "a.larder", "main"],
-    &["untrack", "a.larder", "main"],
-    &["rows", "a.larder@seq:1", "main"],
-    &["txn", "commit", "a.larder", "ID"],
-    &["txn", "abort", "a.larder", "ID"],
-    &["extension", "a.larder"],
-];
 
 /// A database with a transaction that is left, and the transaction's number.
 fn template(place: &Place) -> String {
@@ -151,27 +35,6 @@ fn template(place: &Place) -> String {
     fs::create_dir(place.path("mnt")).unwrap();
     make_outside(&place.path("outside"));
     id.into_string().unwrap()
-}
-
-/// What must not change: files, and directories as a database has them.
-fn make_outside(outside: &Path) {
-    for name in ["", "5", "sub", "sub/deep", "1", "2", "3", "4"] {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(outside.join(name))
-            .unwrap();
-        for file in [
-            "precious",
-            "7",
-            "0-9999.lock",
-            "99.lock",
-            "1.lock",
-            "1.1.0.ff",
-        ] {
-            fs::write(outside.join(name).join(file), "precious").unwrap();
-        }
-    }
 }
 
 /// Everything there is below: modes, owners, times and content.
@@ -201,47 +64,9 @@ fn state(of: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// Puts something else in the place of a file; `false`: this machine cannot.
-fn replace(place: &Place, name: &str, instead: Instead) -> bool {
-    let path = place.path("a.larder").join(name);
-    match path.symlink_metadata() {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(&path).unwrap(),
-        Ok(_) => fs::remove_file(&path).unwrap(),
-        Err(_) => {}
-    }
-    let outside = place.path("outside");
-    let node = |kind: &[&str]| {
-        let made = Command::new("mknod")
-            .arg(&path)
-            .args(kind)
-            .stderr(Stdio::null())
-            .status();
-        made.unwrap().success()
-    };
-    match instead {
-        Instead::LinkToFile => symlink(outside.join("precious"), &path).unwrap(),
-        Instead::LinkToDirectory => symlink(&outside, &path).unwrap(),
-        Instead::DanglingLink => symlink(outside.join("new"), &path).unwrap(),
-        Instead::HardLink => fs::hard_link(outside.join("precious"), &path).unwrap(),
-        Instead::Fifo => return node(&["p"]),
-        Instead::Device => return node(&["c", "1", "5"]), // /dev/zero
-        Instead::Directory => fs::create_dir(&path).unwrap(),
-        Instead::FullDirectory => {
-            fs::create_dir_all(path.join("5/6")).unwrap();
-            fs::write(path.join("5/6/f"), "").unwrap();
-            symlink(&outside, path.join("link")).unwrap();
-            symlink(outside.join("new"), path.join("7")).unwrap();
-        }
-        Instead::Empty => fs::write(&path, "").unwrap(),
-        Instead::Absurd => fs::write(&path, [0xff; 8192]).unwrap(),
-    }
-    true
-}
-
 /// The longest time and the most memory.
 #[derive(Debug, Default)]
 struct Figures {
-    case_count: usize,
     run_count: usize,
     failed_count: usize,
     slowest: Duration,
@@ -356,63 +181,8 @@ fn case(from: &Place, name: &str, instead: Instead) -> Option<Place> {
         .status();
     assert!(copied.unwrap().success());
     make_outside(&place.path("outside"));
-    replace(&place, name, instead).then_some(place)
-}
-
-/// Runs the corpus: case number `n` meets `verbs_of(n)`.
-fn meet(verbs_of: impl Fn(usize) -> Vec<&'static [&'static str]> + Sync) {
-    let from = Place::new();
-    let id = template(&from);
-    let cases: Vec<(&str, Instead)> = FILES
-        .iter()
-        .flat_map(|name| INSTEAD.map(|instead| (*name, instead)))
-        .collect();
-    let (next, figures) = (AtomicUsize::new(0), Mutex::new(Figures::default()));
-    let wrong = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::SeqCst);
-                    let Some((name, instead)) = cases.get(number) else {
-                        return;
-                    };
-                    let name = name.replace("ID", &id);
-                    figures.lock().unwrap().case_count += 1;
-                    for verb in verbs_of(number) {
-                        let Some(place) = case(&from, &name, *instead) else {
-                            continue;
-                        };
-                        let verb: Vec<&str> = verb
-                            .iter()
-                            .map(|word| if *word == "ID" { id.as_str() } else { word })
-                            .collect();
-                        let found = run(&place, &verb, &figures);
-                        let told = |what| format!("{name} is {instead:?}: {what}");
-                        wrong.lock().unwrap().extend(found.into_iter().map(told));
-                    }
-                }
-            });
-        }
-    });
-    let wrong = wrong.into_inner().unwrap();
-    println!("{:?}, {} wrong", figures.into_inner().unwrap(), wrong.len());
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn hostile_files_meet_a_few_verbs_each() {
-    // Those that met most of what was wrong once, and in turn all.
-    meet(|number| match number % 3 {
-        0 => vec![VERBS[number * 11 % VERBS.len()]],
-        _ => vec![VERBS[number % 8]],
-    });
-}
-
-#[test]
-#[ignore = "12,000 commands, half an hour: cargo xtask test --long"]
-fn hostile_files_meet_every_verb() {
-    meet(|_| VERBS.to_vec());
+    let path = place.path("a.larder").join(name);
+    replace(&path, &place.path("outside"), instead).then_some(place)
 }
 
 /// The row of a dead transaction, and a link in the place of the directory of workspaces.

@@ -6,6 +6,20 @@ use serde_json::json;
 use std::fs;
 use std::time::{Duration, Instant};
 
+/// SQLite reads nothing behind a NUL byte: the shell would look for the next statement for ever.
+#[test]
+fn a_text_with_a_nul_byte_is_refused() {
+    let place = Place::with_database();
+    for text in [
+        &b"\0"[..],
+        b"SELECT 1;\0 SELECT 2;",
+        b"SELECT 1\0 FROM nothing",
+    ] {
+        let done = place.run_with(&["sql", "a.larder"], text);
+        done.assert_failed(1, "NUL byte", "a NUL byte");
+    }
+}
+
 #[test]
 fn statements_read_and_write_files() {
     let place = Place::with_database();

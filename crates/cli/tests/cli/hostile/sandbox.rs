@@ -289,10 +289,18 @@ impl Run<'_> {
         if !serves {
             return self.await_end(server, None);
         }
-        let ended = self
-            .visit()
-            .and_then(|_| self.alone(&["umount", "mnt"], false));
+        self.visit();
+        let ended = self.unmount();
         self.finish(&mut server, ended)
+    }
+
+    /// One that cannot make durable what was written stays, and says so; then it is detached.
+    fn unmount(&mut self) -> Ended {
+        let ended = self.alone(&["umount", "mnt"], false)?;
+        match ended.0.success() {
+            true => Some(ended),
+            false => self.alone(&["umount", "--lazy", "mnt"], false),
+        }
     }
 
     fn beside(&mut self, words: &[&str]) -> Ended {
@@ -305,8 +313,10 @@ impl Run<'_> {
             self.visit();
         }
         let ended = self.await_end(child, Some(PATIENCE));
-        if words[0] != "umount" {
-            self.alone(&["umount", "mnt"], false);
+        // It may have unmounted it.
+        if words[0] != "umount" || larder_fuse::is_mounted(&self.sandbox.place.path("mnt")).unwrap()
+        {
+            self.unmount();
         }
         self.finish(&mut server, ended)
     }
