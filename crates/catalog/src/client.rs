@@ -315,7 +315,7 @@ impl Catalog {
             log_index: Default::default(),
             checkpointer: Mutex::new(client.wrap()?),
             flusher: Mutex::default(),
-            readers: Mutex::new(Vec::new()),
+            readers: Mutex::default(),
             stores: RwLock::default(),
             is_stopped: AtomicBool::new(false),
             tells: AtomicBool::new(false),

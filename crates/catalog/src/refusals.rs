@@ -14,11 +14,13 @@
 //! deferred key, or a rule that rolls the transaction back, refuses.
 
 use crate::changes::{ChangeSet, InodeChange};
+use crate::codec::signed;
 use crate::commit::apply_rows;
-use crate::constraints::name_keys;
 use crate::error::{At, CatalogError, Result};
 use crate::guards::Guards;
 use crate::history::Keeper;
+use crate::names::quoted;
+use crate::read::rows;
 use crate::saves;
 use crate::statements::Stores;
 use crate::transaction::{Stage, as_step};
@@ -249,4 +251,52 @@ pub(crate) fn has_deferred_violations(txn: &Connection) -> Result<bool> {
             Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).at("deferred keys")
         }
     }
+}
+
+/// SQLite does not say which foreign key failed: looks for those that keep an inode.
+pub(crate) fn name_keys(
+    connection: &Connection,
+    table: &str,
+    ino: Ino,
+) -> Result<Option<CatalogError>> {
+    type Key = (String, i64, String, Option<String>);
+    let keys: Vec<Key> = rows(
+        connection,
+        "SELECT t.name, f.id, f.\"from\", f.\"to\" \
+         FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS f \
+         WHERE t.type = 'table' AND f.\"table\" = ?1 COLLATE NOCASE \
+           AND f.on_delete IN ('RESTRICT', 'NO ACTION') ORDER BY t.name, f.id, f.seq",
+        [table],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+    )
+    .at(table)?;
+    for columns in keys.chunk_by(|one, other| (&one.0, one.1) == (&other.0, other.1)) {
+        let child = &columns[0].0;
+        let pairs: Vec<String> = (columns.iter())
+            .map(|(_, _, from, to)| {
+                let to = to.as_deref().unwrap_or("ino");
+                format!("child.{} = parent.{}", quoted(from), quoted(to))
+            })
+            .collect();
+        let count = format!(
+            "SELECT count(*) FROM {} AS child JOIN {} AS parent ON {} WHERE parent.ino = ?1",
+            quoted(child),
+            quoted(table),
+            pairs.join(" AND ")
+        );
+        let count: i64 = connection
+            .query_row(&count, [signed(ino.0)], |row| row.get(0))
+            .at(child)?;
+        if count > 0 {
+            let names: Vec<&str> = columns.iter().map(|column| column.2.as_str()).collect();
+            return Ok(Some(CatalogError::Constraint {
+                table: child.clone(),
+                constraint: format!(
+                    "FOREIGN KEY constraint failed: inode {ino} of {table} is referenced by {} of {count} rows",
+                    names.join(", ")
+                ),
+            }));
+        }
+    }
+    Ok(None)
 }

@@ -142,7 +142,8 @@ mod tests {
         other.close(third);
         assert_eq!(
             std::fs::read_dir(dir.path().join("locks")).unwrap().count(),
-            0
+            0,
+            "SHM-2"
         );
     }
 }

@@ -157,7 +157,7 @@ fn what_is_removed_here_is_gone_there_and_can_be_made_anew() {
         fs::create_dir(here.join("d")).unwrap();
         fs::write(here.join("d/f"), "x").unwrap();
         sync(here);
-        assert_eq!(fs::read(there.join("d/f")).unwrap(), b"x");
+        assert_eq!(fs::read(there.join("d/f")).unwrap(), b"x", "FOREIGN-6");
         fs::remove_file(here.join("d/f")).unwrap();
         assert!(!there.join("d/f").exists(), "COMPANY-7");
         fs::remove_dir(here.join("d")).unwrap();

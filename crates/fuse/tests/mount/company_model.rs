@@ -42,7 +42,7 @@ impl Pair {
         assert_eq!(
             digest(&expected),
             digest(&found),
-            "{what:?}, seen on {on}: {}",
+            "COMPANY-1: {what:?}, seen on {on}: {}",
             explain_difference(&expected, &found)
         );
     }

@@ -17,7 +17,6 @@
 //! ```
 //!
 //! # Invariants
-//! * `CONSTRAINT-1` stands in the catalog's `refusals`.
 //! * `CONSTRAINT-2` What is taken out is what the group changed of the refused inodes, and what depends on that: the names
 //!   that lead or led to them, the names below a directory that is refused, what replaced or was replaced by them, what
 //!   shares their new content, and what later operations did to any of these. Everything else is committed. *Guard*: one
@@ -606,6 +605,7 @@ impl NodeState {
         self.mask = AttrMask::default();
         (self.is_fresh, self.is_deleted) = (false, false);
         (self.in_group, self.is_stale) = (false, false);
+        self.is_parting = false;
         (self.is_anonymous, self.is_linkable) = (false, false);
         self.entries.clear();
         self.parent = None;

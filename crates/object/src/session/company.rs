@@ -16,10 +16,10 @@
 //! # Invariants
 //! * `COMPANY-1` Before the first commit of a writer is acknowledged every follower that answers knows of it, and has had
 //!   its kernel drop what it would have answered without asking.
+//!   Only who is asked comes to know of a writer, so that it drops at that moment what its kernel has; anybody
+//!   may find that there is none any more.
 //! * `COMPANY-2` Of two sessions that begin at the same time one at least finds the other: each can be found before
 //!   it looks.
-//! * `COMPANY-3` Only who is asked comes to know of a writer, so that it drops at that moment what its kernel has; anybody
-//!   may find that there is none any more.
 //! * `COMPANY-4` Who does not answer is waited for no longer than [`HANDSHAKE_MAX`] and named. What reaches a server is
 //!   answered as of now all the same (`FOREIGN-6`).
 //!
@@ -74,7 +74,7 @@ impl Engine {
         self.session.company.has_followers.load(Ordering::SeqCst)
     }
 
-    /// Looks who is there, as a follower that is asked does, and says whether there are writers (`COMPANY-3`).
+    /// Looks who is there, as a follower that is asked does, and says whether there are writers.
     pub fn look_for_company(&self) -> Result<bool> {
         let company = &self.session.company;
         let _one_at_a_time = lock(&company.look);

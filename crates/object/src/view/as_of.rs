@@ -83,7 +83,7 @@ impl Engine {
     fn show_pinned(&self, pin: &PastPin) -> Result<View> {
         let catalog = self.catalog.as_of(pin)?;
         let session = Arc::clone(&self.session);
-        let view = View::new(session, catalog, Shown::Past(pin.clone()), pin.seq);
+        let view = View::new(session, catalog, Shown::Past(*pin), pin.seq);
         view.look_at_segments()?;
         view.may_have_pieces.store(true, Ordering::SeqCst);
         Ok(view)

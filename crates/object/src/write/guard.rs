@@ -24,7 +24,7 @@
 use crate::engine::{Edit, Engine, lock};
 use crate::view::entries::EntryDelta;
 use crate::view::node::{Node, NodeState};
-use crate::write::rules::is_fresh_change;
+use crate::write::rules::Asked;
 use crate::write::saves::Aside;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{AttrMask, InodeChange, InodeRow, Save};
@@ -143,6 +143,9 @@ impl<'e> WriteGuard<'e> {
     /// Ends the operation: from here on it is in the open group. [`ErrorKind::NotPermitted`], and nothing is left of it, if
     /// a rule of the user's refuses it (`GUARD-3`).
     pub fn commit(self) -> Result<()> {
+        if self.undo.borrow().is_over {
+            return Ok(()); // With the content that it set.
+        }
         self.step("commit")?;
         if !self.undo.borrow().is_asked {
             self.ask_rules(None)?;
@@ -169,15 +172,19 @@ impl<'e> WriteGuard<'e> {
             return Ok(());
         }
         let mut undo = self.undo.borrow_mut();
-        let mut rows: Vec<(StoreId, InodeChange)> = Vec::new();
+        let mut asked = Asked::default();
         for before in &undo.nodes {
             let (store, ino) = (before.node.store, before.node.ino);
             if !self.engine.is_constrained(store) {
                 continue;
             }
             let state = before.node.lock();
-            let mut change = match state.is_deleted || state.is_parting {
-                true if is_fresh_change(&state) => continue,
+            // Also what somebody has open goes in the end.
+            let is_gone = state.is_deleted
+                || state.is_parting
+                || (state.row.nlink == 0 && before.row.nlink > 0);
+            let mut change = match is_gone {
+                true if before.is_new => continue,
                 true => InodeChange::Delete(ino),
                 false => InodeChange::Update(state.row.clone(), state.mask),
             };
@@ -186,12 +193,21 @@ impl<'e> WriteGuard<'e> {
             {
                 (row.size_bytes, mask.size) = (size_bytes, true);
             }
-            rows.push((store, change));
+            asked.rows.push((store, change));
+            if before.is_new {
+                continue;
+            }
+            // What is removed before it was ever committed is none of the commit's changes.
+            asked.is_unknown |= !is_gone && (state.is_fresh || state.is_committing);
+            if before.in_group || state.is_committing || state.is_fresh {
+                let row = InodeChange::Update(before.row.clone(), before.mask);
+                asked.before.push((store, row));
+            }
         }
         undo.is_asked = true;
-        let saves = undo.saves.clone();
+        asked.saves = undo.saves.clone();
         drop(undo);
-        self.engine.ask_rules(rows, saves)
+        self.engine.ask_rules(asked)
     }
 
     /// What precedes every step on an inode, whose state is locked.

@@ -40,9 +40,17 @@ pub(crate) struct Rules {
     pending: Mutex<BTreeMap<(StoreId, Ino), Pending>>,
 }
 
-/// Whether an inode is new in the open group.
-pub(crate) fn is_fresh_change(state: &NodeState) -> bool {
-    state.is_fresh
+/// What the rules are asked about.
+#[derive(Default)]
+pub(crate) struct Asked {
+    /// The rows of an operation, as they are after it.
+    pub rows: Vec<(StoreId, InodeChange)>,
+    /// Those of them that wait for their commit already, as they were before it.
+    pub before: Vec<(StoreId, InodeChange)>,
+    /// The catalog may not know one of them.
+    pub is_unknown: bool,
+    /// What is saved.
+    pub saves: Vec<Save>,
 }
 
 impl Rules {
@@ -80,7 +88,9 @@ impl Rules {
                 drop(pending);
                 self.note(node, state);
             }
-            false => drop(pending.remove(&id)),
+            false => {
+                pending.remove(&id);
+            }
         }
     }
 
@@ -92,7 +102,9 @@ impl Rules {
     /// Of these nothing is pending any more.
     pub fn forget<'i>(&self, ids: impl Iterator<Item = &'i (StoreId, Ino)>) {
         let mut pending = lock(&self.pending);
-        ids.for_each(|id| drop(pending.remove(id)));
+        for id in ids {
+            pending.remove(id);
+        }
     }
 
     fn rows(&self) -> Vec<(StoreId, InodeChange)> {
@@ -132,27 +144,29 @@ impl Engine {
         }
     }
 
-    /// Asks the rules about rows of stores that have some, and saves.
-    pub(crate) fn ask_rules(
-        &self,
-        mut rows: Vec<(StoreId, InodeChange)>,
-        saves: Vec<Save>,
-    ) -> Result<()> {
-        if rows.is_empty() {
+    /// Asks the rules about an operation: the rows that it changes, as they are after it, and the saves.
+    pub(crate) fn ask_rules(&self, mut asked: Asked) -> Result<()> {
+        if asked.rows.is_empty() {
             return Ok(());
         }
-        rows.sort_by_key(|(_, change)| matches!(change, InodeChange::Delete(_)));
+        (asked.rows).sort_by_key(|(_, change)| matches!(change, InodeChange::Delete(_)));
         let changes = ChangeSet {
-            inodes: rows,
-            saves: (saves.into_iter())
+            inodes: asked.rows,
+            saves: (asked.saves.into_iter())
                 .filter(|save| self.is_constrained(save.store))
                 .collect(),
             ..ChangeSet::default()
         };
         let mut pending = self.rules.rows();
-        // What is asked about is pending too: as it was, and as it will be.
         let ids: HashSet<(StoreId, Ino)> = changes.inodes.iter().map(id_of).collect();
         pending.retain(|row| !ids.contains(&id_of(row)));
+        if asked.is_unknown {
+            // The commit will make it in one step, as it is then.
+            self.catalog
+                .try_rows(&pending, &changes)
+                .map_err(refused_by_rule)?;
+        }
+        pending.extend(asked.before);
         (self.catalog.try_rows(&pending, &changes)).map_err(refused_by_rule)
     }
 
@@ -176,8 +190,19 @@ impl Engine {
         (row.mtime_ns, row.ctime_ns) = (now_ns, now_ns);
         let mut mask = state.mask;
         (mask.size, mask.mtime, mask.ctime) = (true, true, true);
-        let rows = vec![(node.store, InodeChange::Update(row, mask))];
-        self.ask_rules(rows, Vec::new())
+        let before = match state.in_group || state.is_committing || state.is_fresh {
+            true => Some((
+                node.store,
+                InodeChange::Update(state.row.clone(), state.mask),
+            )),
+            false => None,
+        };
+        self.ask_rules(Asked {
+            rows: vec![(node.store, InodeChange::Update(row, mask))],
+            before: before.into_iter().collect(),
+            is_unknown: state.is_fresh || state.is_committing,
+            saves: Vec::new(),
+        })
     }
 }
 
