@@ -4,9 +4,7 @@
 //! # Words
 //! The *client* is that connection. Its transactions begin and end when the program says so; here one learns of
 //! it ([`ClientWatch`]), reads and writes in between, nested in the client's statements, and decides nothing
-//! about its end but one thing: a commit can be refused.
-//!
-//! How one learns of it:
+//! about its end but one thing: a commit can be refused. How one learns of it:
 //!
 //! ```text
 //!  a statement begins or ends   sqlite3_trace_v2: before its first step, so before it takes SQLite's locks. The

@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! `EDIT-n` in `edit`, `GATHER-n` in `gather`, `POOL-n` in `buffers`, `CLAIM-n` in `claims`, `WHOLE-n` in
-//! `delayed_allocation`, `SAVE-4` in `saves`, `GUARD-n` in `guard`, `CONSTRAINT-5` and `CONSTRAINT-6` in `rules`,
+//! `delayed_allocation`, `SAVE-4` in `saves`, `GUARD-n` in `guard`, `CONSTRAINT-5` in `rules`,
 //! `NAMELESS-n` in `nameless`.
 
 pub(crate) mod buffers;

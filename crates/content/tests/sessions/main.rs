@@ -5,6 +5,7 @@
 mod common;
 
 mod constraints;
+mod constraints_model;
 mod feed;
 mod foreign;
 mod races;

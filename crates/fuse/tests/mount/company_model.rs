@@ -226,10 +226,8 @@ fn every_pair(is_long: bool) {
             }
             pair.trees[on].apply(&Op::SyncAll).unwrap();
             // Both kernels know all of it.
-            (
-                pair.require_alike(0, &"setup"),
-                pair.require_alike(1, &"setup"),
-            );
+            pair.require_alike(0, &"setup");
+            pair.require_alike(1, &"setup");
             pair.apply(on, first);
             match is_possible(&pair.model, second) {
                 true => pair.apply(1 - on, second),

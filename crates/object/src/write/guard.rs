@@ -121,6 +121,7 @@ impl Engine {
             // Each operation is asked about behind all that wait: that they are few bounds what it costs.
             self.commit_now()?;
         }
+        debug_assert!(self.turn.is_held(), "GUARD-1");
         let gate = self.enter_gate();
         let names = self.write_names();
         Ok(WriteGuard {

@@ -181,3 +181,91 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EngineOptions, InitOptions};
+    use larder_catalog::InodeRow;
+    use larder_space::format::{FileKind, Name};
+    use std::sync::atomic::AtomicBool;
+
+    /// Knows all inodes or none.
+    struct Kernel(AtomicBool);
+
+    impl Keeper for Kernel {
+        fn knows(&self, _: StoreId, _: Ino) -> bool {
+            self.0.load(Ordering::SeqCst)
+        }
+
+        fn keep(&self, store: StoreId, ino: Ino, _: bool) -> bool {
+            self.knows(store, ino)
+        }
+    }
+
+    fn add(engine: &Engine, name: &Name) -> Arc<Node> {
+        let guard = engine.write_guard().unwrap();
+        let root = guard.node(StoreId::MAIN, Ino::ROOT).unwrap();
+        let row = InodeRow {
+            kind: FileKind::File,
+            nlink: 1,
+            ..guard.row(&root).unwrap()
+        };
+        let node = guard.insert(StoreId::MAIN, row, None).unwrap();
+        let target = Some((node.ino, FileKind::File));
+        guard.set_entry(&root, name, target).unwrap();
+        guard.commit().unwrap();
+        engine.sync().unwrap();
+        node
+    }
+
+    fn remove(engine: &Engine, name: &Name, node: &Arc<Node>) {
+        let guard = engine.write_guard().unwrap();
+        let root = guard.node(StoreId::MAIN, Ino::ROOT).unwrap();
+        guard.drop_name(node).unwrap();
+        guard.set_entry(&root, name, None).unwrap();
+        guard.commit().unwrap();
+        engine.sync().unwrap();
+    }
+
+    #[test]
+    fn what_the_keeper_knows_lives_until_it_lets_go_and_the_rest_costs_no_row() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let options = EngineOptions {
+            has_background: false,
+            ..EngineOptions::default()
+        };
+        let init = InitOptions {
+            capacity_bytes: Some(64 << 20),
+            retention_ns: 0,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+            group: None,
+        };
+        Engine::create(&path, &init, &options).unwrap();
+        let engine = Engine::open(&path, "keeper", &options).unwrap();
+        let kernel = Arc::new(Kernel(AtomicBool::new(false)));
+        let keeper: Weak<dyn Keeper> = Arc::downgrade(&kernel) as Weak<dyn Keeper>;
+        engine.set_keeper(keeper);
+        let name = Name::new(b"file").unwrap();
+        let forgotten = add(&engine, &name);
+        remove(&engine, &name, &forgotten);
+        assert!(engine.catalog.orphans().unwrap().is_empty(), "NAMELESS-2");
+        let gone = engine.catalog.inode(StoreId::MAIN, forgotten.ino).unwrap();
+        assert_eq!(gone, None, "NAMELESS-2");
+        kernel.0.store(true, Ordering::SeqCst);
+        let known = add(&engine, &name);
+        remove(&engine, &name, &known);
+        let orphans = engine.catalog.orphans().unwrap();
+        assert_eq!(orphans.len(), 1, "NAMELESS-1");
+        assert_eq!(engine.row(&known).unwrap().nlink, 0, "NAMELESS-1");
+        kernel.0.store(false, Ordering::SeqCst);
+        engine.let_go(StoreId::MAIN, known.ino);
+        engine.end_let_go().unwrap();
+        engine.sync().unwrap();
+        assert!(engine.catalog.orphans().unwrap().is_empty(), "NAMELESS-1");
+        engine.close().unwrap();
+    }
+}

@@ -9,10 +9,9 @@
 //! * `CONSTRAINT-5` What the rules would refuse as they are, of the state that the session sees, is refused at the operation:
 //!   the program gets the error, and nothing is left of the operation (`GUARD-2`). *Guard*: every operation in a store with
 //!   rules asks, behind all that is pending. What SQL adds later is found in the commit (`commit/refused`).
-//! * `CONSTRAINT-6` Stores without rules pay nothing for those that have some: one look at a flag.
 //!
 //! # Cost
-//! In a store with rules: a transaction without a flush for each operation, with a row for each of at most
+//! In a store without rules one look at a set. In a store with rules: a transaction without a flush for each operation, with a row for each of at most
 //! [`PENDING_MAX`] inodes that wait, 3 µs each; then they are committed.
 
 use crate::engine::{Engine, lock};

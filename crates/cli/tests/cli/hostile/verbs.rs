@@ -56,7 +56,7 @@ const fn fails(words: &'static [&'static str]) -> Verb {
 /// What a transaction's program does.
 const PROGRAM: &str = "ls -lR . > /dev/null; cp a new; rm -r dir; exit 0";
 
-pub const VERBS: [Verb; 93] = [
+pub const VERBS: [Verb; 96] = [
     ends(&["check", "x.larder", "--read"]),
     ends(&["check", "x.larder", "--untrusted"]),
     ends(&["check", "x.larder", "--fix-modes"]),
@@ -161,6 +161,9 @@ pub const VERBS: [Verb; 93] = [
     ends(&["track", "x.larder", "main"]),
     ends(&["track", "x.larder"]),
     ends(&["untrack", "x.larder", "album"]),
+    ends(&["refused", "list", "x.larder"]),
+    ends(&["refused", "get", "x.larder", "1", "out"]),
+    ends(&["refused", "drop", "x.larder", "1"]),
     ends(&["prune", "x.larder", "--keep-last", "1"]),
     ends(&["prune", "x.larder", "--older-than", "seq:3"]),
     ends(&["defrag", "x.larder"]),
