@@ -625,3 +625,30 @@ fn check_finds_what_went_round_the_guards() {
         &["directory 8 cannot be reached", "directory 9 cannot be reached"],
     );
 }
+
+#[test]
+fn only_what_a_user_adds_makes_a_store_one_with_constraints() {
+    let statements = [
+        ("CREATE INDEX main_size ON main (size)", false),
+        ("ALTER TABLE main ADD COLUMN note TEXT", false),
+        (
+            "ALTER TABLE main ADD COLUMN rating INTEGER CHECK (rating BETWEEN 0 AND 5)",
+            true,
+        ),
+        (
+            "CREATE TRIGGER mine BEFORE DELETE ON main BEGIN SELECT raise(ABORT, 'no'); END",
+            true,
+        ),
+        ("CREATE UNIQUE INDEX one_of_a_size ON main (size)", true),
+        (
+            "CREATE TABLE album (ino INTEGER REFERENCES main (ino))",
+            true,
+        ),
+    ];
+    for (sql, expected) in statements {
+        let (dir, catalog) = create();
+        assert!(!catalog.has_constraints(MAIN).unwrap(), "a new store");
+        plain(dir.path()).execute_batch(sql).unwrap();
+        assert_eq!(catalog.has_constraints(MAIN).unwrap(), expected, "{sql}");
+    }
+}

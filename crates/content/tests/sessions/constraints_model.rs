@@ -2,7 +2,7 @@
 
 use super::constraints::{FROZEN, open_quiet};
 use crate::common::others::plain;
-use crate::common::{OWNER, content, create, folder, make, name, put, scratch};
+use crate::common::{OWNER, content, create, name, scratch};
 use larder::*;
 use std::collections::BTreeMap;
 
