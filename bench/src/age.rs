@@ -1,9 +1,10 @@
-//! `bench age`: does it age? Objects of a nearly full database are replaced at random, through the API
-//! and through the mount, by four concurrent writers with writes of 64 KB.
+//! `bench age`: does it age? Objects of a nearly full database are replaced at random, through the
+//! API and through the mount, by four concurrent writers with writes of 64 KB.
 //!
-//! *Storage age* is the bytes of content that are gone ÷ the bytes that are there. *Full* is live content ÷
-//! what ordinary writes may take (all but the 1/32 that is held back), as `df` shows it. The *free pool* is
-//! what remains, in objects of mean size: with few objects in it, best fit has little to choose from.
+//! *Storage age* is the bytes of content that are gone ÷ the bytes that are there. *Full* is live
+//! content ÷ what ordinary writes may take (all but the 1/32 that is held back), as `df` shows it.
+//! The *free pool* is what remains, in objects of mean size: with few objects in it, best fit has
+//! little to choose from.
 
 use super::bare::Bare;
 use super::disk::{self, Fragments};
@@ -67,12 +68,18 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "age",
         &format!(
-            "{} Four writers with objects of their own; a random object is replaced: temporary file in writes of 64 KB, fsync, \
-             rename over. The API says the final size first, the mount does not. Fragments: contiguous runs in logical order, \
-             from the extent maps. Modelled: a 7200 rpm disk that reads all objects in random order (0.8 ms to the next track, \
-             8.5 ms mean, √distance, 4.17 ms rotation, 160 MB/s). Moved: bytes to the device per byte of content − 1, catalog and \
-             logs included; the smaller one of the process's account and the disks'. Bare: a durable O_DIRECT write of {} MB \
-             before each phase, for how the machine itself changed. Segments have grown before the bulk load (age 0).",
+            "{} Four writers with objects of their own; a random object is replaced: temporary \
+             file in writes of 64 KB, fsync, \
+             rename over. The API says the final size first, the mount does not. Fragments: \
+             contiguous runs in logical order, \
+             from the extent maps. Modelled: a 7200 rpm disk that reads all objects in random \
+             order (0.8 ms to the next track, \
+             8.5 ms mean, √distance, 4.17 ms rotation, 160 MB/s). Moved: bytes to the device per \
+             byte of content − 1, catalog and \
+             logs included; the smaller one of the process's account and the disks'. Bare: a \
+             durable O_DIRECT write of {} MB \
+             before each phase, for how the machine itself changed. Segments have grown before \
+             the bulk load (age 0).",
             setting.machine()?,
             YARDSTICK_BYTES >> 20
         ),
@@ -289,7 +296,8 @@ fn describe(
         Goal::AtLeast(0.98),
     );
     report.note(&format!(
-        "Cold reads: {} MB/s aged, {} MB/s newly loaded, in turns; random objects, one thread, verified.",
+        "Cold reads: {} MB/s aged, {} MB/s newly loaded, in turns; random objects, one thread, \
+         verified.",
         aged.text(0),
         young.text(0)
     ));

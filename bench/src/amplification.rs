@@ -1,10 +1,10 @@
 //! `bench amplification`: bytes that go to the device per byte of content, logging included.
 //!
-//! Two accounts, both from above: the process's own (`write_bytes` of `/proc/PID/io`) counts direct writes
-//! and pages dirtied, but a small write to a large folio of the page cache counts as the whole folio; what
-//! all disks wrote (`/sys/block/*/stat`) holds the filesystem's journal and what the neighbours wrote. The
-//! figure is the smaller one of each round. Content, write-ahead log, checkpoints, superblocks and the
-//! removal of the objects are all in it.
+//! Two accounts, both from above: the process's own (`write_bytes` of `/proc/PID/io`) counts direct
+//! writes and pages dirtied, but a small write to a large folio of the page cache counts as the
+//! whole folio; what all disks wrote (`/sys/block/*/stat`) holds the filesystem's journal and what
+//! the neighbours wrote. The figure is the smaller one of each round. Content, write-ahead log,
+//! checkpoints, superblocks and the removal of the objects are all in it.
 
 use super::content;
 use super::meters;
@@ -22,9 +22,12 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "amplification",
         &format!(
-            "{} {rounds} rounds, sides in turns; {count} new objects of 1 MB per round, then removed. By the process: \
-             write_bytes of /proc/self/io (a small write to a large folio counts as the folio); by all disks: /sys/block/*/stat, \
-             with whatever else the machine does. The figure is the smaller one of each round. Logs, checkpoints and the removal are \
+            "{} {rounds} rounds, sides in turns; {count} new objects of 1 MB per round, then \
+             removed. By the process: \
+             write_bytes of /proc/self/io (a small write to a large folio counts as the folio); \
+             by all disks: /sys/block/*/stat, \
+             with whatever else the machine does. The figure is the smaller one of each round. \
+             Logs, checkpoints and the removal are \
              counted; growth is not: the segments have grown before.",
             setting.machine()?
         ),

@@ -1,8 +1,8 @@
 //! What the hardware gives: a bare program that does the same I/O and nothing else.
 //!
-//! A *content file* and a *log*, both written once with zeros before, so that no write grows them, opened
-//! for direct I/O. A commit is one write of the content, its flush, one append to the log, its flush: the
-//! two waits that a durable commit of content and names has to take.
+//! A *content file* and a *log*, both written once with zeros before, so that no write grows them,
+//! opened for direct I/O. A commit is one write of the content, its flush, one append to the log,
+//! its flush: the two waits that a durable commit of content and names has to take.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

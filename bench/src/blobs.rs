@@ -39,12 +39,18 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "blobs",
         &format!(
-            "{} {rounds} rounds, sides in turns, one thread; objects per second. SQLite {}: bundled, WAL, synchronous=FULL, \
-             pages of 16 KiB, 256 MiB of cache, mmap, checkpoints every 4000 pages, INTEGER PRIMARY KEY. PostgreSQL: private \
-             cluster, bytea EXTERNAL, 512 MB of shared buffers, 4 GB of WAL before a checkpoint, COPY BINARY for many and INSERT for \
-             one per transaction, over a Unix socket. Puts are durable; {BATCH} per transaction, at 10 MB {}. A phase of puts is shorter than the way to a \
-             checkpoint; \"checkpointed\" adds what it left for one: SQLite and PostgreSQL wrote content to their logs only. Warm gets: what was put \
-             in the same round, in random order; cold gets: opened anew, caches dropped. The ratio is to the faster one of the two.",
+            "{} {rounds} rounds, sides in turns, one thread; objects per second. SQLite {}: \
+             bundled, WAL, synchronous=FULL, \
+             pages of 16 KiB, 256 MiB of cache, mmap, checkpoints every 4000 pages, INTEGER \
+             PRIMARY KEY. PostgreSQL: private \
+             cluster, bytea EXTERNAL, 512 MB of shared buffers, 4 GB of WAL before a checkpoint, \
+             COPY BINARY for many and INSERT for \
+             one per transaction, over a Unix socket. Puts are durable; {BATCH} per transaction, \
+             at 10 MB {}. A phase of puts is shorter than the way to a \
+             checkpoint; \"checkpointed\" adds what it left for one: SQLite and PostgreSQL wrote \
+             content to their logs only. Warm gets: what was put \
+             in the same round, in random order; cold gets: opened anew, caches dropped. The \
+             ratio is to the faster one of the two.",
             setting.machine()?,
             rusqlite::version(),
             batch_bytes / 10_000_000,
@@ -125,7 +131,8 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     puts.append(&mut cold);
     report.compare("API", "objects/s", &puts);
     report.note(
-        "SQLite's cache is in the API process, too, and counts in the line below: at most 256 MiB, and what it maps.",
+        "SQLite's cache is in the API process, too, and counts in the line below: at most 256 \
+         MiB, and what it maps.",
     );
     setting.report_memory(&mut report)?;
     for store in stores {

@@ -1,4 +1,5 @@
-//! PostgreSQL with content in `bytea` columns, stored EXTERNAL (not compressed), in a cluster of its own.
+//! PostgreSQL with content in `bytea` columns, stored EXTERNAL (not compressed), in a cluster of
+//! its own.
 
 use larder::AlignedBuf;
 use std::path::Path;

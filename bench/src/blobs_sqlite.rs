@@ -10,7 +10,8 @@ use super::blob_store::BlobStore;
 use super::content;
 use xtask::Outcome;
 
-/// SQLite's own measurements favour pages of 8 and 16 KiB for blobs (sqlite.org/intern-v-extern-blob.html).
+/// SQLite's own measurements favour pages of 8 and 16 KiB for blobs
+/// (sqlite.org/intern-v-extern-blob.html).
 const PAGE_BYTES: u32 = 16_384;
 const CACHE_KIB: u32 = 256 << 10;
 
@@ -50,7 +51,8 @@ fn open(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.execute_batch(&format!(
         "PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
-         PRAGMA cache_size = -{CACHE_KIB}; PRAGMA mmap_size = 4294967296; PRAGMA wal_autocheckpoint = 4000;"
+         PRAGMA cache_size = -{CACHE_KIB}; PRAGMA mmap_size = 4294967296; PRAGMA \
+         wal_autocheckpoint = 4000;"
     ))?;
     Ok(connection)
 }

@@ -1,7 +1,7 @@
 //! A private PostgreSQL cluster, on a Unix socket of its own.
 //!
-//! Debian's package is `postgresql`. As root it is installed when it is not there, and the server runs as
-//! the package's user, because it refuses to run as root.
+//! Debian's package is `postgresql`. As root it is installed when it is not there, and the server
+//! runs as the package's user, because it refuses to run as root.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -25,7 +25,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes a cluster in `directory`, which is not there yet, with `settings` as in `postgresql.conf`.
+    /// Makes a cluster in `directory`, which is not there yet, with `settings` as in
+    /// `postgresql.conf`.
     pub fn create(directory: &Path, settings: &str) -> Result<Cluster, String> {
         let explain = |error| format!("{}: {error}", directory.display());
         fs::create_dir(directory).map_err(explain)?;
@@ -165,8 +166,8 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Runs a program with `directory` as its own: the server's user may not enter this process's. Its output
-/// goes nowhere, because a server that it starts would keep a pipe open.
+/// Runs a program with `directory` as its own: the server's user may not enter this process's. Its
+/// output goes nowhere, because a server that it starts would keep a pipe open.
 fn run_in(directory: &str, program: &str, arguments: &[&str]) -> Outcome {
     let status = Command::new(program)
         .args(arguments)

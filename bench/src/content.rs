@@ -1,8 +1,8 @@
 //! Content of measured objects: incompressible, cheap to make, verified whenever it is read.
 //!
 //! A buffer is filled with noise once. Every 1 KB of an object begins with a marker: magic, the
-//! object's id, its version, the number of the KB. A block that is missing, old, of another object or
-//! in another place has the wrong marker.
+//! object's id, its version, the number of the KB. A block that is missing, old, of another object
+//! or in another place has the wrong marker.
 
 use larder_testkit::Rng;
 

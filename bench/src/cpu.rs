@@ -1,5 +1,5 @@
-//! What work costs the processors, on both sides of a mount: the programs that use it, and the process
-//! that serves it. What the kernel does in threads of its own is in neither.
+//! What work costs the processors, on both sides of a mount: the programs that use it, and the
+//! process that serves it. What the kernel does in threads of its own is in neither.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,9 +1,10 @@
-//! `bench dbfs`: the table of [DBFS]: files from 10 KB to 1 GB, written, read and removed by many threads, on
-//! the mount, on the plain filesystem of the same disk, and beside what `fio` gets from the device.
+//! `bench dbfs`: the table of [DBFS]: files from 10 KB to 1 GB, written, read and removed by many
+//! threads, on the mount, on the plain filesystem of the same disk, and beside what `fio` gets from
+//! the device.
 //!
-//! The paper's servers had 8 cores, and 24–128 threads for files up to 1 MB, fewer for larger ones. Here the
-//! threads are as many per core. Its steady state, write all, read all, remove all, again for 12 hours, is the
-//! rounds here; how the last ones differ from the first ones is said beside.
+//! The paper's servers had 8 cores, and 24–128 threads for files up to 1 MB, fewer for larger ones.
+//! Here the threads are as many per core. Its steady state, write all, read all, remove all, again
+//! for 12 hours, is the rounds here; how the last ones differ from the first ones is said beside.
 
 use super::figures::{Figures, Turn};
 use super::fio::{self, Fio};
@@ -126,10 +127,14 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "dbfs",
         &format!(
-            "{} {rounds} rounds, in turns: write all, read all, remove all; every phase ends durable, reads are cold (Larder \
-             mounted anew). About {} MB per turn, but at most {files_max} files and at least one per thread. ×N: N threads, the \
-             paper's fewest and most per core; each has a directory of its own. An operation is a megabyte. {LIMIT}: `fio`, \
-             direct, sequential, libaio, {} MB, bs=1M, iodepth 1 and 4, the best over all rounds of a size. Targets: the \
+            "{} {rounds} rounds, in turns: write all, read all, remove all; every phase ends \
+             durable, reads are cold (Larder \
+             mounted anew). About {} MB per turn, but at most {files_max} files and at least one \
+             per thread. ×N: N threads, the \
+             paper's fewest and most per core; each has a directory of its own. An operation is a \
+             megabyte. {LIMIT}: `fio`, \
+             direct, sequential, libaio, {} MB, bs=1M, iodepth 1 and 4, the best over all rounds \
+             of a size. Targets: the \
              part of its device's 1 GB/s that the paper's server reached.",
             setting.machine()?,
             total / 1_000_000,
@@ -137,7 +142,10 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
         ),
     );
     figures.print(&mut report);
-    report.note("Steady state: the last third of the rounds ÷ the first third (the paper: 0.907–0.982 after 12 hours).");
+    report.note(
+        "Steady state: the last third of the rounds ÷ the first third (the paper: \
+        0.907–0.982 after 12 hours).",
+    );
     let mut header = vec!["most threads".to_owned()];
     for what in ["write", "read", "remove"] {
         header.extend(places.iter().map(|place| format!("{what}, {}", place.name)));

@@ -1,11 +1,12 @@
 //! What a layout means: fragments, and the time that a disk with an arm would need.
 //!
-//! A *fragment* is a physically contiguous run of an object's content in logical order. Extents that follow
-//! one another on the device are one fragment, also across allocation groups; another segment begins another
-//! fragment. Large objects count like small ones.
+//! A *fragment* is a physically contiguous run of an object's content in logical order. Extents
+//! that follow one another on the device are one fragment, also across allocation groups; another
+//! segment begins another fragment. Large objects count like small ones.
 //!
-//! The disk turns 7200 times a minute: a seek takes 0.8 ms to the next track and 8.5 ms on average, by the
-//! square root of the distance; then half a turn, 4.17 ms; then 160 MB/s. It is as large as what is in use.
+//! The disk turns 7200 times a minute: a seek takes 0.8 ms to the next track and 8.5 ms on average,
+//! by the square root of the distance; then half a turn, 4.17 ms; then 160 MB/s. It is as large as
+//! what is in use.
 
 use larder_testkit::Rng;
 

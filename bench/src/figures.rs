@@ -1,4 +1,5 @@
-//! Rates of several places that did the same work, ratios to the first of them, and what the work cost.
+//! Rates of several places that did the same work, ratios to the first of them, and what the work
+//! cost.
 
 use super::report::{Goal, Report, Samples};
 
@@ -7,7 +8,8 @@ use super::report::{Goal, Report, Samples};
 pub struct Turn {
     /// Operations per second.
     pub rate: f64,
-    /// CPU time per operation of the programs that asked for it, µs; `NaN` when it was not measured.
+    /// CPU time per operation of the programs that asked for it, µs; `NaN` when it was not
+    /// measured.
     pub client_us: f64,
     /// The same of the process that served it.
     pub server_us: f64,

@@ -83,7 +83,8 @@ mod tests {
             cells: [cell(50), cell(200), cell(100)],
         };
         let text = render(&[row], "How.");
-        let expected = "| write 10 KB | 20 MB/s, 2000 files/s | 5 MB/s, 500 files/s | 10 MB/s, 1000 files/s | 2.00 | 0.50 |";
+        let expected = "| write 10 KB | 20 MB/s, 2000 files/s | 5 MB/s, 500 files/s | 10 MB/s, \
+            1000 files/s | 2.00 | 0.50 |";
         assert_eq!(text.lines().nth(2), Some(expected));
         assert!(text.ends_with("\n\nHow."));
     }

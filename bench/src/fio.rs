@@ -1,4 +1,5 @@
-//! What `fio` reaches: with direct sequential I/O, asked in four ways, and with small durable writes.
+//! What `fio` reaches: with direct sequential I/O, asked in four ways, and with small durable
+//! writes.
 
 use std::path::Path;
 
@@ -26,7 +27,8 @@ pub struct Fio {
 }
 
 impl Fio {
-    /// A file of `bytes` in `directory`, written once, so that later writes neither allocate nor convert.
+    /// A file of `bytes` in `directory`, written once, so that later writes neither allocate nor
+    /// convert.
     pub fn create(directory: &Path, bytes: u64, ways: &'static [Way]) -> Result<Fio, String> {
         check_installed()?;
         let file = directory.join("fio.file").to_string_lossy().into_owned();

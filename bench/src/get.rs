@@ -1,7 +1,7 @@
 //! `bench get`: small objects read whole, warm and cold, by one thread and by eight.
 //!
-//! ext4 opens, reads and closes; the API resolves the path, opens, reads and closes. Each thread reads
-//! every object of its share once, in an order of its own.
+//! ext4 opens, reads and closes; the API resolves the path, opens, reads and closes. Each thread
+//! reads every object of its share once, in an order of its own.
 
 use larder::AlignedBuf;
 use larder_testkit::Rng;
@@ -22,8 +22,10 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "get",
         &format!(
-            "{} {rounds} rounds, sides in turns; {count} objects of 10 KB in directories of {PER_DIRECTORY}, read once per round in \
-             random order; objects per second, all threads together. Cold: the database is opened anew, the caches are dropped.",
+            "{} {rounds} rounds, sides in turns; {count} objects of 10 KB in directories of \
+             {PER_DIRECTORY}, read once per round in \
+             random order; objects per second, all threads together. Cold: the database is opened \
+             anew, the caches are dropped.",
             setting.machine()?
         ),
     );

@@ -1,6 +1,7 @@
 //! Files of one size, written and read by threads at once, each in a directory of its own.
 //!
-//! Every call moves [`CALL_BYTES`] at most. Content is incompressible, and whatever is read is verified.
+//! Every call moves [`CALL_BYTES`] at most. Content is incompressible, and whatever is read is
+//! verified.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -29,7 +30,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// About `files` files of `file_bytes` bytes by `threads` threads, which do the same number each.
+    /// About `files` files of `file_bytes` bytes by `threads` threads, which do the same number
+    /// each.
     pub fn new(file_bytes: usize, files: usize, threads: usize) -> Load {
         // One byte more than a small file, so that its end is seen in one call.
         let buffer = content::noise(7, CALL_BYTES.min(file_bytes + 1));

@@ -1,8 +1,8 @@
 //! `cargo xtask bench [VERB]`: measures, with both sides of every ratio in one run.
 //!
 //! Each verb is a file here and says what it measures. The API side runs in this process, which is
-//! therefore built with optimisation. What a verb finds is printed, and written into a document between
-//! the markers of the verb.
+//! therefore built with optimisation. What a verb finds is printed, and written into a document
+//! between the markers of the verb.
 
 mod age;
 mod amplification;
@@ -90,7 +90,8 @@ usage: cargo xtask bench [VERB] [FLAGS]
   blobs          beside SQLite and PostgreSQL
   steady         whether the last rounds are as fast as the first
   mount          programs on the mount, beside the plain filesystem, JuiceFS and what FUSE allows
-  txn            transactions of a row and a file, beside SQLite alone and beside a safe write and a row
+  txn            transactions of a row and a file, beside SQLite alone and beside a safe write \
+  and a row
   snapshots      ten thousand snapshots of a store: making them, reading beside them, listing one
   dbfs           the table of the DBFS paper: the device's limit, the plain filesystem, the mount
 
@@ -102,10 +103,12 @@ usage: cargo xtask bench [VERB] [FLAGS]
   --full PERCENT     age: how full it is (90)
   --sizes NAME       age: only size distributions whose name contains this
   --side SIDE        age: only `api` or `mount`
-  --part NAME        mount: only parts whose name contains this: create, sync, read, tree, stream, random, pgbench
+  --part NAME        mount: only parts whose name contains this: create, sync, read, tree, \
+  stream, random, pgbench
   --juicefs PATH     mount: a built `juicefs` command; without it JuiceFS is not measured
   --processes N      txn: only small transactions of N processes, beside one process
-  --abort            txn: only what others feel of a transaction that writes 5 GB and fails, and what it leaves
+  --abort            txn: only what others feel of a transaction that writes 5 GB and fails, and \
+  what it leaves
   --stub             mount: every part also on a filesystem that answers from memory";
 
 fn main() -> ExitCode {
@@ -154,8 +157,8 @@ fn run(arguments: &[&str]) -> Outcome {
     }
 }
 
-/// Runs every verb in a process of its own, so that none sees the memory of another, and one that fails
-/// does not keep the others from being measured.
+/// Runs every verb in a process of its own, so that none sees the memory of another, and one that
+/// fails does not keep the others from being measured.
 fn run_all(arguments: &[&str], document: Option<&str>) -> Outcome {
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let (mut lines, mut failed) = (Vec::new(), Vec::new());

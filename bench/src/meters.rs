@@ -14,8 +14,8 @@ pub struct MemoryMeter {
 }
 
 impl MemoryMeter {
-    /// Forgets the peak of this process so far. The buffers of the measurement are not counted; all else
-    /// is, also what the program itself takes.
+    /// Forgets the peak of this process so far. The buffers of the measurement are not counted; all
+    /// else is, also what the program itself takes.
     pub fn start_here(buffer_bytes: usize) -> Result<MemoryMeter, String> {
         let pid = std::process::id();
         let file = format!("/proc/{pid}/clear_refs");

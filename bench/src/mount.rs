@@ -1,10 +1,10 @@
-//! `bench mount`: what programs meet on the mount, beside the plain filesystem of the same disk, beside
-//! JuiceFS, and beside what FUSE itself allows.
+//! `bench mount`: what programs meet on the mount, beside the plain filesystem of the same disk,
+//! beside JuiceFS, and beside what FUSE itself allows.
 //!
-//! Every side is a directory, and a process that serves it; Larder's is the released command. The sides
-//! take turns, in another order each round; before another side has its turn everything is durable.
-//! Beside the rates stands what an operation costs the processors: the programs that ask, and the
-//! process that serves.
+//! Every side is a directory, and a process that serves it; Larder's is the released command. The
+//! sides take turns, in another order each round; before another side has its turn everything is
+//! durable. Beside the rates stands what an operation costs the processors: the programs that ask,
+//! and the process that serves.
 
 mod create;
 mod pgbench;
@@ -97,9 +97,12 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "mount",
         &format!(
-            "{} {} rounds, in turns. (An ext4 that is mounted with `discard` and has no journal tells the device of every \
-             file that is removed, before the next one.) `larder mount` and every other server are processes of their own, with the options \
-             that users get. CPU time is that of the asking programs and of the serving process, up to the moment when \
+            "{} {} rounds, in turns. (An ext4 that is mounted with `discard` and has no journal \
+             tells the device of every \
+             file that is removed, before the next one.) `larder mount` and every other server \
+             are processes of their own, with the options \
+             that users get. CPU time is that of the asking programs and of the serving process, \
+             up to the moment when \
              everything is durable; threads of the kernel are not in it.",
             setting.machine()?,
             bench.rounds

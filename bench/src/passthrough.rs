@@ -1,8 +1,9 @@
-//! A FUSE filesystem that does nothing but pass on to a directory: what the device gives through FUSE.
+//! A FUSE filesystem that does nothing but pass on to a directory: what the device gives through
+//! FUSE.
 //!
 //! Where the kernel has it (Linux 6.9, root), it reads and writes the files of the directory itself
-//! (`FOPEN_PASSTHROUGH`); else every read and write comes here. It knows files of one directory, as a program
-//! needs them that measures I/O.
+//! (`FOPEN_PASSTHROUGH`); else every read and write comes here. It knows files of one directory, as
+//! a program needs them that measures I/O.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};

@@ -1,4 +1,5 @@
-//! The sides of a measurement as any program sees them: a directory, and the process that serves it.
+//! The sides of a measurement as any program sees them: a directory, and the process that serves
+//! it.
 //!
 //! Larder is the released command, as users run it. Every place is on the same disk, or in memory.
 
@@ -172,8 +173,8 @@ impl Place {
         Ok(String::from_utf8_lossy(&value[..len]).into_owned())
     }
 
-    /// Everything so far is durable. A mount commits everything at a directory's fsync, a plain filesystem
-    /// at syncfs.
+    /// Everything so far is durable. A mount commits everything at a directory's fsync, a plain
+    /// filesystem at syncfs.
     pub fn settle(&self) -> Outcome {
         let settle = || {
             let root = File::open(&self.root)?;
@@ -205,8 +206,8 @@ impl Place {
         self.settle()
     }
 
-    /// How fast `run` does the operations that it counts, and what they cost. What it leaves to be written
-    /// later is paid for, too, but does not count as time.
+    /// How fast `run` does the operations that it counts, and what they cost. What it leaves to be
+    /// written later is paid for, too, but does not count as time.
     pub fn measure(&self, run: impl FnOnce() -> Result<u64, String>) -> Result<Turn, String> {
         let before = Cpu::now(self.process())?;
         let started = Instant::now();
@@ -237,9 +238,9 @@ pub fn close(places: Vec<Place>) -> Outcome {
     places.into_iter().try_for_each(Place::close)
 }
 
-/// Spreads the directories in it over the disk, as ext4 does with those in its root. Else the inodes of a
-/// round would lie among those that the round before removed, which ext4 does not use for minutes, but
-/// looks at one by one: 400 µs per file where it takes 27.
+/// Spreads the directories in it over the disk, as ext4 does with those in its root. Else the
+/// inodes of a round would lie among those that the round before removed, which ext4 does not use
+/// for minutes, but looks at one by one: 400 µs per file where it takes 27.
 fn treat_as_root(directory: &Path) {
     let spread = || {
         let directory = File::open(directory)?;

@@ -2,8 +2,8 @@
 //!
 //! A *writer* is a thread with objects of its own. It replaces a random one of them safely: write a
 //! temporary file in small calls, fsync, rename over. Four at once interleave their calls, as the
-//! clients of a server do. The *full* share of the space is never exceeded: a size that does not fit is
-//! drawn again.
+//! clients of a server do. The *full* share of the space is never exceeded: a size that does not
+//! fit is drawn again.
 
 use larder::AlignedBuf;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -111,8 +111,8 @@ pub struct Population {
 pub struct Phase {
     /// Bytes of content written.
     pub user_bytes: u64,
-    /// Bytes that went to the device meanwhile: the smaller one of the process's account and that of
-    /// the disks.
+    /// Bytes that went to the device meanwhile: the smaller one of the process's account and that
+    /// of the disks.
     pub device_bytes: u64,
     /// How long.
     pub duration: Duration,

@@ -22,8 +22,10 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "put",
         &format!(
-            "{} {rounds} rounds, sides in turns, one thread; per round {batched} objects with {BATCH} per commit, {single} with \
-             one per commit; objects per second. Bare: the same bytes by one O_DIRECT write and fdatasync, then a \
+            "{} {rounds} rounds, sides in turns, one thread; per round {batched} objects with \
+             {BATCH} per commit, {single} with \
+             one per commit; objects per second. Bare: the same bytes by one O_DIRECT write and \
+             fdatasync, then a \
              log append and fdatasync, per commit.",
             setting.machine()?
         ),

@@ -1,7 +1,7 @@
 //! What a verb of `bench` prints: comparisons, targets, notes, in Markdown.
 //!
-//! A *comparison* holds one figure per round of each side, taken in turns. Its ratio is the median of
-//! the ratios of the rounds, so that what the machine does in one round meets both sides of it.
+//! A *comparison* holds one figure per round of each side, taken in turns. Its ratio is the median
+//! of the ratios of the rounds, so that what the machine does in one round meets both sides of it.
 
 /// One figure per round.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -137,7 +137,8 @@ impl Report {
         }
     }
 
-    /// Adds a table of comparisons that all have the same rivals and limits; `unit` names the rates.
+    /// Adds a table of comparisons that all have the same rivals and limits; `unit` names the
+    /// rates.
     pub fn compare(&mut self, ours: &str, unit: &str, comparisons: &[Comparison]) {
         let Some(first) = comparisons.first() else {
             return;
@@ -187,7 +188,8 @@ impl Report {
         self.note(&format!("{what}: {figure_text}; {target}."));
     }
 
-    /// Adds a figure with its target to the summary; the answer belongs beside the figure in a table.
+    /// Adds a figure with its target to the summary; the answer belongs beside the figure in a
+    /// table.
     pub fn judge(&mut self, what: &str, figure: Samples, goal: Goal) -> String {
         let target = goal.judge(figure.median());
         self.verdicts.push(Verdict {

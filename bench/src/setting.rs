@@ -134,12 +134,14 @@ impl Setting {
             _ => "",
         };
         Ok(format!(
-            "{kernel}, {cores} cores, {memory_gb:.0} GB, load {load} at the start; disk with {filesystem}{journal} ({options}); {cold}."
+            "{kernel}, {cores} cores, {memory_gb:.0} GB, load {load} at the start; disk with \
+             {filesystem}{journal} ({options}); {cold}."
         ))
     }
 }
 
-/// Whether the ext4 below has a journal; without one its fsync writes less. `None` for other filesystems.
+/// Whether the ext4 below has a journal; without one its fsync writes less. `None` for other
+/// filesystems.
 fn has_journal(path: &Path) -> Option<bool> {
     let path = path.to_string_lossy();
     let source = process::output("findmnt", &["-n", "-o", "SOURCE", "-T", &path]).ok()?;
@@ -161,7 +163,8 @@ pub fn report_memory(report: &mut Report, process: &str, meter: &MemoryMeter) ->
     let (added, peak) = meter.peak();
     let bound = meters::memory_bound_bytes()?;
     report.note(&format!(
-        "Memory of the {process}: peak RSS {} MB, {} MB without the buffers of the measurement; configured bound (dirty \
+        "Memory of the {process}: peak RSS {} MB, {} MB without the buffers of the measurement; \
+         configured bound (dirty \
          content and caches) {} MB.",
         peak >> 20,
         added >> 20,

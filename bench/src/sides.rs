@@ -1,7 +1,7 @@
 //! The sides of a measurement behind one interface: the API, a mount, a plain directory.
 //!
-//! Paths are absolute within the side: `/directory/name`. What is said to be durable survives a power
-//! failure on every side.
+//! Paths are absolute within the side: `/directory/name`. What is said to be durable survives a
+//! power failure on every side.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -30,8 +30,8 @@ pub trait Side: Send + Sync {
     fn put(&self, path: &str, content: &[u8]) -> Outcome;
     /// Puts a new object, durably.
     fn put_durably(&self, path: &str, content: &[u8]) -> Outcome;
-    /// Writes `temporary` in calls of `call_bytes`, makes it durable, and renames it to `path`, over
-    /// what is there.
+    /// Writes `temporary` in calls of `call_bytes`, makes it durable, and renames it to `path`,
+    /// over what is there.
     fn replace(
         &self,
         path: &str,
@@ -39,7 +39,8 @@ pub trait Side: Send + Sync {
         content: &[u8],
         call_bytes: usize,
     ) -> Result<(), Failure>;
-    /// Reads a whole object into `buffer`, which is longer and may be cut to it; returns its length.
+    /// Reads a whole object into `buffer`, which is longer and may be cut to it; returns its
+    /// length.
     fn get(&self, path: &str, buffer: &mut AlignedBuf) -> Result<usize, String>;
     /// Everything so far is durable.
     fn sync(&self) -> Outcome;
@@ -471,8 +472,8 @@ impl Side for Mounted {
     }
 }
 
-/// Makes the segments of a database grow by `bytes`, and leaves it empty: growth writes every new block
-/// once, and is not what most verbs measure.
+/// Makes the segments of a database grow by `bytes`, and leaves it empty: growth writes every new
+/// block once, and is not what most verbs measure.
 pub fn grow(side: &dyn Side, bytes: u64) -> Outcome {
     const PART_BYTES: usize = 8 << 20;
     let content = vec![1; PART_BYTES];

@@ -1,8 +1,9 @@
 //! `bench snapshots`: what many snapshots of a store cost, and what it costs to look at one.
 //!
-//! Two databases get the same files and the same changes. In one a snapshot is made after each change; the other
-//! has no snapshots and keeps no history. A listing of a snapshot is compared with that of the present of the same mount.
-//! Cold: the kernel's caches are dropped, and each round looks at another snapshot, which the mount opens first.
+//! Two databases get the same files and the same changes. In one a snapshot is made after each
+//! change; the other has no snapshots and keeps no history. A listing of a snapshot is compared
+//! with that of the present of the same mount. Cold: the kernel's caches are dropped, and each
+//! round looks at another snapshot, which the mount opens first.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,7 +33,8 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "snapshots",
         &format!(
-            "{} {rounds} rounds, sides in turns; {file_count} files of 1 KB in directories of {PER_DIRECTORY}; {snapshot_count} \
+            "{} {rounds} rounds, sides in turns; {file_count} files of 1 KB in directories of \
+             {PER_DIRECTORY}; {snapshot_count} \
              snapshots, before each of which a file is replaced, one is made and one removed.",
             setting.machine()?
         ),
@@ -239,7 +241,8 @@ impl Store {
         self.database.sync().map_err(|error| said("sync", &error))
     }
 
-    /// What happens between two snapshots, durably: the names of directory after directory, and files all over.
+    /// What happens between two snapshots, durably: the names of directory after directory, and
+    /// files all over.
     fn change(&self, index: usize) -> Outcome {
         let file = index * 7919 % self.file_count;
         self.put(&path_of(file), file, 1 + index as u32)?;

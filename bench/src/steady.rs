@@ -1,8 +1,8 @@
-//! `bench steady`: write all, read all, remove all, again and again: is the last round as fast as the
-//! first?
+//! `bench steady`: write all, read all, remove all, again and again: is the last round as fast as
+//! the first?
 //!
-//! The machine changes meanwhile, too: a bare program writes and reads the same bytes in every round, and
-//! its own last ÷ first stands beside.
+//! The machine changes meanwhile, too: a bare program writes and reads the same bytes in every
+//! round, and its own last ÷ first stands beside.
 
 use super::bare::Bare;
 use super::content;
@@ -56,9 +56,12 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "steady",
         &format!(
-            "{} Each round writes all objects durably, reads them all, removes them durably; {} MB per round, the large object \
-             {} MB; medians of the last {ENDS} ÷ the first {ENDS} rounds, MB/s. A round before them grows the segments and is \
-             not counted. Bare: the same bytes by O_DIRECT into a written file, in every round: how the machine itself changed.",
+            "{} Each round writes all objects durably, reads them all, removes them durably; {} \
+             MB per round, the large object \
+             {} MB; medians of the last {ENDS} ÷ the first {ENDS} rounds, MB/s. A round before \
+             them grows the segments and is \
+             not counted. Bare: the same bytes by O_DIRECT into a written file, in every round: \
+             how the machine itself changed.",
             setting.machine()?,
             small_bytes / 1_000_000,
             large_bytes / 1_000_000

@@ -1,7 +1,7 @@
 //! `bench stream`: large objects put and got whole, beside what the device gives.
 //!
-//! In every round the API and the bare program do each size, and fio does its four ways; the best way over
-//! all rounds is what the API is compared with, round by round.
+//! In every round the API and the bare program do each size, and fio does its four ways; the best
+//! way over all rounds is what the API is compared with, round by round.
 
 use larder::AlignedBuf;
 use std::time::Duration;
@@ -79,11 +79,16 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "stream",
         &format!(
-            "{} {rounds} rounds, in turns, one thread; {} MB of each size per round; MB/s. Puts end durable, gets are cold \
-             (database opened anew, caches dropped). The database's segments have grown before, as fio's file is written \
-             before: growth is not measured. fio: direct, sequential, libaio, {} MB, bs=1M and 8M, iodepth 1 and 4; the best \
-             over all rounds was {} for writing and {} for reading. Bare: objects of the same size by O_DIRECT in requests \
-             of at most 8 MiB, one after the other, into a written file; a durable commit at the end.",
+            "{} {rounds} rounds, in turns, one thread; {} MB of each size per round; MB/s. Puts \
+             end durable, gets are cold \
+             (database opened anew, caches dropped). The database's segments have grown before, \
+             as fio's file is written \
+             before: growth is not measured. fio: direct, sequential, libaio, {} MB, bs=1M and \
+             8M, iodepth 1 and 4; the best \
+             over all rounds was {} for writing and {} for reading. Bare: objects of the same \
+             size by O_DIRECT in requests \
+             of at most 8 MiB, one after the other, into a written file; a durable commit at the \
+             end.",
             setting.machine()?,
             total / 1_000_000,
             total / 1_000_000,

@@ -1,6 +1,7 @@
-//! `bench txn`: durable transactions over one row and one file of 10 KB, beside SQLite alone with the same bytes
-//! as a blob, and beside what programs do without transactions over both: a safe write of the file (write,
-//! fsync, rename, fsync of the directory), then the row in SQLite. And what a read-only transaction costs.
+//! `bench txn`: durable transactions over one row and one file of 10 KB, beside SQLite alone with
+//! the same bytes as a blob, and beside what programs do without transactions over both: a safe
+//! write of the file (write, fsync, rename, fsync of the directory), then the row in SQLite. And
+//! what a read-only transaction costs.
 
 mod abort;
 mod processes;
@@ -44,8 +45,10 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "txn",
         &format!(
-            "{} {rounds} rounds, sides in turns, medians; per round {count} transactions of 1 row and 1 file of 10 KB, each \
-             durable when it returns. SQLite: WAL, synchronous = FULL, one connection per thread, BEGIN IMMEDIATE.",
+            "{} {rounds} rounds, sides in turns, medians; per round {count} transactions of 1 row \
+             and 1 file of 10 KB, each \
+             durable when it returns. SQLite: WAL, synchronous = FULL, one connection per thread, \
+             BEGIN IMMEDIATE.",
             setting.machine()?
         ),
     );

@@ -1,5 +1,5 @@
-//! Filesystems that mounts are compared with, served by this program: started again with a hidden verb, it
-//! serves in the foreground until it is unmounted.
+//! Filesystems that mounts are compared with, served by this program: started again with a hidden
+//! verb, it serves in the foreground until it is unmounted.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,5 @@
-//! The text of an object in the schema of a catalog (`SAFE-3`, `SAFE-4`), and names of stores (`SAFE-1`).
+//! The text of an object in the schema of a catalog (`SAFE-3`, `SAFE-4`), and names of stores
+//! (`SAFE-1`).
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|text: &str| {

@@ -1,15 +1,16 @@
-//! `cargo xtask bank`: many processes move documents between folders and update their rows in transactions,
-//! while processes are killed at random.
+//! `cargo xtask bank`: many processes move documents between folders and update their rows in
+//! transactions, while processes are killed at random.
 //!
 //! # Words
-//! A *document* is a file in one of the folders and a row that says which, and how often it was moved; the
-//! file says that too. A *list* holds an entry for each time that a document came into or left a folder, for
-//! the checker of histories. A *worker* is a process that is killed at any moment; what it wants to do and what
-//! it was told are in its *diary*, a line each.
+//! A *document* is a file in one of the folders and a row that says which, and how often it was
+//! moved; the file says that too. A *list* holds an entry for each time that a document came into
+//! or left a folder, for the checker of histories. A *worker* is a process that is killed at any
+//! moment; what it wants to do and what it was told are in its *diary*, a line each.
 //!
-//! At every moment, for every reader: each document is in the folder that its row names and nowhere else, and
-//! says how often it was moved; there are as many as ever; the entries are twice the moves. In the end: `check`
-//! is clean, the history is one of snapshot isolation, and nothing that was told committed is missing.
+//! At every moment, for every reader: each document is in the folder that its row names and nowhere
+//! else, and says how often it was moved; there are as many as ever; the entries are twice the
+//! moves. In the end: `check` is clean, the history is one of snapshot isolation, and nothing that
+//! was told committed is missing.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -175,7 +176,8 @@ impl Bank {
         Ok(kills)
     }
 
-    /// A mount beside it all, whose user makes, renames and removes files of his own, and which is killed.
+    /// A mount beside it all, whose user makes, renames and removes files of his own, and which is
+    /// killed.
     fn serve_and_kill(&self, seed: u64) -> Result<u64, String> {
         let mut rng = Rng::new(seed ^ 0xbabe);
         let mut kills = 0;
@@ -259,7 +261,8 @@ impl Bank {
         }
         let is_serial = check_history(&history, Level::Serializable).is_empty();
         println!(
-            "bank: {} transactions committed, {} aborted, {} of unknown end, {reads} whole looks, {kills} kills: \
+            "bank: {} transactions committed, {} aborted, {} of unknown end, {reads} whole looks, \
+             {kills} kills: \
              rows and files agree, snapshot isolation holds{}, check is clean",
             counts.0,
             counts.1,

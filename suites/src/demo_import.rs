@@ -1,5 +1,5 @@
-//! `cargo xtask demo-import DIR`: a real tree goes in by `cp -a`, and comes out the same, also after
-//! a remount; then SQL asks about it.
+//! `cargo xtask demo-import DIR`: a real tree goes in by `cp -a`, and comes out the same, also
+//! after a remount; then SQL asks about it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

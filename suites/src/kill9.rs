@@ -1,10 +1,10 @@
 //! `cargo xtask kill9`: kill -9 of a mount at random moments during a mixed load.
 //!
-//! After each kill: the database mounts again, `check` is clean, everything that was synced is there
-//! and whole, and the tree is a prefix of the operations. One thread does the operations, so their
-//! order is known; it notes how many it started and what its syncs promised. The database goes
-//! through all rounds; each works in a directory of its own, and must find that of the round before
-//! as it was left.
+//! After each kill: the database mounts again, `check` is clean, everything that was synced is
+//! there and whole, and the tree is a prefix of the operations. One thread does the operations, so
+//! their order is known; it notes how many it started and what its syncs promised. The database
+//! goes through all rounds; each works in a directory of its own, and must find that of the round
+//! before as it was left.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -121,7 +121,8 @@ impl Site {
         let Some(prefix) = script.find_prefix(&found, promised, started) else {
             let older = script.find_prefix(&found, 0, promised);
             return Err(format!(
-                "no prefix of {promised}..={started} operations (an older one: {older:?}); against {promised}:\n{}",
+                "no prefix of {promised}..={started} operations (an older one: {older:?}); \
+                 against {promised}:\n{}",
                 explain_difference(&script.tree(promised), &found)
             ));
         };
@@ -143,7 +144,8 @@ impl Site {
         mount.unmount()?;
         self.check()?;
         println!(
-            "kill9: round {round}: killed with {started} operations begun, {promised} promised, {prefix} found; {:.1} s",
+            "kill9: round {round}: killed with {started} operations begun, {promised} promised, \
+             {prefix} found; {:.1} s",
             began.elapsed().as_secs_f64()
         );
         Ok((directory, found))

@@ -1,11 +1,13 @@
-//! `cargo xtask lab-docs`: the reproduction of the papers' figures in docs/lab, about 40 minutes on two idle cores.
+//! `cargo xtask lab-docs`: the reproduction of the papers' figures in docs/lab, about 40 minutes on
+//! two idle cores.
 //!
-//! Runs `larder lab run` for each of [`RUNS`], each with the records in `runs/NAME`, and `larder lab report` over all of
-//! them; then a browser, if there is one, takes pictures of the page at two widths and is asked for what it complains
-//! about. Runs that are there are not made again: the verb goes on where it was interrupted; remove `runs/NAME` to
-//! measure anew. All that is about time is measured first, one after the other, on the disk. What only measures layout
-//! has its volumes in memory, where it is fastest, and as many runs at once as there are cores: where a system puts
-//! things does not follow from how fast the device is, or how busy the machine.
+//! Runs `larder lab run` for each of [`RUNS`], each with the records in `runs/NAME`, and
+//! `larder lab report` over all of them; then a browser, if there is one, takes pictures of the
+//! page at two widths and is asked for what it complains about. Runs that are there are not made
+//! again: the verb goes on where it was interrupted; remove `runs/NAME` to measure anew. All that
+//! is about time is measured first, one after the other, on the disk. What only measures layout has
+//! its volumes in memory, where it is fastest, and as many runs at once as there are cores: where a
+//! system puts things does not follow from how fast the device is, or how busy the machine.
 
 use std::fs;
 use std::num::NonZero;
@@ -28,9 +30,10 @@ const DISK: &str = "target/lab-docs-volumes";
 /// Those that are in every figure of \[FRAG\] and \[BLOB\].
 const STORES: &str = "larder,larder-mount,ext4,xfs,ntfs,sqlite,postgres";
 
-/// Filesystems and blocks of \[CLUSTER\]. PostgreSQL cannot work on FAT32 without a kernel that has it, which the run says.
-const BLOCKS: &str = "ext2-1k,ext2-2k,ext2-4k,ext3-1k,ext3-2k,ext3-4k,ext4-1k,ext4-2k,ext4-4k,xfs-4k,\
-                      ntfs-512,ntfs-4k,ntfs-64k,fat32-512,fat32-8k";
+/// Filesystems and blocks of \[CLUSTER\]. PostgreSQL cannot work on FAT32 without a kernel that has
+/// it, which the run says.
+const BLOCKS: &str = "ext2-1k,ext2-2k,ext2-4k,ext3-1k,ext3-2k,ext3-4k,\
+                      ext4-1k,ext4-2k,ext4-4k,xfs-4k,ntfs-512,ntfs-4k,ntfs-64k,fat32-512,fat32-8k";
 
 /// A run: its arguments, and those that say how large it is, in earnest and to try the verb.
 struct Run {
@@ -59,8 +62,8 @@ const OF_LAYOUT: Run = Run {
     ..TIMED
 };
 
-/// Those about time first, while the machine is still quiet. `age-small` is also where [FRAG]'s uniform sizes are that
-/// `sizes` has beside it.
+/// Those about time first, while the machine is still quiet. `age-small` is also where [FRAG]'s
+/// uniform sizes are that `sizes` has beside it.
 const RUNS: [Run; 8] = [
     Run {
         name: "age-small",
@@ -80,7 +83,8 @@ const RUNS: [Run; 8] = [
         name: "dbfs",
         arguments: "dbfs",
         backends: "larder,larder-mount,ext4,xfs",
-        full: "--objects 10000,100000,1000000,10000000 --writers 1,8 --volume 320M --occupancy 30 --reads 300 --cycles 3 --rounds 2",
+        full: "--objects 10000,100000,1000000,10000000 --writers 1,8 --volume 320M --occupancy 30 \
+            --reads 300 --cycles 3 --rounds 2",
         tiny: "--objects 10000,100000 --writers 1,8 --volume 300M --reads 20 --cycles 2",
         ..TIMED
     },
@@ -109,7 +113,8 @@ const RUNS: [Run; 8] = [
     Run {
         name: "write-size",
         arguments: "write-size --occupancy 90",
-        full: "--objects 256K --volume 320M --request 16K,64K,256K --writers 4 --ages 0,2 --reads 20",
+        full: "--objects 256K --volume 320M --request 16K,64K,256K --writers 4 --ages 0,2 --reads \
+            20",
         tiny: "--objects 64K --volume 300M --occupancy 3 --request 16K,64K --ages 0,1 --reads 5",
         ..OF_LAYOUT
     },
@@ -282,8 +287,8 @@ fn report(program: &str, to: &Path) -> Result<(), String> {
     }
 }
 
-/// The page in a browser at the width of a desk and of a telephone, from its beginning to its end; what it complains about
-/// is an error.
+/// The page in a browser at the width of a desk and of a telephone, from its beginning to its end;
+/// what it complains about is an error.
 fn pictures(to: &Path) -> Result<(), String> {
     let to = fs::canonicalize(to).map_err(|error| format!("{}: {error}", to.display()))?;
     let scratch =
@@ -292,8 +297,10 @@ fn pictures(to: &Path) -> Result<(), String> {
         // A window is wider than a telephone, a frame need not be. It tells how high the page is.
         let frame = scratch.path().join("frame.html");
         let page = format!(
-            "<body style='margin:0'><iframe style='border:0;display:block' width='{width}' height='100' \
-             src='file://{}' onload='const height=this.contentDocument.documentElement.scrollHeight;\
+            "<body style='margin:0'><iframe style='border:0;display:block' width='{width}' \
+             height='100' \
+             src='file://{}' onload='const \
+             height=this.contentDocument.documentElement.scrollHeight;\
              this.height=height;document.title=\"high \"+height'></iframe>",
             to.join("report.html").display()
         );

@@ -1,4 +1,5 @@
-//! `larder-suites VERB`: suites that drive the built `larder` command and its mounts, for `cargo xtask`.
+//! `larder-suites VERB`: suites that drive the built `larder` command and its mounts, for
+//! `cargo xtask`.
 //!
 //! Each verb prints what it does, and ends with exit code 0 only when all went well.
 

@@ -1,18 +1,19 @@
 //! `cargo xtask posix [SUITE…] [--quick]`: programs that know nothing of Larder judge the mount.
 //!
 //! # Words
-//! *Suite*: one program, or one family of them, with what it must show. *Site*: what a suite works in: a
-//! scratch directory with a database, its mountpoint, and an ext4 filesystem of its own beside it.
-//! *Case*: what a suite counts as one test. *Side*: where the same cases run, the mount or ext4.
+//! *Suite*: one program, or one family of them, with what it must show. *Site*: what a suite works
+//! in: a scratch directory with a database, its mountpoint, and an ext4 filesystem of its own
+//! beside it. *Case*: what a suite counts as one test. *Side*: where the same cases run, the mount
+//! or ext4.
 //!
 //! # How cases are counted
 //! A suite says how many cases passed and failed. Where it runs on both sides, ext4 is the judge: a
-//! failure that ext4 shows too is not ours, and what is skipped on both is not counted; but what ext4
-//! runs and the mount skips has failed (decision 0020).
+//! failure that ext4 shows too is not ours, and what is skipped on both is not counted; but what
+//! ext4 runs and the mount skips has failed (decision 0020).
 //!
 //! # Tidiness
-//! Each suite has a site of its own, which takes everything with it when it is dropped: the server is
-//! killed, both filesystems are unmounted, the directory is removed.
+//! Each suite has a site of its own, which takes everything with it when it is dropped: the server
+//! is killed, both filesystems are unmounted, the directory is removed.
 
 mod build;
 mod cpython;

@@ -1,7 +1,7 @@
 //! `cargo xtask crash SEED`: replays crashes of recorded runs, as many as wanted.
 //!
-//! Each seed is a run of its own, recorded and replayed by the test `crash` of the crate `larder` in
-//! release mode, with and without commits in the background. Several seeds run side by side, one
+//! Each seed is a run of its own, recorded and replayed by the test `crash` of the crate `larder`
+//! in release mode, with and without commits in the background. Several seeds run side by side, one
 //! process per core.
 
 use std::sync::Mutex;

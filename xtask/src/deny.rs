@@ -1,8 +1,9 @@
-//! `cargo xtask deny`: the crates that we stand on have known sources, licenses that go together with ours, and
-//! no advisory against them, by `cargo deny` and deny.toml.
+//! `cargo xtask deny`: the crates that we stand on have known sources, licenses that go together
+//! with ours, and no advisory against them, by `cargo deny` and deny.toml.
 //!
-//! Licenses, bans and sources are checked everywhere. Advisories are a database on GitHub: where that cannot be
-//! reached the verb says so and fails, unless `--offline` has asked for the rest only.
+//! Licenses, bans and sources are checked everywhere. Advisories are a database on GitHub: where
+//! that cannot be reached the verb says so and fails, unless `--offline` has asked for the rest
+//! only.
 
 use std::process::{Command, Stdio};
 

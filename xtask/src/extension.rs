@@ -1,4 +1,5 @@
-//! `cargo xtask extension`: builds the SQLite extension, which is a workspace of its own, and says where it lies.
+//! `cargo xtask extension`: builds the SQLite extension, which is a workspace of its own, and says
+//! where it lies.
 
 use std::path::PathBuf;
 
@@ -36,8 +37,8 @@ fn build(profile: Profile) -> Result<PathBuf, String> {
     process::run("cargo", &arguments)?;
     let built = workspace.target.join(directory);
     let path = built.join("larder.so");
-    // SQLite finds its entry by the name of the file. Renamed into place: programs that have the old one mapped
-    // keep it, and would crash if it were written over.
+    // SQLite finds its entry by the name of the file. Renamed into place: programs that have the
+    // old one mapped keep it, and would crash if it were written over.
     let made = built.join(format!("larder.so.{}", std::process::id()));
     std::fs::copy(built.join("liblarder_extension.so"), &made)
         .and_then(|_| std::fs::rename(&made, &path))

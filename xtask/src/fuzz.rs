@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz TARGET`: a decoder is given what libFuzzer makes up, with the compiler that builds everything
-//! else: libFuzzer's instruments are passes of LLVM, and need no nightly.
+//! `cargo xtask fuzz TARGET`: a decoder is given what libFuzzer makes up, with the compiler that
+//! builds everything else: libFuzzer's instruments are passes of LLVM, and need no nightly.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,8 @@ const FLAGS: [&str; 7] = [
 ];
 /// How long a target is run when nothing else is asked for.
 const SECONDS: &str = "60";
-/// Most memory of a run, MiB, and longest time for one input, seconds: a decoder that takes more is a find.
+/// Most memory of a run, MiB, and longest time for one input, seconds: a decoder that takes more is
+/// a find.
 const LIMITS: [&str; 2] = ["-rss_limit_mb=512", "-timeout=10"];
 
 /// `TARGET [--seconds N]`; `all` runs one target after another.

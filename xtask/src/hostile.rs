@@ -1,6 +1,8 @@
-//! `cargo xtask hostile`: hostile databases against every verb, as root and as an ordinary user, for as long as it is given.
+//! `cargo xtask hostile`: hostile databases against every verb, as root and as an ordinary user,
+//! for as long as it is given.
 //!
-//! The corpus itself is a test of the command (crates/cli/tests/cli/hostile.rs), of which the test run has a sample.
+//! The corpus itself is a test of the command (crates/cli/tests/cli/hostile.rs), of which the test
+//! run has a sample.
 
 use std::process::Command;
 
@@ -16,7 +18,8 @@ const SETTINGS: [(&str, &str, &str); 3] = [
     ("--only", "LARDER_HOSTILE_ONLY", ""),
 ];
 
-/// `[--seed S] [--minutes M] [--only TEXT]`: of another seed another order, and only damages whose names hold TEXT.
+/// `[--seed S] [--minutes M] [--only TEXT]`: of another seed another order, and only damages whose
+/// names hold TEXT.
 pub fn parse_and_run(arguments: &[&str]) -> Outcome {
     let (pairs, []) = arguments.as_chunks::<2>() else {
         return Err(USAGE.into());

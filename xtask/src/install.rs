@@ -176,8 +176,8 @@ pub fn crate_program(name: &str, version: &str, why: &str) -> Result<PathBuf, St
     Ok(own)
 }
 
-/// The directory of PostgreSQL's programs, the newest version's. Debian keeps them by major version, outside
-/// of the search path. Installs them where they are missing.
+/// The directory of PostgreSQL's programs, the newest version's. Debian keeps them by major
+/// version, outside of the search path. Installs them where they are missing.
 pub fn find_postgres() -> Result<PathBuf, String> {
     if let Some(found) = postgres_directory() {
         return Ok(found);

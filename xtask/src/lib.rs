@@ -1,8 +1,8 @@
-//! What the developers' programs share: the workspace, the programs that it needs, and mounts of the
-//! built `larder` command.
+//! What the developers' programs share: the workspace, the programs that it needs, and mounts of
+//! the built `larder` command.
 //!
-//! `cargo xtask` itself is built without Larder, so that it starts at once. What drives Larder are the
-//! packages `larder-suites` and `larder-bench`.
+//! `cargo xtask` itself is built without Larder, so that it starts at once. What drives Larder are
+//! the packages `larder-suites` and `larder-bench`.
 
 pub mod install;
 pub mod mounts;

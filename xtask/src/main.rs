@@ -26,10 +26,12 @@ usage: cargo xtask VERB
   kill9 [--rounds N] [--seed S]      kill -9 a mount at random moments (100 rounds)
   fuzz TARGET|all [--seconds N]      give a decoder what libFuzzer makes up (60 s)
   hostile [--minutes M] [--seed S] [--only TEXT]
-                                     hostile databases against every verb, as root and as users (60 minutes)
+                                     hostile databases against every verb, as root and as users \
+                                     (60 minutes)
   deny [--offline]                   licenses, sources and advisories of what we depend on
   kills [--rounds N] [--seed S]      two busy mounts of one database, one is killed (100 rounds)
-  bank [--seconds N] [--seed S]      processes move documents and rows in transactions and are killed
+  bank [--seconds N] [--seed S]      processes move documents and rows in transactions and are \
+  killed
   posix [SUITE…] [--quick]           programs that know nothing of Larder judge the mount
   extension  build the SQLite extension, and say where it lies
   demo-import DIR                    copy a tree in, compare, remount, compare, ask SQL

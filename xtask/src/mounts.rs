@@ -83,8 +83,8 @@ impl Mount {
         self.served.process()
     }
 
-    /// Unmounts in the ordinary way and waits for the server to end. Whoever looks at the mount just now,
-    /// the server itself when it has just begun to serve, keeps it busy for an instant.
+    /// Unmounts in the ordinary way and waits for the server to end. Whoever looks at the mount
+    /// just now, the server itself when it has just begun to serve, keeps it busy for an instant.
     pub fn unmount(mut self) -> Result<(), String> {
         let directory = self.served.directory.to_string_lossy().into_owned();
         let started = Instant::now();
@@ -97,7 +97,8 @@ impl Mount {
         self.served.wait()
     }
 
-    /// Kills the server with SIGKILL: who uses the mount meets errors, until [`Mount::kill`] takes it away.
+    /// Kills the server with SIGKILL: who uses the mount meets errors, until [`Mount::kill`] takes
+    /// it away.
     pub fn kill_server(&mut self) -> Result<(), String> {
         self.served.kill_server()
     }
@@ -108,8 +109,8 @@ impl Mount {
     }
 }
 
-/// A FUSE mount that a child process serves in the foreground. Dropped without [`Served::unmount`], it is
-/// killed.
+/// A FUSE mount that a child process serves in the foreground. Dropped without [`Served::unmount`],
+/// it is killed.
 pub struct Served {
     program: String,
     child: Child,
@@ -119,7 +120,8 @@ pub struct Served {
 }
 
 impl Served {
-    /// Starts `program`, which says to `stdout` what it says, and returns once something is mounted at `directory`.
+    /// Starts `program`, which says to `stdout` what it says, and returns once something is mounted
+    /// at `directory`.
     pub fn start(
         program: &Path,
         arguments: &[&OsStr],

@@ -1,8 +1,9 @@
-//! The test programs of the workspace: built by cargo, run as many at a time as there are processors.
+//! The test programs of the workspace: built by cargo, run as many at a time as there are
+//! processors.
 //!
-//! cargo runs one program after the other. Many have one long test, beside which all other processors
-//! idle. So here each module of a program runs its tests one by one in a process of its own, beside
-//! other modules. The programs of [`ALONE`] follow by themselves.
+//! cargo runs one program after the other. Many have one long test, beside which all other
+//! processors idle. So here each module of a program runs its tests one by one in a process of its
+//! own, beside other modules. The programs of [`ALONE`] follow by themselves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -32,8 +33,8 @@ struct Program {
     tests: Vec<String>,
 }
 
-/// Runs all test programs, then the examples in the documentation; each line of what they print goes to `on_line`. Says
-/// whether all ended well.
+/// Runs all test programs, then the examples in the documentation; each line of what they print
+/// goes to `on_line`. Says whether all ended well.
 pub fn run(on_line: &(dyn Fn(&str) + Sync)) -> Result<bool, String> {
     let (alone, together): (Vec<Program>, Vec<Program>) = build()?
         .into_iter()
@@ -272,7 +273,8 @@ mod tests {
         // Each waits for the other: they run at the same time.
         let meet = |mine: &str, other: &str| {
             format!(
-                "touch {mine}; until [ -e {other} ]; do sleep 0.01; done; echo $1 1; sleep 0.05; echo $1 2"
+                "touch {mine}; until [ -e {other} ]; do sleep 0.01; done; echo $1 1; sleep 0.05; \
+                 echo $1 2"
             )
         };
         let programs = vec![

@@ -41,7 +41,8 @@ struct LongTarget {
     tests: Vec<String>,
 }
 
-/// Runs the tests that are ignored with [`LONG_COMMAND`] as the reason; an error if anything failed.
+/// Runs the tests that are ignored with [`LONG_COMMAND`] as the reason; an error if anything
+/// failed.
 pub fn run_long() -> Outcome {
     let mut sum = Tally::default();
     for target in find_long_targets(&Workspace::load()?)? {
@@ -150,8 +151,9 @@ pub fn run() -> Outcome {
     sum.end()
 }
 
-/// Goes on in a mount namespace in which what is unmounted goes from those below it too, where root may have one: a test
-/// that has a namespace of its own, as `larder txn run` does, would keep the mounts of the others alive.
+/// Goes on in a mount namespace in which what is unmounted goes from those below it too, where root
+/// may have one: a test that has a namespace of its own, as `larder txn run` does, would keep the
+/// mounts of the others alive.
 fn enter_namespace() {
     if std::env::var_os(NAMESPACE).is_some() || !rustix::process::geteuid().is_root() {
         return;
@@ -278,7 +280,8 @@ mod tests {
 
     #[test]
     fn results_are_read_and_added() {
-        let line = "test result: FAILED. 14 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.60s";
+        let line = "test result: FAILED. 14 passed; 2 failed; 0 ignored; 0 measured; 0 filtered \
+            out; finished in 0.60s";
         assert_eq!(
             find_result(line),
             Some(Tally {
@@ -301,7 +304,8 @@ mod tests {
         let text = [
             "#[test]\n#[ignore = \"takes minutes: ",
             LONG_COMMAND,
-            "\"]\nfn long() {}\n#[test]\n#[ignore = \"a measurement\"]\nfn cost() {}\n#[test]\nfn short() {}\n",
+            "\"]\nfn long() {}\n#[test]\n#[ignore = \"a measurement\"]\nfn cost() {}\n#[test]\nfn \
+             short() {}\n",
         ];
         assert_eq!(find_long_tests(&text.concat()), ["long"]);
     }

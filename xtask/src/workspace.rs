@@ -55,8 +55,8 @@ pub struct Line<'a> {
     pub number: usize,
     /// Without the line end.
     pub text: &'a str,
-    /// Whether it belongs to tests: in a test target or in a file `…tests.rs`, or at or below `#[cfg(test)]`,
-    /// which stands before the test module at the end of a file.
+    /// Whether it belongs to tests: in a test target or in a file `…tests.rs`, or at or below
+    /// `#[cfg(test)]`, which stands before the test module at the end of a file.
     pub is_test: bool,
 }
 

@@ -19,12 +19,14 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     }
     if bench.juicefs().is_none() {
         report.note(
-            "JuiceFS was not measured: `--juicefs PATH` names its command, and docs/performance.md says how it is built.",
+            "JuiceFS was not measured: `--juicefs PATH` names its command, and \
+             docs/performance.md says how it is built.",
         );
     }
     let files = bench.options().choose(3000, 6000, 10_000);
     report.note(&format!(
-        "**Create, write 10 KB, close**: about {files} files per turn, one {JUICEFS_SHARE}th of them on {JUICEFS}; each \
+        "**Create, write 10 KB, close**: about {files} files per turn, one {JUICEFS_SHARE}th of \
+         them on {JUICEFS}; each \
          thread has a directory of its own.",
     ));
     let mut figures = figures("files/s", &places);
@@ -62,7 +64,8 @@ pub fn run_synced(bench: &Bench, report: &mut Report) -> Outcome {
     let mut places = bench.places(at.path(), bench.grown_bytes())?;
     let files = bench.options().choose(200, 400, 500);
     report.note(&format!(
-        "**Create, write 10 KB, fsync, close**: about {files} files per turn, four times as many with 32 threads; each \
+        "**Create, write 10 KB, fsync, close**: about {files} files per turn, four times as many \
+         with 32 threads; each \
          thread has a directory of its own.",
     ));
     let mut figures = figures("files/s", &places);

@@ -20,7 +20,8 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let scale = bench.options().choose("2", "10", "10");
     let seconds = bench.options().choose("2", "5", "10");
     report.note(&format!(
-        "**`pgbench`**: PostgreSQL's data, indexes and WAL on the place; scale {scale}, {CLIENTS} clients, {seconds} s per \
+        "**`pgbench`**: PostgreSQL's data, indexes and WAL on the place; scale {scale}, {CLIENTS} \
+         clients, {seconds} s per \
          turn, a checkpoint before each. The client's CPU time is pgbench's and PostgreSQL's.",
     ));
     let mut clusters = Vec::new();
@@ -84,7 +85,8 @@ mod tests {
 
     #[test]
     fn what_pgbench_says_is_understood() {
-        let said = "number of transactions actually processed: 10\nlatency average = 0.4 ms\ntps = 2207.5 (without initial)\n";
+        let said = "number of transactions actually processed: 10\nlatency average = 0.4 ms\ntps \
+            = 2207.5 (without initial)\n";
         assert_eq!(number_after(said, "tps = ").unwrap(), 2207.5);
         assert_eq!(number_after(said, "actually processed: ").unwrap(), 10.0);
         assert!(number_after("tps = many", "tps = ").is_err());

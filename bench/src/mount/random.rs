@@ -16,7 +16,8 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let mut places = bench.places(at.path(), bench.grown_bytes())?;
     let seconds = bench.options().choose(1, 3, 4);
     report.note(&format!(
-        "**4 KiB random writes with fsync**: `fio`, psync, one job, one file of {} MiB that was written before, {seconds} s \
+        "**4 KiB random writes with fsync**: `fio`, psync, one job, one file of {} MiB that was \
+         written before, {seconds} s \
          per turn.",
         FILE_BYTES >> 20
     ));

@@ -1,4 +1,5 @@
-//! Files of 10 KB opened, read and closed: by a mount that has not seen them, again, and from the device.
+//! Files of 10 KB opened, read and closed: by a mount that has not seen them, again, and from the
+//! device.
 
 use std::path::Path;
 
@@ -18,8 +19,10 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let mut places = bench.places_and_floor(at.path(), bench.grown_bytes())?;
     let files = bench.options().choose(2000, 3000, 4000);
     report.note(&format!(
-        "**Open, read 10 KB, close**: {files} files in the order in which they were written. First read: Larder was \
-         unmounted and mounted, the host's caches are as they were; the floor has its kernel's caches dropped. Again: \
+        "**Open, read 10 KB, close**: {files} files in the order in which they were written. \
+         First read: Larder was \
+         unmounted and mounted, the host's caches are as they were; the floor has its kernel's \
+         caches dropped. Again: \
          {PASSES} times more. Cold: all caches dropped besides.",
     ));
     let mut figures = figures("files/s", &places);

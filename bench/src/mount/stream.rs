@@ -1,5 +1,5 @@
-//! Large files written and read whole, beside what `fio` gets from the device through a FUSE filesystem
-//! that does nothing but pass on.
+//! Large files written and read whole, beside what `fio` gets from the device through a FUSE
+//! filesystem that does nothing but pass on.
 
 use super::{Bench, figures};
 use crate::figures::Turn;
@@ -97,10 +97,14 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         eprintln!("bench mount: {name} done");
     }
     report.note(&format!(
-        "**Large files**, created, written in calls of 1 MiB, closed, and all made durable; then read in calls of 1 MiB with \
-         Larder mounted anew and all caches dropped. About {} MB per turn, or one file per thread; each thread has a \
-         directory of its own; ×N: N threads. An operation is a megabyte. {LIMIT}: `fio` on a FUSE filesystem that only passes on: {passes_on}; direct, sequential, libaio, \
-         {} MB, bs=1M, iodepth 1 and 4, in turns with the others; the best over all rounds, for writing and for \
+        "**Large files**, created, written in calls of 1 MiB, closed, and all made durable; then \
+         read in calls of 1 MiB with \
+         Larder mounted anew and all caches dropped. About {} MB per turn, or one file per \
+         thread; each thread has a \
+         directory of its own; ×N: N threads. An operation is a megabyte. {LIMIT}: `fio` on a \
+         FUSE filesystem that only passes on: {passes_on}; direct, sequential, libaio, \
+         {} MB, bs=1M, iodepth 1 and 4, in turns with the others; the best over all rounds, for \
+         writing and for \
          reading, was {}.",
         total / 1_000_000,
         fio_bytes / 1_000_000,

@@ -22,8 +22,10 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let mut places = bench.places(at.path(), bench.grown_bytes())?;
     let files = bench.options().choose(20_000, 50_000, 100_000);
     report.note(&format!(
-        "**A directory of {files} files** of 1 KB: `ls -l` and `find -type f` first with Larder mounted anew and all caches \
-         dropped, then again; `lstat` of {STAT_NAMES} names that were looked at just before; `rm -rf`.",
+        "**A directory of {files} files** of 1 KB: `ls -l` and `find -type f` first with Larder \
+         mounted anew and all caches \
+         dropped, then again; `lstat` of {STAT_NAMES} names that were looked at just before; `rm \
+         -rf`.",
     ));
     let mut figures = figures("files/s", &places);
     let mut line = |what: &str, target| figures.line(what, &[(PLAIN, Goal::AtLeast(target))]);

@@ -1,11 +1,13 @@
-//! `bench txn --abort`: what a long transaction that writes gigabytes and fails leaves, and what others feel meanwhile.
+//! `bench txn --abort`: what a long transaction that writes gigabytes and fails leaves, and what
+//! others feel meanwhile.
 //!
-//! A mount does small operations, one after the other with a pause between: a file of 10 KB is created, written and
-//! closed, another one's attributes are asked for, another one is read, the new one is renamed, and one more is
-//! written and made durable. Meanwhile `larder txn run` has a program write into another view of the database; the
-//! same program writes as much into a plain directory of the same disk. So there are four *states*: nothing beside, the
-//! plain writer beside, the transaction beside, both beside. What the transaction adds to either is Larder's part; what the
-//! plain writer adds is that of the disk and the processors.
+//! A mount does small operations, one after the other with a pause between: a file of 10 KB is
+//! created, written and closed, another one's attributes are asked for, another one is read, the
+//! new one is renamed, and one more is written and made durable. Meanwhile `larder txn run` has a
+//! program write into another view of the database; the same program writes as much into a plain
+//! directory of the same disk. So there are four *states*: nothing beside, the plain writer beside,
+//! the transaction beside, both beside. What the transaction adds to either is Larder's part; what
+//! the plain writer adds is that of the disk and the processors.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -28,8 +30,8 @@ pub const WRITE: &str = "bench-write";
 
 /// How that program ends in a transaction: with this, nothing is committed.
 const FAILS_WITH: i32 = 77;
-/// What a transaction writes. With less the first operations beside it take as long as all of it, and a median of
-/// them says nothing: half a gigabyte left time for five.
+/// What a transaction writes. With less the first operations beside it take as long as all of it,
+/// and a median of them says nothing: half a gigabyte left time for five.
 const QUICK_BYTES: u64 = 2_000_000_000;
 const FULL_BYTES: u64 = 5_000_000_000;
 const FILE_BYTES: usize = 10_000;
@@ -84,9 +86,12 @@ pub fn run(setting: &mut Setting) -> Result<Report, String> {
     let mut report = Report::new(
         "txn",
         &format!(
-            "{} {rounds} rounds, states in turns. `larder txn run` writes {} MB and fails; a mount of the same database does \
-             small operations, with pauses of {} ms; medians of their latency, µs. Plain: the same program writes as much \
-             into a directory of the disk. Figures of the states with neither are of as long a time.",
+            "{} {rounds} rounds, states in turns. `larder txn run` writes {} MB and fails; a \
+             mount of the same database does \
+             small operations, with pauses of {} ms; medians of their latency, µs. Plain: the \
+             same program writes as much \
+             into a directory of the disk. Figures of the states with neither are of as long a \
+             time.",
             setting.machine()?,
             bytes / 1_000_000,
             PAUSE.as_millis()
@@ -153,7 +158,8 @@ fn print(report: &mut Report, latencies: &[Vec<Samples>], worst: [f64; STATES.le
     report.table(&header, &rows);
     let [nothing, run, plain, both] = worst.map(|us| format!("{:.0}", us / 1000.0));
     report.note(&format!(
-        "The longest single operation, ms: nothing beside {nothing}, transaction {run}, plain writer {plain}, both {both}."
+        "The longest single operation, ms: nothing beside {nothing}, transaction {run}, plain \
+         writer {plain}, both {both}."
     ));
 }
 
@@ -162,7 +168,8 @@ fn judge_space(report: &mut Report, before: &SpaceReport, after: &SpaceReport, t
     let mb = |bytes: u64| bytes as f64 / 1e6;
     let grown = mb(after.segment_bytes) - mb(before.segment_bytes);
     report.note(&format!(
-        "Segments: {:.0} MB before, {:.0} MB after {turns} turns. Live content {:.1} MB, and {:.1} MB retired.",
+        "Segments: {:.0} MB before, {:.0} MB after {turns} turns. Live content {:.1} MB, and \
+         {:.1} MB retired.",
         mb(before.segment_bytes),
         mb(after.segment_bytes),
         mb(after.live_bytes),
@@ -198,7 +205,8 @@ impl Site {
         let api: Box<dyn Side> = Box::new(Api::create(&site.database, None)?);
         grow(&*api, GROWN_BYTES)?;
         api.close()?;
-        // From here on as users get it: with a history, by which others know what the transaction has changed.
+        // From here on as users get it: with a history, by which others know what the transaction
+        // has changed.
         let database = Database::open(&site.database, OpenOptions::default()).map_err(explain)?;
         let retention = Retention {
             retention_ns: RETENTION_NS_DEFAULT,
@@ -407,8 +415,8 @@ impl Drop for Writer {
     }
 }
 
-/// The program that writes: `DIRECTORY BYTES CODE [BEGUN]`. Makes the directory and files in it, each made durable, and
-/// ends with CODE.
+/// The program that writes: `DIRECTORY BYTES CODE [BEGUN]`. Makes the directory and files in it,
+/// each made durable, and ends with CODE.
 pub fn write(directory: &str, bytes: &str, code: &str, begun: Option<&str>) -> Outcome {
     let directory = Path::new(directory);
     let wrong = |text: &str| format!("'{text}' is not a number");

@@ -1,9 +1,10 @@
-//! `bench txn --processes N`: so many processes count together on one database, beside one process that counts
-//! alone.
+//! `bench txn --processes N`: so many processes count together on one database, beside one process
+//! that counts alone.
 //!
-//! A *small transaction* reads a row and a file that hold the same number, and writes the next number into both. In the
-//! end the number is that of the transactions: none failed, and no update was lost. The processes wait for a line
-//! on their standard input, so that opening the database is not measured.
+//! A *small transaction* reads a row and a file that hold the same number, and writes the next
+//! number into both. In the end the number is that of the transactions: none failed, and no update
+//! was lost. The processes wait for a line on their standard input, so that opening the database is
+//! not measured.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -31,7 +32,8 @@ pub fn run(setting: &mut Setting, processes: u64) -> Result<Report, String> {
     let mut report = Report::new(
         "txn",
         &format!(
-            "{} {rounds} rounds; {processes} processes × {each} transactions that read a row and a file of one database \
+            "{} {rounds} rounds; {processes} processes × {each} transactions that read a row and \
+             a file of one database \
              and write both, durable each; before and after them one process alone.",
             setting.machine()?
         ),

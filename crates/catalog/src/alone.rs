@@ -1,12 +1,14 @@
-//! Upgrading the schema, which only happens when nobody else has the database open: a session of an older larder would
-//! go on writing what the new schema does not allow, and so would the merge of a workspace that is older.
+//! Upgrading the schema, which only happens when nobody else has the database open: a session of an
+//! older larder would go on writing what the new schema does not allow, and so would the merge of a
+//! workspace that is older.
 //!
 //! # Invariants
-//! * `CATALOG-11` The schema changes only while no other session lives and no long transaction is open, and none begins
-//!   meanwhile. *Guard*: the door to the sessions is held; both are looked for in the transaction of the upgrade; a
-//!   session is born only on the schema that it knows.
+//! * `CATALOG-11` The schema changes only while no other session lives and no long transaction is
+//!   open, and none begins meanwhile. *Guard*: the door to the sessions is held; both are looked
+//!   for in the transaction of the upgrade; a session is born only on the schema that it knows.
 //!
-//! Who lives is told by locks of files, as for `SESSION-1` and `WORKSPACE-7` (crate `larder-object`).
+//! Who lives is told by locks of files, as for `SESSION-1` and `WORKSPACE-7` (crate
+//! `larder-object`).
 
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
 use crate::feed;
@@ -26,8 +28,8 @@ const DOOR_PAUSE: Duration = Duration::from_millis(2);
 /// From this format on the tables are there that say who has the database open.
 const COUNTS_ALL: u32 = 5;
 
-/// Upgrades the schema of the catalog at `place` if it is older than this build's. [`CatalogError::InUse`] names
-/// who has the database open.
+/// Upgrades the schema of the catalog at `place` if it is older than this build's.
+/// [`CatalogError::InUse`] names who has the database open.
 pub(crate) fn upgrade(connection: &Connection, place: &Place) -> Result<()> {
     if schema::version(connection)? == SCHEMA_VERSION {
         return Ok(());
@@ -43,7 +45,8 @@ pub(crate) fn upgrade(connection: &Connection, place: &Place) -> Result<()> {
     })
 }
 
-/// Refuses what was upgraded since this process opened it. In the transaction that begins a session.
+/// Refuses what was upgraded since this process opened it. In the transaction that begins a
+/// session.
 pub(crate) fn require_known(txn: &Connection) -> Result<()> {
     match schema::version(txn)? {
         SCHEMA_VERSION => Ok(()),
@@ -132,7 +135,8 @@ fn is_locked(database: &DatabaseDir, name: &str) -> Result<bool> {
 
 fn cannot_look(path: &Path, error: &io::Error) -> CatalogError {
     CatalogError::invalid(format!(
-        "whether others use the database cannot be found out: {} cannot be locked ({error}); check its permissions",
+        "whether others use the database cannot be found out: {} cannot be locked ({error}); \
+         check its permissions",
         path.display()
     ))
 }
@@ -199,7 +203,8 @@ mod tests {
     fn who_is_there_is_asked_before_the_steps() {
         let dir = tempfile::tempdir().unwrap();
         // The first step would fail.
-        let session = "INSERT INTO larder_session VALUES (7, 4711, 'mount /p', 1, 0); CREATE TABLE larder_history (x)";
+        let session = "INSERT INTO larder_session VALUES (7, 4711, 'mount /p', 1, 0); CREATE \
+            TABLE larder_history (x)";
         make_older(dir.path(), session);
         let _living = lock(&dir.path().join("sessions/7.lock"));
         let told = open(dir.path()).err().unwrap();
@@ -212,7 +217,8 @@ mod tests {
         for (is_bound, is_refused) in [(0, true), (1, false)] {
             let dir = tempfile::tempdir().unwrap();
             let row = format!(
-                "INSERT INTO larder_transaction (id, pid, label, begun_ns, pin_seq, bound) VALUES (3, 9, 'txn', 1, 0, {is_bound})"
+                "INSERT INTO larder_transaction (id, pid, label, begun_ns, pin_seq, bound) VALUES \
+                 (3, 9, 'txn', 1, 0, {is_bound})"
             );
             make_older(dir.path(), &row);
             let workspace = dir.path().join("transactions/3");

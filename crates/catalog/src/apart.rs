@@ -1,28 +1,34 @@
 //! Stores that keep history for different times: horizons, pruning and accounts, store by store.
 //!
 //! # Words
-//! A store is *ahead* when its history goes further than the base of the [`Cuts`]. Its history then *begins* at a commit of
-//! its own (`larder_meta`, `history_begins_seq:STORE`). Stores are *sharing* when content of one was, or is, held by another.
+//! A store is *ahead* when its history goes further than the base of the [`Cuts`]. Its history then
+//! *begins* at a commit of its own (`larder_meta`, `history_begins_seq:STORE`). Stores are
+//! *sharing* when content of one was, or is, held by another.
 //!
 //! # Invariants
-//! * `HISTORY-7` A store's own history begins at B: what was superseded, and retired, by commits up to B is gone, what came
-//!   later is whole, of this store and all others. Of what lies before nobody reads anything: it is refused with the time of B.
-//!   *Guard*: rows, extents and the number go in one transaction; who holds a state at or after B is looked for in it
-//!   (a hold before B shows nothing of this store, and keeps nothing of it). `check` looks for rows and extents before B.
-//! * `HISTORY-8` An extent that objects of several stores have held goes when the history of all of them lets it go. *Guard*:
-//!   the commit that shares content between stores names both (`larder_meta`, `shares_across:STORE`), for good; content of
-//!   all that are named goes at the lowest of their cuts. What an older version has shared is looked for once, before the
-//!   first store goes ahead.
-//! * `HISTORY-9` A row of `larder_home` goes when the store that owns the content lets its commit go. *Guard*: looked for before the
-//!   extents go, when each place still has an owner. A row that stays too long would mislead nobody: it counts for
-//!   commits before its own, and a block is given to another object only after that commit has gone from
-//!   the history of its last.
+//! * `HISTORY-7` A store's own history begins at B: what was superseded, and retired, by commits up
+//!   to B is gone, what came later is whole, of this store and all others. Of what lies before
+//!   nobody reads anything: it is refused with the time of B. *Guard*: rows, extents and the number
+//!   go in one transaction; who holds a state at or after B is looked for in it (a hold before B
+//!   shows nothing of this store, and keeps nothing of it). `check` looks for rows and extents
+//!   before B.
+//! * `HISTORY-8` An extent that objects of several stores have held goes when the history of all of
+//!   them lets it go. *Guard*: the commit that shares content between stores names both
+//!   (`larder_meta`, `shares_across:STORE`), for good; content of all that are named goes at the
+//!   lowest of their cuts. What an older version has shared is looked for once, before the first
+//!   store goes ahead.
+//! * `HISTORY-9` A row of `larder_home` goes when the store that owns the content lets its commit
+//!   go. *Guard*: looked for before the extents go, when each place still has an owner. A row that
+//!   stays too long would mislead nobody: it counts for commits before its own, and a block is
+//!   given to another object only after that commit has gone from the history of its last.
 //!
 //! # Cost
-//! Nothing while the cuts are even. Otherwise a prune reads the rows of the history between the old and the new beginning of
-//! each store that is ahead, those of other stores among them, once; so do extents, by `retired_seq`. Up to where content of
-//! sharing stores has gone is noted (`larder_meta`, `shares_gone_seq:COUNT` of them): nothing is retired there any more. When another
-//! store begins to share, which may keep what it retired before, it is looked for from the base once more.
+//! Nothing while the cuts are even. Otherwise a prune reads the rows of the history between the old
+//! and the new beginning of each store that is ahead, those of other stores among them, once; so do
+//! extents, by `retired_seq`. Up to where content of sharing stores has gone is noted
+//! (`larder_meta`, `shares_gone_seq:COUNT` of them): nothing is retired there any more. When
+//! another store begins to share, which may keep what it retired before, it is looked for from the
+//! base once more.
 
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
@@ -39,10 +45,11 @@ use larder_format::{CommitSeq, Extent, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeMap;
 
-/// A beginning that lags so many commits behind its cut is raised, though nothing goes with that: what lies between is looked at
-/// each time.
+/// A beginning that lags so many commits behind its cut is raised, though nothing goes with that:
+/// what lies between is looked at each time.
 const LAG_MAX: u64 = 1024;
-/// Up to where content of the stores that share has gone; how many these are says which, since none ever leaves them.
+/// Up to where content of the stores that share has gone; how many these are says which, since none
+/// ever leaves them.
 const SHARES_GONE: &str = "shares_gone_seq";
 
 /// What the history of one store takes.
@@ -59,8 +66,8 @@ pub struct HistoryUse {
 }
 
 impl Catalog {
-    /// How far the histories of stores may go of those that are wanted, while these moments are held: what a store's history does not
-    /// reach any more holds nothing of it.
+    /// How far the histories of stores may go of those that are wanted, while these moments are
+    /// held: what a store's history does not reach any more holds nothing of it.
     pub fn limit_cuts(&self, wanted: &Cuts, holds: &[CommitSeq]) -> Result<Cuts> {
         self.read(|reader| {
             let oldest = holds.iter().min().copied();
@@ -101,8 +108,9 @@ impl Catalog {
         })
     }
 
-    /// Whether a prune by these cuts would delete any row of the history, or has to raise a beginning. Cost: reads what lies
-    /// between the beginnings and the cuts of stores that are ahead, up to the first row of theirs.
+    /// Whether a prune by these cuts would delete any row of the history, or has to raise a
+    /// beginning. Cost: reads what lies between the beginnings and the cuts of stores that are
+    /// ahead, up to the first row of theirs.
     pub fn has_past_by(&self, cuts: &Cuts) -> Result<bool> {
         if self.has_past(cuts.base())? {
             return Ok(true);
@@ -139,7 +147,8 @@ impl Catalog {
         Ok(uses.iter().map(|one| one.block_count).sum())
     }
 
-    /// What the history takes that a prune by these cuts frees, by store. O(rows that it would read).
+    /// What the history takes that a prune by these cuts frees, by store. O(rows that it would
+    /// read).
     pub fn history_use(&self, cuts: &Cuts) -> Result<Vec<HistoryUse>> {
         self.read(|reader| {
             let state = reader.unchecked_transaction().at("larder_history")?;
@@ -172,7 +181,8 @@ impl Catalog {
                 let store = StoreId(store);
                 uses.entry(store).or_default().block_count += block_count;
             }
-            let superseded = "SELECT store, count(*), sum(iif(typeof(value) = 'blob', length(value), 0)) \
+            let superseded = "SELECT store, count(*), sum(iif(typeof(value) = 'blob', \
+                length(value), 0)) \
                               FROM larder_history";
             let count = |row: &rusqlite::Row<'_>| {
                 Ok((row.get::<_, u32>(0)?, unsigned(row, 1)?, unsigned(row, 2)?))
@@ -185,7 +195,10 @@ impl Catalog {
             )
             .at("larder_history")?;
             for group in row_groups {
-                let text = format!("{superseded} WHERE {} GROUP BY store", group.row_condition());
+                let text = format!(
+                    "{superseded} WHERE {} GROUP BY store",
+                    group.row_condition()
+                );
                 let more = rows(&state, &text, group.row_range(&state)?, count);
                 counts.extend(more.at("larder_history")?);
             }
@@ -201,7 +214,8 @@ impl Catalog {
         })
     }
 
-    /// Stores with a table of their own, and the first whole commit of each whose state can be read, with its time.
+    /// Stores with a table of their own, and the first whole commit of each whose state can be
+    /// read, with its time.
     pub fn store_beginnings(&self) -> Result<Vec<(StoreId, CommitSeq, i64)>> {
         self.read(|reader| {
             let begin = |store: StoreId| {
@@ -212,14 +226,16 @@ impl Catalog {
         })
     }
 
-    /// Whether a store can be read as this catalog of the past shows it: an error that names where its history begins.
+    /// Whether a store can be read as this catalog of the past shows it: an error that names where
+    /// its history begins.
     pub fn require_reach(&self, store: StoreId) -> Result<()> {
         self.store_sql(store).map(drop)
     }
 
-    /// Lets the histories of stores go up to these commits, whatever the retention says, once nobody needs them
-    /// ([`Catalog::history_horizon`]). It lasts until the history ends, or is guaranteed. The caller has the turn, and has named
-    /// the sharers where the cuts are not even ([`Catalog::name_sharers`]).
+    /// Lets the histories of stores go up to these commits, whatever the retention says, once
+    /// nobody needs them ([`Catalog::history_horizon`]). It lasts until the history ends, or is
+    /// guaranteed. The caller has the turn, and has named the sharers where the cuts are not even
+    /// ([`Catalog::name_sharers`]).
     pub fn give_up_history(&self, cuts: &Cuts) -> Result<()> {
         self.write(|txn| {
             let mut give_up = txn
@@ -284,8 +300,8 @@ pub(crate) fn forget_store(txn: &Connection, store: StoreId) -> Result<()> {
     Ok(())
 }
 
-/// Deletes what no state has that these cuts leave, and says how far it went: not past what is held (`HISTORY-3`, `HISTORY-7`). Returns
-/// the extents that were reclaimed, by place.
+/// Deletes what no state has that these cuts leave, and says how far it went: not past what is held
+/// (`HISTORY-3`, `HISTORY-7`). Returns the extents that were reclaimed, by place.
 pub(crate) fn reclaim(txn: &Connection, wished: &Cuts) -> Result<(Cuts, Vec<Extent>)> {
     let Some(split) = Split::find(txn, wished, true)? else {
         let held = history::held(txn)?;
@@ -369,7 +385,8 @@ impl Group {
     /// A statement about retired rows of extents, with [`Group::range`].
     fn extents(&self, what: &str, end: &str) -> String {
         format!(
-            "{what} WHERE retired_seq IS NOT NULL AND retired_seq > ?1 AND retired_seq <= ?2 AND {}{end}",
+            "{what} WHERE retired_seq IS NOT NULL AND retired_seq > ?1 AND retired_seq <= ?2 AND \
+             {}{end}",
             self.which
         )
     }
@@ -507,12 +524,14 @@ impl Split {
         }
     }
 
-    /// Deletes the rows about homes whose content goes (`HISTORY-9`). Cost: a few looks for each row of the commits that go.
+    /// Deletes the rows about homes whose content goes (`HISTORY-9`). Cost: a few looks for each
+    /// row of the commits that go.
     fn drop_homes(&self, txn: &Connection) -> Result<()> {
         for group in &self.extents {
             let found: Vec<(Extent, Extent, CommitSeq)> = rows(
                 txn,
-                "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq FROM larder_home \
+                "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq \
+                 FROM larder_home \
                  WHERE until_seq > ?1 AND until_seq <= ?2",
                 group.range(),
                 home,
@@ -523,7 +542,8 @@ impl Split {
                     continue;
                 }
                 txn.prepare_cached(
-                    "DELETE FROM larder_home WHERE segment = ?1 AND start_block = ?2 AND until_seq = ?3",
+                    "DELETE FROM larder_home WHERE segment = ?1 AND start_block = ?2 AND \
+                     until_seq = ?3",
                 )
                 .and_then(|mut delete| {
                     let (start, until) = (signed(place.start_block), signed(until.0));
@@ -575,7 +595,8 @@ mod tests {
     use crate::open::tests::INIT;
     use crate::{CatalogOptions, DatabaseInit};
 
-    /// What a store that keeps its history for long has retired is not read again by each prune of others that share.
+    /// What a store that keeps its history for long has retired is not read again by each prune of
+    /// others that share.
     #[test]
     fn content_of_sharing_stores_is_looked_for_once() {
         let dir = tempfile::tempdir().unwrap();
@@ -600,7 +621,8 @@ mod tests {
         let place = |start: i64| Extent::new(larder_format::SegmentIndex(0), start as u64, 1);
         let retire = |txn: &Connection, start: i64, store: StoreId, seq: i64| {
             txn.execute(
-                "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, retired_seq) \
+                "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, \
+                 retired_seq) \
                  VALUES (0, ?1, 1, ?2, 2, ?3)",
                 params![start, store.0, seq],
             )

@@ -1,4 +1,5 @@
-//! What the schema says of what users attach to the files of a store (`saves`), remembered with the store's statements.
+//! What the schema says of what users attach to the files of a store (`saves`), remembered with the
+//! store's statements.
 
 use crate::error::{At, Result};
 use rusqlite::{Connection, params};
@@ -38,8 +39,8 @@ impl Attached {
         set.join(", ")
     }
 
-    /// Whether a row has a value in a column of the user's that is neither NULL nor the default, nor what the column of
-    /// another row has: programs copy extended attributes.
+    /// Whether a row has a value in a column of the user's that is neither NULL nor the default,
+    /// nor what the column of another row has: programs copy extended attributes.
     pub(crate) fn has_values(
         &self,
         txn: &Connection,
@@ -58,7 +59,8 @@ impl Attached {
             })
             .collect();
         let sql = format!(
-            "SELECT 1 FROM main.\"{table}\" AS one LEFT JOIN main.\"{table}\" AS other ON other.ino = ?2 \
+            "SELECT 1 FROM main.\"{table}\" AS one LEFT JOIN main.\"{table}\" AS other ON \
+             other.ino = ?2 \
              WHERE one.ino = ?1 AND ({})",
             terms.join(" OR ")
         );

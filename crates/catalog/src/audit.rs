@@ -1,22 +1,25 @@
-//! Comparing the schema of a catalog with what this version makes, before anything else is read or written.
+//! Comparing the schema of a catalog with what this version makes, before anything else is read or
+//! written.
 //!
-//! A catalog is a program: a trigger on a table of ours runs in our transactions, a view in the place of one answers our
-//! questions. What the user may add are columns, indexes and triggers of the tables of stores, and whatever he likes of
-//! his own.
+//! A catalog is a program: a trigger on a table of ours runs in our transactions, a view in the
+//! place of one answers our questions. What the user may add are columns, indexes and triggers of
+//! the tables of stores, and whatever he likes of his own.
 //!
 //! # Invariants
-//! * `SAFE-3` A system table, a side table of a store, their indexes and guards are as this version makes them in the
-//!   catalog's format, and nothing of the user's is on a system table; the engine's columns of a store's table are plain
-//!   columns. *Guard*: [`require`] at every open, and when the schema has changed before a commit that runs triggers. What is
-//!   missing is told by `check`.
-//! * `SAFE-4` Where the owner is not the caller, no code of the owner's is on a table that the engine's statements name.
-//!   *Guard*: the same, by [`Code`].
+//! * `SAFE-3` A system table, a side table of a store, their indexes and guards are as this version
+//!   makes them in the catalog's format, and nothing of the user's is on a system table; the
+//!   engine's columns of a store's table are plain columns. *Guard*: [`require`] at every open, and
+//!   when the schema has changed before a commit that runs triggers. What is missing is told by
+//!   `check`.
+//! * `SAFE-4` Where the owner is not the caller, no code of the owner's is on a table that the
+//!   engine's statements name. *Guard*: the same, by [`Code`].
 //!
-//! SQLite believes the texts in `sqlite_schema`, not the columns beside them: each text has to say what its row says.
+//! SQLite believes the texts in `sqlite_schema`, not the columns beside them: each text has to say
+//! what its row says.
 //!
 //! # Cost
-//! 0.6 ms for a small database: a quarter to read the file of what this version makes, once for each process, then one pass
-//! over the schema, about 3 µs for each of its objects.
+//! 0.6 ms for a small database: a quarter to read the file of what this version makes, once for
+//! each process, then one pass over the schema, about 3 µs for each of its objects.
 
 use crate::error::{At, CatalogError, Result};
 use crate::expected::{Expected, Object, read_columns, read_objects, refused};
@@ -210,7 +213,8 @@ fn read_stores(connection: &Connection) -> Result<Vec<(StoreId, String)>> {
     Ok(own.map(|(id, name, _)| (id, name)).collect())
 }
 
-/// The engine's columns of a store's table are there as they should be, or are missing, which `check` tells.
+/// The engine's columns of a store's table are there as they should be, or are missing, which
+/// `check` tells.
 fn require_columns(
     connection: &Connection,
     expected: &Expected,
@@ -225,7 +229,8 @@ fn require_columns(
         };
         if own_kind != kind || own_key != key || own_hidden != hidden {
             return Err(refused(format!(
-                "column {name} of {store} is not as larder makes it; restore the database from a copy"
+                "column {name} of {store} is not as larder makes it; restore the database from a \
+                 copy"
             )));
         }
     }
@@ -241,13 +246,15 @@ fn require_columns(
     });
     if expected.generated.iter().filter(is_declared).count() < generated.count() {
         return Err(refused(format!(
-            "a generated column of {store} is not as larder makes it; restore the database from a copy"
+            "a generated column of {store} is not as larder makes it; restore the database from a \
+             copy"
         )));
     }
     Ok(())
 }
 
-/// Whether a trigger on a table of ours is the feed's, that of `larder track`, or a workspace's, as this version makes it.
+/// Whether a trigger on a table of ours is the feed's, that of `larder track`, or a workspace's, as
+/// this version makes it.
 fn is_larders(
     connection: &Connection,
     all: &HashMap<String, &Object>,

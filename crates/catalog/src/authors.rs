@@ -1,10 +1,12 @@
 //! Who made a commit: its session, and what that was, for as long as the history names it.
 //!
-//! The row of a commit in `larder_history` has the session's number, and the user for whom a mount made all of it. What the
-//! session was stands in a row of its own, one per session and none per commit.
+//! The row of a commit in `larder_history` has the session's number, and the user for whom a mount
+//! made all of it. What the session was stands in a row of its own, one per session and none per
+//! commit.
 //!
-//! * `AUTHOR-1` The session that a commit in the history names has its row. *Guard*: it is written with the session's, and
-//!   deleted, when another session begins, only if the session ended before the history begins.
+//! * `AUTHOR-1` The session that a commit in the history names has its row. *Guard*: it is written
+//!   with the session's, and deleted, when another session begins, only if the session ended before
+//!   the history begins.
 
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
@@ -29,8 +31,8 @@ pub struct CommitAuthor {
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// Of a mount: the user of the host for whom all of the commit was made; `None`: for several, or
-    /// nobody knows.
+    /// Of a mount: the user of the host for whom all of the commit was made; `None`: for several,
+    /// or nobody knows.
     pub user: Option<u32>,
 }
 
@@ -79,7 +81,8 @@ pub(crate) fn begin(
     .map(drop)
 }
 
-/// It ends: it made no commit after the newest one, and none at all if that is the one that it began with.
+/// It ends: it made no commit after the newest one, and none at all if that is the one that it
+/// began with.
 pub(crate) fn end(txn: &Connection, session: SessionId) -> Result<()> {
     let newest = find_meta(txn, "commit_seq")?;
     txn.execute(
@@ -95,12 +98,15 @@ pub(crate) fn end(txn: &Connection, session: SessionId) -> Result<()> {
     .map(drop)
 }
 
-/// Who made the whole commit whose first row of the history is `first`, or a later one; `None`: plain SQL, or an older format.
+/// Who made the whole commit whose first row of the history is `first`, or a later one; `None`:
+/// plain SQL, or an older format.
 pub(crate) fn find(connection: &Connection, first: i64) -> Result<Option<CommitAuthor>> {
     connection
         .prepare_cached(
-            "SELECT a.session, a.label, a.pid, a.uid, c.uid FROM (SELECT value, uid FROM larder_history \
-             WHERE what = 'commit' AND id >= ?1 ORDER BY id LIMIT 1) AS c JOIN larder_author AS a ON a.session = c.value",
+            "SELECT a.session, a.label, a.pid, a.uid, c.uid FROM (SELECT value, uid FROM \
+             larder_history \
+             WHERE what = 'commit' AND id >= ?1 ORDER BY id LIMIT 1) AS c JOIN larder_author AS a \
+             ON a.session = c.value",
         )
         .and_then(|mut find| {
             find.query_row([first], |row| {

@@ -1,8 +1,8 @@
 //! Deleting a row that files refer to ON DELETE CASCADE.
 //!
-//! SQL alone must not delete a row of a store table (`CATALOG-3`): names and content would stay behind. The
-//! owner of a transaction finds out which files a statement would take, detaches their rows from what they
-//! refer to, runs the statement, and removes the files as files are removed.
+//! SQL alone must not delete a row of a store table (`CATALOG-3`): names and content would stay
+//! behind. The owner of a transaction finds out which files a statement would take, detaches their
+//! rows from what they refer to, runs the statement, and removes the files as files are removed.
 
 use crate::codec::signed;
 use crate::error::{At, CatalogError, Result};
@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex};
 const GUARDED: &str = "is a file; delete it through the mount or the larder command";
 
 impl Catalog {
-    /// Whether `error` says that `statement`, which changes a table of the user's, would delete rows of
-    /// files by foreign keys.
+    /// Whether `error` says that `statement`, which changes a table of the user's, would delete
+    /// rows of files by foreign keys.
     pub fn is_cascade(
         &self,
         sql: &str,
@@ -44,8 +44,8 @@ impl Catalog {
         Ok(!self.stores()?.iter().any(|row| is_store(&row.name)))
     }
 
-    /// The inodes whose rows a statement would delete: runs it in the owner's transaction, which has the
-    /// write lock, and takes it back.
+    /// The inodes whose rows a statement would delete: runs it in the owner's transaction, which
+    /// has the write lock, and takes it back.
     pub fn find_cascades(
         &self,
         sql: &str,

@@ -46,8 +46,8 @@ pub enum InodeChange {
     Insert(InodeRow),
     /// New values for the columns in the mask. The row exists.
     Update(InodeRow, AttrMask),
-    /// The inode goes, with its content row, map pages, pieces, patches and extended attributes (its extents are
-    /// in [`ChangeSet::retired`]).
+    /// The inode goes, with its content row, map pages, pieces, patches and extended attributes
+    /// (its extents are in [`ChangeSet::retired`]).
     Delete(Ino),
 }
 
@@ -61,8 +61,8 @@ pub struct Sharing {
     pub held: Held,
     /// How many of [`ChangeSet::retired`] come before that.
     pub retired_before: usize,
-    /// The commit whose state has its content there: what of the blocks was retired after it lives again (`SHARE-9`).
-    /// `None`: all of them are live.
+    /// The commit whose state has its content there: what of the blocks was retired after it lives
+    /// again (`SHARE-9`). `None`: all of them are live.
     pub as_of: Option<CommitSeq>,
 }
 
@@ -104,10 +104,11 @@ pub type XattrChange = (StoreId, Ino, Vec<u8>, Option<Vec<u8>>);
 pub struct ChangeSet {
     /// Store rows. With `saves` those that are deleted come last.
     pub inodes: Vec<(StoreId, InodeChange)>,
-    /// Files that become other inodes, in the order in which that was done; after the rows of `inodes` that are new and
-    /// before those that go.
+    /// Files that become other inodes, in the order in which that was done; after the rows of
+    /// `inodes` that are new and before those that go.
     pub saves: Vec<Save>,
-    /// Inodes that are a file again that has no inode, by its number (`SAVE-1`). Where it has one nothing is done.
+    /// Inodes that are a file again that has no inode, by its number (`SAVE-1`). Where it has one
+    /// nothing is done.
     pub file_ids: Vec<(StoreId, Ino, i64)>,
     /// Directory entries: `(store, parent, name, Some(ino))` sets, `None` removes. Each
     /// `(store, parent, name)` appears at most once.
@@ -119,27 +120,31 @@ pub struct ChangeSet {
     pub map_cuts: Vec<(StoreId, Ino, u64)>,
     /// Encoded map pages `(store, ino, page index, bytes)`; `None` removes the page.
     pub map_pages: Vec<(StoreId, Ino, u64, Option<Vec<u8>>)>,
-    /// Of which pages those of `map_pages` were made: where both are the same after this commit, they are stored once
-    /// (`SHARE-7`). In the order in which that was done; what does not fit any more is passed over.
+    /// Of which pages those of `map_pages` were made: where both are the same after this commit,
+    /// they are stored once (`SHARE-7`). In the order in which that was done; what does not fit any
+    /// more is passed over.
     pub map_shares: Vec<MapShare>,
     /// Drops the whole lists of pieces, before `piece_pages` is applied.
     pub piece_drops: Vec<(StoreId, Ino)>,
-    /// Encoded pages of lists of pieces `(store, ino, page number, bytes)`; `None` removes the page.
+    /// Encoded pages of lists of pieces `(store, ino, page number, bytes)`; `None` removes the
+    /// page.
     pub piece_pages: Vec<(StoreId, Ino, u64, Option<Vec<u8>>)>,
     /// New patch rows, after those that `patches_applied` and deleted inodes take away. Their
     /// [`PatchRow::seq`] is not used: it is this commit.
     pub patches: Vec<(StoreId, Ino, PatchRow)>,
     /// All patch rows of the object up to that commit have been written in place, or are replaced
-    /// by newer ones: they go. The number: if they have just so many blocks, the places of these blocks have held
-    /// nothing else since the commits of the rows, and the history needs no copy of them.
+    /// by newer ones: they go. The number: if they have just so many blocks, the places of these
+    /// blocks have held nothing else since the commits of the rows, and the history needs no copy
+    /// of them.
     pub patches_applied: Vec<(StoreId, Ino, CommitSeq, Option<u64>)>,
-    /// Among `inodes` are some that were deleted once: who remembers that they are gone has to be told (`FOREIGN-1`).
+    /// Among `inodes` are some that were deleted once: who remembers that they are gone has to be
+    /// told (`FOREIGN-1`).
     pub has_revived: bool,
-    /// Blocks that will be written over, and the blocks that have their content until this commit (`HISTORY-4`);
-    /// the copies are in `allocated` and `retired`.
+    /// Blocks that will be written over, and the blocks that have their content until this commit
+    /// (`HISTORY-4`); the copies are in `allocated` and `retired`.
     pub homes: Vec<(Extent, Extent)>,
-    /// Blocks whose content was moved, and where it lies from this commit on (`HISTORY-5`). The new places are in
-    /// `allocated`, the old ones in `retired`.
+    /// Blocks whose content was moved, and where it lies from this commit on (`HISTORY-5`). The new
+    /// places are in `allocated`, the old ones in `retired`.
     pub moves: Vec<(Extent, Extent)>,
     /// Extended attributes `(store, ino, name, Some(value))` sets, `None` removes.
     pub xattrs: Vec<XattrChange>,
@@ -147,14 +152,16 @@ pub struct ChangeSet {
     pub allocated: Vec<Held>,
     /// Blocks that one more object holds, in the order in which that was done (`SHARE-1`).
     pub shared: Vec<Sharing>,
-    /// Extents, or parts of extents, that an object holds no more. Where it was the last one they become rows with
-    /// `retired_seq` = this commit.
+    /// Extents, or parts of extents, that an object holds no more. Where it was the last one they
+    /// become rows with `retired_seq` = this commit.
     pub retired: Vec<Held>,
-    /// Rows retired or superseded at or before these commits are deleted: their space is free again once
-    /// this change set is durable. The states of these commits and later ones can be read as before.
+    /// Rows retired or superseded at or before these commits are deleted: their space is free again
+    /// once this change set is durable. The states of these commits and later ones can be read as
+    /// before.
     pub reclaim_horizon: Option<Cuts>,
-    /// Old places of moved content, with the commit that retired them: free again as well, whatever the horizon
-    /// (`HISTORY-5`). Who names them knows that nobody alive reads there. What is reclaimed already is left out.
+    /// Old places of moved content, with the commit that retired them: free again as well, whatever
+    /// the horizon (`HISTORY-5`). Who names them knows that nobody alive reads there. What is
+    /// reclaimed already is left out.
     pub moved_away: Vec<(Extent, CommitSeq)>,
     /// Segments whose usable size grew, or that are new.
     pub segments: Vec<(SegmentIndex, u64)>,

@@ -18,14 +18,18 @@ const SYSTEM: &[&str] = &[
     "SELECT 'larder_gate: the gate is open, so nothing guards the tables (CATALOG-3)'
        FROM (SELECT 1) WHERE (SELECT open FROM larder_gate) IS NOT 0",
     "SELECT 'larder_meta: ' || wanted.key || ' is missing' FROM (
-         SELECT 'database_id' AS key UNION ALL SELECT 'capacity_bytes' UNION ALL SELECT 'retention_ns'
+         SELECT 'database_id' AS key UNION ALL SELECT 'capacity_bytes' UNION ALL SELECT \
+         'retention_ns'
          UNION ALL SELECT 'created_ns' UNION ALL SELECT 'commit_seq'
          UNION ALL SELECT 'history_begins_seq' UNION ALL SELECT 'history_begins_ns'
          UNION ALL SELECT 'retired_bytes_total' UNION ALL SELECT 'next_store'
-         UNION ALL SELECT 'next_session' UNION ALL SELECT 'next_map_page' UNION ALL SELECT 'patches_gone_seq') AS wanted
+         UNION ALL SELECT 'next_session' UNION ALL SELECT 'next_map_page' UNION ALL SELECT \
+         'patches_gone_seq') AS wanted
        LEFT JOIN larder_meta AS meta ON meta.key = wanted.key WHERE meta.key IS NULL",
-    "SELECT 'larder_store: store ' || s.name || ' shows store ' || s.table_store || ', which does not exist'
-       FROM larder_store AS s LEFT JOIN larder_store AS o ON o.id = s.table_store WHERE o.id IS NULL",
+    "SELECT 'larder_store: store ' || s.name || ' shows store ' || s.table_store || ', which does \
+     not exist'
+       FROM larder_store AS s LEFT JOIN larder_store AS o ON o.id = s.table_store WHERE o.id IS \
+       NULL",
     "SELECT 'larder_store: store id ' || id || ' is not below next_store (CATALOG-4)'
        FROM larder_store WHERE id >= (SELECT value FROM larder_meta WHERE key = 'next_store')",
     "SELECT 'larder_extent: segment ' || segment || ' blocks ' || start_block || '..'
@@ -38,7 +42,8 @@ const SYSTEM: &[&str] = &[
          || coalesce(s.block_count || ' blocks', 'no row') || ' (CATALOG-1)'
        FROM larder_extent AS e LEFT JOIN larder_segment AS s ON s.segment = e.segment
        WHERE s.segment IS NULL OR e.start_block + e.block_count > s.block_count",
-    "SELECT 'larder_extent: segment ' || e.segment || ' block ' || e.start_block || ' is held by store '
+    "SELECT 'larder_extent: segment ' || e.segment || ' block ' || e.start_block || ' is held by \
+     store '
          || e.store || ', which does not exist'
        FROM larder_extent AS e LEFT JOIN larder_store AS s ON s.id = e.store
        WHERE e.retired_seq IS NULL AND s.id IS NULL AND e.store <> 4294967295",
@@ -46,35 +51,47 @@ const SYSTEM: &[&str] = &[
          || ' is granted to transaction ' || e.ino || ', which is not open (WORKSPACE-1)'
        FROM larder_extent AS e LEFT JOIN larder_transaction AS t ON t.id = e.ino
        WHERE e.store = 4294967295 AND t.id IS NULL",
-    "SELECT 'larder_extent: segment ' || segment || ' block ' || start_block || ' was retired by commit '
+    "SELECT 'larder_extent: segment ' || segment || ' block ' || start_block || ' was retired by \
+     commit '
          || retired_seq || ', which has not happened'
-       FROM larder_extent WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
+       FROM larder_extent WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = \
+       'commit_seq')",
     "SELECT 'larder_extent: segment ' || e.segment || ' block ' || e.start_block || ' is shared by '
          || e.shared_count || ' objects, and larder_shared names ' || count(s.ino) || ' (SHARE-1)'
        FROM larder_extent AS e
        LEFT JOIN larder_shared AS s ON s.segment = e.segment AND s.start_block = e.start_block
        GROUP BY e.segment, e.start_block HAVING count(s.ino) <> e.shared_count",
-    "SELECT 'larder_shared: no extent row begins at segment ' || s.segment || ' block ' || s.start_block
+    "SELECT 'larder_shared: no extent row begins at segment ' || s.segment || ' block ' || \
+     s.start_block
          || ', which inode ' || s.ino || ' of store ' || s.store || ' shares (SHARE-3)'
        FROM larder_shared AS s
        LEFT JOIN larder_extent AS e ON e.segment = s.segment AND e.start_block = s.start_block
        WHERE e.segment IS NULL",
-    "SELECT 'larder_shared: inode ' || s.ino || ' of store ' || s.store || ' owns what it shares at segment '
+    "SELECT 'larder_shared: inode ' || s.ino || ' of store ' || s.store || ' owns what it shares \
+     at segment '
          || s.segment || ' block ' || s.start_block || ' (SHARE-1)'
        FROM larder_shared AS s
        JOIN larder_extent AS e ON e.segment = s.segment AND e.start_block = s.start_block
        WHERE e.store = s.store AND e.ino = s.ino",
     "SELECT 'larder_map_page: page ' || number || ' is not below next_map_page (CATALOG-4)'
-       FROM larder_map_page WHERE number >= (SELECT value FROM larder_meta WHERE key = 'next_map_page')",
-    "SELECT 'larder_map_page: page ' || number || ' was retired by commit ' || retired_seq || ', which has not happened'
-       FROM larder_map_page_use WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
-    "SELECT 'larder_history: row ' || h.id || ', which commit ' || h.until_seq || ' superseded, refers to a shared map page that '
-         || iif(p.number IS NULL, 'does not exist', 'was retired by commit ' || u.retired_seq) || ' (SHARE-7)'
+       FROM larder_map_page WHERE number >= (SELECT value FROM larder_meta WHERE key = \
+       'next_map_page')",
+    "SELECT 'larder_map_page: page ' || number || ' was retired by commit ' || retired_seq || ', \
+     which has not happened'
+       FROM larder_map_page_use WHERE retired_seq > (SELECT value FROM larder_meta WHERE key = \
+       'commit_seq')",
+    "SELECT 'larder_history: row ' || h.id || ', which commit ' || h.until_seq || ' superseded, \
+     refers to a shared map page that '
+         || iif(p.number IS NULL, 'does not exist', 'was retired by commit ' || u.retired_seq) || \
+         ' (SHARE-7)'
        FROM larder_history AS h LEFT JOIN larder_map_page AS p ON p.reference = h.value
        LEFT JOIN larder_map_page_use AS u ON u.number = p.number
-       WHERE h.what = 'map' AND length(h.value) = 14 AND (p.number IS NULL OR u.retired_seq < h.until_seq)",
-    "SELECT 'larder_ag: group ' || coalesce(g.ag, c.ag) || ' of segment ' || coalesce(g.segment, c.segment)
-         || ' says ' || coalesce(g.used_blocks, 0) || ' blocks in use, ' || coalesce(g.retired_blocks, 0)
+       WHERE h.what = 'map' AND length(h.value) = 14 AND (p.number IS NULL OR u.retired_seq < \
+       h.until_seq)",
+    "SELECT 'larder_ag: group ' || coalesce(g.ag, c.ag) || ' of segment ' || coalesce(g.segment, \
+     c.segment)
+         || ' says ' || coalesce(g.used_blocks, 0) || ' blocks in use, ' || \
+         coalesce(g.retired_blocks, 0)
          || ' of them retired, and its rows have ' || coalesce(c.used_blocks, 0) || ' and '
          || coalesce(c.retired_blocks, 0) || ' (CATALOG-8)'
        FROM larder_ag AS g FULL JOIN (
@@ -88,46 +105,65 @@ const SYSTEM: &[&str] = &[
          || ', which has no tables (PATCH-1)'
        FROM larder_patch AS p LEFT JOIN larder_store AS s ON s.id = p.store AND s.table_store = s.id
        WHERE s.id IS NULL",
-    "SELECT 'larder_patch: a patch of inode ' || ino || ' of store ' || store || ' is of commit ' || seq
+    "SELECT 'larder_patch: a patch of inode ' || ino || ' of store ' || store || ' is of commit ' \
+     || seq
          || ', which has not happened'
        FROM larder_patch WHERE seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
-    "SELECT 'larder_holder: session ' || h.session || ' holds inode ' || h.ino || ' of store ' || h.store
+    "SELECT 'larder_holder: session ' || h.session || ' holds inode ' || h.ino || ' of store ' || \
+     h.store
          || ', which is no orphan'
        FROM larder_holder AS h LEFT JOIN larder_orphan AS o ON o.store = h.store AND o.ino = h.ino
        WHERE o.ino IS NULL",
     "SELECT 'larder_holder: inode ' || h.ino || ' of store ' || h.store || ' is held by session '
          || h.session || ', which does not exist'
-       FROM larder_holder AS h LEFT JOIN larder_session AS s ON s.id = h.session WHERE s.id IS NULL",
-    "SELECT DISTINCT 'larder_piece: there are pieces of store ' || p.store || ', which has no tables'
+       FROM larder_holder AS h LEFT JOIN larder_session AS s ON s.id = h.session WHERE s.id IS \
+       NULL",
+    "SELECT DISTINCT 'larder_piece: there are pieces of store ' || p.store || ', which has no \
+     tables'
        FROM larder_piece AS p LEFT JOIN larder_store AS s ON s.id = p.store AND s.table_store = s.id
        WHERE s.id IS NULL",
-    "SELECT 'larder_history: row ' || id || ' is of commit ' || until_seq || ', behind one of ' || before
+    "SELECT 'larder_history: row ' || id || ' is of commit ' || until_seq || ', behind one of ' \
+     || before
          || ' (HISTORY-2)'
        FROM (SELECT id, until_seq, lag(until_seq) OVER (ORDER BY id) AS before FROM larder_history)
        WHERE until_seq < before",
-    "SELECT 'larder_history: row ' || id || ' is of commit ' || until_seq || ', which has not happened'
-       FROM larder_history WHERE until_seq > 1 + (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
-    "SELECT 'larder_history: ' || what || ' ' || quote(key) || ' of inode ' || ino || ' of store ' || store
-         || ' was superseded by commit ' || before || ', and is there since ' || since_seq || ' (HISTORY-1)'
-       FROM (SELECT *, lag(until_seq) OVER (PARTITION BY store, ino, what, key ORDER BY until_seq) AS before
+    "SELECT 'larder_history: row ' || id || ' is of commit ' || until_seq || ', which has not \
+     happened'
+       FROM larder_history WHERE until_seq > 1 + (SELECT value FROM larder_meta WHERE key = \
+       'commit_seq')",
+    "SELECT 'larder_history: ' || what || ' ' || quote(key) || ' of inode ' || ino || ' of store \
+     ' || store
+         || ' was superseded by commit ' || before || ', and is there since ' || since_seq || ' \
+         (HISTORY-1)'
+       FROM (SELECT *, lag(until_seq) OVER (PARTITION BY store, ino, what, key ORDER BY \
+       until_seq) AS before
          FROM larder_history WHERE store IS NOT NULL AND what <> 'patch') WHERE since_seq < before",
-    "SELECT DISTINCT 'larder_history: there is history of store ' || h.store || ', which has no tables'
-       FROM larder_history AS h LEFT JOIN larder_store AS s ON s.id = h.store AND s.table_store = s.id
+    "SELECT DISTINCT 'larder_history: there is history of store ' || h.store || ', which has no \
+     tables'
+       FROM larder_history AS h LEFT JOIN larder_store AS s ON s.id = h.store AND s.table_store = \
+       s.id
        WHERE h.store IS NOT NULL AND s.id IS NULL",
-    "SELECT 'larder_snapshot: ' || name || ' is of commit ' || seq || ', whose state is gone (HISTORY-3)'
-       FROM larder_snapshot WHERE seq < (SELECT value FROM larder_meta WHERE key = 'history_begins_seq')
+    "SELECT 'larder_snapshot: ' || name || ' is of commit ' || seq || ', whose state is gone \
+     (HISTORY-3)'
+       FROM larder_snapshot WHERE seq < (SELECT value FROM larder_meta WHERE key = \
+       'history_begins_seq')
          OR seq > (SELECT value FROM larder_meta WHERE key = 'commit_seq')",
-    "SELECT DISTINCT 'larder_history: store ' || h.store || ' has rows of commits up to ' || h.until_seq
+    "SELECT DISTINCT 'larder_history: store ' || h.store || ' has rows of commits up to ' || \
+     h.until_seq
          || ', and its history begins at ' || m.value || ' (HISTORY-7)'
-       FROM larder_meta AS m JOIN larder_history AS h ON h.store = CAST(substr(m.key, 20) AS INTEGER)
+       FROM larder_meta AS m JOIN larder_history AS h ON h.store = CAST(substr(m.key, 20) AS \
+       INTEGER)
        WHERE m.key GLOB 'history_begins_seq:[0-9]*' AND h.until_seq <= m.value",
-    "SELECT 'larder_extent: segment ' || e.segment || ' block ' || e.start_block || ' was retired by commit '
-         || e.retired_seq || ', and the history of store ' || e.store || ' begins at ' || m.value || ' (HISTORY-7)'
+    "SELECT 'larder_extent: segment ' || e.segment || ' block ' || e.start_block || ' was retired \
+     by commit '
+         || e.retired_seq || ', and the history of store ' || e.store || ' begins at ' || m.value \
+         || ' (HISTORY-7)'
        FROM larder_meta AS m JOIN larder_extent AS e ON e.store = CAST(substr(m.key, 20) AS INTEGER)
        WHERE m.key GLOB 'history_begins_seq:[0-9]*' AND e.retired_seq <= m.value AND NOT EXISTS (
          SELECT 1 FROM larder_meta WHERE key = 'shares_across:' || e.store)",
     "SELECT 'larder_hold: snapshot ' || h.snapshot || ' is held and does not exist'
-       FROM larder_hold AS h LEFT JOIN larder_snapshot AS s ON s.name = h.snapshot WHERE s.name IS NULL",
+       FROM larder_hold AS h LEFT JOIN larder_snapshot AS s ON s.name = h.snapshot WHERE s.name \
+       IS NULL",
     "SELECT 'larder_seal: link ' || s.number || ' does not follow the link before (SEAL-1)'
        FROM larder_seal AS s LEFT JOIN larder_seal AS p ON p.number = s.number - 1
        WHERE s.previous IS NOT iif(s.number = 1, zeroblob(32), p.link)",
@@ -137,16 +173,20 @@ const SYSTEM: &[&str] = &[
 const STORE: &[&str] = &[
     "SELECT '{t}: the root directory, inode 1, is missing or no directory' FROM (SELECT 1)
        WHERE (SELECT kind FROM \"{t}\" WHERE ino = 1) IS NOT 'dir'",
-    "SELECT '{t}_dirent: ' || quote(d.name) || ' in directory ' || d.parent || ' names inode ' || d.ino
+    "SELECT '{t}_dirent: ' || quote(d.name) || ' in directory ' || d.parent || ' names inode ' || \
+     d.ino
          || ', which does not exist'
        FROM \"{t}_dirent\" AS d LEFT JOIN \"{t}\" AS i ON i.ino = d.ino WHERE i.ino IS NULL",
     "SELECT '{t}_dirent: ' || quote(d.name) || ' lies in inode ' || d.parent || ', which is '
          || coalesce('a ' || i.kind, 'missing')
-       FROM \"{t}_dirent\" AS d LEFT JOIN \"{t}\" AS i ON i.ino = d.parent WHERE i.kind IS NOT 'dir'",
-    "SELECT '{t}: inode ' || i.ino || ' has nlink ' || i.nlink || ' and ' || count(d.ino) || ' names'
+       FROM \"{t}_dirent\" AS d LEFT JOIN \"{t}\" AS i ON i.ino = d.parent WHERE i.kind IS NOT \
+       'dir'",
+    "SELECT '{t}: inode ' || i.ino || ' has nlink ' || i.nlink || ' and ' || count(d.ino) || ' \
+     names'
        FROM \"{t}\" AS i LEFT JOIN \"{t}_dirent\" AS d ON d.ino = i.ino
        WHERE i.kind <> 'dir' GROUP BY i.ino HAVING i.nlink <> count(d.ino)",
-    // A directory without a name is an orphan: nothing counts it. Others count `.`, `..` and children.
+    // A directory without a name is an orphan: nothing counts it. Others count `.`, `..` and
+    // children.
     "SELECT '{t}: directory ' || ino || ' has nlink ' || nlink || ', expected ' || expected FROM (
          SELECT i.ino, i.nlink, CASE
              WHEN i.ino = 1 OR EXISTS (SELECT 1 FROM \"{t}_dirent\" AS d WHERE d.ino = i.ino)
@@ -176,7 +216,8 @@ const STORE: &[&str] = &[
        WHERE ino >= (SELECT next_ino FROM larder_store WHERE id = ?1)",
     "SELECT '{t}_content: there is no inode ' || c.ino
        FROM \"{t}_content\" AS c LEFT JOIN \"{t}\" AS i ON i.ino = c.ino WHERE i.ino IS NULL",
-    "SELECT '{t}_content: inode ' || c.ino || ', a ' || i.kind || ', has the content of another kind'
+    "SELECT '{t}_content: inode ' || c.ino || ', a ' || i.kind || ', has the content of another \
+     kind'
        FROM \"{t}_content\" AS c JOIN \"{t}\" AS i ON i.ino = c.ino
        WHERE i.kind <> iif(c.inline IS NULL, 'symlink', 'file')",
     "SELECT '{t}: symlink ' || i.ino || ' of ' || i.size || ' bytes has '
@@ -198,37 +239,44 @@ const STORE: &[&str] = &[
     "SELECT DISTINCT 'larder_patch: there is no file ' || p.ino || ' in {t} (PATCH-1)'
        FROM larder_patch AS p LEFT JOIN \"{t}\" AS i ON i.ino = p.ino
        WHERE p.store = ?1 AND i.kind IS NOT 'file'",
-    "SELECT '{t}: inode ' || i.ino || ' is there since commit ' || i.since_seq || ' and was superseded by '
+    "SELECT '{t}: inode ' || i.ino || ' is there since commit ' || i.since_seq || ' and was \
+     superseded by '
          || max(h.until_seq) || ' (HISTORY-1)'
-       FROM \"{t}\" AS i JOIN larder_history AS h ON h.store = ?1 AND h.ino = i.ino AND h.what = 'inode'
+       FROM \"{t}\" AS i JOIN larder_history AS h ON h.store = ?1 AND h.ino = i.ino AND h.what = \
+       'inode'
          AND h.key = 0 GROUP BY i.ino HAVING max(h.until_seq) > i.since_seq",
-    "SELECT '{t}: inodes ' || i.ino || ' and ' || j.ino || ' have the file_id ' || i.first_ino || ' (SAVE-1)'
+    "SELECT '{t}: inodes ' || i.ino || ' and ' || j.ino || ' have the file_id ' || i.first_ino || \
+     ' (SAVE-1)'
        FROM \"{t}\" AS i JOIN \"{t}\" AS j ON j.ino = i.first_ino
        WHERE i.first_ino IS NOT NULL AND j.first_ino IS NULL",
     "SELECT '{t}: ' || count(*) || ' inodes have the file_id ' || first_ino || ' (SAVE-1)'
        FROM \"{t}\" WHERE first_ino IS NOT NULL GROUP BY first_ino HAVING count(*) > 1",
-    "SELECT '{t}_dirent: ' || quote(d.name) || ' in directory ' || d.parent || ' is there since commit '
+    "SELECT '{t}_dirent: ' || quote(d.name) || ' in directory ' || d.parent || ' is there since \
+     commit '
          || d.since_seq || ' and was superseded by ' || max(h.until_seq) || ' (HISTORY-1)'
        FROM \"{t}_dirent\" AS d JOIN larder_history AS h ON h.store = ?1 AND h.ino = d.parent
          AND h.what = 'name' AND h.key = d.name
        GROUP BY d.parent, d.name HAVING max(h.until_seq) > d.since_seq",
-    "SELECT '{t}_map: page ' || m.page || ' of inode ' || m.ino || ' is there since commit ' || m.since_seq
+    "SELECT '{t}_map: page ' || m.page || ' of inode ' || m.ino || ' is there since commit ' || \
+     m.since_seq
          || ' and was superseded by ' || max(h.until_seq) || ' (HISTORY-1)'
-       FROM \"{t}_map\" AS m JOIN larder_history AS h ON h.store = ?1 AND h.ino = m.ino AND h.what = 'map'
+       FROM \"{t}_map\" AS m JOIN larder_history AS h ON h.store = ?1 AND h.ino = m.ino AND \
+       h.what = 'map'
          AND h.key = m.page GROUP BY m.ino, m.page HAVING max(h.until_seq) > m.since_seq",
     "SELECT DISTINCT '{t}_xattr: there is no inode ' || x.ino
        FROM \"{t}_xattr\" AS x LEFT JOIN \"{t}\" AS i ON i.ino = x.ino WHERE i.ino IS NULL",
 ];
 
 impl Catalog {
-    /// Which tables cannot be read for damage, and what still reads; nothing: all can. Cost: reads the catalog.
+    /// Which tables cannot be read for damage, and what still reads; nothing: all can. Cost: reads
+    /// the catalog.
     pub fn damage(&self) -> Result<Vec<String>> {
         self.read(|reader| damage::survey(reader, true))
     }
 
-    /// Proves the catalog's structure at one committed moment: SQLite's integrity check, the schema,
-    /// and every rule between tables that SQL can express. Returns one line per finding, at most
-    /// 100 of each kind; none means sound. Reads everything: seconds per million files.
+    /// Proves the catalog's structure at one committed moment: SQLite's integrity check, the
+    /// schema, and every rule between tables that SQL can express. Returns one line per finding, at
+    /// most 100 of each kind; none means sound. Reads everything: seconds per million files.
     pub fn check(&self) -> Result<Vec<String>> {
         self.read(|reader| {
             let txn = rusqlite::Transaction::new_unchecked(reader, TransactionBehavior::Deferred)
@@ -363,7 +411,8 @@ fn check_names(
     Ok(())
 }
 
-/// Runs one check and appends its findings. What cannot be asked, since values are absurd, is a finding too.
+/// Runs one check and appends its findings. What cannot be asked, since values are absurd, is a
+/// finding too.
 fn collect(
     connection: &Connection,
     sql: &str,

@@ -1,28 +1,32 @@
-//! A connection of another program, which has loaded the extension: the catalog as that program's SQLite has it
-//! open.
+//! A connection of another program, which has loaded the extension: the catalog as that program's
+//! SQLite has it open.
 //!
 //! # Words
-//! The *client* is that connection. Its transactions begin and end when the program says so; here one learns of
-//! it ([`ClientWatch`]), reads and writes in between, nested in the client's statements, and decides nothing
-//! about its end but one thing: a commit can be refused. How one learns of it:
+//! The *client* is that connection. Its transactions begin and end when the program says so; here
+//! one learns of it ([`ClientWatch`]), reads and writes in between, nested in the client's
+//! statements, and decides nothing about its end but one thing: a commit can be refused. How one
+//! learns of it:
 //!
 //! ```text
-//!  a statement begins or ends   sqlite3_trace_v2: before its first step, so before it takes SQLite's locks. The
-//!                               program may set a tracer of its own and take ours away; nothing but waiting
-//!                               depends on it.
-//!  commit, rollback, savepoint  methods of the virtual table `larder_client`, of which SQLite calls them
-//!                               once something was written to it in a transaction (`Catalog::enlist`). FTS5
-//!                               does the same.
+//!  a statement begins or ends
+//!      sqlite3_trace_v2: before its first step, so before it takes SQLite's locks. The program may
+//!      set a tracer of its own and take ours away; nothing but waiting depends on it.
+//!  commit, rollback, savepoint
+//!      methods of the virtual table `larder_client`, of which SQLite calls them once something was
+//!      written to it in a transaction (`Catalog::enlist`). FTS5 does the same.
 //! ```
 //!
 //! # Invariants
-//! * `CLIENT-1` On the client's connection nothing of ours begins, commits or rolls back a transaction, sets a
-//!   savepoint, or changes a setting.
-//! * `CLIENT-2` What is compiled on it is forgotten before it closes: SQLite disconnects virtual tables first,
-//!   and refuses to close while there are statements.
+//! * `CLIENT-1` On the client's connection nothing of ours begins, commits or rolls back a
+//!   transaction, sets a savepoint, or changes a setting.
+//! * `CLIENT-2` What is compiled on it is forgotten before it closes: SQLite disconnects virtual
+//!   tables first, and refuses to close while there are statements.
 //!
 //! # Concurrency
-//! SQLite calls everything here on the thread that uses the client's connection, with its mutex held.
+//! SQLite calls everything here on the thread that uses the client's connection, with its mutex
+//! held.
+
+mod watch;
 
 use crate::authors::NOBODY;
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result};
@@ -35,25 +39,28 @@ use crate::transaction::{Stage, note_moment};
 use crate::{Catalog, CatalogOptions, ChangeSet, CommitOutcome, Writer, files_table, lock};
 use larder_directory::DatabaseDir;
 use rusqlite::{Connection, ffi};
-use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
+use watch::{MODULE, Watch, destroy_watch, trace};
 
 /// What a client is told to do with [`Catalog::enlist`].
 const ENLIST: &str = "INSERT INTO main.larder_client DEFAULT VALUES";
 const TABLE: &CStr = c"larder_client";
 
-/// The connections that are registered, by address: once more would replace what SQLite is about to call.
+/// The connections that are registered, by address: once more would replace what SQLite is about to
+/// call.
 static REGISTERED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// The connection of a client. Its owner keeps it open for as long as this is used.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientHandle(*mut ffi::sqlite3);
 
-// SAFETY: SQLite's own mutex keeps the threads that use a connection apart, or its owner uses one thread.
+// SAFETY: SQLite's own mutex keeps the threads that use a connection apart, or its owner uses one
+// thread.
 unsafe impl Send for ClientHandle {}
 // SAFETY: as above.
 unsafe impl Sync for ClientHandle {}
@@ -82,8 +89,8 @@ pub struct ClientStatement<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct ClientEnd(*mut ffi::sqlite3_stmt);
 
-/// Who is told of what a client does. Nothing of it is called while another call of it runs, but for what the
-/// call itself makes SQLite do.
+/// Who is told of what a client does. Nothing of it is called while another call of it runs, but
+/// for what the call itself makes SQLite do.
 pub trait ClientWatch: Send + Sync {
     /// A statement begins, before it takes any lock. Also each one that is nested in another.
     fn begins(&self, statement: Option<ClientStatement<'_>>);
@@ -91,7 +98,8 @@ pub trait ClientWatch: Send + Sync {
     fn ended(&self, statement: ClientEnd);
     /// The transaction is enlisted for.
     fn enlisted(&self);
-    /// Before the commit of a transaction that was enlisted for; an error refuses it, and rolls back.
+    /// Before the commit of a transaction that was enlisted for; an error refuses it, and rolls
+    /// back.
     fn before_commit(&self) -> std::result::Result<(), String>;
     /// Before a savepoint of such a transaction.
     fn before_savepoint(&self) -> std::result::Result<(), String>;
@@ -143,21 +151,24 @@ impl ClientHandle {
             .at("the schema version")?;
         if found < SCHEMA_VERSION {
             return Err(CatalogError::invalid(format!(
-                "{} was written by an older larder (format {found}, this one knows {SCHEMA_VERSION}); \
+                "{} was written by an older larder (format {found}, this one knows \
+                 {SCHEMA_VERSION}); \
                  run `larder df` on it once, which upgrades it",
                 path.display()
             )));
         }
         let is_taken: bool = connection
             .query_row(
-                "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE lower(name) = 'larder_client')",
+                "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE lower(name) = \
+                 'larder_client')",
                 [],
                 |row| row.get(0),
             )
             .at("sqlite_schema")?;
         if is_taken {
             return Err(CatalogError::invalid(
-                "a table 'larder_client' stands in the way of the extension's; DROP TABLE larder_client",
+                "a table 'larder_client' stands in the way of the extension's; DROP TABLE \
+                 larder_client",
             ));
         }
         if path.file_name() != Some(OsStr::new(CATALOG_FILE)) {
@@ -185,8 +196,9 @@ impl ClientHandle {
         }
     }
 
-    /// What its transaction has locked once `end` has ended: where every statement is a transaction of its own,
-    /// and no other one reads, nothing but what is still to be committed. O(compiled statements).
+    /// What its transaction has locked once `end` has ended: where every statement is a transaction
+    /// of its own, and no other one reads, nothing but what is still to be committed. O(compiled
+    /// statements).
     pub fn locks_after(self, end: ClientEnd) -> ClientLocks {
         let locks = self.locks();
         match locks == ClientLocks::Snapshot && self.is_autocommit() && !self.has_others(end) {
@@ -197,7 +209,8 @@ impl ClientHandle {
 
     /// Whether another statement than this one is running.
     fn has_others(self, end: ClientEnd) -> bool {
-        // SAFETY: an open connection; the statements are those that it has, none of which is finalized meanwhile.
+        // SAFETY: an open connection; the statements are those that it has, none of which is
+        // finalized meanwhile.
         unsafe {
             let mut statement = ffi::sqlite3_next_stmt(self.0, std::ptr::null_mut());
             while !statement.is_null() {
@@ -210,8 +223,8 @@ impl ClientHandle {
         false
     }
 
-    /// Gives the connection the functions and the table `files`, which `files` answers, and has `watch` told
-    /// of its statements and transactions.
+    /// Gives the connection the functions and the table `files`, which `files` answers, and has
+    /// `watch` told of its statements and transactions.
     pub fn register(self, files: Arc<dyn SqlFiles>, watch: Arc<dyn ClientWatch>) -> Result<()> {
         let connection = self.wrap()?;
         let slot = FilesSlot::default();
@@ -222,8 +235,9 @@ impl ClientHandle {
             .at("the functions about files")?;
         let watch = Arc::into_raw(Arc::new(Watch::new(watch, self)));
         let watch: *mut c_void = watch.cast_mut().cast();
-        // SAFETY: `watch` is a `Watch` that `destroy_watch` alone gives back: when the connection closes, after
-        // its last statement, or when registering fails, which SQLite calls it for too.
+        // SAFETY: `watch` is a `Watch` that `destroy_watch` alone gives back: when the connection
+        // closes, after its last statement, or when registering fails, which SQLite calls it for
+        // too.
         let code = unsafe {
             ffi::sqlite3_create_module_v2(
                 self.0,
@@ -261,8 +275,8 @@ impl ClientHandle {
         Ok(connection)
     }
 
-    /// Has the statement that begins fail, before it changes anything. One that only begins or ends a transaction or
-    /// a savepoint goes on.
+    /// Has the statement that begins fail, before it changes anything. One that only begins or ends
+    /// a transaction or a savepoint goes on.
     pub fn interrupt(self) {
         // SAFETY: an open connection. SQLite forgets it when the last running statement has ended.
         unsafe { ffi::sqlite3_interrupt(self.0) }
@@ -283,8 +297,8 @@ fn require(code: c_int, what: &str) -> Result<()> {
 }
 
 impl Catalog {
-    /// The catalog in `directory` as the client has it open. All that is read and written passes its connection,
-    /// in whatever transaction that is.
+    /// The catalog in `directory` as the client has it open. All that is read and written passes
+    /// its connection, in whatever transaction that is.
     pub fn adopt(
         directory: &DatabaseDir,
         options: &CatalogOptions,
@@ -333,7 +347,8 @@ impl Catalog {
         self.client.is_some()
     }
 
-    /// Runs `body`, which writes in the client's transaction: only there, since SQLite may have ended it by itself.
+    /// Runs `body`, which writes in the client's transaction: only there, since SQLite may have
+    /// ended it by itself.
     pub(crate) fn transact_for_client<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         let handle = self.client_side()?.handle;
         // That it is open says nothing while it is committed.
@@ -345,7 +360,8 @@ impl Catalog {
         body().map_err(|error| match error {
             // It has the write lock, so what SQLite says is that something of its own is locked.
             CatalogError::Busy { .. } => CatalogError::invalid(
-                "SQLite keeps virtual tables (full-text search) locked while it commits, and a trigger writes one; \
+                "SQLite keeps virtual tables (full-text search) locked while it commits, and a \
+                 trigger writes one; \
                  put BEGIN before write_content, and COMMIT behind it",
             ),
             error => error,
@@ -359,7 +375,8 @@ impl Catalog {
             .ok_or_else(|| CatalogError::invalid(why))
     }
 
-    /// Runs `work`, all of whose reads see one moment: the client's transaction's, or else the present.
+    /// Runs `work`, all of whose reads see one moment: the client's transaction's, or else the
+    /// present.
     pub fn in_one_moment<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let side = self.client_side()?;
         let beside = lock(&side.beside);
@@ -372,8 +389,9 @@ impl Catalog {
         Ok(work())
     }
 
-    /// Takes part in the client's transaction, and takes its write lock: the watch is told of its end. With no
-    /// transaction open this is one, commit included. `false`: its snapshot is not the present any more.
+    /// Takes part in the client's transaction, and takes its write lock: the watch is told of its
+    /// end. With no transaction open this is one, commit included. `false`: its snapshot is not the
+    /// present any more.
     pub fn enlist(&self) -> Result<bool> {
         let side = self.client_side()?;
         let beside = lock(&side.beside);
@@ -397,7 +415,8 @@ impl Catalog {
         }
     }
 
-    /// How long the client's connection waits for locks; nothing where the program has a handler of its own.
+    /// How long the client's connection waits for locks; nothing where the program has a handler of
+    /// its own.
     pub fn client_busy_timeout(&self) -> Result<Duration> {
         let side = self.client_side()?;
         let beside = lock(&side.beside);
@@ -410,7 +429,8 @@ impl Catalog {
         ))
     }
 
-    /// Notes the moment of the client's transaction, if it has steps, before its commit (`larder_history`).
+    /// Notes the moment of the client's transaction, if it has steps, before its commit
+    /// (`larder_history`).
     pub fn note_client_moment(&self) -> Result<()> {
         let writer = lock(&self.writer);
         let moment_ns = lock(&self.moment_ns).take();
@@ -429,8 +449,8 @@ impl Catalog {
         *lock(&self.moment_ns) = None;
     }
 
-    /// [`Catalog::commit`] if nobody has the write lock now; else `None`, at once. What plain SQL did to rows before is of
-    /// its own moment. For the session beside clients.
+    /// [`Catalog::commit`] if nobody has the write lock now; else `None`, at once. What plain SQL
+    /// did to rows before is of its own moment. For the session beside clients.
     pub fn commit_if_free(&self, changes: &ChangeSet) -> Result<Option<CommitOutcome>> {
         self.wait_for_locks(Duration::ZERO)?;
         let settled = self.settle_rows(changes.now_ns);
@@ -458,242 +478,3 @@ impl Catalog {
 }
 
 // ---- what SQLite calls ----------------------------------------------------------------------
-
-struct Watch {
-    watch: Arc<dyn ClientWatch>,
-    /// A child of `fork` has the connection too, but neither the threads nor the session: there nothing is done.
-    process: u32,
-    client: usize,
-}
-
-impl Watch {
-    fn new(watch: Arc<dyn ClientWatch>, client: ClientHandle) -> Watch {
-        Watch {
-            watch,
-            process: std::process::id(),
-            client: client.0.addr(),
-        }
-    }
-
-    /// Tells it; the answer in a child of the process, and after a panic, is `otherwise`.
-    fn tell<T>(&self, otherwise: T, tell: impl FnOnce(&dyn ClientWatch) -> T) -> T {
-        if std::process::id() != self.process {
-            return otherwise;
-        }
-        let telling = std::panic::AssertUnwindSafe(|| tell(&*self.watch));
-        std::panic::catch_unwind(telling).unwrap_or_else(|_| {
-            tracing::error!(
-                "the extension panicked, which is a defect; close the connection, and report it"
-            );
-            otherwise
-        })
-    }
-}
-
-/// Why a commit is refused that nobody here knows of.
-fn unknown() -> std::result::Result<(), String> {
-    Err("the extension panicked, or this process is a child of the one that loaded it; open another connection".into())
-}
-
-/// The table, as SQLite knows it.
-#[repr(C)]
-struct Table {
-    /// SQLite's part; must be first.
-    base: ffi::sqlite3_vtab,
-    /// SQLite may disconnect it after it has replaced the module.
-    watch: Arc<Watch>,
-}
-
-/// SAFETY: only SQLite calls what is in it, with what `connect` made.
-static MODULE: ffi::sqlite3_module = ffi::sqlite3_module {
-    iVersion: 2,
-    xConnect: Some(connect),
-    xBestIndex: Some(refuse_plan),
-    xDisconnect: Some(disconnect),
-    xOpen: Some(refuse_cursor),
-    xUpdate: Some(update),
-    xBegin: Some(begin),
-    xSync: Some(before_commit),
-    xCommit: Some(after_end),
-    xRollback: Some(after_end),
-    xSavepoint: Some(before_savepoint),
-    xRelease: Some(release),
-    xRollbackTo: Some(went_back),
-    // SAFETY: all that is left are pointers to functions, none.
-    ..unsafe { std::mem::zeroed::<ffi::sqlite3_module>() }
-};
-
-/// # Safety
-/// `table` is what [`connect`] made, and is not disconnected.
-unsafe fn watch_of<'t>(table: *mut ffi::sqlite3_vtab) -> &'t Watch {
-    // SAFETY: the table begins with SQLite's part, and has the watch.
-    unsafe { &(*table.cast::<Table>()).watch }
-}
-
-unsafe extern "C" fn destroy_watch(watch: *mut c_void) {
-    // SAFETY: made by `ClientHandle::register`, and SQLite calls this once.
-    let watch = unsafe { Arc::from_raw(watch.cast::<Watch>()) };
-    if std::process::id() != watch.process {
-        // The session is the parent's: it must not end here, nor its locks be given back.
-        std::mem::forget(watch);
-        return;
-    }
-    lock(&REGISTERED).retain(|client| *client != watch.client);
-}
-
-unsafe extern "C" fn trace(
-    event: c_uint,
-    watch: *mut c_void,
-    statement: *mut c_void,
-    told: *mut c_void,
-) -> c_int {
-    // SAFETY: `ClientHandle::register` gave it; no statement runs after its end.
-    let watch = unsafe { &*watch.cast::<Watch>() };
-    if event == ffi::SQLITE_TRACE_PROFILE {
-        watch.tell((), |watch| watch.ended(ClientEnd(statement.cast())));
-        return 0;
-    }
-    let statement: *mut ffi::sqlite3_stmt = statement.cast();
-    // SAFETY: SQLite passes the statement that begins.
-    let (sql, is_read_only) = unsafe {
-        let is_read_only = ffi::sqlite3_stmt_readonly(statement) != 0;
-        (ffi::sqlite3_sql(statement), is_read_only)
-    };
-    // It tells the text of the statement itself, but a comment of a trigger or a nested statement.
-    let is_outermost = !sql.is_null() && sql == told.cast::<c_char>().cast_const();
-    let outermost = is_outermost.then(|| ClientStatement {
-        // SAFETY: a C string that lives as long as the statement.
-        text: unsafe { CStr::from_ptr(sql) }.to_bytes(),
-        is_read_only,
-    });
-    watch.tell((), |watch| watch.begins(outermost));
-    0
-}
-
-unsafe extern "C" fn connect(
-    connection: *mut ffi::sqlite3,
-    watch: *mut c_void,
-    _count: c_int,
-    _arguments: *const *const c_char,
-    table: *mut *mut ffi::sqlite3_vtab,
-    _error: *mut *mut c_char,
-) -> c_int {
-    // SAFETY: SQLite's own connection and a C string; `table` is its place for the answer.
-    unsafe {
-        let code = ffi::sqlite3_declare_vtab(connection, c"CREATE TABLE x(y)".as_ptr());
-        if code == ffi::SQLITE_OK {
-            let made = Box::new(Table {
-                base: ffi::sqlite3_vtab::default(),
-                watch: {
-                    // The module keeps its own.
-                    let watch = watch.cast::<Watch>().cast_const();
-                    Arc::increment_strong_count(watch);
-                    Arc::from_raw(watch)
-                },
-            });
-            *table = Box::into_raw(made).cast();
-        }
-        code
-    }
-}
-
-unsafe extern "C" fn disconnect(table: *mut ffi::sqlite3_vtab) -> c_int {
-    // SAFETY: `connect` made it, and SQLite disconnects it once.
-    unsafe {
-        // In a child too: what is compiled keeps the connection from closing.
-        watch_of(table).watch.disconnect();
-        let table = Box::from_raw(table.cast::<Table>());
-        if std::process::id() != table.watch.process {
-            std::mem::forget(table);
-        }
-    }
-    ffi::SQLITE_OK
-}
-
-unsafe extern "C" fn refuse_plan(
-    table: *mut ffi::sqlite3_vtab,
-    _info: *mut ffi::sqlite3_index_info,
-) -> c_int {
-    // SAFETY: `connect` made it.
-    unsafe { refuse(table, "larder_client is not for reading".into()) }
-}
-
-unsafe extern "C" fn refuse_cursor(
-    table: *mut ffi::sqlite3_vtab,
-    _cursor: *mut *mut ffi::sqlite3_vtab_cursor,
-) -> c_int {
-    // SAFETY: `connect` made it.
-    unsafe { refuse(table, "larder_client is not for reading".into()) }
-}
-
-unsafe extern "C" fn update(
-    table: *mut ffi::sqlite3_vtab,
-    _count: c_int,
-    _values: *mut *mut ffi::sqlite3_value,
-    row: *mut ffi::sqlite3_int64,
-) -> c_int {
-    // SAFETY: `connect` made the table; SQLite's place for the answer.
-    unsafe {
-        watch_of(table).tell((), |watch| watch.enlisted());
-        *row = 1;
-    }
-    ffi::SQLITE_OK
-}
-
-unsafe extern "C" fn begin(_table: *mut ffi::sqlite3_vtab) -> c_int {
-    ffi::SQLITE_OK
-}
-
-unsafe extern "C" fn before_commit(table: *mut ffi::sqlite3_vtab) -> c_int {
-    // SAFETY: `connect` made it.
-    unsafe {
-        match watch_of(table).tell(unknown(), |watch| watch.before_commit()) {
-            Ok(()) => ffi::SQLITE_OK,
-            Err(why) => refuse(table, why),
-        }
-    }
-}
-
-unsafe extern "C" fn after_end(table: *mut ffi::sqlite3_vtab) -> c_int {
-    // SAFETY: `connect` made it.
-    unsafe { watch_of(table) }.tell((), |watch| watch.after_end());
-    ffi::SQLITE_OK
-}
-
-unsafe extern "C" fn before_savepoint(table: *mut ffi::sqlite3_vtab, _number: c_int) -> c_int {
-    // SAFETY: `connect` made it.
-    unsafe {
-        match watch_of(table).tell(unknown(), |watch| watch.before_savepoint()) {
-            Ok(()) => ffi::SQLITE_OK,
-            Err(why) => refuse(table, why),
-        }
-    }
-}
-
-unsafe extern "C" fn release(_table: *mut ffi::sqlite3_vtab, _number: c_int) -> c_int {
-    ffi::SQLITE_OK
-}
-
-unsafe extern "C" fn went_back(table: *mut ffi::sqlite3_vtab, _number: c_int) -> c_int {
-    // SAFETY: `connect` made it.
-    unsafe { watch_of(table) }.tell((), |watch| watch.went_back());
-    ffi::SQLITE_OK
-}
-
-/// Tells SQLite why not.
-///
-/// # Safety
-/// `table` is what [`connect`] made.
-unsafe fn refuse(table: *mut ffi::sqlite3_vtab, why: String) -> c_int {
-    // SAFETY: the text is in memory of SQLite's, which it frees, as it does what was there before.
-    unsafe {
-        ffi::sqlite3_free((*table).zErrMsg.cast());
-        let text = ffi::sqlite3_malloc64(why.len() as u64 + 1).cast::<u8>();
-        if !text.is_null() {
-            std::ptr::copy_nonoverlapping(why.as_ptr(), text, why.len());
-            *text.add(why.len()) = 0;
-        }
-        (*table).zErrMsg = text.cast();
-    }
-    ffi::SQLITE_ERROR
-}

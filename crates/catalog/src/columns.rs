@@ -11,8 +11,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use std::sync::Arc;
 
 impl Catalog {
-    /// The user's columns of a store table, in order: all that are not ours, generated ones too; of the past those that
-    /// have one (`TEMPORAL-4`).
+    /// The user's columns of a store table, in order: all that are not ours, generated ones too; of
+    /// the past those that have one (`TEMPORAL-4`).
     pub fn user_columns(&self, store: StoreId) -> Result<Vec<String>> {
         if self.as_of.is_some() {
             let past = self.shown_columns(store)?;
@@ -23,7 +23,8 @@ impl Catalog {
     }
 
     /// The value of a user column: numbers as text, text and blobs as they are; `None` for NULL and
-    /// for an inode without a committed row. [`CatalogError::NotFound`] when there is no such column.
+    /// for an inode without a committed row. [`CatalogError::NotFound`] when there is no such
+    /// column.
     pub fn user_column(&self, store: StoreId, ino: Ino, column: &str) -> Result<Option<Vec<u8>>> {
         if self.as_of.is_some() {
             return self.shown_column(store, ino, column);
@@ -43,8 +44,8 @@ impl Catalog {
         })
     }
 
-    /// How to read the columns of a store in this catalog of the past; `None`: they have none. 2 µs while the schema is the
-    /// same.
+    /// How to read the columns of a store in this catalog of the past; `None`: they have none. 2 µs
+    /// while the schema is the same.
     fn shown_columns(&self, store: StoreId) -> Result<Option<Arc<StoreColumns>>> {
         let Some(pin) = &self.past_pin else {
             return Ok(None);

@@ -249,8 +249,8 @@ pub(crate) fn apply_rows(
 /// Inode numbers that the counter is raised by at a time: its page is written once for so many.
 const INO_STRIDE: i64 = 64;
 
-/// `CATALOG-4`: no later inode gets this number or a lower one. What is left of a stride when a session
-/// ends is never used.
+/// `CATALOG-4`: no later inode gets this number or a lower one. What is left of a stride when a
+/// session ends is never used.
 pub(crate) fn raise_next_ino(txn: &Connection, store: StoreId, ino_max: u64) -> Result<()> {
     txn.prepare_cached(
         "UPDATE larder_store SET next_ino = ?2 + ?3 WHERE id = ?1 AND next_ino <= ?2",
@@ -415,7 +415,8 @@ fn apply_maps(
 /// A page of a map: whose, and its number.
 type PageKey = (StoreId, larder_format::Ino, u64);
 
-/// The row of a map with this `ino` and `page` goes, or is written over. How many references go with it.
+/// The row of a map with this `ino` and `page` goes, or is written over. How many references go
+/// with it.
 fn supersede_page(
     txn: &Connection,
     sql: &StoreSql,
@@ -535,7 +536,8 @@ fn apply_orphans(txn: &Connection, seq: CommitSeq, changes: &ChangeSet) -> Resul
     }
     let holders = [
         (
-            "INSERT INTO larder_holder (store, ino, session) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+            "INSERT INTO larder_holder (store, ino, session) VALUES (?1, ?2, ?3) ON CONFLICT DO \
+             NOTHING",
             &changes.holders_added,
         ),
         (

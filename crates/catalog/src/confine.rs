@@ -1,21 +1,24 @@
-//! What code in a catalog may do while our statements run: settings and limits of every connection of ours, and a watch over
-//! the user's triggers in the engine's own changes.
+//! What code in a catalog may do while our statements run: settings and limits of every connection
+//! of ours, and a watch over the user's triggers in the engine's own changes.
 //!
 //! # Words
-//! The engine's own changes pass the guards (`guards`); where the user has triggers, the gate is open while those run.
-//! A *watch* knows which triggers are ours, what only the engine changes, and for how long a statement has been in the
-//! user's triggers.
+//! The engine's own changes pass the guards (`guards`); where the user has triggers, the gate is
+//! open while those run. A *watch* knows which triggers are ours, what only the engine changes, and
+//! for how long a statement has been in the user's triggers.
 //!
 //! # Invariants
-//! * `SAFE-5` No connection of ours attaches another file, but for a merge and the SQL of a person who says ATTACH; loads a
-//!   library, or writes the schema as a table. *Guard*: [`confine`], by SQLite's own switches and limits.
-//! * `SAFE-6` Behind the open gate no trigger of the user's changes what only the engine changes. *Guard*: [`Watch::judge`], while
-//!   a statement is compiled, so that statements that are kept cost nothing.
-//! * `SAFE-7` A statement of the engine spends at most [`TRIGGER_TIME_MAX`] in triggers of the user's. *Guard*: [`Watch::is_over`],
-//!   asked every [`OPERATIONS`] operations. (A person's own statements take as long as he lets them.)
+//! * `SAFE-5` No connection of ours attaches another file, but for a merge and the SQL of a person
+//!   who says ATTACH; loads a library, or writes the schema as a table. *Guard*: [`confine`], by
+//!   SQLite's own switches and limits.
+//! * `SAFE-6` Behind the open gate no trigger of the user's changes what only the engine changes.
+//!   *Guard*: [`Watch::judge`], while a statement is compiled, so that statements that are kept
+//!   cost nothing.
+//! * `SAFE-7` A statement of the engine spends at most [`TRIGGER_TIME_MAX`] in triggers of the
+//!   user's. *Guard*: [`Watch::is_over`], asked every [`OPERATIONS`] operations. (A person's own
+//!   statements take as long as he lets them.)
 //!
-//! The engine's connections also bound what one value, one expression and one program may be: expressions of
-//! generated columns and constraints have no loops, so these bounds are theirs.
+//! The engine's connections also bound what one value, one expression and one program may be:
+//! expressions of generated columns and constraints have no loops, so these bounds are theirs.
 
 use crate::audit::{Findings, is_users_column};
 use crate::error::{At, CatalogError, Result};
@@ -63,7 +66,8 @@ pub(crate) fn confine(connection: &Connection, purpose: Use) -> Result<()> {
     ] {
         connection.set_db_config(switch, on).at("the limits")?;
     }
-    // SQLite's own bounds where a user's statements run; each is set, since the connection may have had others.
+    // SQLite's own bounds where a user's statements run; each is set, since the connection may have
+    // had others.
     let (attached, value_bytes, sql_bytes) = match purpose {
         Use::Engine => (0, VALUE_BYTES_MAX, SQL_BYTES_MAX),
         Use::User => (0, i32::MAX, i32::MAX),
@@ -111,12 +115,13 @@ struct Running {
 }
 
 impl Watch {
-    /// Begins to watch a connection, which is dropped before what is returned. By SQLite's own functions: the SQLite of a
-    /// program that has loaded the extension may be older than what rusqlite needs for its closures.
+    /// Begins to watch a connection, which is dropped before what is returned. By SQLite's own
+    /// functions: the SQLite of a program that has loaded the extension may be older than what
+    /// rusqlite needs for its closures.
     pub(crate) fn begin(connection: &Connection) -> Result<Arc<Watch>> {
         let watch = Arc::new(Watch::default());
-        // SAFETY: an open connection; `watch` is alive as long as it, as the caller promises, and `tell` and `stop` only
-        // read it.
+        // SAFETY: an open connection; `watch` is alive as long as it, as the caller promises, and
+        // `tell` and `stop` only read it.
         let code = unsafe {
             let handle = connection.handle();
             ffi::sqlite3_progress_handler(handle, OPERATIONS, Some(stop), watch.pointer());
@@ -193,7 +198,8 @@ impl Watch {
             return Authorization::Allow;
         }
         *lock(&self.verdict) = Some(format!(
-            "trigger {} changes {table}, which only larder may, inside a change of larder's; DROP it",
+            "trigger {} changes {table}, which only larder may, inside a change of larder's; DROP \
+             it",
             shown(trigger)
         ));
         Authorization::Deny
@@ -210,7 +216,8 @@ impl Watch {
             .is_some_and(|since| since.elapsed() > TRIGGER_TIME_MAX);
         if is_over {
             *lock(&self.verdict) = Some(format!(
-                "trigger {} takes longer than {} s inside a change of larder's; DROP it, or make it faster",
+                "trigger {} takes longer than {} s inside a change of larder's; DROP it, or make \
+                 it faster",
                 shown(&running.trigger),
                 TRIGGER_TIME_MAX.as_secs()
             ));
@@ -320,8 +327,8 @@ unsafe extern "C" fn tell(
     if watch.is_null() || text.is_null() {
         return 0;
     }
-    // SAFETY: `Watch::begin` has given the watch, which outlives the connection; for this event the text is a C string
-    // that lives as long as the call.
+    // SAFETY: `Watch::begin` has given the watch, which outlives the connection; for this event the
+    // text is a C string that lives as long as the call.
     let (watch, text) = unsafe { (&*watch.cast::<Watch>(), CStr::from_ptr(text.cast())) };
     watch.note(text.to_bytes());
     0

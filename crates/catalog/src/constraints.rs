@@ -20,25 +20,29 @@ use larder_format::StoreId;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 impl Catalog {
-    /// Whether something of the user's may refuse a row of a store table: a trigger on it, a foreign
-    /// key that points to it or out of it, a UNIQUE index but of `file_id` (`SAVE-1`), a CHECK, or a generated column that
-    /// is NOT NULL. Cost ≈ 0.1 ms.
+    /// Whether something of the user's may refuse a row of a store table: a trigger on it, a
+    /// foreign key that points to it or out of it, a UNIQUE index but of `file_id` (`SAVE-1`), a
+    /// CHECK, or a generated column that is NOT NULL. Cost ≈ 0.1 ms.
     pub fn has_constraints(&self, store: StoreId) -> Result<bool> {
         let sql = self.store_sql(store)?;
         self.read(|reader| {
             reader
                 .prepare_cached(
                     "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' \
-                       AND tbl_name = ?1 COLLATE NOCASE AND name NOT LIKE 'larder\\_%' ESCAPE '\\') \
-                     OR EXISTS (SELECT 1 FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS f \
+                       AND tbl_name = ?1 COLLATE NOCASE AND name NOT LIKE 'larder\\_%' ESCAPE \
+                       '\\') \
+                     OR EXISTS (SELECT 1 FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) \
+                     AS f \
                        WHERE t.type = 'table' AND (f.\"table\" = ?1 COLLATE NOCASE \
                          OR t.name = ?1 COLLATE NOCASE)) \
                      OR EXISTS (SELECT 1 FROM pragma_index_list(?1) AS l WHERE l.\"unique\" \
-                       AND (SELECT group_concat(coalesce(name, '?')) FROM pragma_index_info(l.name)) \
+                       AND (SELECT group_concat(coalesce(name, '?')) FROM \
+                       pragma_index_info(l.name)) \
                          IS NOT 'file_id') \
                      OR EXISTS (SELECT 1 FROM pragma_table_xinfo(?1) \
                        WHERE hidden > 1 AND \"notnull\" AND name IS NOT 'file_id'), \
-                       (SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE)",
+                       (SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE \
+                       NOCASE)",
                 )
                 .and_then(|mut ask| {
                     ask.query_row(params![sql.table], |row| {
@@ -60,10 +64,10 @@ impl Catalog {
     }
 
     /// Writes `pending` rows and then those of `changes` with its saves, and takes all of it back:
-    /// [`CatalogError::Constraint`] when the user's rules refuse `changes`; what they refuse of `pending` is passed over. An
-    /// [`InodeChange::Update`] of an inode that is not there is a new one, and a removal of one is nothing. In a
-    /// transaction of its owner deferred foreign keys are not looked at: SQL may still put them right. Takes the write lock
-    /// for a moment; no sync.
+    /// [`CatalogError::Constraint`] when the user's rules refuse `changes`; what they refuse of
+    /// `pending` is passed over. An [`InodeChange::Update`] of an inode that is not there is a new
+    /// one, and a removal of one is nothing. In a transaction of its owner deferred foreign keys
+    /// are not looked at: SQL may still put them right. Takes the write lock for a moment; no sync.
     pub fn try_rows(&self, pending: &[(StoreId, InodeChange)], changes: &ChangeSet) -> Result<()> {
         let mut all = changes.clone();
         all.inodes.extend(pending.iter().cloned());
@@ -127,7 +131,8 @@ impl Catalog {
                 outcome
             }
             Stage::Reading | Stage::Writing => as_trial(connection, tried),
-            // No savepoint can be set under a client's statement; the change itself fails in a moment.
+            // No savepoint can be set under a client's statement; the change itself fails in a
+            // moment.
             Stage::Client => return Ok(()),
         };
         let error = match outcome.map_err(|error| guards.explain(error)) {
@@ -146,16 +151,20 @@ impl Catalog {
     }
 }
 
-/// Whether the text of a store's table has a CHECK that is not ours: on a column of the user's, of whichever column.
+/// Whether the text of a store's table has a CHECK that is not ours: on a column of the user's, of
+/// whichever column.
 fn has_check(text: &str) -> bool {
     let count = |text: &str| {
         let is_check = |token: &Token| *token == Token::Word("check".into());
         tokens(text).filter(is_check).count()
     };
-    // The first statement makes the table; comments precede it.
+    count(text) > count(own_table())
+}
+
+/// The statement that makes the table of a store: the first one of the template, behind comments.
+fn own_table() -> &'static str {
     let made = STORE.find("CREATE TABLE").map_or(STORE, |at| &STORE[at..]);
-    let own = made.split_once(';').map_or(made, |(table, _)| table);
-    count(text) > count(own)
+    made.split_once(';').map_or(made, |(table, _)| table)
 }
 
 fn try_one(step: &Connection, stores: &Stores, changes: &ChangeSet) -> Result<()> {
@@ -189,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_check_of_the_users_is_told_from_ours() {
-        let own = STORE.split_once(';').unwrap().0.replace("{name}", "main");
+        let own = own_table().replace("{name}", "main");
         assert!(own.contains("CHECK"));
         assert!(!has_check(&own));
         let with = |column: &str| format!("{}, {column})", own.trim_end().trim_end_matches(')'));

@@ -1,8 +1,9 @@
 //! Up to which commits history goes, store by store.
 //!
 //! # Words
-//! The *base* is the commit up to which everything goes, of all stores and what belongs to none (moments, rows of users'
-//! tables). A store may be *ahead* of it: its own history goes further. Where none is, the cuts are *even*.
+//! The *base* is the commit up to which everything goes, of all stores and what belongs to none
+//! (moments, rows of users' tables). A store may be *ahead* of it: its own history goes further.
+//! Where none is, the cuts are *even*.
 
 use larder_format::{CommitSeq, StoreId};
 
@@ -26,7 +27,8 @@ impl Cuts {
         }
     }
 
-    /// Those of single stores, and of the rest. What belongs to no store goes with the lowest of them, and not beyond `base_max`.
+    /// Those of single stores, and of the rest. What belongs to no store goes with the lowest of
+    /// them, and not beyond `base_max`.
     pub fn new(
         base_max: CommitSeq,
         rest: CommitSeq,

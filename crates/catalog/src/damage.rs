@@ -1,7 +1,7 @@
 //! Which tables of a damaged catalog still read.
 //!
-//! SQLite says of a damaged page only that there is one. Each table, with its indexes, has pages of its own; so each is
-//! read by itself, and what is damaged has a name.
+//! SQLite says of a damaged page only that there is one. Each table, with its indexes, has pages of
+//! its own; so each is read by itself, and what is damaged has a name.
 
 use crate::error::{At, CatalogError, Result};
 use crate::open::connect;
@@ -14,8 +14,9 @@ use std::path::Path;
 /// What to do, behind a list of damage.
 const REMEDY: &str = "restore the database from a copy";
 
-/// What is damaged in the catalog of the database `dir`, and what still reads, one line each; nothing: all of it
-/// reads. Also of a database that does not open for its damage. Cost: reads the catalog.
+/// What is damaged in the catalog of the database `dir`, and what still reads, one line each;
+/// nothing: all of it reads. Also of a database that does not open for its damage. Cost: reads the
+/// catalog.
 pub fn find_damage(dir: &Path, options: &CatalogOptions) -> Result<Vec<String>> {
     let connection = connect(
         &Place::find(dir)?,
@@ -29,7 +30,8 @@ pub fn find_damage(dir: &Path, options: &CatalogOptions) -> Result<Vec<String>> 
     survey(&connection, false)
 }
 
-/// The same by an open connection; `opens`: what needs only the sound tables can be read with larder.
+/// The same by an open connection; `opens`: what needs only the sound tables can be read with
+/// larder.
 pub(crate) fn survey(connection: &Connection, opens: bool) -> Result<Vec<String>> {
     let listed = rows(
         connection,
@@ -40,7 +42,8 @@ pub(crate) fn survey(connection: &Connection, opens: bool) -> Result<Vec<String>
     let tables = match listed.at("sqlite_schema") {
         Err(CatalogError::Damaged { what }) => {
             return Ok(vec![format!(
-                "{CATALOG_FILE}: the list of its tables is damaged ({what}), so that nothing of it reads; {REMEDY} \
+                "{CATALOG_FILE}: the list of its tables is damaged ({what}), so that nothing of \
+                 it reads; {REMEDY} \
                  ('sqlite3 {CATALOG_FILE} .recover' may save rows)"
             )]);
         }
@@ -59,7 +62,8 @@ pub(crate) fn survey(connection: &Connection, opens: bool) -> Result<Vec<String>
         let sound = name_sound(&sound);
         findings.push(match opens {
             true => format!(
-                "the other tables read ({sound}): 'larder cp -r' copies out what does not need the damaged ones, and \
+                "the other tables read ({sound}): 'larder cp -r' copies out what does not need \
+                 the damaged ones, and \
                  names the files that it cannot read; then {REMEDY}"
             ),
             false => format!(

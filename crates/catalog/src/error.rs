@@ -41,7 +41,8 @@ pub enum CatalogError {
     },
     /// A newer Larder wrote it.
     #[error(
-        "written by a newer larder (format {found}, this one knows \u{2264} {known}); upgrade larder"
+        "written by a newer larder (format {found}, this one knows \u{2264} {known}); upgrade \
+         larder"
     )]
     NewerFormat {
         /// The version in the catalog.
@@ -56,14 +57,16 @@ pub enum CatalogError {
         what: String,
     },
     /// Another connection held the lock all the time.
-    #[error("another program holds the catalog's lock (waited {} s); end its transaction and try again", waited.as_secs())]
+    #[error("another program holds the catalog's lock (waited {} s); end its transaction and try \
+        again", waited.as_secs())]
     Busy {
         /// How long was waited.
         waited: Duration,
     },
     /// It was written by an older Larder, and upgrading it waits for others to be done with it.
     #[error(
-        "the database was written by an older larder and has to be upgraded, but {who} has it open; end that with the older larder, and try again"
+        "the database was written by an older larder and has to be upgraded, but {who} has it \
+         open; end that with the older larder, and try again"
     )]
     InUse {
         /// Who has it open.
@@ -85,7 +88,8 @@ pub enum CatalogError {
     },
     /// Pages of the catalog are damaged: SQLite cannot read them.
     #[error(
-        "the catalog is damaged at {what}; 'larder check' names the tables, and what still reads; restore the database from \
+        "the catalog is damaged at {what}; 'larder check' names the tables, and what still reads; \
+         restore the database from \
          a copy"
     )]
     Damaged {
@@ -117,7 +121,8 @@ pub enum CatalogError {
     #[error("the view of the past has ended with the session that opened it; open it again")]
     PastEnded,
     /// The user's SQL is wrong.
-    #[error("{}{message}", position.map(|at| format!("line {} column {}: ", at.0, at.1)).unwrap_or_default())]
+    #[error("{}{message}", position.map(|at| format!("line {} column {}: \
+        ", at.0, at.1)).unwrap_or_default())]
     Sql {
         /// What SQLite said.
         message: String,
@@ -231,6 +236,13 @@ pub(crate) fn require_row(changed: usize, table: &str) -> Result<()> {
                     .into(),
         }),
     }
+}
+
+/// What a database without history says of the past.
+pub(crate) fn no_history() -> CatalogError {
+    CatalogError::invalid(
+        "the database keeps no history (its retention is 0); only the present can be read",
+    )
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The schema that this version makes, with which `audit` compares a catalog's.
 //!
-//! That of the newest format is a file, written by a test from the steps: to run them takes longer than the rest of an open.
-//! Of an older format, which is met once, before its upgrade, the steps make it in memory.
+//! That of the newest format is a file, written by a test from the steps: to run them takes longer
+//! than the rest of an open. Of an older format, which is met once, before its upgrade, the steps
+//! make it in memory.
 
 use crate::error::{At, CatalogError, Result};
 use crate::names::shown;
@@ -20,9 +21,9 @@ const NAME: &str = "larderstorename";
 /// Stands for its number.
 const ID: StoreId = StoreId(4_294_967_291);
 const ID_TEXT: &str = "4294967291";
-/// The newest format's, in parts that begin with [`PART`]: `format`, its number; `system` or `store`, the kind, name and
-/// table of an object, and in the lines that follow its text; `column`, the name, type, place in the key, and whether it
-/// is generated.
+/// The newest format's, in parts that begin with [`PART`]: `format`, its number; `system` or
+/// `store`, the kind, name and table of an object, and in the lines that follow its text; `column`,
+/// the name, type, place in the key, and whether it is generated.
 const NEWEST: &str = include_str!("schema/expected.sql");
 const PART: &str = "\n--@ ";
 
@@ -209,7 +210,8 @@ pub(crate) fn read_objects(
         };
         if !is_honest {
             return Err(refused(format!(
-                "the schema's row of {} has the text of something else; restore the database from a copy",
+                "the schema's row of {} has the text of something else; restore the database from \
+                 a copy",
                 shown(&object.name)
             )));
         }
@@ -230,7 +232,8 @@ fn text(row: &Row<'_>, index: usize) -> Result<Option<String>> {
     }
 }
 
-/// How the generated columns of a store's table are declared, from the name to the end of the expression.
+/// How the generated columns of a store's table are declared, from the name to the end of the
+/// expression.
 fn generated_of(store: &[Object], columns: &[(String, String, i64, i64)]) -> Vec<Vec<Token>> {
     let table = store.iter().find(|object| object.name == NAME);
     let sql = table
@@ -263,8 +266,10 @@ mod tests {
     const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/schema/expected.sql");
 
     fn document(expected: &Expected) -> String {
-        let mut text = "-- The schema of the newest format, word for word as SQLite keeps it: `audit` compares catalogs \
-                        with it.\n-- Written by the test `the_file_is_what_the_steps_make` from the steps; \
+        let mut text = "-- The schema of the newest format, word for word as SQLite keeps it: \
+            `audit` compares catalogs \
+                        with it.\n-- Written by the test `the_file_is_what_the_steps_make` from \
+                        the steps; \
                         LARDER_WRITE_SCHEMA=1 writes it.\n"
             .to_owned();
         writeln!(text, "{PART}format {SCHEMA_VERSION}").unwrap();

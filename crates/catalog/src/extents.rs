@@ -84,8 +84,8 @@ impl Catalog {
         })
     }
 
-    /// The allocation groups in which a commit after `seq` allocated, retired or reclaimed; from 0, all
-    /// that ever had an extent. O(groups).
+    /// The allocation groups in which a commit after `seq` allocated, retired or reclaimed; from 0,
+    /// all that ever had an extent. O(groups).
     pub fn ags_changed_since(&self, seq: CommitSeq) -> Result<Vec<AgRow>> {
         self.read(|reader| {
             rows(
@@ -263,7 +263,8 @@ pub(crate) fn reclaim(txn: &Connection, horizon: CommitSeq) -> Result<Vec<Extent
     Ok(reclaimed)
 }
 
-/// Deletes what is left of the rows that these commits retired there, and returns their extents (`HISTORY-5`).
+/// Deletes what is left of the rows that these commits retired there, and returns their extents
+/// (`HISTORY-5`).
 pub(crate) fn reclaim_moved(
     txn: &Connection,
     moved: &[(Extent, CommitSeq)],
@@ -274,7 +275,8 @@ pub(crate) fn reclaim_moved(
         reclaimed.extend(
             rows(
                 txn,
-                "DELETE FROM larder_extent WHERE segment = ?1 AND start_block >= ?2 AND start_block < ?3 \
+                "DELETE FROM larder_extent WHERE segment = ?1 AND start_block >= ?2 AND \
+                 start_block < ?3 \
                  AND retired_seq = ?4 RETURNING segment, start_block, block_count",
                 params![
                     place.segment.0,
@@ -368,7 +370,8 @@ impl AgChanges {
     }
 }
 
-const INSERT: &str = "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, retired_seq) \
+const INSERT: &str = "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, \
+    retired_seq) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
 
 /// Runs [`INSERT`].

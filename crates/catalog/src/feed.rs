@@ -1,20 +1,21 @@
 //! The change feed: what commits did, in order, for those who follow it.
 //!
 //! # Words
-//! A *change* is what happened to one inode, or to one row of a user's table. Its *position* is its number.
-//! A *watched* table is one of the user's whose rows tell what plain SQL does to them.
+//! A *change* is what happened to one inode, or to one row of a user's table. Its *position* is its
+//! number. A *watched* table is one of the user's whose rows tell what plain SQL does to them.
 //!
 //! # Invariants
-//! * `FEED-1` Positions follow each other without a gap, in the order of the commits; a change has its position
-//!   for ever, and is written in the transaction that it tells of.
-//! * `FEED-2` The newest row stays, so that no position is given twice. Older rows go when there are more than
-//!   [`FEED_CHANGES_MAX`] changes behind them, or after [`FEED_AGE_MAX_NS`]; who asks for what is gone is told so.
+//! * `FEED-1` Positions follow each other without a gap, in the order of the commits; a change has
+//!   its position for ever, and is written in the transaction that it tells of.
+//! * `FEED-2` The newest row stays, so that no position is given twice. Older rows go when there
+//!   are more than [`FEED_CHANGES_MAX`] changes behind them, or after [`FEED_AGE_MAX_NS`]; who asks
+//!   for what is gone is told so.
 //! * `FEED-3` While the feed is off it costs one lookup per commit, and nothing is written.
 //!
-//! A commit is told as its outcome: a file that is made and removed again between two commits is not told of at
-//! all, and of two renames that exchange names each may be told first. A name that is set takes the place of what
-//! had it. Creating and destroying stores is not told. Of what a long transaction brings only that it came is told:
-//! as if the feed began there.
+//! A commit is told as its outcome: a file that is made and removed again between two commits is
+//! not told of at all, and of two renames that exchange names each may be told first. A name that
+//! is set takes the place of what had it. Creating and destroying stores is not told. Of what a
+//! long transaction brings only that it came is told: as if the feed began there.
 
 mod collect;
 
@@ -43,8 +44,8 @@ const TRIM_STRIDE: u64 = 4096;
 pub enum FeedEvent {
     /// To an inode.
     Object(ChangeRecord),
-    /// To a row of a table, by plain SQL: of a watched table `insert`, `update`, `delete`; of a store's table
-    /// `attributes` or `columns`.
+    /// To a row of a table, by plain SQL: of a watched table `insert`, `update`, `delete`; of a
+    /// store's table `attributes` or `columns`.
     Row {
         /// The table.
         table: String,
@@ -53,8 +54,8 @@ pub enum FeedEvent {
         /// What.
         operation: String,
     },
-    /// The feed was switched on, or a long transaction was merged: what came before and was not told is not
-    /// going to be; read anew what you keep of the database.
+    /// The feed was switched on, or a long transaction was merged: what came before and was not
+    /// told is not going to be; read anew what you keep of the database.
     Begin,
     /// The feed was switched off.
     End,
@@ -90,8 +91,8 @@ impl Catalog {
         self.read(bounds)
     }
 
-    /// Switches the feed on or off; returns the position before the first change that will be told. Off, it
-    /// forgets which tables are watched.
+    /// Switches the feed on or off; returns the position before the first change that will be told.
+    /// Off, it forgets which tables are watched.
     pub fn set_feed(&self, is_on: bool) -> Result<u64> {
         self.write(|txn| {
             let found = bounds(txn)?;
@@ -130,8 +131,9 @@ impl Catalog {
         })
     }
 
-    /// The changes of at least one row of the feed behind position `since`, at most `rows_max` rows of them;
-    /// none when there are no more. [`CatalogError::Invalid`] when they are gone, or were never there.
+    /// The changes of at least one row of the feed behind position `since`, at most `rows_max` rows
+    /// of them; none when there are no more. [`CatalogError::Invalid`] when they are gone, or were
+    /// never there.
     pub fn feed_after(&self, since: u64, rows_max: u32) -> Result<Vec<FeedChange>> {
         self.read(|reader| {
             let mut changes = Vec::new();
@@ -159,7 +161,8 @@ impl Catalog {
                 let FeedBounds { newest, is_on, .. } = bounds(reader)?;
                 if since > newest {
                     return Err(CatalogError::invalid(format!(
-                        "position {since} is not reached yet, the newest is {newest}; give that or less"
+                        "position {since} is not reached yet, the newest is {newest}; give that \
+                         or less"
                     )));
                 }
                 if !is_on && newest == 0 {
@@ -177,7 +180,8 @@ fn off() -> CatalogError {
 
 fn gone(since: u64, oldest: u64) -> CatalogError {
     CatalogError::invalid(format!(
-        "what followed position {since} is not kept any more, the oldest position is {oldest}; begin with \
+        "what followed position {since} is not kept any more, the oldest position is {oldest}; \
+         begin with \
          that, and read anew what you keep of the database"
     ))
 }
@@ -259,8 +263,8 @@ fn read_row(row: &Row<'_>) -> Result<(u64, Vec<FeedChange>)> {
     Ok((seq, vec![change]))
 }
 
-/// What each entry that `changes` sets names before it is applied; `None` while the feed is off. Entries of new
-/// inodes are not looked up: they take the place of what had the name.
+/// What each entry that `changes` sets names before it is applied; `None` while the feed is off.
+/// Entries of new inodes are not looked up: they take the place of what had the name.
 pub(crate) fn look_before(
     txn: &Connection,
     stores: &HashMap<StoreId, Arc<StoreSql>>,
@@ -351,7 +355,8 @@ fn append_mark(txn: &Connection, op: &str) -> Result<()> {
 
 /// Drops what is too old, but never the newest row (`FEED-2`).
 fn trim(txn: &Connection, newest: u64) -> Result<()> {
-    // Times are in the order of positions but for a clock that is set: what is older goes from the front.
+    // Times are in the order of positions but for a clock that is set: what is older goes from the
+    // front.
     let first_young =
         format!("SELECT seq FROM larder_change WHERE at_ns >= {NOW} - ?1 ORDER BY seq LIMIT 1");
     let young: Option<i64> = txn
@@ -473,17 +478,19 @@ fn find_table(txn: &Connection, table: &str) -> Result<WatchedTable> {
         .at("the tables")?;
     let (name, kind, is_without_rowid) =
         found.ok_or_else(|| CatalogError::not_found(format!("table '{table}'")))?;
-    let is_ours = name.starts_with("larder_")
-        || name.starts_with("sqlite_")
-        || {
-            let mut stores = txn
-            .prepare("SELECT 1 FROM larder_store WHERE ?1 IN (name, name || '_dirent', name || '_content', name || '_map', name || '_xattr')")
+    let is_ours = name.starts_with("larder_") || name.starts_with("sqlite_") || {
+        let mut stores = txn
+            .prepare(
+                "SELECT 1 FROM larder_store WHERE ?1 IN (name, name || '_dirent', name || \
+                '_content', name || '_map', name || '_xattr')",
+            )
             .at("larder_store")?;
-            stores.exists([&name]).at("larder_store")?
-        };
+        stores.exists([&name]).at("larder_store")?
+    };
     if is_ours {
         return Err(CatalogError::invalid(format!(
-            "'{name}' is a table of larder, whose changes the feed has anyway; give a table of your own"
+            "'{name}' is a table of larder, whose changes the feed has anyway; give a table of \
+             your own"
         )));
     }
     if kind != "table" {
@@ -531,7 +538,8 @@ fn watches(txn: &Connection) -> Result<Vec<(String, String)>> {
     let mut select = txn
         .prepare(
             "SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger' AND \
-             (name LIKE 'larder\\_watch\\_%' ESCAPE '\\' OR name LIKE 'larder\\_feed\\_%' ESCAPE '\\')",
+             (name LIKE 'larder\\_watch\\_%' ESCAPE '\\' OR name LIKE 'larder\\_feed\\_%' ESCAPE \
+             '\\')",
         )
         .at("the triggers")?;
     select

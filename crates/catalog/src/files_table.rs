@@ -1,5 +1,5 @@
-//! The table-valued functions `files(pattern)` and `files_as_of(moment, pattern)`: what a pattern of paths matches, row
-//! by row, now and at a moment.
+//! The table-valued functions `files(pattern)` and `files_as_of(moment, pattern)`: what a pattern
+//! of paths matches, row by row, now and at a moment.
 
 use crate::codec::signed;
 use crate::functions::{
@@ -15,8 +15,12 @@ use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
 
-const DECLARATION: &CStr = c"CREATE TABLE files (path TEXT, ino INTEGER, store TEXT, kind TEXT, size INTEGER, mode INTEGER, uid INTEGER, gid INTEGER, nlink INTEGER, mtime_ns INTEGER, ctime_ns INTEGER, btime_ns INTEGER, pattern HIDDEN)";
-const DECLARATION_AS_OF: &CStr = c"CREATE TABLE files_as_of (path TEXT, ino INTEGER, store TEXT, kind TEXT, size INTEGER, mode INTEGER, uid INTEGER, gid INTEGER, nlink INTEGER, mtime_ns INTEGER, ctime_ns INTEGER, btime_ns INTEGER, moment HIDDEN, pattern HIDDEN)";
+const DECLARATION: &CStr = c"CREATE TABLE files (path TEXT, ino INTEGER, store TEXT, kind TEXT, \
+    size INTEGER, mode INTEGER, uid INTEGER, gid INTEGER, nlink INTEGER, mtime_ns INTEGER, \
+    ctime_ns INTEGER, btime_ns INTEGER, pattern HIDDEN)";
+const DECLARATION_AS_OF: &CStr = c"CREATE TABLE files_as_of (path TEXT, ino INTEGER, store TEXT, \
+    kind TEXT, size INTEGER, mode INTEGER, uid INTEGER, gid INTEGER, nlink INTEGER, mtime_ns \
+    INTEGER, ctime_ns INTEGER, btime_ns INTEGER, moment HIDDEN, pattern HIDDEN)";
 /// The first hidden column, which is the first argument.
 const COLUMN_ARGUMENTS: c_int = 12;
 /// Arguments at most.
@@ -49,7 +53,8 @@ struct FilesTable {
     given: Given,
 }
 
-// SAFETY: `FilesTable` is `repr(C)` and begins with SQLite's part, which is what SQLite has pointers to.
+// SAFETY: `FilesTable` is `repr(C)` and begins with SQLite's part, which is what SQLite has
+// pointers to.
 unsafe impl<'vtab> VTab<'vtab> for FilesTable {
     type Aux = Given;
     type Cursor = FilesCursor<'vtab>;

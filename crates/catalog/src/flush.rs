@@ -8,13 +8,15 @@ use rusqlite::{Connection, OpenFlags, ffi};
 use std::sync::atomic::Ordering;
 
 impl Catalog {
-    /// Opens what [`Catalog::flush_log`] needs, so that afterwards nothing but the flush itself can fail. Once.
+    /// Opens what [`Catalog::flush_log`] needs, so that afterwards nothing but the flush itself can
+    /// fail. Once.
     pub fn open_flusher(&self) -> Result<()> {
         self.open_log(&mut lock(&self.flusher)).map(drop)
     }
 
-    /// Flushes the log: every commit that has returned is durable then, whoever made it. Beside commits. After an
-    /// error nothing is written any more (`CATALOG-5`): what of them is durable, only reopening tells.
+    /// Flushes the log: every commit that has returned is durable then, whoever made it. Beside
+    /// commits. After an error nothing is written any more (`CATALOG-5`): what of them is durable,
+    /// only reopening tells.
     pub fn flush_log(&self) -> Result<()> {
         let flushed = self.flush_by(&mut lock(&self.flusher));
         flushed.map_err(|error| {
@@ -40,8 +42,8 @@ impl Catalog {
 
     fn flush_by(&self, flusher: &mut Option<Connection>) -> Result<()> {
         let log = self.open_log(flusher)?;
-        // SAFETY: the log is open as long as the connection is, which nobody else uses while it is locked; an
-        // open file of any VFS can be synced.
+        // SAFETY: the log is open as long as the connection is, which nobody else uses while it is
+        // locked; an open file of any VFS can be synced.
         let code = unsafe {
             let sync = (*(*log).pMethods).xSync;
             sync.map_or(ffi::SQLITE_MISUSE, |sync| {

@@ -1,35 +1,45 @@
-//! Which inodes others have changed since a session looked last, where the history says that exactly.
+//! Which inodes others have changed since a session looked last, where the history says that
+//! exactly.
 //!
 //! # Words
-//! A *look* reads the history backwards, in one state of the catalog, to where the look before it ended; a *mark* is what
-//! it leaves for the next one. *What sessions remember* of an inode: its row, target, content, map, pieces, patches and
-//! extended attributes, of a directory its entries, and where it is itself. The user's columns are always read.
+//! A *look* reads the history backwards, in one state of the catalog, to where the look before it
+//! ended; a *mark* is what it leaves for the next one. *What sessions remember* of an inode: its
+//! row, target, content, map, pieces, patches and extended attributes, of a directory its entries,
+//! and where it is itself. The user's columns are always read.
 //!
 //! # Invariants
-//! * `FOREIGN-1` A look names every inode of whose remembered rows a transaction that was committed between two looks
-//!   has changed one; or it says that it does not know. It may name more: those that the session changed itself.
-//! * `FOREIGN-2` A commit that adds to an inode which was there before supersedes a row of that inode, while history is
-//!   kept. So what is only created shows in the history too: a name in the row of its directory, a page, a patch or an
-//!   attribute in that of its file. *Guard*: debug builds look after each commit.
+//! * `FOREIGN-1` A look names every inode of whose remembered rows a transaction that was committed
+//!   between two looks has changed one; or it says that it does not know. It may name more: those
+//!   that the session changed itself.
+//! * `FOREIGN-2` A commit that adds to an inode which was there before supersedes a row of that
+//!   inode, while history is kept. So what is only created shows in the history too: a name in the
+//!   row of its directory, a page, a patch or an attribute in that of its file. *Guard*: debug
+//!   builds look after each commit.
 //!
 //! # Why the history is enough
-//! * What is changed or deleted was copied there first (`HISTORY-1`), under the store and the inode, with the number of the
-//!   commit, at the end (`HISTORY-2`). What plain SQL changes has the number of the next commit. So a look goes back
-//!   to the number that the catalog had at the look before, and not to what the session has committed itself since then.
-//! * What a session has changed itself it knows. A commit notes which rows of the history it has added, in its own transaction, so
-//!   nobody else's are among them, and a look passes them over.
-//! * Patches may go without a trace when their place holds the same content. The catalog says that some have gone since
-//!   the mark, and not whose: who remembers patches of an inode reads them again.
-//! * A directory's place changes when the name goes that it had: the inode in that row counts as changed.
+//! * What is changed or deleted was copied there first (`HISTORY-1`), under the store and the
+//!   inode, with the number of the commit, at the end (`HISTORY-2`). What plain SQL changes has the
+//!   number of the next commit. So a look goes back to the number that the catalog had at the look
+//!   before, and not to what the session has committed itself since then.
+//! * What a session has changed itself it knows. A commit notes which rows of the history it has
+//!   added, in its own transaction, so nobody else's are among them, and a look passes them over.
+//! * Patches may go without a trace when their place holds the same content. The catalog says that
+//!   some have gone since the mark, and not whose: who remembers patches of an inode reads them
+//!   again.
+//! * A directory's place changes when the name goes that it had: the inode in that row counts as
+//!   changed.
 //!
 //! # When it does not know
-//! * Without history, and where some of it has gone that is younger than the mark: every number in `larder_meta`
-//!   that says up to where history has gone counts (its key has `history` in it, and no `_ns`), but those of what
-//!   destroyed stores have left: without a store there is nothing to remember.
+//! * Without history, and where some of it has gone that is younger than the mark: every number in
+//!   `larder_meta` that says up to where history has gone counts (its key has `history` in it, and
+//!   no `_ns`), but those of what destroyed stores have left: without a store there is nothing to
+//!   remember.
 //! * When the schema or a store is another one, or a provider is the user's.
-//! * Where triggers or foreign keys of the user's may change rows of ours in the engine's commits (`FOREIGN-5`): what these
-//!   do is not kept. Triggers of one connection only are not seen by others: who commits with them leaves a *gap*.
-//! * When inode numbers have come back (`ROLLBACK-1`): such rows supersede nothing, so that commit leaves a gap too.
+//! * Where triggers or foreign keys of the user's may change rows of ours in the engine's commits
+//!   (`FOREIGN-5`): what these do is not kept. Triggers of one connection only are not seen by
+//!   others: who commits with them leaves a *gap*.
+//! * When inode numbers have come back (`ROLLBACK-1`): such rows supersede nothing, so that commit
+//!   leaves a gap too.
 //! * When guards are missing, and when it would be more than the caller's bound.
 //!
 //! # Concurrency
@@ -93,7 +103,8 @@ pub struct ForeignLook {
 }
 
 impl Catalog {
-    /// What commits here is an engine, which promises `FOREIGN-2`; change sets that are made by hand need not.
+    /// What commits here is an engine, which promises `FOREIGN-2`; change sets that are made by
+    /// hand need not.
     pub fn promise_to_tell(&self) {
         self.tells.store(true, Ordering::Relaxed);
     }
@@ -114,8 +125,9 @@ impl Catalog {
         }
     }
 
-    /// What others have changed since the look that left `before` (`FOREIGN-1`). At most `rows_max` rows of the history are
-    /// read; of more, nothing is known. This session must not commit meanwhile.
+    /// What others have changed since the look that left `before` (`FOREIGN-1`). At most `rows_max`
+    /// rows of the history are read; of more, nothing is known. This session must not commit
+    /// meanwhile.
     pub fn look_at_changes(&self, before: Option<&Mark>, rows_max: usize) -> Result<ForeignLook> {
         if self.user.is_some() || self.client.is_some() || self.as_of.is_some() {
             return Ok(ForeignLook {
@@ -228,7 +240,8 @@ fn gone_up_to(state: &Connection) -> Result<u64> {
         .at("larder_meta")
 }
 
-/// Whether all that is changed can be found in the history, as far as the schema and the stores have a say.
+/// Whether all that is changed can be found in the history, as far as the schema and the stores
+/// have a say.
 fn is_told(
     catalog: &Catalog,
     state: &Connection,
@@ -257,8 +270,9 @@ fn is_told(
     Ok(true)
 }
 
-/// What rows of the history say that were kept after commit `since`, by the one after it and later ones, but for those in
-/// the ranges of `own`, the newest last; `None`: they are too many, or not in order.
+/// What rows of the history say that were kept after commit `since`, by the one after it and later
+/// ones, but for those in the ranges of `own`, the newest last; `None`: they are too many, or not
+/// in order.
 fn read_history(
     state: &Connection,
     since: CommitSeq,
@@ -324,7 +338,8 @@ pub(crate) fn note_gap(txn: &Connection, seq: CommitSeq) -> Result<()> {
     .map(drop)
 }
 
-/// An inode to which commit `seq` added something that the history does not tell of (`FOREIGN-2`). For debug builds.
+/// An inode to which commit `seq` added something that the history does not tell of (`FOREIGN-2`).
+/// For debug builds.
 pub(crate) fn find_untold(
     txn: &Connection,
     stores: &HashMap<StoreId, Arc<StoreSql>>,
@@ -363,7 +378,8 @@ pub(crate) fn find_untold(
         let text = format!(
             "SELECT NOT EXISTS (SELECT 1 FROM main.\"{}\" WHERE ino = ?1) \
              OR EXISTS (SELECT 1 FROM main.\"{}\" WHERE ino = ?1 AND since_seq = ?2) \
-             OR EXISTS (SELECT 1 FROM larder_history WHERE store = ?3 AND ino = ?1 AND until_seq = ?2)",
+             OR EXISTS (SELECT 1 FROM larder_history WHERE store = ?3 AND ino = ?1 AND until_seq \
+             = ?2)",
             sql.table, sql.table
         );
         let is_told: bool = txn

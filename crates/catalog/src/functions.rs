@@ -11,8 +11,8 @@
 //! | `content_as_of(moment, ino or path)`, with offset and length too | the same of a file at a moment |
 //! | `files_as_of(moment)`, `files_as_of(moment, pattern)` | a table: the same at a moment, of all paths without a pattern |
 //!
-//! All may be called by statements only, not by triggers, views, constraints or indexes: every SQLite has to
-//! be able to write the catalog, and most do not have them.
+//! All may be called by statements only, not by triggers, views, constraints or indexes: every
+//! SQLite has to be able to write the catalog, and most do not have them.
 
 use crate::lock;
 use larder_format::FileKind;
@@ -95,11 +95,11 @@ pub struct FileRow {
 /// The rows of `files`, or what is wrong.
 pub type FileRows = Box<dyn Iterator<Item = std::result::Result<FileRow, String>> + Send>;
 
-/// Who answers the functions of a statement. Errors are for people, one line. It is called while the
-/// statement runs, and must change nothing that the statement may read.
+/// Who answers the functions of a statement. Errors are for people, one line. It is called while
+/// the statement runs, and must change nothing that the statement may read.
 pub trait SqlFiles: Send + Sync {
-    /// The content of a regular file, or of the part at `range` (offset and length, bytes): fewer bytes where
-    /// the file ends. `None`: no such file.
+    /// The content of a regular file, or of the part at `range` (offset and length, bytes): fewer
+    /// bytes where the file ends. `None`: no such file.
     fn content(
         &self,
         file: SqlFile<'_>,
@@ -254,7 +254,8 @@ fn content(
 pub(crate) fn find_moment<'v>(value: ValueRef<'v>, name: &str) -> Result<Option<SqlMoment<'v>>> {
     let rule = || {
         format!(
-            "{name}: the moment is text, like '-1h' or the name of a snapshot, or nanoseconds since 1970"
+            "{name}: the moment is text, like '-1h' or the name of a snapshot, or nanoseconds \
+             since 1970"
         )
     };
     match value {
@@ -277,7 +278,8 @@ fn write_content(context: &Context<'_>, files: &dyn SqlFiles) -> Answer {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes,
         ValueRef::Null => {
             return Err(failure(format!(
-                "write_content: the content for '{}' is NULL; give x'' for an empty file, or leave the row out",
+                "write_content: the content for '{}' is NULL; give x'' for an empty file, or \
+                 leave the row out",
                 String::from_utf8_lossy(path)
             )));
         }

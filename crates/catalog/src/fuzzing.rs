@@ -1,4 +1,5 @@
-//! The decoders of this crate that `cargo xtask fuzz` calls: of what a catalog's owner can write. Only built by it.
+//! The decoders of this crate that `cargo xtask fuzz` calls: of what a catalog's owner can write.
+//! Only built by it.
 
 use crate::names::{StoreName, check_store_name, shown};
 use crate::{codec, log_scan, sql_text};

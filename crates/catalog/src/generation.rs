@@ -1,11 +1,12 @@
-//! Whether anybody has committed, told by memory that all connections share: no system call, no lock.
+//! Whether anybody has committed, told by memory that all connections share: no system call, no
+//! lock.
 //!
-//! SQLite keeps an index of the write-ahead log in shared memory (`catalog.db-shm`); its header counts commits
-//! (<https://sqlite.org/walformat.html>, "The WAL-Index Header"). A commit is visible to readers once it is counted,
-//! and it is counted before COMMIT returns.
+//! SQLite keeps an index of the write-ahead log in shared memory (`catalog.db-shm`); its header
+//! counts commits (<https://sqlite.org/walformat.html>, "The WAL-Index Header"). A commit is
+//! visible to readers once it is counted, and it is counted before COMMIT returns.
 //!
-//! The memory is reached through SQLite's own file (`xShmMap`): to close another descriptor of that file would
-//! drop SQLite's locks.
+//! The memory is reached through SQLite's own file (`xShmMap`): to close another descriptor of that
+//! file would drop SQLite's locks.
 
 use crate::{Catalog, lock};
 use rusqlite::Connection;
@@ -15,7 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The first region of the index, in bytes: all that SQLite maps at once.
 const REGION_BYTES: c_int = 32 << 10;
-/// Words of the header: the count of commits, and the first salt of the log, which changes when it begins anew.
+/// Words of the header: the count of commits, and the first salt of the log, which changes when it
+/// begins anew.
 const COUNT_WORD: usize = 2;
 const SALT_WORD: usize = 8;
 
@@ -23,8 +25,8 @@ const SALT_WORD: usize = 8;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogIndex(*const AtomicU32);
 
-// SAFETY: the header is read by atomic loads only, and stays mapped while the connection is open by which it was
-// found; the catalog owns both.
+// SAFETY: the header is read by atomic loads only, and stays mapped while the connection is open by
+// which it was found; the catalog owns both.
 unsafe impl Send for LogIndex {}
 // SAFETY: as above.
 unsafe impl Sync for LogIndex {}
@@ -36,8 +38,9 @@ impl LogIndex {
         crate::data_version(connection).ok()?;
         let mut file: *mut sqlite3_file = std::ptr::null_mut();
         let mut region: *mut c_void = std::ptr::null_mut();
-        // SAFETY: an open connection that nobody else uses meanwhile; SQLite sets `file` to the file of its database,
-        // which lives as long as the connection. What its VFS maps stays mapped for as long.
+        // SAFETY: an open connection that nobody else uses meanwhile; SQLite sets `file` to the
+        // file of its database, which lives as long as the connection. What its VFS maps stays
+        // mapped for as long.
         unsafe {
             let code = ffi::sqlite3_file_control(
                 connection.handle(),
@@ -71,8 +74,8 @@ impl LogIndex {
 }
 
 impl Catalog {
-    /// A number that is another one after each commit of anybody, ours too; `None`: this catalog has none, and
-    /// [`Catalog::foreign_change`] is to be asked. A few nanoseconds.
+    /// A number that is another one after each commit of anybody, ours too; `None`: this catalog
+    /// has none, and [`Catalog::foreign_change`] is to be asked. A few nanoseconds.
     pub fn generation(&self) -> Option<u64> {
         let find = || {
             let is_shared = self.user.is_none() && self.client.is_none() && self.as_of.is_none();

@@ -1,9 +1,10 @@
 //! Which SQL of users no guard looks at.
 //!
-//! The engine's own writes run without triggers (`guards`), the user's statements with them, and each switch
-//! makes the connection compile all its statements anew, about 0.2 ms each. A statement is *free* when no
-//! trigger would run for anything that it changes, its foreign keys' actions included: SQLite's authorizer tells
-//! all of that while the statement is compiled. A free one runs as it would with the triggers on.
+//! The engine's own writes run without triggers (`guards`), the user's statements with them, and
+//! each switch makes the connection compile all its statements anew, about 0.2 ms each. A statement
+//! is *free* when no trigger would run for anything that it changes, its foreign keys' actions
+//! included: SQLite's authorizer tells all of that while the statement is compiled. A free one runs
+//! as it would with the triggers on.
 //!
 //! What is known holds for one look at the triggers (`Guards::are_off`), and is forgotten with it.
 
@@ -44,8 +45,10 @@ impl Guarded {
             .at("the triggers")?;
         // The feed, for one, looks at all columns.
         let stores = names(
-            "SELECT name FROM larder_store AS store WHERE NOT EXISTS (SELECT 1 FROM sqlite_schema AS own \
-             WHERE own.type = 'trigger' AND own.tbl_name = store.name COLLATE NOCASE AND own.name NOT IN \
+            "SELECT name FROM larder_store AS store WHERE NOT EXISTS (SELECT 1 FROM sqlite_schema \
+             AS own \
+             WHERE own.type = 'trigger' AND own.tbl_name = store.name COLLATE NOCASE AND own.name \
+             NOT IN \
              ('larder_' || store.name || '_no_insert', 'larder_' || store.name || '_no_delete', \
               'larder_' || store.name || '_guard', 'larder_' || store.name || '_touch', \
               'larder_' || store.name || '_since_guard', 'larder_' || store.name || '_keep', \
@@ -147,7 +150,8 @@ mod tests {
         let catalog = Catalog::open_private(dir.path(), &options, false).unwrap();
         run(
             &catalog,
-            "CREATE TABLE owner (id INTEGER PRIMARY KEY, n INTEGER); INSERT INTO owner VALUES (1, 0); \
+            "CREATE TABLE owner (id INTEGER PRIMARY KEY, n INTEGER); INSERT INTO owner VALUES (1, \
+             0); \
              CREATE TABLE log (n INTEGER); \
              ALTER TABLE main ADD COLUMN owner INTEGER REFERENCES owner (id) ON DELETE CASCADE; \
              ALTER TABLE main ADD COLUMN tag; UPDATE main SET owner = 1",
@@ -188,8 +192,8 @@ mod tests {
         catalog.roll_back().unwrap();
     }
 
-    /// A statement that was free is so no longer when the schema says otherwise, though the schema's number
-    /// may be one that was seen.
+    /// A statement that was free is so no longer when the schema says otherwise, though the
+    /// schema's number may be one that was seen.
     #[test]
     fn a_free_statement_is_judged_again_when_the_schema_changes() {
         let (_dir, catalog) = create();
@@ -213,7 +217,8 @@ mod tests {
         catalog.begin_immediate().unwrap();
         run(
             &catalog,
-            "CREATE TRIGGER larder_watch_owner_update AFTER UPDATE ON owner BEGIN INSERT INTO log VALUES (1); END",
+            "CREATE TRIGGER larder_watch_owner_update AFTER UPDATE ON owner BEGIN INSERT INTO log \
+             VALUES (1); END",
         )
         .unwrap();
         let (_, outcome) = after_step(&catalog, free);

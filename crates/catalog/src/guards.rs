@@ -1,8 +1,8 @@
 //! How the engine's own writes pass the guard triggers (`CATALOG-3`).
 //!
-//! Where no trigger exists but the guards, the writer runs without triggers: looking at the gate for each
-//! row, and the statement journal that a trigger which may refuse needs, cost as much as the changes
-//! themselves. Where a user has triggers, all run, with the gate open.
+//! Where no trigger exists but the guards, the writer runs without triggers: looking at the gate
+//! for each row, and the statement journal that a trigger which may refuse needs, cost as much as
+//! the changes themselves. Where a user has triggers, all run, with the gate open.
 //!
 //! ```text
 //!  unknown ──(schema version seen)──▶ alone: triggers off, gate closed
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! REPLACE deletes rows that are in its way, and SQLite runs DELETE triggers for them only with
-//! `recursive_triggers`. That is switched on where a statement or a trigger says REPLACE, and not always: a
-//! user's trigger that changes its own table would then run again and again.
+//! `recursive_triggers`. That is switched on where a statement or a trigger says REPLACE, and not
+//! always: a user's trigger that changes its own table would then run again and again.
 
 use crate::audit;
 use crate::confine::Watch;
@@ -47,8 +47,8 @@ pub(crate) struct Guards {
     watch: Option<(Arc<Watch>, Code)>,
 }
 
-/// Whether SQL may delete rows without naming them: it says REPLACE, which is neither the function nor part of a text
-/// or a comment.
+/// Whether SQL may delete rows without naming them: it says REPLACE, which is neither the function
+/// nor part of a text or a comment.
 pub(crate) fn may_replace(sql: &str) -> bool {
     let mut rest = sql.as_bytes();
     while let Some(&first) = rest.first() {
@@ -151,16 +151,17 @@ impl Guards {
         }
     }
 
-    /// From here to [`Guards::close`] the engine may change everything. In a write transaction: nobody
-    /// can add a trigger meanwhile.
+    /// From here to [`Guards::close`] the engine may change everything. In a write transaction:
+    /// nobody can add a trigger meanwhile.
     pub(crate) fn open(&mut self, txn: &Connection) -> Result<()> {
         if self.is_client {
             return set_gate(txn, true);
         }
         let version = schema_version(txn)?;
         if self.schema_version != Some(version) {
-            // With the gate open a guard does nothing, whatever its name. A watched or temporal table that no foreign
-            // key changes when another one changes changes by plain SQL only, or the commit keeps it (TEMPORAL-4).
+            // With the gate open a guard does nothing, whatever its name. A watched or temporal
+            // table that no foreign key changes when another one changes changes by plain SQL only,
+            // or the commit keeps it (TEMPORAL-4).
             self.are_alone = txn
                 .query_row(
                     "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' \
@@ -195,8 +196,8 @@ impl Guards {
         }
     }
 
-    /// Whether no triggers run now, and none exist but the guards and those of watched tables; and the look at
-    /// the triggers that says so: what was found out in another one may not hold.
+    /// Whether no triggers run now, and none exist but the guards and those of watched tables; and
+    /// the look at the triggers that says so: what was found out in another one may not hold.
     pub(crate) fn are_off(&self, txn: &Connection) -> Result<Option<u64>> {
         if !self.are_off || !self.are_alone {
             return Ok(None);
@@ -229,8 +230,8 @@ impl Guards {
         self.triggers_replace = None;
     }
 
-    /// The guards treat what follows like an `sqlite3` shell, but that they also see what REPLACE deletes.
-    /// `replaces`: it may be the statement that does.
+    /// The guards treat what follows like an `sqlite3` shell, but that they also see what REPLACE
+    /// deletes. `replaces`: it may be the statement that does.
     pub(crate) fn stand(&mut self, txn: &Connection, replaces: bool) -> Result<()> {
         if let Some((watch, _)) = &self.watch {
             watch.stand();
@@ -302,7 +303,8 @@ mod tests {
         for sql in [
             "SELECT replace(a, 'x', 'y') FROM t",
             "UPDATE t SET a = REPLACE /* here */\n (a, 'x', 'y')",
-            "INSERT INTO t VALUES ('please OR REPLACE it', \"or replace\", [or replace], `or replace`)",
+            "INSERT INTO t VALUES ('please OR REPLACE it', \"or replace\", [or replace], `or \
+             replace`)",
             "INSERT INTO t VALUES ('it''s; REPLACE INTO t')",
             "SELECT 1 -- OR REPLACE t\n",
             "SELECT 1 /* OR REPLACE t",

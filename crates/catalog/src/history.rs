@@ -1,37 +1,43 @@
-//! History: what a commit supersedes is kept, in the commit's own transaction, until the horizon passes it.
+//! History: what a commit supersedes is kept, in the commit's own transaction, until the horizon
+//! passes it.
 //!
 //! # Words
-//! A row *was there* at commit S if `since_seq <= S < until_seq`; one that is still there if `since_seq <= S`. A
-//! *moment* is the time of a whole commit. *Pruning* up to H deletes what no state from H on has.
+//! A row *was there* at commit S if `since_seq <= S < until_seq`; one that is still there if
+//! `since_seq <= S`. A *moment* is the time of a whole commit. *Pruning* up to H deletes what no
+//! state from H on has.
 //!
 //! # Invariants
-//! * `HISTORY-1` While the database keeps history, a row of a store table (its user columns excepted), of its side
-//!   tables, of `larder_piece` or `larder_patch` is changed or deleted by commit S only after it was
-//!   copied into `larder_history` with `until_seq` = S, unless S itself wrote it. *Guard*: all of it happens in
-//!   [`Catalog::commit`], the merge of a workspace, and the triggers of plain SQL; model tests of the layers above.
-//! * `HISTORY-2` The rows of `larder_history` are in the order of `until_seq`, so what the horizon passes is a
-//!   prefix. *Guard*: commit numbers only grow; `check` compares neighbours.
-//! * `HISTORY-3` The state of every whole commit from `history_begins_seq` on can be read, of stores whose own history does not
-//!   begin later (`HISTORY-7`). *Guard*: pruning, reclaim and
-//!   raising the number are one transaction; extents are reclaimed with the same horizon; who reads a state pins
-//!   it in a transaction that looks at the number ([`Catalog::pin_past`]), and reclaim looks at the pins in its own;
-//!   what was read counts only if the pin outlived it.
-//! * `HISTORY-4` What blocks held before a patch was written over them can be read where `larder_home` says: for
-//!   commit S the row with the lowest `until_seq` > S counts. *Guard*: the row is durable before anything
-//!   is written over; the copy is an extent that is retired by the same commit.
-//! * `HISTORY-5` What lay in the old place of a move made by commit M can be read, for commits before M, where
-//!   `larder_home` says, and from there on as of M, since that may have moved again. So the old place is needed by
-//!   nobody but those who read it now. *Guard*: the rows are written by M itself; the old place is reclaimed
-//!   only behind the pins of all sessions.
+//! * `HISTORY-1` While the database keeps history, a row of a store table (its user columns
+//!   excepted), of its side tables, of `larder_piece` or `larder_patch` is changed or deleted by
+//!   commit S only after it was copied into `larder_history` with `until_seq` = S, unless S itself
+//!   wrote it. *Guard*: all of it happens in [`Catalog::commit`], the merge of a workspace, and the
+//!   triggers of plain SQL; model tests of the layers above.
+//! * `HISTORY-2` The rows of `larder_history` are in the order of `until_seq`, so what the horizon
+//!   passes is a prefix. *Guard*: commit numbers only grow; `check` compares neighbours.
+//! * `HISTORY-3` The state of every whole commit from `history_begins_seq` on can be read, of
+//!   stores whose own history does not begin later (`HISTORY-7`). *Guard*: pruning, reclaim and
+//!   raising the number are one transaction; extents are reclaimed with the same horizon; who reads
+//!   a state pins it in a transaction that looks at the number ([`Catalog::pin_past`]), and reclaim
+//!   looks at the pins in its own; what was read counts only if the pin outlived it.
+//! * `HISTORY-4` What blocks held before a patch was written over them can be read where
+//!   `larder_home` says: for commit S the row with the lowest `until_seq` > S counts. *Guard*: the
+//!   row is durable before anything is written over; the copy is an extent that is retired by the
+//!   same commit.
+//! * `HISTORY-5` What lay in the old place of a move made by commit M can be read, for commits
+//!   before M, where `larder_home` says, and from there on as of M, since that may have moved
+//!   again. So the old place is needed by nobody but those who read it now. *Guard*: the rows are
+//!   written by M itself; the old place is reclaimed only behind the pins of all sessions.
 //!
-//! Stores may keep history for different times: their invariants are those of `apart`.
-//! Patches of blocks whose place holds the same content once they are applied need no copy (`ChangeSet::patches_applied`),
-//! unless they hide older ones that are in the history: a state that has those needs these as well.
-//! A transaction of several steps has one moment, its end: nobody reads a step. What plain SQL changes by itself has none
-//! before the next commit: who names or reads the present makes one ([`Catalog::commit_loose_changes`]).
+//! Stores may keep history for different times: their invariants are those of `apart`. Patches of
+//! blocks whose place holds the same content once they are applied need no copy
+//! (`ChangeSet::patches_applied`), unless they hide older ones that are in the history: a state
+//! that has those needs these as well. A transaction of several steps has one moment, its end:
+//! nobody reads a step. What plain SQL changes by itself has none before the next commit: who names
+//! or reads the present makes one ([`Catalog::commit_loose_changes`]).
 //!
 //! # Cost
-//! One row per superseded row, and one per commit. A new file supersedes nothing but the times of its directory.
+//! One row per superseded row, and one per commit. A new file supersedes nothing but the times of
+//! its directory.
 
 use crate::authors::Author;
 use crate::codec::{signed, unsigned};
@@ -52,15 +58,18 @@ pub(crate) const BEGINS: &str = "history_begins_seq";
 pub(crate) const HOME_BLOCKS_MAX: u64 = 1024;
 
 /// Keeps one page of a list of pieces: `store`, `ino`, `page`.
-pub(crate) const KEEP_PIECE: &str = "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) \
+pub(crate) const KEEP_PIECE: &str = "INSERT INTO larder_history (until_seq, what, store, ino, \
+    key, since_seq, value) \
      SELECT ?1, 'piece', store, ino, page, since_seq, entries FROM larder_piece \
      WHERE store = ?2 AND ino = ?3 AND page = ?4 AND since_seq < ?1";
 /// The same for the whole list: `store`, `ino`.
-pub(crate) const KEEP_PIECES: &str = "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) \
+pub(crate) const KEEP_PIECES: &str = "INSERT INTO larder_history (until_seq, what, store, ino, \
+    key, since_seq, value) \
      SELECT ?1, 'piece', store, ino, page, since_seq, entries FROM larder_piece \
      WHERE store = ?2 AND ino = ?3 AND since_seq < ?1";
 /// Keeps the patches of an object up to a commit: `store`, `ino`, the commit.
-pub(crate) const KEEP_PATCHES: &str = "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value, extra) \
+pub(crate) const KEEP_PATCHES: &str = "INSERT INTO larder_history (until_seq, what, store, ino, \
+    key, since_seq, value, extra) \
      SELECT ?1, 'patch', store, ino, id, seq, bytes, blocks FROM larder_patch \
      WHERE store = ?2 AND ino = ?3 AND seq <= ?4 AND seq < ?1 ORDER BY id";
 
@@ -90,14 +99,18 @@ impl KeepSql {
     /// For the tables of store `name`, which `store` owns.
     pub(crate) fn new(store: StoreId, name: &str) -> KeepSql {
         let inode = format!(
-            "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value, kind, mode, uid, gid, \
+            "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value, \
+             kind, mode, uid, gid, \
              nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, rdev) \
-             SELECT ?1, 'inode', {store}, ino, 0, since_seq, first_ino, kind, mode, uid, gid, nlink, size, blocks, \
-             atime_ns, mtime_ns, ctime_ns, btime_ns, rdev FROM main.\"{name}\" WHERE since_seq < ?1 AND "
+             SELECT ?1, 'inode', {store}, ino, 0, since_seq, first_ino, kind, mode, uid, gid, \
+             nlink, size, blocks, \
+             atime_ns, mtime_ns, ctime_ns, btime_ns, rdev FROM main.\"{name}\" WHERE since_seq < \
+             ?1 AND "
         );
         let side = |what: &str, columns: &str, suffix: &str| {
             format!(
-                "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value, kind) \
+                "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value, \
+                 kind) \
                  SELECT ?1, '{what}', {store}, {columns} \
                  FROM main.\"{name}_{suffix}\" WHERE since_seq < ?1 AND "
             )
@@ -172,7 +185,8 @@ impl Keeper {
         })
     }
 
-    /// Of a commit that is a step of a transaction: it has no moment, and does not look back over the steps before.
+    /// Of a commit that is a step of a transaction: it has no moment, and does not look back over
+    /// the steps before.
     pub(crate) fn begin_step(txn: &Connection, seq: CommitSeq) -> Result<Keeper> {
         Ok(Keeper {
             seq,
@@ -220,8 +234,9 @@ impl Keeper {
         run().at(TABLE).map(drop)
     }
 
-    /// Counts that rows of a map go, or are written over, that may refer to shared pages (`SHARE-7`); `text` finds them.
-    /// How many do. Where no page is shared: one look for each commit.
+    /// Counts that rows of a map go, or are written over, that may refer to shared pages
+    /// (`SHARE-7`); `text` finds them. How many do. Where no page is shared: one look for each
+    /// commit.
     pub(crate) fn let_go_pages(
         &self,
         txn: &Connection,
@@ -266,10 +281,11 @@ impl Keeper {
     }
 }
 
-/// The time of a moment that is made when the clock says `now_ns`. Moments do not go back: they are searched. So where the
-/// newest one is later, the clock was ahead, and the moments of that time are taken to be of now; else none would
-/// expire before the clock gets there again. But a clock that says a time before the database was made is wrong now, and
-/// is not followed: all history would look as old. O(moments that were ahead).
+/// The time of a moment that is made when the clock says `now_ns`. Moments do not go back: they are
+/// searched. So where the newest one is later, the clock was ahead, and the moments of that time
+/// are taken to be of now; else none would expire before the clock gets there again. But a clock
+/// that says a time before the database was made is wrong now, and is not followed: all history
+/// would look as old. O(moments that were ahead).
 fn follow_clock(txn: &Connection, now_ns: i64) -> Result<i64> {
     let newest_ns = newest_moment(txn)?.map_or(i64::MIN, |(_, at_ns)| at_ns);
     if newest_ns <= now_ns {
@@ -280,7 +296,8 @@ fn follow_clock(txn: &Connection, now_ns: i64) -> Result<i64> {
     }
     let mut find = txn
         .prepare_cached(
-            "SELECT id, key FROM larder_history WHERE what = 'commit' AND id < ?1 ORDER BY id DESC LIMIT 1",
+            "SELECT id, key FROM larder_history WHERE what = 'commit' AND id < ?1 ORDER BY id \
+             DESC LIMIT 1",
         )
         .at(TABLE)?;
     let mut set = txn
@@ -313,7 +330,8 @@ fn follow_clock(txn: &Connection, now_ns: i64) -> Result<i64> {
 pub(crate) fn newest_moment(connection: &Connection) -> Result<Option<(CommitSeq, i64)>> {
     connection
         .prepare_cached(
-            "SELECT until_seq, key FROM larder_history WHERE what = 'commit' ORDER BY id DESC LIMIT 1",
+            "SELECT until_seq, key FROM larder_history WHERE what = 'commit' ORDER BY id DESC \
+             LIMIT 1",
         )
         .and_then(|mut find| {
             find.query_row([], |row| Ok((CommitSeq(unsigned(row, 0)?), row.get(1)?)))
@@ -374,12 +392,14 @@ pub(crate) fn add_moves(
     }
 }
 
-/// Deletes what no state from `horizon` on has (`HISTORY-2`, `HISTORY-3`); whether that was anything. O(deleted).
+/// Deletes what no state from `horizon` on has (`HISTORY-2`, `HISTORY-3`); whether that was
+/// anything. O(deleted).
 pub(crate) fn prune(txn: &Connection, horizon: CommitSeq) -> Result<bool> {
     let first_kept = first_kept(txn, horizon)?;
     let begins: Option<i64> = txn
         .prepare_cached(
-            "SELECT key FROM larder_history WHERE id < ?1 AND what = 'commit' ORDER BY id DESC LIMIT 1",
+            "SELECT key FROM larder_history WHERE id < ?1 AND what = 'commit' ORDER BY id DESC \
+             LIMIT 1",
         )
         .and_then(|mut find| find.query_row([first_kept], |row| row.get(0)).optional())
         .at(TABLE)?;
@@ -422,11 +442,13 @@ pub(crate) fn first_kept(connection: &Connection, horizon: CommitSeq) -> Result<
 
 /// From which commit on a store is known to be there; 0: from before what its history says.
 pub(crate) fn store_since(txn: &Connection, store: StoreId, name: &str) -> Result<CommitSeq> {
-    // A row of its root that is gone was superseded where its history begins or before, and so the next one is as old.
+    // A row of its root that is gone was superseded where its history begins or before, and so the
+    // next one is as old.
     let oldest: Option<i64> = txn
         .query_row(
             &format!(
-                "SELECT min(since_seq) FROM (SELECT since_seq FROM main.\"{name}\" WHERE ino = ?2 UNION ALL \
+                "SELECT min(since_seq) FROM (SELECT since_seq FROM main.\"{name}\" WHERE ino = ?2 \
+                 UNION ALL \
                  SELECT since_seq FROM {TABLE} WHERE store = ?1 AND ino = ?2 AND what = 'inode')"
             ),
             params![store.0, signed(Ino::ROOT.0)],
@@ -440,7 +462,8 @@ pub(crate) fn store_since(txn: &Connection, store: StoreId, name: &str) -> Resul
     })
 }
 
-/// Notes with the moment of commit `seq`, if history is kept, that it destroyed a store that was there since another one.
+/// Notes with the moment of commit `seq`, if history is kept, that it destroyed a store that was
+/// there since another one.
 pub(crate) fn note_destroyed(
     txn: &Connection,
     seq: CommitSeq,
@@ -474,8 +497,8 @@ impl Catalog {
         })
     }
 
-    /// The newest whole commit at or before a time, of those whose state can be read; `None` if even the
-    /// oldest of them is newer. O(log commits).
+    /// The newest whole commit at or before a time, of those whose state can be read; `None` if
+    /// even the oldest of them is newer. O(log commits).
     pub fn find_moment(&self, at_ns: i64) -> Result<Option<(CommitSeq, i64)>> {
         self.read(|reader| find_moment(reader, at_ns))
     }
@@ -485,8 +508,8 @@ impl Catalog {
         self.read(held)
     }
 
-    /// At most `limit` superseded pages of extent maps behind the row `after` (0: from the start), with the number of
-    /// their row, for `check`.
+    /// At most `limit` superseded pages of extent maps behind the row `after` (0: from the start),
+    /// with the number of their row, for `check`.
     pub fn superseded_maps(&self, after: i64, limit: usize) -> Result<Vec<SupersededMap>> {
         self.read(|reader| {
             let row = |row: &rusqlite::Row<'_>| {
@@ -616,8 +639,8 @@ pub(crate) fn find_moment(connection: &Connection, at_ns: i64) -> Result<Option<
 /// The number and the time of a whole commit.
 type MomentRow = (CommitSeq, i64);
 
-/// The newest moment for which `is_before` holds, as it does for all older ones, and the one after it. O(log commits)
-/// looks, each past the rows of one commit at most.
+/// The newest moment for which `is_before` holds, as it does for all older ones, and the one after
+/// it. O(log commits) looks, each past the rows of one commit at most.
 pub(crate) fn search_moments(
     connection: &Connection,
     is_before: impl Fn(CommitSeq, i64) -> bool,
@@ -661,23 +684,16 @@ pub(crate) fn search_moments(
     Ok((found, from(low)?.map(|(_, moment)| moment)))
 }
 
-/// What a database without history says of the past.
-pub(crate) fn no_history() -> CatalogError {
-    CatalogError::invalid(
-        "the database keeps no history (its retention is 0); only the present can be read",
-    )
-}
-
-/// The oldest commit at or after `from` that a snapshot or a reader of the past needs. O(snapshots).
+/// The oldest commit at or after `from` that a snapshot or a reader of the past needs.
+/// O(snapshots).
 pub(crate) fn held_since(connection: &Connection, from: CommitSeq) -> Result<Option<CommitSeq>> {
     connection
         .prepare_cached(
-            "SELECT min(seq) FROM (SELECT min(seq) AS seq FROM larder_snapshot WHERE seq >= ?1 UNION ALL \
+            "SELECT min(seq) FROM (SELECT min(seq) AS seq FROM larder_snapshot WHERE seq >= ?1 \
+             UNION ALL \
              SELECT min(seq) FROM larder_past WHERE seq >= ?1)",
         )
-        .and_then(|mut find| {
-            find.query_row([signed(from.0)], |row| row.get::<_, Option<i64>>(0))
-        })
+        .and_then(|mut find| find.query_row([signed(from.0)], |row| row.get::<_, Option<i64>>(0)))
         .map(|found| found.map(|seq| CommitSeq(seq as u64)))
         .at("larder_snapshot")
 }

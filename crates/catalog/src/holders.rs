@@ -1,20 +1,23 @@
 //! Who holds an extent: its owner, and those that share it.
 //!
 //! # Words
-//! A *holder* of an extent row is an object whose map names all of its blocks. One of them stands in the row, its
-//! *owner*; the others, the *sharers*, in `larder_shared`. `shared_count` says how many sharers there are.
+//! A *holder* of an extent row is an object whose map names all of its blocks. One of them stands
+//! in the row, its *owner*; the others, the *sharers*, in `larder_shared`. `shared_count` says how
+//! many sharers there are.
 //!
 //! # Invariants
-//! * `SHARE-1` A live extent row has as holders exactly the objects whose maps name its blocks, and each of them names
-//!   all of them once. `check` proves it.
-//! * `SHARE-2` A row is retired by the commit in which its last holder lets go. So `retired_seq` is at or after every
-//!   commit that superseded a map with its blocks, and the histories of all holders can be read.
-//! * `SHARE-3` Where a part of a row gets other holders than the rest, the row is cut, and its sharers follow. A row with
-//!   sharers is not joined to another.
-//! * `SHARE-9` A retired row lives again only by a commit that gives it a holder, whose content is that of a state before the
-//!   row was retired. So `retired_seq` only grows, and whoever held it before reads on: its blocks hold what they held then,
-//!   or `larder_home` says where that is. *Guard*: the state is named in [`Sharing::as_of`], and its commit is
-//!   compared with `retired_seq`; who names it has it pinned (`HISTORY-3`).
+//! * `SHARE-1` A live extent row has as holders exactly the objects whose maps name its blocks, and
+//!   each of them names all of them once. `check` proves it.
+//! * `SHARE-2` A row is retired by the commit in which its last holder lets go. So `retired_seq` is
+//!   at or after every commit that superseded a map with its blocks, and the histories of all
+//!   holders can be read.
+//! * `SHARE-3` Where a part of a row gets other holders than the rest, the row is cut, and its
+//!   sharers follow. A row with sharers is not joined to another.
+//! * `SHARE-9` A retired row lives again only by a commit that gives it a holder, whose content is
+//!   that of a state before the row was retired. So `retired_seq` only grows, and whoever held it
+//!   before reads on: its blocks hold what they held then, or `larder_home` says where that is.
+//!   *Guard*: the state is named in [`Sharing::as_of`], and its commit is compared with
+//!   `retired_seq`; who names it has it pinned (`HISTORY-3`).
 //!
 //! ```text
 //!          share                      the last holder lets go
@@ -145,7 +148,8 @@ impl Catalog {
         self.read(|reader| {
             reader
                 .prepare_cached(
-                    "SELECT coalesce(sum(e.block_count), 0) FROM larder_shared AS s JOIN larder_extent AS e \
+                    "SELECT coalesce(sum(e.block_count), 0) FROM larder_shared AS s JOIN \
+                     larder_extent AS e \
                      ON e.segment = s.segment AND e.start_block = s.start_block",
                 )
                 .and_then(|mut sum| sum.query_row([], |row| unsigned(row, 0)))
@@ -185,7 +189,8 @@ pub(crate) fn apply(
     Ok(turned)
 }
 
-/// Gives blocks one more holder, cutting rows where they are a part of them. Returns what was retired and lives again.
+/// Gives blocks one more holder, cutting rows where they are a part of them. Returns what was
+/// retired and lives again.
 fn share(txn: &Connection, sharing: &Sharing) -> Result<Vec<Extent>> {
     let (extent, store, ino) = &sharing.held;
     let (mut revived, mut covered_blocks) = (Vec::new(), 0);
@@ -212,7 +217,8 @@ fn share(txn: &Connection, sharing: &Sharing) -> Result<Vec<Extent>> {
     }
     if covered_blocks != extent.block_count {
         return Err(CatalogError::corrupt(format!(
-            "{extent} is to be shared, but only {covered_blocks} of its blocks are allocated (SHARE-1)"
+            "{extent} is to be shared, but only {covered_blocks} of its blocks are allocated \
+             (SHARE-1)"
         )));
     }
     Ok(revived)
@@ -259,15 +265,17 @@ fn revive(txn: &Connection, row: &ExtentRow, store: StoreId, ino: Ino) -> Result
     }
 }
 
-/// Lets objects hold these extents no more, cutting rows where an extent is a part of them. What has no other holder
-/// is retired at `seq`, and returned. Refuses what is not wholly live, and who does not hold it: whoever is told to let
-/// go twice would give away what is the others' by now (`SHARE-1`).
+/// Lets objects hold these extents no more, cutting rows where an extent is a part of them. What
+/// has no other holder is retired at `seq`, and returned. Refuses what is not wholly live, and who
+/// does not hold it: whoever is told to let go twice would give away what is the others' by now
+/// (`SHARE-1`).
 pub(crate) fn retire(txn: &Connection, seq: CommitSeq, retired: &[Held]) -> Result<Vec<Extent>> {
     let mut gone = Vec::with_capacity(retired.len());
     let mut retire_row = txn
         .prepare_cached(
             "UPDATE larder_extent SET retired_seq = ?4 WHERE segment = ?1 AND start_block = ?2 \
-             AND block_count = ?3 AND retired_seq IS NULL AND shared_count = 0 AND store = ?5 AND ino = ?6",
+             AND block_count = ?3 AND retired_seq IS NULL AND shared_count = 0 AND store = ?5 AND \
+             ino = ?6",
         )
         .at(TABLE)?;
     for (extent, store, ino) in retired {
@@ -310,12 +318,14 @@ pub(crate) fn retire(txn: &Connection, seq: CommitSeq, retired: &[Held]) -> Resu
     Ok(gone)
 }
 
-/// The same without rows that stay: in a workspace, what is the parent's and dropped (`WORKSPACE-1`).
+/// The same without rows that stay: in a workspace, what is the parent's and dropped
+/// (`WORKSPACE-1`).
 pub(crate) fn drop_live(txn: &Connection, seq: CommitSeq, dropped: &[Held]) -> Result<Vec<Extent>> {
     let gone = retire(txn, seq, dropped)?;
     for extent in &gone {
         txn.prepare_cached(
-            "DELETE FROM larder_extent WHERE segment = ?1 AND start_block >= ?2 AND start_block < ?3",
+            "DELETE FROM larder_extent WHERE segment = ?1 AND start_block >= ?2 AND start_block < \
+             ?3",
         )
         .and_then(|mut delete| {
             delete.execute(params![
@@ -329,7 +339,8 @@ pub(crate) fn drop_live(txn: &Connection, seq: CommitSeq, dropped: &[Held]) -> R
     Ok(gone)
 }
 
-/// Retires what only this store holds, and adds it to the bytes ever retired. Scans all extent rows.
+/// Retires what only this store holds, and adds it to the bytes ever retired. Scans all extent
+/// rows.
 pub(crate) fn retire_store(txn: &Connection, store: StoreId) -> Result<CommitSeq> {
     let seq = next_commit_seq(txn)?;
     let_go_where(txn, "store = ?1", [store.0])?;
@@ -349,8 +360,9 @@ pub(crate) fn retire_store(txn: &Connection, store: StoreId) -> Result<CommitSeq
     Ok(seq)
 }
 
-/// Lets the objects that `which` says share nothing any more: what they own has no sharers afterwards, and what others
-/// hold too is the others'. Scans the extent rows, if anything is shared.
+/// Lets the objects that `which` says share nothing any more: what they own has no sharers
+/// afterwards, and what others hold too is the others'. Scans the extent rows, if anything is
+/// shared.
 pub(crate) fn let_go_where(
     txn: &Connection,
     which: &str,
@@ -397,7 +409,8 @@ fn let_go(txn: &Connection, row: &ExtentRow, store: StoreId, ino: Ino) -> Result
     }
     let removed = txn
         .prepare_cached(
-            "DELETE FROM larder_shared WHERE segment = ?1 AND start_block = ?2 AND store = ?3 AND ino = ?4",
+            "DELETE FROM larder_shared WHERE segment = ?1 AND start_block = ?2 AND store = ?3 AND \
+             ino = ?4",
         )
         .and_then(|mut remove| {
             let start = signed(row.extent.start_block);
@@ -438,7 +451,8 @@ fn hand_over(txn: &Connection, place: &Extent) -> Result<()> {
         )));
     };
     txn.prepare_cached(
-        "DELETE FROM larder_shared WHERE segment = ?1 AND start_block = ?2 AND store = ?3 AND ino = ?4",
+        "DELETE FROM larder_shared WHERE segment = ?1 AND start_block = ?2 AND store = ?3 AND ino \
+         = ?4",
     )
     .and_then(|mut remove| remove.execute(params![segment, start, store, ino]))
     .at(SHARED)?;
@@ -454,7 +468,8 @@ fn hand_over(txn: &Connection, place: &Extent) -> Result<()> {
 /// Adds to the count of the row that begins there.
 fn count_sharers(txn: &Connection, place: &Extent, change: i64) -> Result<()> {
     txn.prepare_cached(
-        "UPDATE larder_extent SET shared_count = shared_count + ?3 WHERE segment = ?1 AND start_block = ?2",
+        "UPDATE larder_extent SET shared_count = shared_count + ?3 WHERE segment = ?1 AND \
+         start_block = ?2",
     )
     .and_then(|mut count| {
         count.execute(params![place.segment.0, signed(place.start_block), change])
@@ -463,8 +478,9 @@ fn count_sharers(txn: &Connection, place: &Extent, change: i64) -> Result<()> {
     .map(drop)
 }
 
-/// Cuts `row` so that the part of it under `extent` is a row of its own, with its sharers (`SHARE-3`), and retires that
-/// part where it has none and `retired_seq` says so; returns the part.
+/// Cuts `row` so that the part of it under `extent` is a row of its own, with its sharers
+/// (`SHARE-3`), and retires that part where it has none and `retired_seq` says so; returns the
+/// part.
 fn cut_out(
     txn: &Connection,
     row: &ExtentRow,
@@ -512,7 +528,8 @@ fn cut_out(
 fn insert_part(txn: &Connection, row: &ExtentRow, part: &ExtentRow) -> Result<()> {
     let (segment, start) = (part.extent.segment.0, signed(part.extent.start_block));
     txn.prepare_cached(
-        "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, retired_seq, shared_count) \
+        "INSERT INTO larder_extent (segment, start_block, block_count, store, ino, retired_seq, \
+         shared_count) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )
     .and_then(|mut add| {
@@ -530,7 +547,8 @@ fn insert_part(txn: &Connection, row: &ExtentRow, part: &ExtentRow) -> Result<()
     if part.shared_count > 0 {
         txn.prepare_cached(
             "INSERT INTO larder_shared (segment, start_block, store, ino) \
-             SELECT segment, ?3, store, ino FROM larder_shared WHERE segment = ?1 AND start_block = ?2",
+             SELECT segment, ?3, store, ino FROM larder_shared WHERE segment = ?1 AND start_block \
+             = ?2",
         )
         .and_then(|mut add| add.execute(params![segment, signed(row.extent.start_block), start]))
         .at(SHARED)?;
@@ -560,8 +578,10 @@ pub(crate) fn sharing(connection: &Connection) -> Result<Vec<StoreId>> {
 pub(crate) fn find_sharing(connection: &Connection) -> Result<Vec<StoreId>> {
     let found: Option<String> = connection
         .prepare_cached(
-            "SELECT group_concat(DISTINCT e.store) || ',' || group_concat(DISTINCT s.store) FROM larder_shared AS s \
-             JOIN larder_extent AS e ON e.segment = s.segment AND e.start_block = s.start_block WHERE e.store <> s.store",
+            "SELECT group_concat(DISTINCT e.store) || ',' || group_concat(DISTINCT s.store) FROM \
+             larder_shared AS s \
+             JOIN larder_extent AS e ON e.segment = s.segment AND e.start_block = s.start_block \
+             WHERE e.store <> s.store",
         )
         .and_then(|mut find| find.query_row([], |row| row.get(0)).optional())
         .map(Option::flatten)

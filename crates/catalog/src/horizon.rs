@@ -102,7 +102,8 @@ impl HistoryHorizon {
         }
     }
 
-    /// The store whose guarantee keeps what a store has retired by commit `seq`, and which nothing holds.
+    /// The store whose guarantee keeps what a store has retired by commit `seq`, and which nothing
+    /// holds.
     fn guarantor(&self, store: StoreId, seq: CommitSeq) -> Option<StoreId> {
         let keeps = |store: &StoreId| {
             let one = self.of(*store);
@@ -129,8 +130,9 @@ impl HistoryHorizon {
 type RetiredBlocks = (StoreId, CommitSeq, u64);
 
 impl Catalog {
-    /// Up to which commit history may go at `now_ns`: what the retentions say, or somebody has given up, and what holds it.
-    /// Without history the first is beyond all commits. O(log commits) for each retention.
+    /// Up to which commit history may go at `now_ns`: what the retentions say, or somebody has
+    /// given up, and what holds it. Without history the first is beyond all commits. O(log commits)
+    /// for each retention.
     pub fn history_horizon(&self, now_ns: i64) -> Result<HistoryHorizon> {
         self.read(|reader| {
             let held = history::held(reader)?;
@@ -186,8 +188,9 @@ impl Catalog {
         })
     }
 
-    /// The first whole commit up to which at least `blocks` blocks were retired that pressing sets free; the
-    /// newest one if all are not enough; `None` if there are none. O(rows retired up to there).
+    /// The first whole commit up to which at least `blocks` blocks were retired that pressing sets
+    /// free; the newest one if all are not enough; `None` if there are none. O(rows retired up to
+    /// there).
     pub fn find_retired(&self, blocks: u64, horizon: &HistoryHorizon) -> Result<Option<CommitSeq>> {
         self.read(|reader| {
             // Without stores of their own kind the index says it all.
@@ -197,7 +200,8 @@ impl Catalog {
             };
             let mut list = reader
                 .prepare_cached(&format!(
-                    "SELECT {columns} FROM larder_extent WHERE retired_seq IS NOT NULL ORDER BY retired_seq"
+                    "SELECT {columns} FROM larder_extent WHERE retired_seq IS NOT NULL ORDER BY \
+                     retired_seq"
                 ))
                 .at(extents::TABLE)?;
             let mut rows = list.query([]).at(extents::TABLE)?;
@@ -227,8 +231,8 @@ impl Catalog {
         Ok(retired.into_iter().filter(may_go).map(|row| row.2).sum())
     }
 
-    /// The store whose guarantee keeps most of the content that would go without one; `None`: no guarantee keeps any.
-    /// O(retired rows).
+    /// The store whose guarantee keeps most of the content that would go without one; `None`: no
+    /// guarantee keeps any. O(retired rows).
     pub fn largest_guarantor(&self, horizon: &HistoryHorizon) -> Result<Option<StoreId>> {
         let mut kept: BTreeMap<StoreId, u64> = BTreeMap::new();
         if !horizon.all().any(|one| one.is_guaranteed) {

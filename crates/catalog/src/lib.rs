@@ -4,11 +4,12 @@
 //! # Words
 //! A *store table* has one row per inode: our columns and the user's. Its *side tables* hold
 //! directory entries, inline content, extent maps and extended attributes. An *extent row* says who
-//! holds which blocks; it is *live* until a commit *retires* it, and *reclaim* deletes it. A *change
-//! set* is what one group commit changes; *commit seq* numbers them. A *session* is a process that
-//! has the database open; its *pin* keeps what was retired later from being reclaimed. The *gate*
-//! tells the guard triggers whether a write comes from the engine (`guards`). What commits supersede is kept in
-//! the *history* (`history`), and read by a catalog of the *past* (`past`).
+//! holds which blocks; it is *live* until a commit *retires* it, and *reclaim* deletes it. A
+//! *change set* is what one group commit changes; *commit seq* numbers them. A *session* is a
+//! process that has the database open; its *pin* keeps what was retired later from being reclaimed.
+//! The *gate* tells the guard triggers whether a write comes from the engine (`guards`). What
+//! commits supersede is kept in the *history* (`history`), and read by a catalog of the *past*
+//! (`past`).
 //!
 //! # Invariants
 //! * `CATALOG-1` The extent rows are the only truth of allocation: no two overlap, none crosses an
@@ -17,44 +18,47 @@
 //!   group; `check` reads them all.
 //! * `CATALOG-2` A change set is applied as a whole or not at all, and so is everything else that
 //!   writes. *Guard*: one `BEGIN IMMEDIATE … COMMIT`; leaving early rolls back.
-//! * `CATALOG-3` Outside the engine's transactions the gate is closed, and with the gate closed only
-//!   user columns and attributes of a store table can change. *Guard*: guard triggers in pure SQL,
-//!   which hold in every SQLite ≥ 3.40; `check` reports an open gate and missing triggers. Only the
-//!   engine's own writer passes them, and a user's triggers see what it does (`guards`).
-//! * `CATALOG-4` Inode numbers, store ids, session ids and numbers of shared map pages are never reused. *Guard*: counters that
-//!   only grow, raised in the transaction that uses them.
-//! * `CATALOG-5` After a COMMIT with an unknown outcome nothing is written any more. *Guard*: a flag
-//!   that every write looks at; the caller reopens.
+//! * `CATALOG-3` Outside the engine's transactions the gate is closed, and with the gate closed
+//!   only user columns and attributes of a store table can change. *Guard*: guard triggers in pure
+//!   SQL, which hold in every SQLite ≥ 3.40; `check` reports an open gate and missing triggers.
+//!   Only the engine's own writer passes them, and a user's triggers see what it does (`guards`).
+//! * `CATALOG-4` Inode numbers, store ids, session ids and numbers of shared map pages are never
+//!   reused. *Guard*: counters that only grow, raised in the transaction that uses them.
+//! * `CATALOG-5` After a COMMIT with an unknown outcome nothing is written any more. *Guard*: a
+//!   flag that every write looks at; the caller reopens.
 //! * `CATALOG-6` Names and attribute names are TEXT when they are UTF-8, else BLOB, so one name has
 //!   one form; SQLite sorts TEXT before BLOB, and [`dirent_order`] says the same. *Guard*: one type
 //!   binds them; a property test compares the orders.
-//! * `CATALOG-7` A commit is durable when it returns, but one whose caller takes the flush upon himself
-//!   ([`Catalog::commit_transaction`], [`Catalog::flush_log`]). *Guard*: `synchronous = FULL` on every
-//!   connection that writes; crash tests of the layers above.
+//! * `CATALOG-7` A commit is durable when it returns, but one whose caller takes the flush upon
+//!   himself ([`Catalog::commit_transaction`], [`Catalog::flush_log`]). *Guard*:
+//!   `synchronous = FULL` on every connection that writes; crash tests of the layers above.
 //!
-//! * `CATALOG-8` `larder_ag` says for each allocation group how many blocks its extent rows have, and
-//!   how many of them are retired. It is derived: nothing is ever decided by it that the rows decide
-//!   otherwise. *Guard*: changed in the transaction that changes the rows; `check` compares them.
-//! * `CATALOG-9` In a transaction of its owner ([`Catalog::open_private`]) nothing is committed but by
-//!   [`Catalog::commit_transaction`]: everything else that writes is a savepoint in it. *Guard*: an SQL
-//!   statement that would begin, end or leave a transaction is refused.
-//! * `CATALOG-12` Where users may make temporary tables, nothing of ours is read or written while one has the name of a
-//!   table of ours (`temporary`). *Guard*: every read, write and commit on such a connection looks.
+//! * `CATALOG-8` `larder_ag` says for each allocation group how many blocks its extent rows have,
+//!   and how many of them are retired. It is derived: nothing is ever decided by it that the rows
+//!   decide otherwise. *Guard*: changed in the transaction that changes the rows; `check` compares
+//!   them.
+//! * `CATALOG-9` In a transaction of its owner ([`Catalog::open_private`]) nothing is committed but
+//!   by [`Catalog::commit_transaction`]: everything else that writes is a savepoint in it. *Guard*:
+//!   an SQL statement that would begin, end or leave a transaction is refused.
+//! * `CATALOG-12` Where users may make temporary tables, nothing of ours is read or written while
+//!   one has the name of a table of ours (`temporary`). *Guard*: every read, write and commit on
+//!   such a connection looks.
 //!
 //! # Concurrency
-//! [`Catalog`] is `Sync`. One writer connection stands behind a mutex; readers borrow connections of
-//! their own and never wait for it, since the log (WAL) gives each statement one committed moment.
-//! Checkpoints have a connection of their own and run beside commits. Lock order: `writer`, then
-//! `stores`; the others are leaves. Other processes, an `sqlite3` shell among them, may read and
-//! write at any time; our connections wait for their locks up to 30 s. A shell without a busy
+//! [`Catalog`] is `Sync`. One writer connection stands behind a mutex; readers borrow connections
+//! of their own and never wait for it, since the log (WAL) gives each statement one committed
+//! moment. Checkpoints have a connection of their own and run beside commits. Lock order: `writer`,
+//! then `stores`; the others are leaves. Other processes, an `sqlite3` shell among them, may read
+//! and write at any time; our connections wait for their locks up to 30 s. A shell without a busy
 //! timeout fails while we hold the write lock, hence everything is computed before BEGIN.
 //!
 //! # Recovery
-//! SQLite's own: an interrupted transaction leaves nothing. Of the last commits, those that returned
-//! are there.
+//! SQLite's own: an interrupted transaction leaves nothing. Of the last commits, those that
+//! returned are there.
 //!
 //! # Cost
-//! A commit: about 10 µs per new file, plus one sync. A lookup: 2–4 µs. See `examples/commit_cost.rs`.
+//! A commit: about 10 µs per new file, plus one sync. A lookup: 2–4 µs. See
+//! `examples/commit_cost.rs`.
 
 mod alone;
 mod apart;
@@ -196,8 +200,8 @@ const READERS_MAX: usize = 8;
 /// An open catalog. Dropping it closes the connections; the last one in the world to close also
 /// empties the log.
 pub struct Catalog {
-    /// Of a catalog with one owner, who reads on the connection that writes (`transaction`): the user's
-    /// side of it. Dropped first: what it compiled must not outlive the connection.
+    /// Of a catalog with one owner, who reads on the connection that writes (`transaction`): the
+    /// user's side of it. Dropped first: what it compiled must not outlive the connection.
     user: Option<UserSide>,
     /// Of a catalog that is another program's connection (`client`).
     client: Option<ClientSide>,
@@ -216,7 +220,8 @@ pub struct Catalog {
     is_stopped: AtomicBool,
     /// Its commits tell what they add (`FOREIGN-2`).
     tells: AtomicBool,
-    /// Which rows of the history its commits have added since the last look: the first and the last of each run.
+    /// Which rows of the history its commits have added since the last look: the first and the last
+    /// of each run.
     own_rows: Mutex<Vec<(i64, i64)>>,
     /// It is of the past, and reads only.
     as_of: Option<CommitSeq>,
@@ -233,8 +238,8 @@ pub struct Catalog {
     grants: RwLock<Arc<Grants>>,
 }
 
-/// How to read the user's columns of a store as of a moment, and of which version of the schema that is; `None`: they have no
-/// past.
+/// How to read the user's columns of a store as of a moment, and of which version of the schema
+/// that is; `None`: they have no past.
 type VersionedColumns = (i64, Option<Arc<StoreColumns>>);
 
 /// The connection that writes.
@@ -277,8 +282,8 @@ pub struct Length {
     pub free_bytes: u64,
 }
 
-/// How much of the log's file is in use. (The file is longer: it stays as long as it ever was, and is written from the start
-/// again once all is copied.)
+/// How much of the log's file is in use. (The file is longer: it stays as long as it ever was, and
+/// is written from the start again once all is copied.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogUse {
     /// Pages that were logged since it began anew, bytes.
@@ -289,7 +294,8 @@ pub struct LogUse {
 
 impl Catalog {
     /// Whether another connection (any process, or an SQL session) committed since the last call,
-    /// or since opening. Our own commits do not count. Waits for a commit that is running; else 1 µs.
+    /// or since opening. Our own commits do not count. Waits for a commit that is running; else 1
+    /// µs.
     pub fn foreign_change(&self) -> Result<bool> {
         let mut writer = lock(&self.writer);
         let seen = data_version(&writer.connection)?;
@@ -471,10 +477,12 @@ impl Catalog {
             reader
                 .prepare_cached(
                     "SELECT owner.id, owner.name FROM larder_store AS store \
-                     JOIN larder_store AS owner ON owner.id = store.table_store WHERE store.id = ?1",
+                     JOIN larder_store AS owner ON owner.id = store.table_store WHERE store.id = \
+                     ?1",
                 )
                 .and_then(|mut find| {
-                    find.query_row([store.0], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+                    find.query_row([store.0], |row| Ok((row.get(0)?, row.get(1)?)))
+                        .optional()
                 })
                 .at("larder_store")?
                 .ok_or_else(|| CatalogError::not_found(format!("store {store}")))

@@ -1,24 +1,27 @@
 //! Whether a log has lost commits that were acknowledged, before SQLite recovers it.
 //!
-//! SQLite takes a log's frames up to the first one that does not fit and forgets all behind it. That is right for a
-//! crash, which tears the end of what was not flushed yet. Where a byte was damaged later, acknowledged commits lie
-//! behind the bad frame, and SQLite would drop them without a word; and if some of them were copied into the catalog
-//! by then, the older pages of the log would come to lie over the newer ones. So the log is read before SQLite
-//! does, and the recovery is refused.
+//! SQLite takes a log's frames up to the first one that does not fit and forgets all behind it.
+//! That is right for a crash, which tears the end of what was not flushed yet. Where a byte was
+//! damaged later, acknowledged commits lie behind the bad frame, and SQLite would drop them without
+//! a word; and if some of them were copied into the catalog by then, the older pages of the log
+//! would come to lie over the newer ones. So the log is read before SQLite does, and the recovery
+//! is refused.
 //!
 //! # What proves it
-//! The checksum of a frame continues that of the frame before it, so behind a bad frame the chain is taken up again
-//! at what the next frame says. A transaction whose frames continue each other, and the commit frame right before
-//! it, is *whole*. Each commit is flushed before the next one is written, so a whole transaction behind the one of the
-//! bad frame proves that the bad one was durable. The last commit alone proves nothing: it may never have been.
+//! The checksum of a frame continues that of the frame before it, so behind a bad frame the chain
+//! is taken up again at what the next frame says. A transaction whose frames continue each other,
+//! and the commit frame right before it, is *whole*. Each commit is flushed before the next one is
+//! written, so a whole transaction behind the one of the bad frame proves that the bad one was
+//! durable. The last commit alone proves nothing: it may never have been.
 //!
 //! # Invariants
-//! * `SCAN-1` What a crash leaves is no finding. *Guard*: frames of an older log have other salts; of frames with the
-//!   same salts, the rest of a torn transaction is not whole; where commits left out their flush (`LOG-5`), as many
-//!   whole transactions prove nothing as may have been left out at a time.
+//! * `SCAN-1` What a crash leaves is no finding. *Guard*: frames of an older log have other salts;
+//!   of frames with the same salts, the rest of a torn transaction is not whole; where commits left
+//!   out their flush (`LOG-5`), as many whole transactions prove nothing as may have been left out
+//!   at a time.
 //! * `SCAN-2` It changes nothing, and needs memory for one frame, and for each page that is lost.
-//! * `SCAN-3` It reads regular files of the log's own directory only, and ends: holes are passed over. *Guard*: all is
-//!   opened by the crate `larder-directory`.
+//! * `SCAN-3` It reads regular files of the log's own directory only, and ends: holes are passed
+//!   over. *Guard*: all is opened by the crate `larder-directory`.
 //!
 //! The format is that of <https://www.sqlite.org/fileformat2.html#walformat>.
 
@@ -36,14 +39,16 @@ use std::path::{Path, PathBuf};
 
 /// So many commits may leave their flush to one that follows.
 pub const UNFLUSHED_COMMITS_MAX: u64 = 64;
-/// Behind the catalog's name: the salts of the log in which commits have left out their flush (`LOG-5`).
+/// Behind the catalog's name: the salts of the log in which commits have left out their flush
+/// (`LOG-5`).
 pub(crate) const SHARED_FLUSH_SUFFIX: &str = "-shared";
 
 /// Bytes of the log's header.
 const HEAD_BYTES: usize = 32;
 /// Bytes of a frame's header.
 const FRAME_HEAD_BYTES: usize = 24;
-/// The log's first four bytes, without the lowest bit, which says that checksums are of big-endian words.
+/// The log's first four bytes, without the lowest bit, which says that checksums are of big-endian
+/// words.
 const MAGIC: u32 = 0x377f_0682;
 const PAGE_BYTES_MIN: usize = 512;
 const PAGE_BYTES_MAX: usize = 65_536;
@@ -113,7 +118,8 @@ struct Log {
     shown: PathBuf,
 }
 
-/// Refuses the file `catalog` in `directory` if its log has lost acknowledged commits, or cannot be read.
+/// Refuses the file `catalog` in `directory` if its log has lost acknowledged commits, or cannot be
+/// read.
 pub fn require_sound_log(directory: &DatabaseDir, catalog: &str) -> Result<()> {
     let name = format!("{catalog}-wal");
     let log = Log {
@@ -127,7 +133,8 @@ pub fn require_sound_log(directory: &DatabaseDir, catalog: &str) -> Result<()> {
     }
 }
 
-/// Why a log must not be recovered, if it must not. SQLite's path of it leads through a descriptor, or was resolved.
+/// Why a log must not be recovered, if it must not. SQLite's path of it leads through a descriptor,
+/// or was resolved.
 pub(crate) fn why_refused(log: &Path) -> Option<String> {
     tell(scan(log), &shown(log))
 }
@@ -148,14 +155,15 @@ fn tell(scanned: io::Result<Option<LogDamage>>, log: &Path) -> Option<String> {
     match scanned {
         Ok(damage) => damage.map(|damage| damage.tell()),
         Err(error) => Some(format!(
-            "the log {} cannot be read ({error}); nothing was changed; mend the device, or restore the database from a copy",
+            "the log {} cannot be read ({error}); nothing was changed; mend the device, or \
+             restore the database from a copy",
             log.display()
         )),
     }
 }
 
-/// Reads a log that nobody writes; `None`: SQLite's recovery loses nothing of it that was acknowledged. Cost: the
-/// log is read once. A log that is not there, or empty, costs nothing.
+/// Reads a log that nobody writes; `None`: SQLite's recovery loses nothing of it that was
+/// acknowledged. Cost: the log is read once. A log that is not there, or empty, costs nothing.
 pub(crate) fn scan(path: &Path) -> io::Result<Option<LogDamage>> {
     let directory = match DatabaseDir::open(path.parent().unwrap_or(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -246,7 +254,8 @@ impl Log {
                 read => read.map(|()| ours == theirs)?,
             });
         }
-        // To close it would give up the locks that SQLite has on the file in this process. Once per damaged log.
+        // To close it would give up the locks that SQLite has on the file in this process. Once per
+        // damaged log.
         std::mem::forget(catalog);
         Ok(match same {
             0 => Copied::Nothing,
@@ -299,8 +308,8 @@ fn scan_frames(path: &Path, log: &File, head: &Head) -> io::Result<Option<(LogDa
     Ok(Some((damage, *head, run)))
 }
 
-/// The log's header is no header: SQLite would take the log for empty. It was flushed before the frames were written,
-/// so whole transactions prove that it was damaged since.
+/// The log's header is no header: SQLite would take the log for empty. It was flushed before the
+/// frames were written, so whole transactions prove that it was damaged since.
 fn scan_headless(
     path: &Path,
     log: &File,
@@ -461,7 +470,8 @@ impl LogDamage {
             named.join(", "),
         );
         format!(
-            "the log {log} has lost what was durable: {what} {lost}; nothing was changed; restore the database from a \
+            "the log {log} has lost what was durable: {what} {lost}; nothing was changed; restore \
+             the database from a \
              copy{}",
             self.remedy()
         )
@@ -472,7 +482,8 @@ impl LogDamage {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let cut = |bytes: u64| {
             format!(
-                "cp -a {directory} {directory}.copy && truncate -s {bytes} {directory}.copy/{name} && larder check --read \
+                "cp -a {directory} {directory}.copy && truncate -s {bytes} \
+                 {directory}.copy/{name} && larder check --read \
                  {directory}.copy"
             )
         };
@@ -482,12 +493,14 @@ impl LogDamage {
                 cut(self.keep_bytes)
             ),
             Copied::All => format!(
-                "; all of these pages were copied into the catalog before, so a copy of the directory without the log may \
+                "; all of these pages were copied into the catalog before, so a copy of the \
+                 directory without the log may \
                  be complete: {}",
                 cut(0)
             ),
             Copied::Some => {
-                " (some of these pages were copied into the catalog before: neither with nor without the log is it of \
+                " (some of these pages were copied into the catalog before: neither with nor \
+                 without the log is it of \
                  one moment)"
                     .to_owned()
             }
@@ -585,7 +598,8 @@ impl<'l> Frames<'l> {
         })
     }
 
-    /// Goes on behind the frames that lie in a hole of the file here, all zeros; how many these are.
+    /// Goes on behind the frames that lie in a hole of the file here, all zeros; how many these
+    /// are.
     fn skip_hole(&mut self) -> io::Result<u64> {
         let reader = self.input.get_ref();
         let (file, at) = (reader.file, reader.at - self.input.buffer().len() as u64);

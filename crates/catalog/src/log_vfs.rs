@@ -1,36 +1,39 @@
 //! A SQLite VFS that writes what a commit adds to the write-ahead log with one request.
 //!
-//! SQLite writes each page of a commit with two requests, its frame's head and the page: fourteen for one
-//! small file, more CPU time than all statements of the commit. Here the log's file keeps what is written to
-//! it in memory, as long as each write begins where the last one ended, and writes it when SQLite syncs,
-//! reads, or asks anything else of the file. Everything but logs is opened by the VFS below as if this one
-//! were not there.
+//! SQLite writes each page of a commit with two requests, its frame's head and the page: fourteen
+//! for one small file, more CPU time than all statements of the commit. Here the log's file keeps
+//! what is written to it in memory, as long as each write begins where the last one ended, and
+//! writes it when SQLite syncs, reads, or asks anything else of the file. Everything but logs is
+//! opened by the VFS below as if this one were not there.
 //!
 //! # Invariants
-//! * `LOG-1` Only a connection that syncs the log with every commit may use it (`CATALOG-7`): SQLite shows a
-//!   commit to others after that sync, so nobody reads what is still in memory here.
-//! * `LOG-2` What the file below has after a sync, a read or a truncation is what it would have had without
-//!   this VFS.
-//! * `LOG-3` Outside of COMMIT nothing is kept: the connection does not spill its cache, so frames are only
-//!   written by a COMMIT, which ends with the sync. What a commit that failed has left is dropped: by then
-//!   others may have written their own commits to that place.
-//! * `LOG-4` A sync leaves the flush out only while [`defer_flush`] says so, and writes what is kept all the same
-//!   (`LOG-1`). The flush of the log's head is never left out: old frames under a head that is not on the medium
-//!   yet would bring back what a checkpoint has long overwritten.
+//! * `LOG-1` Only a connection that syncs the log with every commit may use it (`CATALOG-7`):
+//!   SQLite shows a commit to others after that sync, so nobody reads what is still in memory here.
+//! * `LOG-2` What the file below has after a sync, a read or a truncation is what it would have had
+//!   without this VFS.
+//! * `LOG-3` Outside of COMMIT nothing is kept: the connection does not spill its cache, so frames
+//!   are only written by a COMMIT, which ends with the sync. What a commit that failed has left is
+//!   dropped: by then others may have written their own commits to that place.
+//! * `LOG-4` A sync leaves the flush out only while [`defer_flush`] says so, and writes what is
+//!   kept all the same (`LOG-1`). The flush of the log's head is never left out: old frames under a
+//!   head that is not on the medium yet would bring back what a checkpoint has long overwritten.
 //!
-//! * `LOG-5` Before the first flush of a log is left out, a mark beside it says so, durably: the log's salts. Without
-//!   one, every commit in it was flushed before the next one was written (`SCAN-1`).
-//! * `LOG-6` No log is recovered by a connection of ours that would lose acknowledged commits by it (`log_scan`).
-//!   *Guard*: SQLite reads the log's header when, and only when, it recovers, with all locks of the log in hand.
+//! * `LOG-5` Before the first flush of a log is left out, a mark beside it says so, durably: the
+//!   log's salts. Without one, every commit in it was flushed before the next one was written
+//!   (`SCAN-1`).
+//! * `LOG-6` No log is recovered by a connection of ours that would lose acknowledged commits by it
+//!   (`log_scan`). *Guard*: SQLite reads the log's header when, and only when, it recovers, with
+//!   all locks of the log in hand.
 //!
-//! Whether a COMMIT has flushed the log, which one without changes does not, is told by [`take_flushed`].
+//! Whether a COMMIT has flushed the log, which one without changes does not, is told by
+//! [`take_flushed`].
 //!
 //! # Safety, for the whole file
-//! SQLite calls the functions below with pointers that it got from [`register`] (the VFS) or that [`open`]
-//! filled in (files). Both outlive their use: a registered VFS is never freed, and SQLite frees a file's
-//! memory only after `xClose`. A log's memory is `szOsFile` bytes: first a [`LogFile`], behind it the file of
-//! the VFS below, which alone touches that part. Any other file's memory belongs to the VFS below wholly.
-//! SQLite uses one file from one thread at a time.
+//! SQLite calls the functions below with pointers that it got from [`register`] (the VFS) or that
+//! [`open`] filled in (files). Both outlive their use: a registered VFS is never freed, and SQLite
+//! frees a file's memory only after `xClose`. A log's memory is `szOsFile` bytes: first a
+//! [`LogFile`], behind it the file of the VFS below, which alone touches that part. Any other
+//! file's memory belongs to the VFS below wholly. SQLite uses one file from one thread at a time.
 
 use crate::error::{CatalogError, Result};
 use crate::log_scan::{self, SHARED_FLUSH_SUFFIX};
@@ -88,8 +91,8 @@ const HEAD_BYTES: i64 = 32;
 /// The log of a connection, if it has one that is open.
 pub(crate) fn find_log(connection: &Connection) -> Option<*mut sqlite3_file> {
     let mut file: *mut sqlite3_file = std::ptr::null_mut();
-    // SAFETY: an open connection; SQLite sets `file` to a file that lives as long as the log is open, or to one
-    // without methods, or leaves it null.
+    // SAFETY: an open connection; SQLite sets `file` to a file that lives as long as the log is
+    // open, or to one without methods, or leaves it null.
     let is_open = unsafe {
         let code = ffi::sqlite3_file_control(
             connection.handle(),
@@ -102,8 +105,9 @@ pub(crate) fn find_log(connection: &Connection) -> Option<*mut sqlite3_file> {
     is_open.then_some(file)
 }
 
-/// From now on, until [`end_deferring`], the connection's commits leave the flush of the log to the caller
-/// (`LOG-4`); `false`: it has no log of this VFS, and flushes. Nobody else uses the connection meanwhile.
+/// From now on, until [`end_deferring`], the connection's commits leave the flush of the log to the
+/// caller (`LOG-4`); `false`: it has no log of this VFS, and flushes. Nobody else uses the
+/// connection meanwhile.
 pub(crate) fn defer_flush(connection: &Connection) -> bool {
     set_defers(connection, true).is_some()
 }
@@ -113,8 +117,8 @@ pub(crate) fn end_deferring(connection: &Connection) -> bool {
     set_defers(connection, false).is_some_and(|is_owed| is_owed)
 }
 
-/// Whether the connection has flushed its log since this was asked last; `false` too where that is not known. What was
-/// in the log before, of whichever connection, is durable then.
+/// Whether the connection has flushed its log since this was asked last; `false` too where that is
+/// not known. What was in the log before, of whichever connection, is durable then.
 pub(crate) fn take_flushed(connection: &Connection) -> bool {
     with_kept(connection, |kept| std::mem::take(&mut kept.is_flushed)) == Some(true)
 }
@@ -129,8 +133,8 @@ fn set_defers(connection: &Connection, defers: bool) -> Option<bool> {
 /// What the log of a connection has not written yet; `None`: it has no log of this VFS.
 fn with_kept<T>(connection: &Connection, work: impl FnOnce(&mut Kept) -> T) -> Option<T> {
     let file = find_log(connection)?;
-    // SAFETY: `find_log` has an open file; with our methods it is one of ours, and the caller sees to it that
-    // SQLite does not use it meanwhile.
+    // SAFETY: `find_log` has an open file; with our methods it is one of ours, and the caller sees
+    // to it that SQLite does not use it meanwhile.
     unsafe {
         if !std::ptr::eq((*file).pMethods, &raw const METHODS) {
             return None;
@@ -139,13 +143,14 @@ fn with_kept<T>(connection: &Connection, work: impl FnOnce(&mut Kept) -> T) -> O
     }
 }
 
-/// The name of the VFS in front of the one named `below` (none: the system's); registered the first time.
+/// The name of the VFS in front of the one named `below` (none: the system's); registered the first
+/// time.
 pub(crate) fn register(below: Option<&str>) -> Result<String> {
     register_for(below, Keeping::Commits)
 }
 
-/// The same for connections that may not keep `LOG-1`: they write as SQLite does, and are kept from recovering what
-/// is damaged (`LOG-6`).
+/// The same for connections that may not keep `LOG-1`: they write as SQLite does, and are kept from
+/// recovering what is damaged (`LOG-6`).
 pub(crate) fn register_through(below: Option<&str>) -> Result<String> {
     register_for(below, Keeping::Nothing)
 }
@@ -183,7 +188,8 @@ fn register_for(below: Option<&str>, keeping: Keeping) -> Result<String> {
         return Err(failed("SQLite does not start"));
     }
     let wanted = below.map_or(std::ptr::null(), |_| below_name.as_ptr());
-    // SAFETY: null (the default VFS) or a C string; the result is null or lives until the process ends.
+    // SAFETY: null (the default VFS) or a C string; the result is null or lives until the process
+    // ends.
     let found = unsafe { ffi::sqlite3_vfs_find(wanted) };
     if found.is_null() {
         return Err(failed("SQLite does not know the VFS below"));
@@ -218,7 +224,8 @@ fn register_for(below: Option<&str>, keeping: Keeping) -> Result<String> {
         xGetSystemCall: None,
         xNextSystemCall: None,
     });
-    // SAFETY: the VFS and its name are leaked here, so they stay valid; all that version 2 demands is set.
+    // SAFETY: the VFS and its name are leaked here, so they stay valid; all that version 2 demands
+    // is set.
     if unsafe { ffi::sqlite3_vfs_register(Box::into_raw(vfs), 0) } != SQLITE_OK {
         return Err(failed("SQLite does not take it"));
     }
@@ -268,10 +275,10 @@ unsafe fn open_with(
     out_flags: *mut c_int,
 ) -> c_int {
     let is_log = flags & ffi::SQLITE_OPEN_WAL != 0;
-    // SAFETY: SQLite passes the VFS that was asked, and memory of `szOsFile` bytes, aligned to 8; the flags
-    // and the path (with the parameters SQLite keeps behind it) are handed on as they came. Without methods
-    // SQLite takes a file for closed, and it calls xClose if and only if they are set; the VFS below has set
-    // or cleared its own by the same rule.
+    // SAFETY: SQLite passes the VFS that was asked, and memory of `szOsFile` bytes, aligned to 8;
+    // the flags and the path (with the parameters SQLite keeps behind it) are handed on as they
+    // came. Without methods SQLite takes a file for closed, and it calls xClose if and only if they
+    // are set; the VFS below has set or cleared its own by the same rule.
     unsafe {
         let worker = worker(vfs);
         let Some(open_below) = (*worker).xOpen else {
@@ -398,8 +405,8 @@ unsafe extern "C" fn close(file: *mut sqlite3_file) -> c_int {
 macro_rules! file_delegates {
     ($($name:ident = $slot:ident($($arg:ident: $type:ty),*);)*) => {$(
         unsafe extern "C" fn $name(file: *mut sqlite3_file, $($arg: $type),*) -> c_int {
-            // SAFETY: SQLite passes an open log; the file below has methods and gets its own pointer and
-            // SQLite's arguments.
+            // SAFETY: SQLite passes an open log; the file below has methods and gets its own
+            // pointer and SQLite's arguments.
             unsafe {
                 let below = below(file);
                 match (*(*below).pMethods).$slot {
@@ -485,7 +492,8 @@ unsafe fn is_marked(file: *mut sqlite3_file) -> bool {
             let code = write_mark(file, &salts);
             if code != SQLITE_OK {
                 tracing::warn!(
-                    "transactions do not share their flushes: the mark beside the log cannot be written (SQLite code {code})"
+                    "transactions do not share their flushes: the mark beside the log cannot be \
+                     written (SQLite code {code})"
                 );
                 return false;
             }
@@ -500,8 +508,9 @@ unsafe fn is_marked(file: *mut sqlite3_file) -> bool {
 unsafe fn write_mark(file: *mut sqlite3_file, salts: &[u8; 8]) -> c_int {
     const FLAGS: c_int =
         ffi::SQLITE_OPEN_READWRITE | ffi::SQLITE_OPEN_CREATE | ffi::SQLITE_OPEN_SUPER_JOURNAL;
-    // SAFETY: the VFS below gets the memory that it asks for, aligned to 8, a C string that outlives the call, and
-    // flags of a file without parameters; the file is closed if and only if it has methods.
+    // SAFETY: the VFS below gets the memory that it asks for, aligned to 8, a C string that
+    // outlives the call, and flags of a file without parameters; the file is closed if and only if
+    // it has methods.
     unsafe {
         let worker = (*file.cast::<LogFile>()).worker;
         let mut name = kept(file).path.to_bytes().to_vec();

@@ -1,13 +1,15 @@
 //! What plain SQL changes between commits becomes commits.
 //!
 //! # Words
-//! A change is *loose* while no commit has its number: what a trigger keeps of it counts to the next one. A commit
-//! that was not made for it would swallow it: then it is of that commit's moment, or of none.
+//! A change is *loose* while no commit has its number: what a trigger keeps of it counts to the
+//! next one. A commit that was not made for it would swallow it: then it is of that commit's
+//! moment, or of none.
 //!
 //! # Invariants
-//! * `HISTORY-6` A commit of the engine that is no group of changes, and takes a number for itself, leaves no change
-//!   loose behind it: what is loose gets a commit with a moment before. *Guard*: who makes such a commit calls
-//!   [`settle_loose`] in the same transaction, before it takes the number.
+//! * `HISTORY-6` A commit of the engine that is no group of changes, and takes a number for itself,
+//!   leaves no change loose behind it: what is loose gets a commit with a moment before. *Guard*:
+//!   who makes such a commit calls [`settle_loose`] in the same transaction, before it takes the
+//!   number.
 
 use crate::codec::signed;
 use crate::error::{At, Result};
@@ -20,19 +22,21 @@ use rusqlite::Connection;
 const TABLE: &str = "larder_history";
 
 impl Catalog {
-    /// Whether plain SQL has changed something since the newest commit that has no moment yet. 3 µs.
+    /// Whether plain SQL has changed something since the newest commit that has no moment yet. 3
+    /// µs.
     pub fn has_loose_changes(&self) -> Result<bool> {
         self.read(has_loose_changes)
     }
 
-    /// Makes the next commits for such changes, of nothing else, and returns the number of the last; `None` when there
-    /// are none. The caller has the turn: who has it knows the number of its next commit.
+    /// Makes the next commits for such changes, of nothing else, and returns the number of the
+    /// last; `None` when there are none. The caller has the turn: who has it knows the number of
+    /// its next commit.
     pub fn commit_loose_changes(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
         self.write(|txn| settle_loose(txn, now_ns))
     }
 
-    /// Gives what plain SQL did to rows since the last commit a moment of its own: before anything else is committed, by
-    /// who has the turn. The commit, if there was anything. 4 µs.
+    /// Gives what plain SQL did to rows since the last commit a moment of its own: before anything
+    /// else is committed, by who has the turn. The commit, if there was anything. 4 µs.
     pub fn settle_rows(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
         match self.has_loose_changes()? {
             true => self.write(|txn| settle_rows(txn, now_ns)),
@@ -40,8 +44,8 @@ impl Catalog {
         }
     }
 
-    /// Before the end of the owner's transaction, made at `now_ns`: SQL that changed what has a past is a commit, though
-    /// there was no step; and what it did to the schema counts. 6 µs.
+    /// Before the end of the owner's transaction, made at `now_ns`: SQL that changed what has a
+    /// past is a commit, though there was no step; and what it did to the schema counts. 6 µs.
     pub fn settle_sql(&self, now_ns: i64) -> Result<()> {
         let is_new = {
             let writer = crate::lock(&self.writer);
@@ -65,8 +69,8 @@ fn commit_seq(connection: &Connection) -> Result<CommitSeq> {
     Ok(CommitSeq(find_meta(connection, "commit_seq")? as u64))
 }
 
-/// Gives all that is loose its moments: rows their own, attributes of files one of now. The newest commit that this
-/// made (`HISTORY-6`). 4 µs when there is nothing.
+/// Gives all that is loose its moments: rows their own, attributes of files one of now. The newest
+/// commit that this made (`HISTORY-6`). 4 µs when there is nothing.
 pub(crate) fn settle_loose(txn: &Connection, now_ns: i64) -> Result<Option<CommitSeq>> {
     let rows = match has_loose_changes(txn)? {
         true => settle_rows(txn, now_ns)?,
@@ -84,7 +88,8 @@ fn settle_rows(txn: &Connection, now_ns: i64) -> Result<Option<CommitSeq>> {
     let newest = commit_seq(txn)?;
     let last: Option<i64> = txn
         .query_row(
-            "SELECT max(mtime_ns) FROM larder_history WHERE what = 'row' AND until_seq > ?1 AND id > coalesce(\
+            "SELECT max(mtime_ns) FROM larder_history WHERE what = 'row' AND until_seq > ?1 AND \
+             id > coalesce(\
              (SELECT id FROM larder_history WHERE what = 'commit' ORDER BY id DESC LIMIT 1), 0)",
             [signed(newest.0)],
             |row| row.get(0),
@@ -97,7 +102,8 @@ fn settle_rows(txn: &Connection, now_ns: i64) -> Result<Option<CommitSeq>> {
             let seq = next_commit_seq(txn)?;
             let newest_ns = newest_moment(txn)?.map_or(i64::MIN, |(_, newest_ns)| newest_ns);
             txn.execute(
-                "INSERT INTO larder_history (until_seq, what, key, since_seq, kind) VALUES (?1, 'commit', ?2, ?1, 'sql')",
+                "INSERT INTO larder_history (until_seq, what, key, since_seq, kind) VALUES (?1, \
+                 'commit', ?2, ?1, 'sql')",
                 [signed(seq.0), at_ns.min(now_ns).max(newest_ns)],
             )
             .at(TABLE)

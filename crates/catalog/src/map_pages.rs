@@ -6,28 +6,33 @@
 //!  larder_history: a map row ─ reference ──┘
 //! ```
 //!
-//! A clone has the map of what it was made of. The commit that writes it compares the two pages, and where they are
-//! equal moves the bytes here, once. That changes no state: a reference reads as the bytes that it stands for, so the row
-//! of the origin stays as of the commit that wrote it, and nothing goes into the history. Whoever changes its page writes
-//! a whole one of its own, as before; a page here never changes.
+//! A clone has the map of what it was made of. The commit that writes it compares the two pages,
+//! and where they are equal moves the bytes here, once. That changes no state: a reference reads as
+//! the bytes that it stands for, so the row of the origin stays as of the commit that wrote it, and
+//! nothing goes into the history. Whoever changes its page writes a whole one of its own, as
+//! before; a page here never changes.
 //!
 //! # Words
 //! A *reference* is what stands in `runs` of a map, or in `value` of the history, instead of a page
-//! ([`MapReference`]). It is *resolved* where it is read, in the same statement. A page is *retired* by the commit that
-//! takes its last reference out of the maps of the present.
+//! ([`MapReference`]). It is *resolved* where it is read, in the same statement. A page is
+//! *retired* by the commit that takes its last reference out of the maps of the present.
 //!
 //! # Invariants
-//! * `SHARE-7` `row_count` of a page is the number of rows of all maps that have its reference; a page that a row of a
-//!   map, or of the history, refers to is there, and one that the history refers to was retired by no commit before
-//!   `until_seq` of that row. *Guard*: whatever takes a row out of a map, or writes over it, counts ([`let_go`]), and looks
-//!   whether it went ([`require_gone`]); what is retired goes with the history up to that commit and not before ([`reclaim`]), and never comes back; `check` counts.
-//! * `SHARE-8` What reads maps sees pages, never references, and so nothing above this crate knows of them. *Guard*:
-//!   [`resolved`] in every statement that gives `runs` out; one that is missing is refused when the page is decoded.
+//! * `SHARE-7` `row_count` of a page is the number of rows of all maps that have its reference; a
+//!   page that a row of a map, or of the history, refers to is there, and one that the history
+//!   refers to was retired by no commit before `until_seq` of that row. *Guard*: whatever takes a
+//!   row out of a map, or writes over it, counts ([`let_go`]), and looks whether it went
+//!   ([`require_gone`]); what is retired goes with the history up to that commit and not before
+//!   ([`reclaim`]), and never comes back; `check` counts.
+//! * `SHARE-8` What reads maps sees pages, never references, and so nothing above this crate knows
+//!   of them. *Guard*: [`resolved`] in every statement that gives `runs` out; one that is missing
+//!   is refused when the page is decoded.
 //!
 //! # Cost
-//! Reading a page that is not shared: the length of what was read anyway. A commit that writes over pages, or removes
-//! files, asks once whether there is any page here (1 µs); one that creates files asks nothing. A clone's page: about 40
-//! bytes, and the first clone's the move of some KiB. What counts writes rows of some bytes, never the page.
+//! Reading a page that is not shared: the length of what was read anyway. A commit that writes over
+//! pages, or removes files, asks once whether there is any page here (1 µs); one that creates files
+//! asks nothing. A clone's page: about 40 bytes, and the first clone's the move of some KiB. What
+//! counts writes rows of some bytes, never the page.
 
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
@@ -43,11 +48,13 @@ const USE: &str = "larder_map_page_use";
 /// Findings of one kind that are listed.
 const FINDINGS_MAX: usize = 100;
 
-/// SQL for the page that stands in `column`, or that it refers to in `schema` (`SHARE-8`). A reference to nothing stays.
+/// SQL for the page that stands in `column`, or that it refers to in `schema` (`SHARE-8`). A
+/// reference to nothing stays.
 pub(crate) fn resolved(schema: &str, column: &str) -> String {
     format!(
         "CASE WHEN length({column}) = {MAP_REFERENCE_BYTES} THEN ifnull((SELECT shared.bytes \
-         FROM {schema}.larder_map_page AS shared WHERE shared.reference = {column}), {column}) ELSE {column} END"
+         FROM {schema}.larder_map_page AS shared WHERE shared.reference = {column}), {column}) \
+         ELSE {column} END"
     )
 }
 
@@ -68,7 +75,8 @@ impl ReferenceSql {
     pub(crate) fn new(name: &str) -> ReferenceSql {
         let text = |condition: &str| {
             format!(
-                "SELECT runs FROM main.\"{name}_map\" WHERE {condition}length(runs) = {MAP_REFERENCE_BYTES}"
+                "SELECT runs FROM main.\"{name}_map\" WHERE {condition}length(runs) = \
+                 {MAP_REFERENCE_BYTES}"
             )
         };
         ReferenceSql {
@@ -87,8 +95,8 @@ pub(crate) fn is_any(txn: &Connection) -> Result<bool> {
         .at(USE)
 }
 
-/// Counts that commit `seq` takes the rows, which `text` of a [`ReferenceSql`] finds, out of a map, or writes over them.
-/// Before it does. How many references those rows have. O(references found).
+/// Counts that commit `seq` takes the rows, which `text` of a [`ReferenceSql`] finds, out of a map,
+/// or writes over them. Before it does. How many references those rows have. O(references found).
 pub(crate) fn let_go(
     txn: &Connection,
     seq: CommitSeq,
@@ -119,8 +127,8 @@ pub(crate) fn let_go(
     Ok(references.len())
 }
 
-/// After the rows were deleted of which [`let_go`] found so many `references`: a trigger of the user's can leave them without
-/// an error, and then they would not be counted.
+/// After the rows were deleted of which [`let_go`] found so many `references`: a trigger of the
+/// user's can leave them without an error, and then they would not be counted.
 pub(crate) fn require_gone(
     txn: &Connection,
     references: usize,
@@ -138,8 +146,9 @@ pub(crate) fn require_gone(
     require_row(usize::from(!is_left), table)
 }
 
-/// What to write into one more row instead of the page `runs`: a reference, counted for that row, if the row of table
-/// `origin` with this `ino` and `page` has the same page by now. Cost: that row is read, and the first time written.
+/// What to write into one more row instead of the page `runs`: a reference, counted for that row,
+/// if the row of table `origin` with this `ino` and `page` has the same page by now. Cost: that row
+/// is read, and the first time written.
 pub(crate) fn share(
     txn: &Connection,
     origin: &str,
@@ -161,7 +170,8 @@ pub(crate) fn share(
         let counted = txn
             .prepare_cached(
                 "UPDATE larder_map_page_use SET row_count = row_count + 1 WHERE row_count > 0 \
-                 AND number = (SELECT number FROM larder_map_page WHERE reference = ?1 AND bytes = ?2)",
+                 AND number = (SELECT number FROM larder_map_page WHERE reference = ?1 AND bytes \
+                 = ?2)",
             )
             .and_then(|mut count| count.execute(params![stored, runs]))
             .at(USE)?;
@@ -209,8 +219,8 @@ pub(crate) fn share(
     Ok(Some(reference.to_vec()))
 }
 
-/// Deletes the pages that were retired at or before `horizon`, up to which there is no history any more. Not in a workspace,
-/// whose first images may refer to them. O(deleted).
+/// Deletes the pages that were retired at or before `horizon`, up to which there is no history any
+/// more. Not in a workspace, whose first images may refer to them. O(deleted).
 pub(crate) fn reclaim(txn: &Connection, horizon: CommitSeq) -> Result<()> {
     let retired = "FROM larder_map_page_use WHERE retired_seq IS NOT NULL AND retired_seq <= ?1 \
                    AND NOT EXISTS (SELECT 1 FROM larder_meta WHERE key = 'workspace')";
@@ -240,7 +250,8 @@ impl Catalog {
         self.count_pages("", [])
     }
 
-    /// Those that go when the history of all stores goes up to `base`: they belong to none. O(pages that go).
+    /// Those that go when the history of all stores goes up to `base`: they belong to none. O(pages
+    /// that go).
     pub fn retired_pages(&self, base: CommitSeq) -> Result<SharedPages> {
         let retired = "WHERE number IN (SELECT number FROM larder_map_page_use \
                        WHERE retired_seq IS NOT NULL AND retired_seq <= ?1)";
@@ -291,7 +302,8 @@ pub(crate) fn check(
     };
     let mut list = txn
         .prepare(
-            "SELECT coalesce(p.number, u.number), p.reference, u.row_count FROM larder_map_page AS p \
+            "SELECT coalesce(p.number, u.number), p.reference, u.row_count FROM larder_map_page \
+             AS p \
              FULL JOIN larder_map_page_use AS u ON u.number = p.number ORDER BY 1",
         )
         .at(TABLE)?;
@@ -314,13 +326,15 @@ pub(crate) fn check(
         let count = counts.remove(&reference).unwrap_or_default();
         let Some(row_count) = row_count else {
             tell(format!(
-                "larder_map_page: page {number} is not counted, and stands in {count} rows of maps (SHARE-7)"
+                "larder_map_page: page {number} is not counted, and stands in {count} rows of \
+                 maps (SHARE-7)"
             ));
             continue;
         };
         if count != row_count {
             tell(format!(
-                "larder_map_page: page {number} is said to stand in {row_count} rows of maps, and stands in {count} (SHARE-7)"
+                "larder_map_page: page {number} is said to stand in {row_count} rows of maps, and \
+                 stands in {count} (SHARE-7)"
             ));
         }
     }

@@ -5,8 +5,9 @@ use crate::error::{At, CatalogError, Result};
 use larder_format::{CommitSeq, StoreId};
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// What a store has that keeps nothing goes when it is so old, nanoseconds: the beginning of its history does not overtake the looks
-/// of other sessions (`FOREIGN-1`), which else would forget all they remember.
+/// What a store has that keeps nothing goes when it is so old, nanoseconds: the beginning of its
+/// history does not overtake the looks of other sessions (`FOREIGN-1`), which else would forget all
+/// they remember.
 pub(crate) const KEPT_NS_MIN: i64 = 5_000_000_000;
 
 /// Opens or closes the gate; `CATALOG-3` wants every transaction that opens it to close it.

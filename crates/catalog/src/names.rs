@@ -1,11 +1,12 @@
-//! Names that a catalog holds and that become parts of SQL: validated where they are read, quoted where they are used.
+//! Names that a catalog holds and that become parts of SQL: validated where they are read, quoted
+//! where they are used.
 //!
 //! # Invariants
-//! * `SAFE-1` The name of a store becomes a part of SQL only as a [`StoreName`], which follows the rule for names
-//!   whoever wrote the catalog. *Guard*: nothing else reads it; `check` and every open refuse another one.
-//!   Every other name is quoted by [`quoted`].
-//! * `SAFE-2` Text that holds names or conditions of a catalog is run as one statement: what stands behind it is
-//!   refused. *Guard*: [`execute_one`].
+//! * `SAFE-1` The name of a store becomes a part of SQL only as a [`StoreName`], which follows the
+//!   rule for names whoever wrote the catalog. *Guard*: nothing else reads it; `check` and every
+//!   open refuse another one. Every other name is quoted by [`quoted`].
+//! * `SAFE-2` Text that holds names or conditions of a catalog is run as one statement: what stands
+//!   behind it is refused. *Guard*: [`execute_one`].
 
 use crate::error::{At, CatalogError, Result};
 use larder_format::limits::STORE_NAME_BYTES_MAX;
@@ -120,13 +121,14 @@ pub(crate) fn shown(text: &str) -> String {
     out
 }
 
-/// Runs one statement whose text is made of names; what stands behind it is refused, not run (`SAFE-2`).
+/// Runs one statement whose text is made of names; what stands behind it is refused, not run
+/// (`SAFE-2`).
 pub(crate) fn execute_one(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
     connection.execute(sql, []).map(drop)
 }
 
-/// Runs statements of ours in which names stand in the place of `{…}`. Each is of ASCII letters, digits and `_`, which
-/// end nothing wherever they stand in a text; else nothing is run (`SAFE-2`).
+/// Runs statements of ours in which names stand in the place of `{…}`. Each is of ASCII letters,
+/// digits and `_`, which end nothing wherever they stand in a text; else nothing is run (`SAFE-2`).
 pub(crate) fn execute_template(
     connection: &Connection,
     template: &str,

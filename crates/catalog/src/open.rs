@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
-/// Bytes of a page of a new catalog: a commit of one file writes a few whole pages, and group commits
-/// fill theirs whatever the size (docs/decisions/0019-commit-speed.md).
+/// Bytes of a page of a new catalog: a commit of one file writes a few whole pages, and group
+/// commits fill theirs whatever the size (docs/decisions/0019-commit-speed.md).
 const PAGE_BYTES: u32 = 4096;
 /// Compiled statements that each connection keeps.
 pub(crate) const STATEMENTS_MAX: usize = 256;
@@ -85,8 +85,9 @@ impl Catalog {
     }
 
     /// Opens `dir/catalog.db`, upgrading its schema when it is older. Errors tell apart: no such
-    /// database ([`CatalogError::NotFound`]), not a database, a newer format, an older one that others have open
-    /// ([`CatalogError::InUse`]), read-only, and locked ([`CatalogError::Busy`], after [`BUSY_TIMEOUT`]).
+    /// database ([`CatalogError::NotFound`]), not a database, a newer format, an older one that
+    /// others have open ([`CatalogError::InUse`]), read-only, and locked ([`CatalogError::Busy`],
+    /// after [`BUSY_TIMEOUT`]).
     pub fn open(dir: &Path, options: &CatalogOptions) -> Result<Catalog> {
         open_within(&Place::find(dir)?, options, BUSY_TIMEOUT, Purpose::Engine)
     }
@@ -144,7 +145,8 @@ pub(crate) fn open_within(
     let sqlite = rusqlite::version_number();
     if sqlite < SQLITE_VERSION_MIN && !options.is_extension {
         return Err(CatalogError::invalid(format!(
-            "SQLite {} may damage a database (fixed in 3.51.3); build larder with its bundled SQLite",
+            "SQLite {} may damage a database (fixed in 3.51.3); build larder with its bundled \
+             SQLite",
             rusqlite::version()
         )));
     }
@@ -155,8 +157,8 @@ pub(crate) fn open_within(
             // Two wrappers share the connection (`user_sql`): SQLite itself keeps threads apart.
             Purpose::Transactions | Purpose::Shell => OpenFlags::SQLITE_OPEN_FULL_MUTEX,
         };
-    // A shell's settings are the user's, so that LOG-1 and LOG-3 could not be kept. The others' connection is
-    // ours alone, and `configure` has it sync every commit (LOG-1).
+    // A shell's settings are the user's, so that LOG-1 and LOG-3 could not be kept. The others'
+    // connection is ours alone, and `configure` has it sync every commit (LOG-1).
     let has_log = matches!(purpose, Purpose::Engine | Purpose::Transactions);
     let connection = connect_with(place, options, access, timeout, has_log)?;
     let code = options.trust.judge(place.owner(), &path)?;
@@ -269,11 +271,13 @@ fn connect_with(
     Ok(connection)
 }
 
-/// How long a connection waits for locks, and how: SQLite's own way sleeps 100 ms between two tries before long, in which
-/// a program that writes again and again lets go of the lock ten times and takes it again.
+/// How long a connection waits for locks, and how: SQLite's own way sleeps 100 ms between two tries
+/// before long, in which a program that writes again and again lets go of the lock ten times and
+/// takes it again.
 fn wait_for_locks(connection: &Connection, timeout: Duration) -> Result<()> {
     let timeout_ms = timeout.as_millis().clamp(1, c_int::MAX as u128) as usize;
-    // SAFETY: an open connection; what it calls needs nothing but the number that it is given in the place of a pointer.
+    // SAFETY: an open connection; what it calls needs nothing but the number that it is given in
+    // the place of a pointer.
     let code = unsafe {
         ffi::sqlite3_busy_handler(
             connection.handle(),
@@ -290,7 +294,8 @@ fn wait_for_locks(connection: &Connection, timeout: Duration) -> Result<()> {
     }
 }
 
-/// Sleeps once: 0.1 ms at first, as long as a commit takes; later 1 ms, then 4. 0: it was long enough.
+/// Sleeps once: 0.1 ms at first, as long as a commit takes; later 1 ms, then 4. 0: it was long
+/// enough.
 extern "C" fn wait_again(timeout_ms: *mut c_void, waits: c_int) -> c_int {
     const STEPS: [(usize, usize); 2] = [(20, 100), (20, 1000)];
     const LAST_US: usize = 4000;
@@ -311,8 +316,8 @@ extern "C" fn wait_again(timeout_ms: *mut c_void, waits: c_int) -> c_int {
     1
 }
 
-/// How long a connection of another program waits for locks. Not by `Connection::busy_timeout`, which needs SQLite 3.44: an extension's
-/// may be older.
+/// How long a connection of another program waits for locks. Not by `Connection::busy_timeout`,
+/// which needs SQLite 3.44: an extension's may be older.
 pub(crate) fn set_busy_timeout(connection: &Connection, timeout: Duration) -> Result<()> {
     let timeout_ms = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
     // SAFETY: an open connection.
@@ -367,7 +372,8 @@ fn use_wal(connection: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what is not our catalog, or has code that it must not have, before anything is written to it.
+/// Refuses what is not our catalog, or has code that it must not have, before anything is written
+/// to it.
 fn identify(connection: &Connection, path: &Path, code: Code) -> Result<audit::Findings> {
     identify_client(application_id(connection), connection, path)?;
     let found = audit::require(connection, schema::version(connection)?, code)?;
@@ -405,7 +411,8 @@ pub(crate) fn identify_client(
     };
     if application_id != APPLICATION_ID {
         return Err(not_ours(if is_pristine(connection)? {
-            "it is empty, an interrupted `larder init` left it; remove the directory and run `larder init` again"
+            "it is empty, an interrupted `larder init` left it; remove the directory and run \
+             `larder init` again"
         } else {
             "it is the SQLite database of another program; check the path"
         }));
@@ -525,7 +532,8 @@ pub(crate) mod tests {
         Catalog::open(dir.path(), &CatalogOptions::default()).unwrap();
     }
 
-    /// Another program has the lock most of the time, and lets go of it again and again for a short while.
+    /// Another program has the lock most of the time, and lets go of it again and again for a short
+    /// while.
     #[test]
     fn the_write_lock_is_had_in_spite_of_who_takes_it_again_and_again() {
         use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,12 +1,13 @@
-//! Reading the past: a catalog as it was at one commit. Its statements are those of the present, with the same
-//! parameters, over the rows that were there then (`history`).
+//! Reading the past: a catalog as it was at one commit. Its statements are those of the present,
+//! with the same parameters, over the rows that were there then (`history`).
 //!
 //! It only reads; who opens it has pinned the commit ([`Catalog::pin_past`], `HISTORY-3`).
 
 use crate::codec::{signed, unsigned};
+use crate::error::no_history;
 use crate::error::{At, CatalogError, Result};
 use crate::extents::extent;
-use crate::history::{find_moment, history_begins, newest_moment, no_history, search_moments};
+use crate::history::{find_moment, history_begins, newest_moment, search_moments};
 use crate::meta::find_meta;
 use crate::open::{Purpose, open_within};
 use crate::places::{home, places_at};
@@ -40,9 +41,9 @@ pub struct PastPin {
 }
 
 impl Catalog {
-    /// The newest whole commit at or before a moment, and its time. [`CatalogError::Invalid`] before the history
-    /// begins, in the future, and where there is no history; [`CatalogError::NotFound`]: no such snapshot.
-    /// `now_ns` is the present.
+    /// The newest whole commit at or before a moment, and its time. [`CatalogError::Invalid`]
+    /// before the history begins, in the future, and where there is no history;
+    /// [`CatalogError::NotFound`]: no such snapshot. `now_ns` is the present.
     pub fn resolve_moment(&self, moment: &Moment, now_ns: i64) -> Result<(CommitSeq, i64)> {
         self.read(|reader| resolve(reader, moment, now_ns))
     }
@@ -55,7 +56,8 @@ impl Catalog {
             let id = txn
                 // Nobody would end the pin of a session that is over.
                 .prepare_cached(
-                    "INSERT INTO larder_past (session, seq) SELECT id, ?2 FROM larder_session WHERE id = ?1 \
+                    "INSERT INTO larder_past (session, seq) SELECT id, ?2 FROM larder_session \
+                     WHERE id = ?1 \
                      RETURNING id",
                 )
                 .and_then(|mut insert| {
@@ -91,8 +93,8 @@ impl Catalog {
         })
     }
 
-    /// What a catalog of the past has just read counts if its pin is still there: then nothing of it had gone
-    /// (`HISTORY-3`). 2 µs.
+    /// What a catalog of the past has just read counts if its pin is still there: then nothing of
+    /// it had gone (`HISTORY-3`). 2 µs.
     pub(crate) fn require_pinned(&self, reader: &Connection) -> Result<()> {
         let Some(pin) = &self.past_pin else {
             return Ok(());
@@ -107,12 +109,14 @@ impl Catalog {
         }
     }
 
-    /// Homes that were copied by a commit after `seq`, and that commit (`HISTORY-4`). O(rows found).
+    /// Homes that were copied by a commit after `seq`, and that commit (`HISTORY-4`). O(rows
+    /// found).
     pub fn homes_saved_after(&self, seq: CommitSeq) -> Result<Vec<(Extent, CommitSeq)>> {
         self.read(|reader| {
             rows(
                 reader,
-                "SELECT segment, start_block, block_count, until_seq FROM larder_home WHERE until_seq > ?1",
+                "SELECT segment, start_block, block_count, until_seq FROM larder_home WHERE \
+                 until_seq > ?1",
                 [signed(seq.0)],
                 |row| Ok((extent(row)?, CommitSeq(unsigned(row, 3)?))),
             )
@@ -120,8 +124,8 @@ impl Catalog {
         })
     }
 
-    /// This catalog as it was when `pin` was set on it, for reading. [`CatalogError::PastEnded`] of what is read after
-    /// the pin's end.
+    /// This catalog as it was when `pin` was set on it, for reading. [`CatalogError::PastEnded`] of
+    /// what is read after the pin's end.
     pub fn as_of(&self, pin: &PastPin) -> Result<Catalog> {
         let mut past = open_within(&self.place, &self.options, BUSY_TIMEOUT, Purpose::Past)?;
         past.as_of = Some(pin.seq);
@@ -134,7 +138,8 @@ impl Catalog {
         self.read(|reader| {
             rows(
                 reader,
-                "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq FROM larder_home \
+                "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq \
+                 FROM larder_home \
                  ORDER BY segment, start_block, until_seq",
                 [],
                 home,
@@ -143,8 +148,9 @@ impl Catalog {
         })
     }
 
-    /// Where the content of parts of `blocks` is that this catalog of the past has to be asked for elsewhere:
-    /// (part, place), by part (`HISTORY-4`, `HISTORY-5`). Nothing in a catalog of the present.
+    /// Where the content of parts of `blocks` is that this catalog of the past has to be asked for
+    /// elsewhere: (part, place), by part (`HISTORY-4`, `HISTORY-5`). Nothing in a catalog of the
+    /// present.
     pub fn homes(&self, blocks: &Extent) -> Result<Vec<(Extent, Extent)>> {
         match self.as_of {
             Some(seq) => self.places_at(blocks, seq),
@@ -152,8 +158,9 @@ impl Catalog {
         }
     }
 
-    /// Where the content is by now that parts of `blocks` had after commit `seq`, of the parts that do not have it
-    /// any more: (part, place), by part. One look for each row that counts, and one for `blocks`.
+    /// Where the content is by now that parts of `blocks` had after commit `seq`, of the parts that
+    /// do not have it any more: (part, place), by part. One look for each row that counts, and one
+    /// for `blocks`.
     pub fn places_at(&self, blocks: &Extent, seq: CommitSeq) -> Result<Vec<(Extent, Extent)>> {
         self.read(|reader| places_at(reader, blocks, seq))
     }

@@ -1,9 +1,10 @@
-//! SQL of the past: temporary views with the names of the tables of stores, which stand in front of them and have the
-//! rows of one commit (`history`).
+//! SQL of the past: temporary views with the names of the tables of stores, which stand in front of
+//! them and have the rows of one commit (`history`).
 //!
 //! # Invariants
-//! * `PASTSQL-1` A statement in a connection that shows the past reads no table that is not as of then: a name
-//!   leads to one of these views, or is refused. *Guard*: [`refusal`], while a statement is compiled.
+//! * `PASTSQL-1` A statement in a connection that shows the past reads no table that is not as of
+//!   then: a name leads to one of these views, or is refused. *Guard*: [`refusal`], while a
+//!   statement is compiled.
 
 use crate::as_of::ATTRIBUTES;
 use crate::error::{At, Result};
@@ -30,7 +31,8 @@ const ALLOWED: [&str; 9] = [
     "json_tree",
 ];
 
-/// The tables and views of the user and of the engine that no view of ours stands in front of, in lower case.
+/// The tables and views of the user and of the engine that no view of ours stands in front of, in
+/// lower case.
 pub(crate) fn names_of_present(connection: &Connection) -> Result<HashSet<String>> {
     let names: Vec<String> = rows(
         connection,
@@ -55,24 +57,26 @@ pub(crate) fn refusal(context: &AuthContext<'_>, present: &HashSet<String>) -> O
     let name = table_name.to_ascii_lowercase();
     let is_present = match context.database_name {
         Some(schema) => schema.eq_ignore_ascii_case("main"),
-        // Of a table without columns, as in `count(*)`, SQLite tells the schema only where it was written. It may
-        // also be a name of the statement's own.
+        // Of a table without columns, as in `count(*)`, SQLite tells the schema only where it was
+        // written. It may also be a name of the statement's own.
         None => present.contains(&name),
     };
     match !is_present || ALLOWED.contains(&&*name) || name.starts_with("pragma_") {
         true => None,
         false => Some(format!(
-            "'{table_name}' cannot be read as of a moment, only the tables of stores can whose history reaches it; ask for it in the present"
+            "'{table_name}' cannot be read as of a moment, only the tables of stores can whose \
+             history reaches it; ask for it in the present"
         )),
     }
 }
 
-/// Creates the views, for all stores there are, with those columns of the user's that have a past: what plain SQL did to them
-/// after the commit counts up to `at_ns`.
+/// Creates the views, for all stores there are, with those columns of the user's that have a past:
+/// what plain SQL did to them after the commit counts up to `at_ns`.
 pub(crate) fn create(connection: &Connection, seq: CommitSeq, at_ns: i64) -> Result<()> {
     let stores: Vec<(StoreId, StoreName, Option<String>)> = rows(
         connection,
-        "SELECT id, name, (SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name = store.name || '_path') \
+        "SELECT id, name, (SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name = \
+         store.name || '_path') \
          FROM larder_store AS store WHERE table_store = id",
         [],
         |row| Ok((StoreId(row.get(0)?), row.get(1)?, row.get(2)?)),
@@ -111,7 +115,8 @@ fn views(
         format!(
             "CREATE TEMP VIEW \"{name}{suffix}\" ({columns}) AS \
              SELECT {now} FROM main.\"{name}{suffix}\" WHERE since_seq <= {seq} \
-             UNION ALL SELECT {then} FROM main.larder_history WHERE store = {store} AND what = '{what}'{key} \
+             UNION ALL SELECT {then} FROM main.larder_history WHERE store = {store} AND what = \
+             '{what}'{key} \
              AND until_seq > {seq} AND since_seq <= {seq}"
         )
     };
@@ -129,9 +134,12 @@ fn views(
             let names = past.columns.iter();
             let names = names.map(|column| format!(", \"{}\"", column.replace('"', "\"\"")));
             format!(
-                "CREATE TEMP VIEW \"{name}\" ({inode}{}) AS SELECT {} FROM main.\"{name}\" AS larder_of{} \
-                 WHERE larder_of.since_seq <= {seq} UNION ALL SELECT {} FROM main.larder_history AS larder_was{} \
-                 WHERE larder_was.store = {store} AND larder_was.what = 'inode' AND larder_was.key = 0 \
+                "CREATE TEMP VIEW \"{name}\" ({inode}{}) AS SELECT {} FROM main.\"{name}\" AS \
+                 larder_of{} \
+                 WHERE larder_of.since_seq <= {seq} UNION ALL SELECT {} FROM main.larder_history \
+                 AS larder_was{} \
+                 WHERE larder_was.store = {store} AND larder_was.what = 'inode' AND \
+                 larder_was.key = 0 \
                  AND larder_was.until_seq > {seq} AND larder_was.since_seq <= {seq}",
                 names.collect::<String>(),
                 attributes_of("larder_of", "larder_of.file_id"),

@@ -38,7 +38,8 @@ impl Catalog {
                     .is_some_and(|bytes| bytes.len() as u64 != blocks.len() as u64 * BLOCK_BYTES)
                 {
                     return Err(CatalogError::corrupt(format!(
-                        "{TABLE}: a patch of inode {ino} of store {owner} has not the bytes of its blocks"
+                        "{TABLE}: a patch of inode {ino} of store {owner} has not the bytes of \
+                         its blocks"
                     )));
                 }
                 found.push(PatchRow {
@@ -157,11 +158,13 @@ fn has_any(txn: &Connection) -> Result<bool> {
         .at(TABLE)
 }
 
-/// Whether a row among these, or the end that one says, hides a patch that is in the history already: some state has
-/// both. Then they must be kept, though what lies in place says the same. O(patches of the object in the history).
+/// Whether a row among these, or the end that one says, hides a patch that is in the history
+/// already: some state has both. Then they must be kept, though what lies in place says the same.
+/// O(patches of the object in the history).
 fn hides_others(txn: &Connection, parameters: impl Params) -> Result<bool> {
     txn.prepare_cached(
-        "SELECT 1 FROM larder_history WHERE store = ?1 AND ino = ?2 AND what = 'patch' AND until_seq > \
+        "SELECT 1 FROM larder_history WHERE store = ?1 AND ino = ?2 AND what = 'patch' AND \
+         until_seq > \
          (SELECT min(seq) FROM larder_patch WHERE store = ?1 AND ino = ?2 AND seq <= ?3) LIMIT 1",
     )
     .and_then(|mut find| find.exists(parameters))

@@ -1,16 +1,16 @@
 //! Where a catalog lies, and how SQLite is led there.
 //!
-//! SQLite opens its files by path, and removes them by path when the last connection closes, so it is given a
-//! path of a descriptor (`/proc/self/fd/N/catalog.db`): that one leads to the directory that was judged,
-//! whatever its owner does to the names meanwhile (crate `larder-directory`).
+//! SQLite opens its files by path, and removes them by path when the last connection closes, so it
+//! is given a path of a descriptor (`/proc/self/fd/N/catalog.db`): that one leads to the directory
+//! that was judged, whatever its owner does to the names meanwhile (crate `larder-directory`).
 //!
 //! # Invariants
-//! * `PLACE-1` The catalog's file, its log with the mark and its shared memory are regular files with one name, or absent,
-//!   when SQLite opens them; it follows no link itself.
-//! * `PLACE-2` A descriptor that SQLite was given the path of stays open until nobody in the world has the
-//!   catalog open: its number must not become another directory's, from which SQLite would remove files. *Why
-//!   not only as long as our own connections*: those of one process share the name of the shared memory, and
-//!   this process may have others than ours.
+//! * `PLACE-1` The catalog's file, its log with the mark and its shared memory are regular files
+//!   with one name, or absent, when SQLite opens them; it follows no link itself.
+//! * `PLACE-2` A descriptor that SQLite was given the path of stays open until nobody in the world
+//!   has the catalog open: its number must not become another directory's, from which SQLite would
+//!   remove files. *Why not only as long as our own connections*: those of one process share the
+//!   name of the shared memory, and this process may have others than ours.
 
 use crate::error::{At, CatalogError, Result};
 use crate::log_vfs;
@@ -53,7 +53,8 @@ pub(crate) struct Place {
 /// The descriptors whose paths SQLite has (`PLACE-2`).
 static IN_USE: Mutex<Vec<Arc<DatabaseDir>>> = Mutex::new(Vec::new());
 
-/// A descriptor in use. When the last of a directory goes, and no catalog there is open, it is closed.
+/// A descriptor in use. When the last of a directory goes, and no catalog there is open, it is
+/// closed.
 struct InUse(Arc<DatabaseDir>);
 
 impl Place {
@@ -123,7 +124,8 @@ impl Place {
             ));
         }
         if flags.contains(OpenFlags::SQLITE_OPEN_CREATE) {
-            // SQLite's own would be for everybody to read, and its log and shared memory take after it.
+            // SQLite's own would be for everybody to read, and its log and shared memory take after
+            // it.
             match self.directory.open_file(self.file, Access::MakeNew) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(CatalogError::ReadOnly {
@@ -143,7 +145,8 @@ impl Place {
             .map_or_else(|error| Ok(Err(error)), |held| held.map(Ok))
     }
 
-    /// Runs `work` with a path for ATTACH on a connection of [`Place::connect`], which closes before it ends.
+    /// Runs `work` with a path for ATTACH on a connection of [`Place::connect`], which closes
+    /// before it ends.
     pub fn attach<T>(
         &self,
         options: &CatalogOptions,
@@ -172,7 +175,8 @@ impl Place {
     }
 }
 
-/// A connection's VFS over the one `below`: with a log of ours (`LOG-1`), or one that only guards it (`LOG-6`).
+/// A connection's VFS over the one `below`: with a log of ours (`LOG-1`), or one that only guards
+/// it (`LOG-6`).
 fn vfs_over(below: Option<&str>, has_log: bool) -> Result<String> {
     match has_log {
         true => log_vfs::register(below),
@@ -181,8 +185,9 @@ fn vfs_over(below: Option<&str>, has_log: bool) -> Result<String> {
 }
 
 impl CatalogOptions {
-    /// SQLite opens the paths of users: in a program that has loaded the extension, whose connections outlive
-    /// ours and keep these names, and on another VFS, which knows its own files only.
+    /// SQLite opens the paths of users: in a program that has loaded the extension, whose
+    /// connections outlive ours and keep these names, and on another VFS, which knows its own files
+    /// only.
     fn keeps_paths(&self) -> bool {
         self.is_extension || self.vfs.is_some()
     }
@@ -247,8 +252,8 @@ impl Drop for InUse {
     }
 }
 
-/// The name of the system's VFS with one difference: the path of a descriptor is left as it is. SQLite would
-/// else look up where it leads now, and use that name from then on.
+/// The name of the system's VFS with one difference: the path of a descriptor is left as it is.
+/// SQLite would else look up where it leads now, and use that name from then on.
 fn register() -> Result<&'static str> {
     static IS_DONE: Mutex<bool> = Mutex::new(false);
     let mut is_done = IS_DONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -264,8 +269,8 @@ fn register() -> Result<&'static str> {
         xFullPathname: Some(full_pathname),
         ..*system
     });
-    // SAFETY: leaked here, so it stays valid, and complete: its other functions ask nothing of it but what was
-    // copied from the VFS that they belong to, as SQLite's own VFSes share them.
+    // SAFETY: leaked here, so it stays valid, and complete: its other functions ask nothing of it
+    // but what was copied from the VFS that they belong to, as SQLite's own VFSes share them.
     if unsafe { ffi::sqlite3_vfs_register(Box::into_raw(vfs), 0) } != ffi::SQLITE_OK {
         return Err(failed("SQLite does not take it"));
     }
@@ -296,7 +301,8 @@ unsafe extern "C" fn full_pathname(
         if bytes.len() > usize::try_from(len).unwrap_or(0) {
             return ffi::SQLITE_CANTOPEN;
         }
-        // SAFETY: `out` has `len` bytes, as many as are written at least, and is none of SQLite's `path`.
+        // SAFETY: `out` has `len` bytes, as many as are written at least, and is none of SQLite's
+        // `path`.
         unsafe { std::ptr::copy_nonoverlapping(path, out, bytes.len()) };
         return ffi::SQLITE_OK;
     }
@@ -337,7 +343,8 @@ mod tests {
         }
     }
 
-    /// The descriptor outlives our connection while another one of this process has the file open, and goes then.
+    /// The descriptor outlives our connection while another one of this process has the file open,
+    /// and goes then.
     #[test]
     fn the_descriptor_stays_while_anybody_has_the_catalog_open() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Where the content of the past lies: rows of `larder_home` (`HISTORY-4`, `HISTORY-5`), followed from copy to copy.
+//! Where the content of the past lies: rows of `larder_home` (`HISTORY-4`, `HISTORY-5`), followed
+//! from copy to copy.
 
 use crate::codec::{signed, unsigned};
 use crate::error::{At, Result};
@@ -8,7 +9,8 @@ use crate::read::rows;
 use larder_format::{CommitSeq, Extent, SegmentIndex};
 use rusqlite::{Connection, Row, params};
 
-/// Where the content is by now that parts of `blocks` had after commit `seq` ([`Catalog::places_at`](crate::Catalog::places_at)).
+/// Where the content is by now that parts of `blocks` had after commit `seq`
+/// ([`Catalog::places_at`](crate::Catalog::places_at)).
 pub(crate) fn places_at(
     reader: &Connection,
     blocks: &Extent,
@@ -65,8 +67,8 @@ pub(crate) fn places_at(
     Ok(parts)
 }
 
-/// The rows about homes that share blocks with `place` and count for commit `seq`, the one that counts first
-/// first.
+/// The rows about homes that share blocks with `place` and count for commit `seq`, the one that
+/// counts first first.
 fn homes_over(
     reader: &Connection,
     place: &Extent,
@@ -74,7 +76,8 @@ fn homes_over(
 ) -> Result<Vec<(Extent, Extent, CommitSeq)>> {
     rows(
         reader,
-        "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq FROM larder_home \
+        "SELECT segment, start_block, block_count, copy_segment, copy_block, until_seq FROM \
+         larder_home \
          WHERE segment = ?1 AND start_block > ?2 - ?5 AND start_block < ?3 \
            AND start_block + block_count > ?2 AND until_seq > ?4 ORDER BY until_seq",
         params![

@@ -1,21 +1,24 @@
 //! What triggers and foreign keys of the user's change in commits of the engine.
 //!
 //! # Words
-//! *Ours* are the tables of stores, and those whose names begin with `larder_`. A commit *reaches* what its own statements
-//! change, and what triggers and the actions of foreign keys change then.
+//! *Ours* are the tables of stores, and those whose names begin with `larder_`. A commit *reaches*
+//! what its own statements change, and what triggers and the actions of foreign keys change then.
 //!
 //! # Invariants
-//! * `FOREIGN-5` Where nothing is reached, no commit of the engine changes rows of ours, the user's columns excepted, by a
-//!   trigger or a foreign key of the user's. *Guard*: SQLite itself says what a statement changes, with all that its triggers and
-//!   foreign keys do, while it is compiled; so each kind of statement about each table of ours that has either is compiled,
-//!   and not run. What cannot be compiled, such as a trigger that calls a function of one program's, counts as reaching.
+//! * `FOREIGN-5` Where nothing is reached, no commit of the engine changes rows of ours, the user's
+//!   columns excepted, by a trigger or a foreign key of the user's. *Guard*: SQLite itself says
+//!   what a statement changes, with all that its triggers and foreign keys do, while it is
+//!   compiled; so each kind of statement about each table of ours that has either is compiled, and
+//!   not run. What cannot be compiled, such as a trigger that calls a function of one program's,
+//!   counts as reaching.
 //!
-//! Triggers on tables that the engine's commits do not reach do not matter here: they run for plain SQL only, and what that
-//! changes in a store is kept by the store's own triggers. A merge runs none.
+//! Triggers on tables that the engine's commits do not reach do not matter here: they run for plain
+//! SQL only, and what that changes in a store is kept by the store's own triggers. A merge runs
+//! none.
 //!
 //! # Cost
-//! One look at the schema; where tables of ours have triggers or foreign keys of the user's, a connection, and 0.1 ms for each
-//! statement. Asked once for each schema.
+//! One look at the schema; where tables of ours have triggers or foreign keys of the user's, a
+//! connection, and 0.1 ms for each statement. Asked once for each schema.
 
 use crate::Catalog;
 use crate::error::{At, Result};
@@ -27,7 +30,8 @@ use rusqlite::{Connection, ErrorCode};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-/// A trigger with this does nothing in the engine's commits: it is a guard, or might as well be one.
+/// A trigger with this does nothing in the engine's commits: it is a guard, or might as well be
+/// one.
 const GUARDED: &str = "WHEN (SELECT open FROM larder_gate) IS NOT 1";
 /// Triggers of the gate's table, which refuse what nobody does.
 const OF_THE_GATE: [&str; 2] = ["larder_gate_stays", "larder_gate_is_one"];
@@ -61,12 +65,13 @@ struct Schema {
     stores: HashSet<String>,
     sides: HashSet<String>,
     guards: HashSet<String>,
-    /// Tables of ours with triggers that are no guards, or with foreign keys that act, as the schema spells them.
+    /// Tables of ours with triggers that are no guards, or with foreign keys that act, as the
+    /// schema spells them.
     asked: Vec<String>,
 }
 
-/// Whether a commit of the engine may reach rows of ours by triggers or foreign keys of the user's (`FOREIGN-5`).
-/// `stores`: the names of the stores that have tables.
+/// Whether a commit of the engine may reach rows of ours by triggers or foreign keys of the user's
+/// (`FOREIGN-5`). `stores`: the names of the stores that have tables.
 pub(crate) fn is_reached(
     catalog: &Catalog,
     state: &Connection,
@@ -118,7 +123,8 @@ impl Schema {
         };
         let referred: HashSet<String> = rows(
             state,
-            "SELECT DISTINCT f.\"table\" FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS f \
+            "SELECT DISTINCT f.\"table\" FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) \
+             AS f \
              WHERE t.type = 'table' AND (f.on_delete NOT IN ('NO ACTION', 'RESTRICT') \
              OR f.on_update NOT IN ('NO ACTION', 'RESTRICT'))",
             [],
@@ -184,7 +190,8 @@ struct Compiler {
 impl Compiler {
     fn open(catalog: &Catalog) -> Result<Compiler> {
         let mut connection = catalog.connect_reader()?;
-        // As a program that has loaded the extension may have it: then what REPLACE deletes has triggers too.
+        // As a program that has loaded the extension may have it: then what REPLACE deletes has
+        // triggers too.
         connection
             .pragma_update(None, "recursive_triggers", true)
             .at("the triggers")?;
@@ -203,7 +210,8 @@ impl Compiler {
     fn reaches(&self, schema: &Schema, table: &str) -> Result<bool> {
         let is_store = schema.stores.contains(&lower(table));
         let columns: Vec<String> = match is_store {
-            // Its key never changes, nobody sets what is computed, and the user's columns are not the engine's.
+            // Its key never changes, nobody sets what is computed, and the user's columns are not
+            // the engine's.
             true => ENGINE_COLUMNS
                 .iter()
                 .skip(1)
@@ -257,7 +265,8 @@ impl Compiler {
         Ok(false)
     }
 
-    /// What a statement changes, with its triggers and foreign keys; `None`: it cannot be compiled here.
+    /// What a statement changes, with its triggers and foreign keys; `None`: it cannot be compiled
+    /// here.
     fn compile(&self, sql: &str) -> Result<Option<Vec<Change>>> {
         crate::lock(&self.found).clear();
         match self.connection.prepare(sql) {
@@ -305,10 +314,12 @@ mod tests {
         };
         let catalog = Catalog::create(dir.path(), &CatalogOptions::default(), &init).unwrap();
         let writer = Connection::open(dir.path().join(crate::CATALOG_FILE)).unwrap();
-        let schema = "CREATE TABLE albums (id INTEGER PRIMARY KEY, n); CREATE TABLE audit (x); CREATE TABLE idle (x);
+        let schema = "CREATE TABLE albums (id INTEGER PRIMARY KEY, n); CREATE TABLE audit (x); \
+            CREATE TABLE idle (x);
             CREATE TABLE child (ino INTEGER REFERENCES main (ino) ON DELETE CASCADE, n);
             CREATE VIEW shown AS SELECT x FROM audit;
-            ALTER TABLE main ADD COLUMN note; ALTER TABLE main ADD COLUMN album REFERENCES albums ON DELETE CASCADE;
+            ALTER TABLE main ADD COLUMN note; ALTER TABLE main ADD COLUMN album REFERENCES albums \
+            ON DELETE CASCADE;
             CREATE VIRTUAL TABLE words USING fts5(text);";
         for text in [schema, sql] {
             writer
@@ -329,17 +340,23 @@ mod tests {
             "",
             "-- tracked: its triggers run when a file goes",
             "CREATE TRIGGER t AFTER INSERT ON idle BEGIN SELECT 1; END",
-            // By plain SQL only: then the gate is closed, and the store's own triggers keep what it changes.
+            // By plain SQL only: then the gate is closed, and the store's own triggers keep what it
+            // changes.
             "CREATE TRIGGER t AFTER INSERT ON idle BEGIN UPDATE main SET mode = 1; END",
             "CREATE TRIGGER t AFTER UPDATE ON main BEGIN INSERT INTO audit VALUES (NEW.size); END",
-            "CREATE TRIGGER t BEFORE INSERT ON MAIN WHEN NEW.size > 9 BEGIN SELECT RAISE(ABORT, 'no'); END",
-            "CREATE TRIGGER t AFTER UPDATE OF size ON main BEGIN UPDATE Main SET Note = 1 WHERE ino = NEW.ino; END",
-            "CREATE TRIGGER t AFTER INSERT ON main_dirent BEGIN INSERT INTO words VALUES (NEW.name); END",
+            "CREATE TRIGGER t BEFORE INSERT ON MAIN WHEN NEW.size > 9 BEGIN SELECT RAISE(ABORT, \
+             'no'); END",
+            "CREATE TRIGGER t AFTER UPDATE OF size ON main BEGIN UPDATE Main SET Note = 1 WHERE \
+             ino = NEW.ino; END",
+            "CREATE TRIGGER t AFTER INSERT ON main_dirent BEGIN INSERT INTO words VALUES \
+             (NEW.name); END",
             "CREATE TRIGGER t AFTER DELETE ON child BEGIN INSERT INTO audit VALUES (OLD.n); END",
-            "CREATE TRIGGER t AFTER DELETE ON child BEGIN REPLACE INTO audit VALUES (1); END; -- tracked",
+            "CREATE TRIGGER t AFTER DELETE ON child BEGIN REPLACE INTO audit VALUES (1); END; -- \
+             tracked",
             "CREATE TRIGGER t AFTER INSERT ON larder_history BEGIN UPDATE audit SET x = x + 1; END",
             "CREATE TRIGGER t AFTER UPDATE ON main BEGIN INSERT INTO shown VALUES (1); END;
-             CREATE TRIGGER u INSTEAD OF INSERT ON shown BEGIN INSERT INTO audit VALUES (NEW.x); END",
+             CREATE TRIGGER u INSTEAD OF INSERT ON shown BEGIN INSERT INTO audit VALUES (NEW.x); \
+             END",
             "ALTER TABLE main ADD COLUMN origin REFERENCES main ON DELETE SET NULL",
         ] {
             assert!(!reached(sql), "FOREIGN-5: {sql}");
@@ -349,10 +366,12 @@ mod tests {
     #[test]
     fn what_changes_ours_in_turn_reaches_it() {
         for sql in [
-            "CREATE TRIGGER t AFTER UPDATE ON main BEGIN UPDATE main SET mode = 1 WHERE ino = 9; END",
+            "CREATE TRIGGER t AFTER UPDATE ON main BEGIN UPDATE main SET mode = 1 WHERE ino = 9; \
+             END",
             "CREATE TRIGGER t AFTER UPDATE OF mode ON main BEGIN UPDATE main SET rowid = 9; END",
             "CREATE TRIGGER t AFTER UPDATE OF since_seq ON main BEGIN DELETE FROM main_xattr; END",
-            "CREATE TRIGGER larder_watch_1 AFTER DELETE ON main_dirent BEGIN DELETE FROM larder_patch; END",
+            "CREATE TRIGGER larder_watch_1 AFTER DELETE ON main_dirent BEGIN DELETE FROM \
+             larder_patch; END",
             "CREATE TRIGGER t AFTER UPDATE ON larder_gate BEGIN UPDATE main SET uid = 1; END",
             "CREATE TRIGGER t AFTER INSERT ON larder_history BEGIN UPDATE main SET uid = 1; END",
             // By a table of the user's.
@@ -365,7 +384,8 @@ mod tests {
             "CREATE TRIGGER t AFTER DELETE ON child BEGIN DELETE FROM albums; END",
             "ALTER TABLE main ADD COLUMN origin REFERENCES main ON DELETE CASCADE",
             "CREATE TABLE part (id INTEGER PRIMARY KEY, ino REFERENCES main ON DELETE SET NULL);
-             CREATE TRIGGER t AFTER UPDATE OF ino ON part BEGIN INSERT INTO larder_orphan VALUES (0, 2, 3); END",
+             CREATE TRIGGER t AFTER UPDATE OF ino ON part BEGIN INSERT INTO larder_orphan VALUES \
+             (0, 2, 3); END",
             // What cannot be decided.
             "CREATE TRIGGER t AFTER INSERT ON main BEGIN SELECT of_some_program(NEW.ino); END",
         ] {

@@ -61,8 +61,8 @@ impl Catalog {
         })
     }
 
-    /// The commit that wrote the inode's row, content and extended attributes included: each change of them writes
-    /// it. `None` when there is no such inode.
+    /// The commit that wrote the inode's row, content and extended attributes included: each change
+    /// of them writes it. `None` when there is no such inode.
     pub fn inode_since(&self, store: StoreId, ino: Ino) -> Result<Option<CommitSeq>> {
         let sql = self.store_sql(store)?;
         let ask = format!("SELECT since_seq FROM \"{}\" WHERE ino = ?1", sql.table);
@@ -157,7 +157,8 @@ impl Catalog {
                     let name = codec::name(row, 0).at(&sql.table_dirent)?;
                     let ino = unsigned(row, 1).at(&sql.table_dirent)?;
                     return Err(CatalogError::corrupt(format!(
-                        "{}: '{name}' in directory {parent} names inode {ino}, which does not exist",
+                        "{}: '{name}' in directory {parent} names inode {ino}, which does not \
+                         exist",
                         sql.table_dirent
                     )));
                 }
@@ -178,8 +179,8 @@ impl Catalog {
         })
     }
 
-    /// Refuses a directory with two names, and a root with one (`SAFE-8`): it may lie in itself, and who walks down would never
-    /// end. 3 µs.
+    /// Refuses a directory with two names, and a root with one (`SAFE-8`): it may lie in itself,
+    /// and who walks down would never end. 3 µs.
     pub fn require_one_name(&self, store: StoreId, directory: Ino) -> Result<()> {
         let sql = self.store_sql(store)?;
         let names_max = usize::from(directory != Ino::ROOT);
@@ -192,7 +193,8 @@ impl Catalog {
                 }
             }
             Err(CatalogError::corrupt(format!(
-                "{}: directory {directory} has more names than {names_max}, and may lie in itself (SAFE-8)",
+                "{}: directory {directory} has more names than {names_max}, and may lie in itself \
+                 (SAFE-8)",
                 sql.table_dirent
             )))
         })

@@ -1,17 +1,20 @@
-//! Which rows of a change set the user's rules refuse, found one by one when the set was refused as a whole.
+//! Which rows of a change set the user's rules refuse, found one by one when the set was refused as
+//! a whole.
 //!
 //! # Words
-//! A *rule* is what a user has put on a store's table: a trigger, a CHECK, a UNIQUE index, a foreign key. A *refusal* is a
-//! row of the set that cannot be written with all the others, and why.
+//! A *rule* is what a user has put on a store's table: a trigger, a CHECK, a UNIQUE index, a
+//! foreign key. A *refusal* is a row of the set that cannot be written with all the others, and
+//! why.
 //!
 //! # Invariants
-//! * `CONSTRAINT-1` A set without the rows of its refusals, and without what depends on them, is accepted by the rules as
-//!   they are. *Guard*: each row is written under a savepoint, in the order of the commit; one that is refused is taken back
-//!   alone. Of a foreign key that is deferred it is the row after which SQLite counts violations until the end.
+//! * `CONSTRAINT-1` A set without the rows of its refusals, and without what depends on them, is
+//!   accepted by the rules as they are. *Guard*: each row is written under a savepoint, in the
+//!   order of the commit; one that is refused is taken back alone. Of a foreign key that is
+//!   deferred it is the row after which SQLite counts violations until the end.
 //!
 //! # Cost
-//! Nothing for a commit that is accepted. Else the rows of the set are written once more, and again for each row that a
-//! deferred key, or a rule that rolls the transaction back, refuses.
+//! Nothing for a commit that is accepted. Else the rows of the set are written once more, and again
+//! for each row that a deferred key, or a rule that rolls the transaction back, refuses.
 
 use crate::changes::{ChangeSet, InodeChange};
 use crate::codec::signed;
@@ -43,8 +46,8 @@ pub struct Refusal {
 }
 
 impl Catalog {
-    /// The rows of `changes` that the user's rules refuse now; none if all would be accepted. Changes nothing. Takes the
-    /// write lock for as long as it takes to write the rows.
+    /// The rows of `changes` that the user's rules refuse now; none if all would be accepted.
+    /// Changes nothing. Takes the write lock for as long as it takes to write the rows.
     pub fn find_refusals(&self, changes: &ChangeSet) -> Result<Vec<Refusal>> {
         let stores = self.stores_of(changes)?;
         let mut writer = lock(&self.writer);
@@ -211,7 +214,8 @@ pub(crate) fn ino_of(change: &InodeChange) -> Ino {
     }
 }
 
-/// Whether a rule of the user's may have brought an error about: it refused a row, or is broken itself.
+/// Whether a rule of the user's may have brought an error about: it refused a row, or is broken
+/// itself.
 pub(crate) fn is_of_a_rule(error: &CatalogError) -> bool {
     match error {
         CatalogError::Constraint { .. } | CatalogError::Refused { .. } => true,
@@ -292,7 +296,8 @@ pub(crate) fn name_keys(
             return Ok(Some(CatalogError::Constraint {
                 table: child.clone(),
                 constraint: format!(
-                    "FOREIGN KEY constraint failed: inode {ino} of {table} is referenced by {} of {count} rows",
+                    "FOREIGN KEY constraint failed: inode {ino} of {table} is referenced by {} of \
+                     {count} rows",
                     names.join(", ")
                 ),
             }));

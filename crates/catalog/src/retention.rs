@@ -1,17 +1,20 @@
 //! How long history is kept, and what it takes.
 //!
-//! The retention is a fact of the database (`larder_meta`). Every commit looks at it ([`crate::Catalog::commit`]), so
-//! what a commit supersedes is kept as the newest setting says; sessions learn of it when they next have the turn.
+//! The retention is a fact of the database (`larder_meta`). Every commit looks at it
+//! ([`crate::Catalog::commit`]), so what a commit supersedes is kept as the newest setting says;
+//! sessions learn of it when they next have the turn.
 //!
-//! A store may have one of its own; the others follow that of the database, the *default*. `retention_ns` is the longest of
-//! them all: while it is not 0 commits keep history, and what belongs to no store (moments, rows of users' tables)
-//! stays so long. `retention_default_ns` is the default where that is another, `retention_ns:STORE` and
-//! `retention_guarantee:STORE` are those of single stores.
+//! A store may have one of its own; the others follow that of the database, the *default*.
+//! `retention_ns` is the longest of them all: while it is not 0 commits keep history, and what
+//! belongs to no store (moments, rows of users' tables) stays so long. `retention_default_ns` is
+//! the default where that is another, `retention_ns:STORE` and `retention_guarantee:STORE` are
+//! those of single stores.
 //!
 //! Where it was 0 there is a gap in history: turning it on begins anew, with a commit of its own.
 //!
-//! Where no store keeps any, the first snapshot begins history all the same, and the end of the last one ends it: meanwhile the
-//! longest retention is [`KEPT_NS_MIN`], and the default 0, so that commits keep what snapshots show and nothing else lasts.
+//! Where no store keeps any, the first snapshot begins history all the same, and the end of the
+//! last one ends it: meanwhile the longest retention is [`KEPT_NS_MIN`], and the default 0, so that
+//! commits keep what snapshots show and nothing else lasts.
 
 use crate::Catalog;
 use crate::apart::owners;
@@ -38,7 +41,8 @@ const META: &str = "larder_meta";
 pub(crate) const OWN: &str = "retention_ns";
 /// Of one store, where it is guaranteed.
 pub(crate) const GUARANTEES: &str = "retention_guarantee";
-/// What an older version has shared between stores is named (`HISTORY-8`). (Its key is not one that `foreign` reads.)
+/// What an older version has shared between stores is named (`HISTORY-8`). (Its key is not one that
+/// `foreign` reads.)
 const SHARERS_NAMED: &str = "shares_named";
 /// Of stores that have none of their own, where that is not the longest.
 const DEFAULT: &str = "retention_default_ns";
@@ -125,10 +129,12 @@ impl Catalog {
         self.read(retentions)
     }
 
-    /// Sets how long history is kept: of the stores that have no retention of their own, or of one store (`None`: it follows
-    /// the others again). Returns the newest commit, a new one if history begins with it. Who lets stores go apart has named
-    /// the sharers before ([`Catalog::name_sharers`]). The caller has the turn. Turning all of it off deletes the history, and is
-    /// refused ([`CatalogError::Invalid`]) while a snapshot or a reader of the past needs it.
+    /// Sets how long history is kept: of the stores that have no retention of their own, or of one
+    /// store (`None`: it follows the others again). Returns the newest commit, a new one if history
+    /// begins with it. Who lets stores go apart has named the sharers before
+    /// ([`Catalog::name_sharers`]). The caller has the turn. Turning all of it off deletes the
+    /// history, and is refused ([`CatalogError::Invalid`]) while a snapshot or a reader of the past
+    /// needs it.
     pub fn set_retention(
         &self,
         store: Option<StoreId>,
@@ -153,8 +159,8 @@ impl Catalog {
         })
     }
 
-    /// A snapshot is going to be made: where no store keeps history, it begins. The newest commit then; `None`: it is kept
-    /// already. The caller has the turn.
+    /// A snapshot is going to be made: where no store keeps history, it begins. The newest commit
+    /// then; `None`: it is kept already. The caller has the turn.
     pub fn keep_for_snapshots(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
         self.write(|txn| match find_meta(txn, OWN)? > 0 {
             true => Ok(None),
@@ -167,7 +173,8 @@ impl Catalog {
         self.read(is_kept_in_vain)
     }
 
-    /// Ends such a history. The newest commit then; `None`: somebody needs it. The caller has the turn.
+    /// Ends such a history. The newest commit then; `None`: somebody needs it. The caller has the
+    /// turn.
     pub fn end_kept_in_vain(&self, now_ns: i64) -> Result<Option<CommitSeq>> {
         self.write(|txn| match is_kept_in_vain(txn)? {
             false => Ok(None),
@@ -175,7 +182,8 @@ impl Catalog {
         })
     }
 
-    /// Whether all stores are named that have shared content: an older version did not name them (`HISTORY-8`).
+    /// Whether all stores are named that have shared content: an older version did not name them
+    /// (`HISTORY-8`).
     pub fn are_sharers_named(&self) -> Result<bool> {
         self.read(|reader| {
             reader
@@ -185,8 +193,9 @@ impl Catalog {
         })
     }
 
-    /// Names the stores that have shared content: those that share some now, and `known`, whose history does. Once, before
-    /// the first store lets go what others keep. The caller has the turn.
+    /// Names the stores that have shared content: those that share some now, and `known`, whose
+    /// history does. Once, before the first store lets go what others keep. The caller has the
+    /// turn.
     pub fn name_sharers(&self, known: &[StoreId]) -> Result<()> {
         self.write(|txn| {
             mark_sharing(txn, known)?;
@@ -249,8 +258,8 @@ pub(crate) fn forget_store(txn: &Connection, store: StoreId, now_ns: i64) -> Res
     write_settings(txn, &settings, is_for_snapshots, now_ns).map(drop)
 }
 
-/// Somebody guarantees history, of one store or of those that follow the database: what was given up of it before and is still
-/// there stays. What others have given up goes on (`TIME-6`).
+/// Somebody guarantees history, of one store or of those that follow the database: what was given
+/// up of it before and is still there stays. What others have given up goes on (`TIME-6`).
 fn take_back(txn: &Connection, settings: &Retentions, store: Option<StoreId>) -> Result<()> {
     let mut others: Vec<(Option<StoreId>, CommitSeq)> = Vec::new();
     for owner in owners(txn)? {
@@ -278,8 +287,8 @@ fn take_back(txn: &Connection, settings: &Retentions, store: Option<StoreId>) ->
     Ok(())
 }
 
-/// Writes the settings; returns the newest commit, a new one if history begins or ends with it. `is_for_snapshots`: where no
-/// store keeps any, it is kept for snapshots.
+/// Writes the settings; returns the newest commit, a new one if history begins or ends with it.
+/// `is_for_snapshots`: where no store keeps any, it is kept for snapshots.
 fn write_settings(
     txn: &Connection,
     settings: &Retentions,
@@ -355,7 +364,8 @@ fn delete_of_stores(txn: &Connection, key: &str) -> Result<()> {
 fn require_table(txn: &Connection, store: StoreId) -> Result<()> {
     let found: Option<(String, String)> = txn
         .query_row(
-            "SELECT s.name, o.name FROM larder_store AS s JOIN larder_store AS o ON o.id = s.table_store \
+            "SELECT s.name, o.name FROM larder_store AS s JOIN larder_store AS o ON o.id = \
+             s.table_store \
              WHERE s.id = ?1 AND s.table_store <> s.id",
             [store.0],
             |row| Ok((row.get(0)?, row.get(1)?)),
@@ -365,7 +375,8 @@ fn require_table(txn: &Connection, store: StoreId) -> Result<()> {
     match found {
         None => Ok(()),
         Some((name, owner)) => Err(CatalogError::invalid(format!(
-            "store '{name}' only shows store '{owner}', whose history it has; set the retention of that one"
+            "store '{name}' only shows store '{owner}', whose history it has; set the retention \
+             of that one"
         ))),
     }
 }
@@ -377,7 +388,8 @@ fn refuse_if_needed(txn: &Connection) -> Result<()> {
         .at("larder_snapshot")?;
     if let Some(name) = snapshot {
         return Err(CatalogError::invalid(format!(
-            "snapshot '{name}' needs the history; destroy all snapshots first ('larder snapshot destroy')"
+            "snapshot '{name}' needs the history; destroy all snapshots first ('larder snapshot \
+             destroy')"
         )));
     }
     match past_readers(txn)?.first() {

@@ -76,7 +76,8 @@ pub struct ExtentRow {
     pub ino: Ino,
     /// The commit that dropped the last reference; the space stays allocated until it is reclaimed.
     pub retired_seq: Option<CommitSeq>,
-    /// How many other objects hold all of these blocks too ([`Catalog::sharers`](crate::Catalog::sharers)).
+    /// How many other objects hold all of these blocks too
+    /// ([`Catalog::sharers`](crate::Catalog::sharers)).
     pub shared_count: u64,
 }
 

@@ -1,24 +1,30 @@
-//! Saving a file: what users attached to it goes over from the inode that a rename replaces to the new one.
+//! Saving a file: what users attached to it goes over from the inode that a rename replaces to the
+//! new one.
 //!
 //! # Words
-//! A *save* makes inode `to` the file that inode `from` was: programs write a new file and rename it over the old one. A
-//! *file* is known by its number, `file_id`: that of the inode that it had first (`first_ino`; NULL: its own). What is
-//! *attached* to an inode are the user's columns of its row, its file's number, and the rows that refer to it by a foreign
-//! key to `ino`; rows that refer to `file_id` follow by themselves.
+//! A *save* makes inode `to` the file that inode `from` was: programs write a new file and rename
+//! it over the old one. A *file* is known by its number, `file_id`: that of the inode that it had
+//! first (`first_ino`; NULL: its own). What is *attached* to an inode are the user's columns of its
+//! row, its file's number, and the rows that refer to it by a foreign key to `ino`; rows that refer
+//! to `file_id` follow by themselves.
 //!
 //! # Invariants
-//! * `SAVE-1` No two inodes of a store have the same `file_id`, and none has one that another file had. *Guard*: inode numbers
-//!   are given out once (`CATALOG-4`), and numbers of files are these; one goes over in a single step, in which the inode that
-//!   loses it gets its own, or if that was it, the negative of it, which nothing else can have. `check` compares.
-//! * `SAVE-2` All that is attached goes over, or nothing: nothing where the store's `save_keeps` says so, and where something
-//!   is attached to the new inode already. *Guard*: [`apply`] is part of the commit that has the rename, after the new inode
-//!   is there and before the old one goes, so no foreign key of the user's acts on that.
-//! * `SAVE-3` What goes over has its past: as of the commit before, all is attached to the old inode. *Guard*: the rows of both
-//!   are kept before (`HISTORY-1`, `TEMPORAL-4`); rows of other tables change with their triggers on (`TEMPORAL-1`).
+//! * `SAVE-1` No two inodes of a store have the same `file_id`, and none has one that another file
+//!   had. *Guard*: inode numbers are given out once (`CATALOG-4`), and numbers of files are these;
+//!   one goes over in a single step, in which the inode that loses it gets its own, or if that was
+//!   it, the negative of it, which nothing else can have. `check` compares.
+//! * `SAVE-2` All that is attached goes over, or nothing: nothing where the store's `save_keeps`
+//!   says so, and where something is attached to the new inode already. *Guard*: [`apply`] is part
+//!   of the commit that has the rename, after the new inode is there and before the old one goes,
+//!   so no foreign key of the user's acts on that.
+//! * `SAVE-3` What goes over has its past: as of the commit before, all is attached to the old
+//!   inode. *Guard*: the rows of both are kept before (`HISTORY-1`, `TEMPORAL-4`); rows of other
+//!   tables change with their triggers on (`TEMPORAL-1`).
 //!
 //! # Cost
-//! Of a commit without saves nothing. Of a save in a store without columns of the user's, and that nothing refers to: one
-//! UPDATE by rowid, about 3 µs; what the schema says of the store is remembered until it changes.
+//! Of a commit without saves nothing. Of a save in a store without columns of the user's, and that
+//! nothing refers to: one UPDATE by rowid, about 3 µs; what the schema says of the store is
+//! remembered until it changes.
 
 use crate::attached::{Attached, Key};
 use crate::changes::{ChangeSet, InodeChange, Save};
@@ -146,7 +152,8 @@ pub(crate) enum Purpose {
     Trial,
 }
 
-/// Lets the saves of a commit take effect, in their order. What it says of inodes that go comes after (`SAVE-2`).
+/// Lets the saves of a commit take effect, in their order. What it says of inodes that go comes
+/// after (`SAVE-2`).
 pub(crate) fn apply(
     txn: &Connection,
     stores: &Stores,
@@ -220,7 +227,8 @@ fn identify(
     let table = &sql.table;
     let is_free: bool = txn
         .prepare_cached(&format!(
-            "SELECT NOT EXISTS (SELECT 1 FROM main.\"{table}\" WHERE ino = ?1 AND first_ino IS NULL) \
+            "SELECT NOT EXISTS (SELECT 1 FROM main.\"{table}\" WHERE ino = ?1 AND first_ino IS \
+             NULL) \
              AND NOT EXISTS (SELECT 1 FROM main.\"{table}\" WHERE first_ino = ?1)"
         ))
         .and_then(|mut ask| ask.query_row([file_id], |row| row.get(0)))
@@ -285,7 +293,8 @@ struct Saver<'s> {
 }
 
 impl Saver<'_> {
-    /// `stays`: the inode that is replaced keeps its row, since somebody has it open, or it lives on.
+    /// `stays`: the inode that is replaced keeps its row, since somebody has it open, or it lives
+    /// on.
     fn save(&self, save: &Save, stays: bool, is_new: bool) -> Result<()> {
         let (txn, attached, table) = (self.txn, &*self.attached, &self.sql.table);
         let (from, to) = (signed(save.from.0), signed(save.to.0));
@@ -305,7 +314,8 @@ impl Saver<'_> {
             Err(error @ CatalogError::Constraint { .. }) if self.purpose != Purpose::Trial => {
                 // The save was answered: better a file without what is attached than no commit.
                 tracing::warn!(
-                    "{table}: inode {to} is saved in the place of {from}, and a constraint keeps from it what you \
+                    "{table}: inode {to} is saved in the place of {from}, and a constraint keeps \
+                     from it what you \
                      attached: {error}"
                 );
                 Ok(())
@@ -412,8 +422,9 @@ impl Saver<'_> {
     }
 }
 
-/// What the connection does by itself: foreign keys do not act on what moves from row to row, since at the end all of them
-/// lead to a row again; where rows of other tables follow, their triggers run, with the gate open.
+/// What the connection does by itself: foreign keys do not act on what moves from row to row, since
+/// at the end all of them lead to a row again; where rows of other tables follow, their triggers
+/// run, with the gate open.
 struct Settings {
     keys: Option<bool>,
     triggers: Option<bool>,

@@ -127,8 +127,8 @@ pub(crate) const FILE_ID: &str = "file_id";
 /// The column that says which commit wrote a row.
 pub(crate) const SINCE: &str = "since_seq";
 
-/// Brings the schema from the version found to `steps.len()`, and then calls `after`, in one transaction; an
-/// interrupted upgrade leaves the old version. Refuses what is newer.
+/// Brings the schema from the version found to `steps.len()`, and then calls `after`, in one
+/// transaction; an interrupted upgrade leaves the old version. Refuses what is newer.
 pub(crate) fn upgrade(
     connection: &Connection,
     steps: &[Step],
@@ -190,8 +190,10 @@ fn require_free_columns(connection: &Connection, store_sql: &str, name: &str) ->
             .at(name)?;
         if is_taken {
             return Err(CatalogError::invalid(format!(
-                "this version needs the column name '{column}' of table '{name}', which is one of yours; rename yours \
-                 first: sqlite3 catalog.db 'ALTER TABLE {name} RENAME COLUMN {column} TO my_{column}'"
+                "this version needs the column name '{column}' of table '{name}', which is one of \
+                 yours; rename yours \
+                 first: sqlite3 catalog.db 'ALTER TABLE {name} RENAME COLUMN {column} TO \
+                 my_{column}'"
             )));
         }
     }
@@ -424,16 +426,20 @@ mod tests {
             guard(&connection, &format!("main{suffix}")).unwrap();
         }
         batch(
-            "INSERT INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns)
+            "INSERT INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, \
+             mtime_ns, ctime_ns, btime_ns)
                VALUES (1, 'dir', 493, 0, 0, 2, 0, 0, 1, 2, 3, 4);",
         );
         batch("INSERT INTO larder_session VALUES (4, 123, 'mount x', 5, 9)");
         if version >= 7 {
             batch(
-                "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) VALUES
+                "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq, value) \
+                 VALUES
                    (5, 'name', 0, 1, 'a', 2, 3), (5, 'name', 0, 1, x'ff', 2, 4);
-                 INSERT INTO larder_history (until_seq, what, key, since_seq) VALUES (5, 'commit', 1234567890123, 5);
-                 INSERT INTO larder_history (id, until_seq, what, store, ino, key, since_seq, value, extra) VALUES
+                 INSERT INTO larder_history (until_seq, what, key, since_seq) VALUES (5, \
+                 'commit', 1234567890123, 5);
+                 INSERT INTO larder_history (id, until_seq, what, store, ino, key, since_seq, \
+                 value, extra) VALUES
                    (77, 9, 'patch', 0, 1, 8, 3, x'0102', x'03');",
             );
         }
@@ -449,7 +455,8 @@ mod tests {
 
     #[test]
     fn later_versions_keep_the_history_and_take_rows() {
-        const HISTORY: &str = "SELECT printf('%s|%s|%s|%s|%s|%s|%s|%s|%s', id, until_seq, what, store, ino, quote(key), \
+        const HISTORY: &str = "SELECT printf('%s|%s|%s|%s|%s|%s|%s|%s|%s', id, until_seq, what, \
+            store, ino, quote(key), \
              since_seq, quote(value), quote(extra)) FROM larder_history ORDER BY id";
         for version in [6, 7, 8, 9, 10, 11] {
             let connection = old(version);
@@ -460,7 +467,8 @@ mod tests {
             upgrade(&connection, STEPS, |_| Ok(())).unwrap();
             assert_eq!(text(&connection, HISTORY), before, "from {version}");
             let objects: std::collections::BTreeSet<(String, String)> = {
-                let sql = "SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+                let sql = "SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' \
+                    ESCAPE '\\'";
                 let mut list = connection.prepare(sql).unwrap();
                 let rows = list.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
                 rows.unwrap().map(|row| row.unwrap()).collect()
@@ -521,7 +529,8 @@ mod tests {
         // What plain SQL changes is kept with its file.
         connection
             .execute_batch(
-                "UPDATE larder_gate SET open = 1; UPDATE main SET first_ino = 7; UPDATE larder_gate SET open = 0;
+                "UPDATE larder_gate SET open = 1; UPDATE main SET first_ino = 7; UPDATE \
+                 larder_gate SET open = 0;
                  UPDATE main SET mode = 448",
             )
             .unwrap();
@@ -550,7 +559,8 @@ mod tests {
             guarded.unwrap_err().to_string().contains("larder_shared"),
             "CATALOG-3"
         );
-        let retired = "UPDATE larder_gate SET open = 1; UPDATE larder_extent SET shared_count = 1 WHERE start_block = 20";
+        let retired = "UPDATE larder_gate SET open = 1; UPDATE larder_extent SET shared_count = 1 \
+            WHERE start_block = 20";
         connection.execute_batch(retired).unwrap_err();
     }
 

@@ -1,13 +1,15 @@
-//! Seals: the chain of digests over snapshots, and the rows that digests are made of, byte for byte.
+//! Seals: the chain of digests over snapshots, and the rows that digests are made of, byte for
+//! byte.
 //!
 //! What a digest is of is decided above; here are the rows.
 //!
 //! # Invariants
-//! * `SEAL-1` Links are numbered from 1 without a gap, and each names the one before (`previous`). *Guard*: a link is added only
-//!   behind the one that it was made for; none is deleted; `check` compares neighbours.
-//! * `SEAL-2` The bytes of a row are the same as long as its values are, whatever the schema has besides: each value with its
-//!   type and length, NULL left out; a page of a map that is shared counts as the page. *Guard*: the columns are named here,
-//!   or by the seal.
+//! * `SEAL-1` Links are numbered from 1 without a gap, and each names the one before (`previous`).
+//!   *Guard*: a link is added only behind the one that it was made for; none is deleted; `check`
+//!   compares neighbours.
+//! * `SEAL-2` The bytes of a row are the same as long as its values are, whatever the schema has
+//!   besides: each value with its type and length, NULL left out; a page of a map that is shared
+//!   counts as the page. *Guard*: the columns are named here, or by the seal.
 
 use crate::Catalog;
 use crate::codec::{signed, unsigned};
@@ -137,7 +139,8 @@ impl Catalog {
         self.read(|reader| {
             let found = rows(
                 reader,
-                "SELECT number, snapshot, seq, at_ns, sealed_ns, state, previous, link, public_key, signature, \
+                "SELECT number, snapshot, seq, at_ns, sealed_ns, state, previous, link, \
+                 public_key, signature, \
                  is_destroyed FROM larder_seal ORDER BY number",
                 [],
                 seal_row,
@@ -146,8 +149,8 @@ impl Catalog {
         })
     }
 
-    /// Adds a link with its parts; `false`: another one came before it, and nothing was done (`SEAL-1`). One row for each
-    /// part, about 10 µs.
+    /// Adds a link with its parts; `false`: another one came before it, and nothing was done
+    /// (`SEAL-1`). One row for each part, about 10 µs.
     pub fn add_seal(&self, seal: &SealRow, parts: &[SealedPart]) -> Result<bool> {
         self.write(|txn| {
             let newest: Option<(i64, [u8; 32])> = txn
@@ -200,7 +203,8 @@ impl Catalog {
         self.read(|reader| {
             reader
                 .prepare_cached(&format!(
-                    "{SELECT_PART} WHERE seal = ?1 AND what = 'directory' AND store = ?2 AND number = ?3"
+                    "{SELECT_PART} WHERE seal = ?1 AND what = 'directory' AND store = ?2 AND \
+                     number = ?3"
                 ))
                 .and_then(|mut find| {
                     find.query_row(params![signed(seal), store, signed(number)], |row| {
@@ -212,8 +216,9 @@ impl Catalog {
         })
     }
 
-    /// Visits what the history has of the commits after `after`, up to `upto`, in its order, and says where it begins; both are whole commits, or
-    /// `after` is before all. What cannot be read any more is not there: [`Catalog::history_begins`]. Cost: about 1 µs a row.
+    /// Visits what the history has of the commits after `after`, up to `upto`, in its order, and
+    /// says where it begins; both are whole commits, or `after` is before all. What cannot be read
+    /// any more is not there: [`Catalog::history_begins`]. Cost: about 1 µs a row.
     pub fn for_each_kept(
         &self,
         after: CommitSeq,
@@ -227,7 +232,8 @@ impl Catalog {
             let mut list = state
                 .prepare_cached(&format!(
                     "SELECT until_seq, what, store, ino, key, since_seq, \
-                     CASE WHEN what = 'map' THEN {} ELSE value END, extra, kind, mode, uid, gid, nlink, size, \
+                     CASE WHEN what = 'map' THEN {} ELSE value END, extra, kind, mode, uid, gid, \
+                     nlink, size, \
                      blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, rdev FROM larder_history \
                      WHERE id >= ?1 ORDER BY id",
                     resolved("main", "value")
@@ -263,8 +269,9 @@ impl Catalog {
         })
     }
 
-    /// Visits the rows of a temporal table as they were, in the order of their keys: the bytes of the key, and those of
-    /// `columns`. [`CatalogError::NotFound`] names a column that is gone. The memory is SQLite's, which sorts on disk.
+    /// Visits the rows of a temporal table as they were, in the order of their keys: the bytes of
+    /// the key, and those of `columns`. [`CatalogError::NotFound`] names a column that is gone. The
+    /// memory is SQLite's, which sorts on disk.
     pub fn for_each_past_row(
         &self,
         past: &PastRows,
@@ -340,7 +347,8 @@ fn seal_row(row: &Row<'_>) -> rusqlite::Result<SealRow> {
 
 fn insert(txn: &Connection, seal: &SealRow, parts: &[SealedPart]) -> Result<()> {
     txn.execute(
-        "INSERT INTO larder_seal (number, snapshot, seq, at_ns, sealed_ns, state, previous, link, public_key, signature) \
+        "INSERT INTO larder_seal (number, snapshot, seq, at_ns, sealed_ns, state, previous, link, \
+         public_key, signature) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
         params![
             signed(seal.number),
@@ -358,7 +366,8 @@ fn insert(txn: &Connection, seal: &SealRow, parts: &[SealedPart]) -> Result<()> 
     .at(TABLE)?;
     let mut add = txn
         .prepare_cached(
-            "INSERT INTO larder_sealed (seal, what, store, number, from_seq, name, columns, entry_count, digest, hints) \
+            "INSERT INTO larder_sealed (seal, what, store, number, from_seq, name, columns, \
+             entry_count, digest, hints) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
         )
         .at(PARTS)?;

@@ -11,8 +11,8 @@ use larder_format::{CommitSeq, Ino, SessionId, StoreId};
 use rusqlite::{Connection, params};
 
 impl Catalog {
-    /// Registers a process, its id and its user; returns its session and the commit that it pins: the newest one. Refused
-    /// when the schema is no longer this build's (`CATALOG-11`).
+    /// Registers a process, its id and its user; returns its session and the commit that it pins:
+    /// the newest one. Refused when the schema is no longer this build's (`CATALOG-11`).
     pub fn begin_session(
         &self,
         (pid, uid): (u32, u32),
@@ -69,7 +69,8 @@ impl Catalog {
         })
     }
 
-    /// Moves a session's pin, outside a commit ([`ChangeSet::pin`](crate::ChangeSet::pin) is cheaper).
+    /// Moves a session's pin, outside a commit ([`ChangeSet::pin`](crate::ChangeSet::pin) is
+    /// cheaper).
     pub fn set_pin(&self, session: SessionId, seq: CommitSeq) -> Result<()> {
         self.write(|txn| update_pin(txn, session, seq))
     }

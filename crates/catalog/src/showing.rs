@@ -1,4 +1,5 @@
-//! Stores that show a snapshot (provider `asof=SNAPSHOT`): they hold it from their beginning to their end.
+//! Stores that show a snapshot (provider `asof=SNAPSHOT`): they hold it from their beginning to
+//! their end.
 
 use crate::error::{At, CatalogError, Result};
 use crate::history::require_reach;
@@ -10,7 +11,8 @@ use rusqlite::{Connection, OptionalExtension};
 /// What the provider of a store begins with that shows a snapshot; its name follows.
 const AS_OF: &str = "asof=";
 
-/// The hold of a store that shows a snapshot, and the name of the snapshot that was made for it alone.
+/// The hold of a store that shows a snapshot, and the name of the snapshot that was made for it
+/// alone.
 pub fn own_snapshot(store: &str) -> String {
     format!("store-{store}")
 }
@@ -59,7 +61,8 @@ pub(crate) fn begin(txn: &Connection, store: &str, provider: &str) -> Result<()>
     .map(drop)
 }
 
-/// It is destroyed: its hold ends, and the snapshot that was made for it, if nobody else holds that.
+/// It is destroyed: its hold ends, and the snapshot that was made for it, if nobody else holds
+/// that.
 pub(crate) fn end(txn: &Connection, store: &str, provider: &str) -> Result<()> {
     let Some(snapshot) = provider.strip_prefix(AS_OF) else {
         return Ok(());

@@ -26,8 +26,9 @@ pub struct SnapshotRow {
 }
 
 impl Catalog {
-    /// Names the newest whole commit. One row; nothing is copied. [`CatalogError::Exists`] when the name is taken;
-    /// [`CatalogError::Invalid`] without history, and for a name that a moment could not be written with.
+    /// Names the newest whole commit. One row; nothing is copied. [`CatalogError::Exists`] when the
+    /// name is taken; [`CatalogError::Invalid`] without history, and for a name that a moment could
+    /// not be written with.
     pub fn create_snapshot(&self, name: &str, now_ns: i64) -> Result<SnapshotRow> {
         self.create_at(name, now_ns, present)
     }
@@ -53,7 +54,8 @@ impl Catalog {
                 });
             }
             txn.execute(
-                "INSERT INTO larder_snapshot (name, seq, at_ns, created_ns) VALUES (?1, ?2, ?3, ?4)",
+                "INSERT INTO larder_snapshot (name, seq, at_ns, created_ns) VALUES (?1, ?2, ?3, \
+                 ?4)",
                 params![name, signed(seq.0), at_ns, now_ns],
             )
             .at("larder_snapshot")?;
@@ -72,7 +74,8 @@ impl Catalog {
         self.read(|reader| {
             let mut found: Vec<SnapshotRow> = rows(
                 reader,
-                "SELECT name, seq, at_ns, created_ns FROM larder_snapshot ORDER BY seq, created_ns, name",
+                "SELECT name, seq, at_ns, created_ns FROM larder_snapshot ORDER BY seq, \
+                 created_ns, name",
                 [],
                 |row| {
                     Ok(SnapshotRow {
@@ -110,7 +113,8 @@ impl Catalog {
             require(txn, name)?;
             if let Some(store) = shown_by(txn, name)? {
                 return Err(CatalogError::invalid(format!(
-                    "snapshot '{name}' is what store '{store}' shows; destroy that store first ('larder store destroy')"
+                    "snapshot '{name}' is what store '{store}' shows; destroy that store first \
+                     ('larder store destroy')"
                 )));
             }
             let holds: Vec<String> = rows(
@@ -154,7 +158,8 @@ impl Catalog {
                 && tag.eq_ignore_ascii_case(&own_snapshot(&store))
             {
                 return Err(CatalogError::invalid(format!(
-                    "hold '{tag}' is that of store '{store}', which shows the snapshot; it ends with the store \
+                    "hold '{tag}' is that of store '{store}', which shows the snapshot; it ends \
+                     with the store \
                      ('larder store destroy')"
                 )));
             }
@@ -183,7 +188,8 @@ fn check_name(name: &str) -> Result<()> {
     match is_good {
         true => Ok(()),
         false => Err(CatalogError::invalid(format!(
-            "'{name}' cannot be a name here; use letters, digits, '_', '-' and '.', beginning with a letter, at \
+            "'{name}' cannot be a name here; use letters, digits, '_', '-' and '.', beginning \
+             with a letter, at \
              most {NAME_BYTES_MAX} bytes"
         ))),
     }

@@ -73,8 +73,8 @@ pub(crate) fn value(value: ValueRef<'_>) -> SqlValue {
     }
 }
 
-/// The user's mistakes, in SQLite's words and with their place; the rest as everywhere. The statement begins
-/// at byte `start` of `sql`.
+/// The user's mistakes, in SQLite's words and with their place; the rest as everywhere. The
+/// statement begins at byte `start` of `sql`.
 pub(crate) fn explain(sql: &str, start: usize, error: rusqlite::Error) -> CatalogError {
     match error {
         rusqlite::Error::SqlInputError { msg, offset, .. } => CatalogError::Sql {

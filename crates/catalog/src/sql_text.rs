@@ -1,4 +1,5 @@
-//! What a text of the schema says that it makes: SQLite reads these texts, whatever the columns beside them say.
+//! What a text of the schema says that it makes: SQLite reads these texts, whatever the columns
+//! beside them say.
 
 /// A part of SQL: a word, in lower case and without quotation marks, or a single character.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -129,7 +129,8 @@ impl StoreSql {
                  ON CONFLICT DO NOTHING",
             ),
             dirent_set: text(
-                "UPDATE \"{t}_dirent\" SET ino = ?3, since_seq = ?4 WHERE parent = ?1 AND name = ?2",
+                "UPDATE \"{t}_dirent\" SET ino = ?3, since_seq = ?4 WHERE parent = ?1 AND name = \
+                 ?2",
             ),
             dirent_remove: text("DELETE FROM \"{t}_dirent\" WHERE parent = ?1 AND name = ?2"),
 
@@ -143,7 +144,8 @@ impl StoreSql {
                  VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
             ),
             content_set: text(
-                "UPDATE \"{t}_content\" SET inline = ?2, target = ?3, since_seq = ?4 WHERE ino = ?1",
+                "UPDATE \"{t}_content\" SET inline = ?2, target = ?3, since_seq = ?4 WHERE ino = \
+                 ?1",
             ),
             content_remove: text("DELETE FROM \"{t}_content\" WHERE ino = ?1"),
 
@@ -273,7 +275,8 @@ mod tests {
         assert_eq!(
             sql.inode_update(mask),
             Some(
-                "UPDATE \"main\" SET uid = ?4, gid = ?5, ctime_ns = ?11, since_seq = ?14 WHERE ino = ?1"
+                "UPDATE \"main\" SET uid = ?4, gid = ?5, ctime_ns = ?11, since_seq = ?14 WHERE \
+                 ino = ?1"
             )
         );
     }

@@ -31,8 +31,8 @@ impl Catalog {
         Ok(stores)
     }
 
-    /// Forgets what is known of stores: a transaction was taken back, and another one may give the number of a
-    /// store that it made to another name.
+    /// Forgets what is known of stores: a transaction was taken back, and another one may give the
+    /// number of a store that it made to another name.
     pub fn forget_stores(&self) {
         let mut known = self.stores.write().unwrap_or_else(PoisonError::into_inner);
         known.clear();
@@ -40,8 +40,9 @@ impl Catalog {
 
     /// Creates a store with an empty root directory; with `table_store`, one that shows the tables
     /// of that store instead (root attributes are then not used). The name follows
-    /// [`check_store_name`](crate::check_store_name) and is unique without regard to case. One that has tables of its own
-    /// is made by a commit, or a step of the transaction: as of the commits before it is not there.
+    /// [`check_store_name`](crate::check_store_name) and is unique without regard to case. One that
+    /// has tables of its own is made by a commit, or a step of the transaction: as of the commits
+    /// before it is not there.
     #[allow(clippy::too_many_arguments)] // They are the columns of two rows.
     pub fn create_store(
         &self,
@@ -130,8 +131,8 @@ impl Catalog {
     }
 
     /// Destroys a store: drops its tables, the user's columns with them, and retires all it holds,
-    /// as one commit, made at `now_ns`, whose number is returned. Refuses `main`, and a store that another one shows.
-    /// Scans all extent rows.
+    /// as one commit, made at `now_ns`, whose number is returned. Refuses `main`, and a store that
+    /// another one shows. Scans all extent rows.
     pub fn destroy_store(&self, store: StoreId, now_ns: i64) -> Result<CommitSeq> {
         if store == StoreId::MAIN {
             return Err(CatalogError::invalid(

@@ -46,9 +46,12 @@ impl Catalog {
             reader
                 .prepare_cached(
                     "SELECT coalesce(sum(block_count) FILTER (WHERE retired_seq IS NULL), 0), \
-                     coalesce(sum(block_count) FILTER (WHERE retired_seq IS NOT NULL), 0) FROM larder_extent",
+                     coalesce(sum(block_count) FILTER (WHERE retired_seq IS NOT NULL), 0) FROM \
+                     larder_extent",
                 )
-                .and_then(|mut sum| sum.query_row([], |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?))))
+                .and_then(|mut sum| {
+                    sum.query_row([], |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))
+                })
                 .at("larder_extent")
         })
     }

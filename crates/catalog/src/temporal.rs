@@ -1,25 +1,29 @@
-//! Temporal tables: tables of users whose rows have a past, as files have; and the user's columns of the tables of stores
-//! (`columns`).
+//! Temporal tables: tables of users whose rows have a past, as files have; and the user's columns
+//! of the tables of stores (`columns`).
 //!
 //! # Words
-//! An *image* is a row as JSON: an object of its columns; a blob is `["x", hex]`, a real number `["r", text]`. A *record* is a
-//! row of `larder_history` with `what = 'row'`: the image that a commit superseded, or NULL where there was no row.
+//! An *image* is a row as JSON: an object of its columns; a blob is `["x", hex]`, a real number
+//! `["r", text]`. A *record* is a row of `larder_history` with `what = 'row'`: the image that a
+//! commit superseded, or NULL where there was no row.
 //!
 //! # Invariants
-//! * `TEMPORAL-1` While the database keeps history, every change of a row leaves a record of what it was before. As of a
-//!   moment a row is what its first record after that says, and without one what it is now. *Guard*: triggers of pure
-//!   SQL, which run for every client; the merge of a workspace, which runs none, keeps what it touches.
-//! * `TEMPORAL-2` Triggers name columns, and do not keep `ALTER TABLE` from anything: a column that is gone reads as NULL in
-//!   them. They are made anew by the first write of a session that sees another schema. *Guard*: an image is taken in a
-//!   query whose outer level has a NULL for every name.
-//! * `TEMPORAL-3` A row is known by its primary key, byte by byte. A number that SQLite gives, a rowid, it may give anew to
-//!   another row: no restore takes that one for the row that had it, unless it may go anyway. *Guard*: the record of an
-//!   INSERT, unless it replaces the row of its number, or a restore does it (`kind`).
+//! * `TEMPORAL-1` While the database keeps history, every change of a row leaves a record of what
+//!   it was before. As of a moment a row is what its first record after that says, and without one
+//!   what it is now. *Guard*: triggers of pure SQL, which run for every client; the merge of a
+//!   workspace, which runs none, keeps what it touches.
+//! * `TEMPORAL-2` Triggers name columns, and do not keep `ALTER TABLE` from anything: a column that
+//!   is gone reads as NULL in them. They are made anew by the first write of a session that sees
+//!   another schema. *Guard*: an image is taken in a query whose outer level has a NULL for every
+//!   name.
+//! * `TEMPORAL-3` A row is known by its primary key, byte by byte. A number that SQLite gives, a
+//!   rowid, it may give anew to another row: no restore takes that one for the row that had it,
+//!   unless it may go anyway. *Guard*: the record of an INSERT, unless it replaces the row of its
+//!   number, or a restore does it (`kind`).
 //!
-//! What plain SQL changes counts to the next commit. Before the engine commits anything else, it gives that a moment of
-//! its own, at the time of the last change (`loose`); and who asks for a time between two changes of plain SQL gets what
-//! was there then, by the times of the records, to the millisecond. What the engine's transactions do is as of their
-//! end, all at once.
+//! What plain SQL changes counts to the next commit. Before the engine commits anything else, it
+//! gives that a moment of its own, at the time of the last change (`loose`); and who asks for a
+//! time between two changes of plain SQL gets what was there then, by the times of the records, to
+//! the millisecond. What the engine's transactions do is as of their end, all at once.
 //!
 //! REPLACE deletes rows without a DELETE trigger: what it will delete is looked for before.
 
@@ -29,8 +33,9 @@ mod shape;
 
 use crate::Catalog;
 use crate::codec::signed;
+use crate::error::no_history;
 use crate::error::{At, CatalogError, Result};
-use crate::history::{newest_until, no_history, search_moments};
+use crate::history::{newest_until, search_moments};
 use crate::meta::find_meta;
 use crate::names::{StoreName, execute_one, quoted};
 use crate::read::rows;
@@ -77,9 +82,10 @@ enum Kept {
 }
 
 impl Catalog {
-    /// Makes a table of the user's temporal, or the user's columns of a store's table, or lets it go: what is kept of it then
-    /// stays until the horizon passes. Twice is no error. [`CatalogError::Invalid`] for another table of ours, a view, one
-    /// with a unique index over expressions, and where there is no history.
+    /// Makes a table of the user's temporal, or the user's columns of a store's table, or lets it
+    /// go: what is kept of it then stays until the horizon passes. Twice is no error.
+    /// [`CatalogError::Invalid`] for another table of ours, a view, one with a unique index over
+    /// expressions, and where there is no history.
     pub fn track_table(&self, table: &str, is_tracked: bool) -> Result<()> {
         self.write(|txn| {
             if find_meta(txn, "retention_ns")? <= 0 {
@@ -129,9 +135,10 @@ impl Catalog {
         })
     }
 
-    /// How to read the user's columns of a store's files as of commit `seq`, or of what plain SQL did after it up to the time
-    /// `at_ns`, and to bring them back; the caller makes sure that the state is kept. `None`: they are not kept since then,
-    /// or there are none. 1 µs where nothing is tracked, else about 100 µs.
+    /// How to read the user's columns of a store's files as of commit `seq`, or of what plain SQL
+    /// did after it up to the time `at_ns`, and to bring them back; the caller makes sure that the
+    /// state is kept. `None`: they are not kept since then, or there are none. 1 µs where nothing
+    /// is tracked, else about 100 µs.
     pub fn past_columns(
         &self,
         store: StoreId,
@@ -148,9 +155,9 @@ impl Catalog {
         self.read(|reader| StoreColumns::of_present(reader, &sql.table, sql.table_store))
     }
 
-    /// How to read a temporal table as of commit `seq`, or of what plain SQL did after it up to the time `at_ns`; the
-    /// caller makes sure that the state is kept. [`CatalogError::NotFound`]: no such table; [`CatalogError::Invalid`]
-    /// when it was not tracked then.
+    /// How to read a temporal table as of commit `seq`, or of what plain SQL did after it up to the
+    /// time `at_ns`; the caller makes sure that the state is kept. [`CatalogError::NotFound`]: no
+    /// such table; [`CatalogError::Invalid`] when it was not tracked then.
     pub fn past_rows(&self, table: &str, seq: CommitSeq, at_ns: i64) -> Result<PastRows> {
         self.read(|reader| past_rows(reader, table, seq, at_ns))
     }
@@ -168,8 +175,8 @@ impl Catalog {
         })
     }
 
-    /// Notes that a restore made the records of a table that are newer than `after`: what has these numbers now is what
-    /// had them (`TEMPORAL-3`). In the transaction that restores.
+    /// Notes that a restore made the records of a table that are newer than `after`: what has these
+    /// numbers now is what had them (`TEMPORAL-3`). In the transaction that restores.
     pub fn mark_restored(&self, rows: &PastRows, after: i64) -> Result<()> {
         self.write(|txn| {
             txn.execute(
@@ -183,7 +190,8 @@ impl Catalog {
     }
 }
 
-/// The name and the text of what keeps the columns of a store's table under this number, as this version makes it.
+/// The name and the text of what keeps the columns of a store's table under this number, as this
+/// version makes it.
 pub(crate) fn column_texts(
     connection: &Connection,
     id: i64,
@@ -196,9 +204,12 @@ pub(crate) fn column_texts(
 fn active(connection: &Connection) -> Result<Vec<Active>> {
     rows(
         connection,
-        "SELECT t.id, s.tbl_name, t.since_seq, o.id FROM larder_temporal AS t JOIN main.sqlite_schema AS s \
-         ON s.type = 'trigger' AND s.name IN ('larder_temporal_' || t.id || '_bd', 'larder_temporal_' || t.id || '_columns') \
-         LEFT JOIN larder_store AS o ON o.table_store = o.id AND o.name = s.tbl_name COLLATE NOCASE \
+        "SELECT t.id, s.tbl_name, t.since_seq, o.id FROM larder_temporal AS t JOIN \
+         main.sqlite_schema AS s \
+         ON s.type = 'trigger' AND s.name IN ('larder_temporal_' || t.id || '_bd', \
+         'larder_temporal_' || t.id || '_columns') \
+         LEFT JOIN larder_store AS o ON o.table_store = o.id AND o.name = s.tbl_name COLLATE \
+         NOCASE \
          WHERE t.until_seq IS NULL ORDER BY t.id",
         [],
         |row| {
@@ -226,9 +237,11 @@ impl Active {
 fn begin(txn: &Connection, name: &str, store: Option<StoreId>, seq: i64) -> Result<Active> {
     // One of that name may have been dropped.
     txn.execute(
-        "UPDATE larder_temporal SET until_seq = ?2 WHERE name = ?1 AND until_seq IS NULL AND NOT EXISTS \
+        "UPDATE larder_temporal SET until_seq = ?2 WHERE name = ?1 AND until_seq IS NULL AND NOT \
+         EXISTS \
          (SELECT 1 FROM main.sqlite_schema AS s WHERE s.type = 'trigger' AND s.name IN \
-         ('larder_temporal_' || larder_temporal.id || '_bd', 'larder_temporal_' || larder_temporal.id || '_columns'))",
+         ('larder_temporal_' || larder_temporal.id || '_bd', 'larder_temporal_' || \
+         larder_temporal.id || '_columns'))",
         params![name, seq],
     )
     .at(TABLE)?;
@@ -275,7 +288,8 @@ pub(crate) fn refresh(txn: &Connection) -> Result<()> {
             continue;
         }
         if shape.has_other_keys(&found) {
-            // What an older version kept cannot be told of these keys: the past begins anew, with what is here.
+            // What an older version kept cannot be told of these keys: the past begins anew, with
+            // what is here.
             let seq = signed(newest_until(txn)?.0).max(find_meta(txn, "commit_seq")?);
             shape.drop_triggers(txn)?;
             end(txn, one.id, seq)?;
@@ -296,14 +310,16 @@ fn is_plain_next(connection: &Connection, seq: CommitSeq) -> Result<bool> {
     };
     connection
         .query_row(
-            "SELECT EXISTS (SELECT 1 FROM larder_history WHERE what = 'commit' AND until_seq = ?1 AND kind = 'sql')",
+            "SELECT EXISTS (SELECT 1 FROM larder_history WHERE what = 'commit' AND until_seq = ?1 \
+             AND kind = 'sql')",
             [signed(next.0)],
             |row| row.get(0),
         )
         .at("larder_history")
 }
 
-/// Keeps what the merge of a workspace will change in a table, `keys` of which are `k0`, … in `ws.old_table`.
+/// Keeps what the merge of a workspace will change in a table, `keys` of which are `k0`, … in
+/// `ws.old_table`.
 pub(crate) fn keep_merged(
     txn: &Connection,
     seq: CommitSeq,
@@ -330,7 +346,8 @@ pub(crate) fn keep_merged(
     execute_one(txn, &record).at(&name)
 }
 
-/// The records after commit `seq`, or of what plain SQL did after it up to `at_ns`: a condition, in which they are called `h`.
+/// The records after commit `seq`, or of what plain SQL did after it up to `at_ns`: a condition, in
+/// which they are called `h`.
 fn records_after(connection: &Connection, id: i64, seq: CommitSeq, at_ns: i64) -> Result<String> {
     let later = match is_plain_next(connection, seq)? {
         true => format!("AND (h.until_seq > {} OR h.mtime_ns > {at_ns})", seq.0 + 1),
@@ -362,7 +379,8 @@ fn past_rows(connection: &Connection, table: &str, seq: CommitSeq, at_ns: i64) -
     let shape = Shape::read(connection, id, &name)?;
     if shape.has_other_keys(&shape.found_triggers(connection)?) {
         return Err(CatalogError::invalid(format!(
-            "an older larder kept the past of table '{name}', by other keys; it begins anew with the next commit"
+            "an older larder kept the past of table '{name}', by other keys; it begins anew with \
+             the next commit"
         )));
     }
     let after = records_after(connection, id, seq, at_ns)?;
@@ -377,7 +395,8 @@ fn past_rows(connection: &Connection, table: &str, seq: CommitSeq, at_ns: i64) -
 fn references(connection: &Connection, table: &str) -> Result<Vec<(String, String)>> {
     rows(
         connection,
-        "SELECT f.\"from\", s.name FROM pragma_foreign_key_list(?1, 'main') AS f JOIN larder_store AS s \
+        "SELECT f.\"from\", s.name FROM pragma_foreign_key_list(?1, 'main') AS f JOIN \
+         larder_store AS s \
          ON s.table_store = s.id AND s.name = f.\"table\" COLLATE NOCASE \
          WHERE coalesce(f.\"to\", 'ino') = 'ino' COLLATE NOCASE",
         [table],
@@ -390,7 +409,8 @@ fn references(connection: &Connection, table: &str) -> Result<Vec<(String, Strin
 fn find_table(connection: &Connection, table: &str) -> Result<(String, Option<StoreId>)> {
     let found: Option<(String, String)> = connection
         .query_row(
-            "SELECT name, type FROM pragma_table_list WHERE schema = 'main' AND name = ?1 COLLATE NOCASE",
+            "SELECT name, type FROM pragma_table_list WHERE schema = 'main' AND name = ?1 COLLATE \
+             NOCASE",
             [table],
             |row| Ok((row.get(0)?, row.get(1)?)),
         )
@@ -415,7 +435,8 @@ fn find_table(connection: &Connection, table: &str) -> Result<(String, Option<St
     }
     let is_of_store: bool = connection
         .query_row(
-            "SELECT EXISTS (SELECT 1 FROM larder_store WHERE ?1 IN (name || '_dirent', name || '_content', \
+            "SELECT EXISTS (SELECT 1 FROM larder_store WHERE ?1 IN (name || '_dirent', name || \
+             '_content', \
              name || '_map', name || '_xattr'))",
             [&name],
             |row| row.get(0),
@@ -424,7 +445,8 @@ fn find_table(connection: &Connection, table: &str) -> Result<(String, Option<St
     let lower = name.to_ascii_lowercase();
     if is_of_store || lower.starts_with("larder_") || lower.starts_with("sqlite_") {
         return Err(CatalogError::invalid(format!(
-            "'{name}' is a table of larder: files have a past anyway; give a table of your own, or the name of a store for \
+            "'{name}' is a table of larder: files have a past anyway; give a table of your own, \
+             or the name of a store for \
              the columns that you added to it"
         )));
     }

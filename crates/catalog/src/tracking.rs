@@ -1,9 +1,10 @@
-//! Remembering the first image of every row that is changed in a workspace (`WORKSPACE-3`): triggers in
-//! pure SQL, so that it holds for every client.
+//! Remembering the first image of every row that is changed in a workspace (`WORKSPACE-3`):
+//! triggers in pure SQL, so that it holds for every client.
 //!
-//! For table number N there is `larder_old_N`, with the key of each row that was touched, whether the row
-//! existed, and its columns. Nothing in a trigger resolves a conflict, because the statement that fires
-//! it may do so in its own way (`INSERT OR REPLACE`): what is known already is asked for first.
+//! For table number N there is `larder_old_N`, with the key of each row that was touched, whether
+//! the row existed, and its columns. Nothing in a trigger resolves a conflict, because the
+//! statement that fires it may do so in its own way (`INSERT OR REPLACE`): what is known already is
+//! asked for first.
 
 pub(crate) mod images;
 
@@ -27,13 +28,15 @@ pub(crate) struct Tracked {
 /// The tables of ours that are merged row by row, beside those of the stores.
 const SYSTEM: [&str; 2] = ["larder_piece", "larder_patch"];
 
-/// Tracks every table. In the transaction that prepares a workspace, before anything is changed in it.
+/// Tracks every table. In the transaction that prepares a workspace, before anything is changed in
+/// it.
 pub(crate) fn install(txn: &Connection) -> Result<()> {
     txn.execute_batch(
         "CREATE TABLE larder_tracked (
            id INTEGER PRIMARY KEY, name TEXT NOT NULL, shadow INTEGER NOT NULL) STRICT;
          CREATE TABLE larder_base_schema AS
-           SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
+           SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' \
+           ESCAPE '\\'
              AND name <> 'larder_tracked';
          CREATE TABLE larder_base_store AS
            SELECT id, name, provider, mount, table_store FROM larder_store;",
@@ -41,7 +44,8 @@ pub(crate) fn install(txn: &Connection) -> Result<()> {
     .at("the tracking")?;
     let tables: Vec<(String, String)> = rows(
         txn,
-        "SELECT name, type FROM pragma_table_list WHERE schema = 'main' AND type IN ('table', 'shadow') \
+        "SELECT name, type FROM pragma_table_list WHERE schema = 'main' AND type IN ('table', \
+         'shadow') \
          ORDER BY name",
         [],
         |row| Ok((row.get(0)?, row.get(1)?)),
@@ -85,7 +89,8 @@ pub(crate) fn tracked(connection: &Connection) -> Result<Vec<Tracked>> {
     .at("larder_tracked")
 }
 
-/// Whether a trigger of a table of ours is one of those that fill a table of old images, as this version makes it.
+/// Whether a trigger of a table of ours is one of those that fill a table of old images, as this
+/// version makes it.
 pub(crate) fn is_tracking(
     connection: &Connection,
     name: &str,

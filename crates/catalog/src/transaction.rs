@@ -1,8 +1,8 @@
 //! A transaction that its owner keeps open between calls, on the connection that writes.
 //!
-//! A *private* catalog ([`Catalog::open_private`]) has one owner. All its reads and writes go through one
-//! connection, so the owner sees what its transaction has done, and nobody else does before the commit:
-//! SQLite's log gives everybody else the state before.
+//! A *private* catalog ([`Catalog::open_private`]) has one owner. All its reads and writes go
+//! through one connection, so the owner sees what its transaction has done, and nobody else does
+//! before the commit: SQLite's log gives everybody else the state before.
 //!
 //! ```text
 //!          begin_snapshot              take_write_lock
@@ -12,8 +12,8 @@
 //!                                                      the owner rolls back
 //! ```
 //!
-//! A *step* is what is a transaction of its own elsewhere: a group commit, a trial, a statement. Here it is a
-//! savepoint, or as atomic by itself.
+//! A *step* is what is a transaction of its own elsewhere: a group commit, a trial, a statement.
+//! Here it is a savepoint, or as atomic by itself.
 //!
 //! `CATALOG-9` stands in the crate's header.
 
@@ -77,8 +77,8 @@ fn execute(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
     connection.prepare_cached(sql)?.execute([]).map(drop)
 }
 
-/// SQLite ends a transaction by itself where a constraint says `ON CONFLICT ROLLBACK`, and when the host is
-/// out of memory or space.
+/// SQLite ends a transaction by itself where a constraint says `ON CONFLICT ROLLBACK`, and when the
+/// host is out of memory or space.
 pub(crate) fn require_open(connection: &Connection) -> Result<()> {
     match connection.is_autocommit() {
         false => Ok(()),
@@ -97,7 +97,8 @@ fn savepoint_name(depth: usize) -> String {
 pub enum LogFlush {
     /// Flushed it: this commit, and every one before it, is durable.
     Made,
-    /// Left that out: the caller owes a [`Catalog::flush_log`], of any catalog of this database, which begins afterwards.
+    /// Left that out: the caller owes a [`Catalog::flush_log`], of any catalog of this database,
+    /// which begins afterwards.
     Owed,
     /// Wrote nothing, as far as is known: commits before it may owe their flush.
     None,
@@ -125,8 +126,8 @@ impl Catalog {
         self.enter(&mut writer, "BEGIN IMMEDIATE", Stage::Writing)
     }
 
-    /// Takes the write lock in a transaction that reads; `false` when its snapshot is not the present any
-    /// more. Waits up to 30 s for an SQL client that has the lock.
+    /// Takes the write lock in a transaction that reads; `false` when its snapshot is not the
+    /// present any more. Waits up to 30 s for an SQL client that has the lock.
     pub fn take_write_lock(&self) -> Result<bool> {
         let mut writer = lock(&self.writer);
         require_open(&writer.connection)?;
@@ -243,13 +244,14 @@ impl Catalog {
     }
 }
 
-/// The steps of a transaction have one moment, unless all were taken back. With triggers off or the gate closed:
-/// a transaction of its own in what its owner began.
+/// The steps of a transaction have one moment, unless all were taken back. With triggers off or the
+/// gate closed: a transaction of its own in what its owner began.
 pub(crate) fn note_moment(connection: &Connection, now_ns: i64, author: Author) -> Result<()> {
     set_gate(connection, true)?;
     let mut seq = CommitSeq(find_meta(connection, "commit_seq")? as u64);
     if newest_until(connection)? > seq {
-        // SQL changed attributes after the last step: that counts to the next commit, which is this one.
+        // SQL changed attributes after the last step: that counts to the next commit, which is this
+        // one.
         seq = next_commit_seq(connection)?;
     }
     if newest_moment(connection)?.is_none_or(|(newest, _)| newest < seq) {

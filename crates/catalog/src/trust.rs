@@ -1,5 +1,5 @@
-//! Whose programs a catalog may run: triggers, generated columns and the like are code, and whoever opens the database
-//! runs it.
+//! Whose programs a catalog may run: triggers, generated columns and the like are code, and whoever
+//! opens the database runs it.
 
 use crate::error::{CatalogError, Result};
 use std::io;
@@ -80,7 +80,8 @@ impl Code {
                  run larder as that user, DROP it, or set LARDER_TRUST=anybody if you trust it"
             )),
             Code::Unwanted => Some(format!(
-                "{what} is code that whoever opens the database runs; DROP it, or open it only if you trust it"
+                "{what} is code that whoever opens the database runs; DROP it, or open it only if \
+                 you trust it"
             )),
         }
     }

@@ -1,9 +1,11 @@
-//! What the owner of a database chose in place of the engine's defaults: rows of `larder_meta` that need not be there.
+//! What the owner of a database chose in place of the engine's defaults: rows of `larder_meta` that
+//! need not be there.
 //!
-//! * `CATALOG-10` A choice is inside its bounds or it is not stored, and what is stored outside of them is damage. *Guard*:
-//!   [`Tuning::check`] before each write and after each read.
+//! * `CATALOG-10` A choice is inside its bounds or it is not stored, and what is stored outside of
+//!   them is damage. *Guard*: [`Tuning::check`] before each write and after each read.
 //!
-//! Versions that know nothing of a row pass over it, and content that they put inline is read by all.
+//! Versions that know nothing of a row pass over it, and content that they put inline is read by
+//! all.
 
 use crate::error::{At, CatalogError, Result};
 use crate::{Catalog, codec};
@@ -13,11 +15,12 @@ use rusqlite::{Connection, OptionalExtension, params};
 /// What a database asks of the engine; `None`: the engine's own choice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// Content of at most this many bytes is kept in the catalog, 0 to [`INLINE_BYTES_MAX`]. What is inline already stays so
-    /// until it is changed.
+    /// Content of at most this many bytes is kept in the catalog, 0 to [`INLINE_BYTES_MAX`]. What
+    /// is inline already stays so until it is changed.
     pub inline_bytes_max: Option<u64>,
-    /// Content that a session gathers in memory before writers wait, bytes, [`GATHER_BYTES_MIN`] to [`GATHER_BYTES_MAX`].
-    /// An object of up to a quarter of it is placed as a whole. A session takes at most an eighth of its machine's memory.
+    /// Content that a session gathers in memory before writers wait, bytes, [`GATHER_BYTES_MIN`] to
+    /// [`GATHER_BYTES_MAX`]. An object of up to a quarter of it is placed as a whole. A session
+    /// takes at most an eighth of its machine's memory.
     pub gather_bytes_max: Option<u64>,
 }
 
@@ -32,7 +35,8 @@ impl Tuning {
             .filter(|&bytes| bytes > INLINE_BYTES_MAX)
         {
             return Err(format!(
-                "content of {bytes} bytes does not fit into a row of the catalog; at most {INLINE_BYTES_MAX} are possible"
+                "content of {bytes} bytes does not fit into a row of the catalog; at most \
+                 {INLINE_BYTES_MAX} are possible"
             ));
         }
         if let Some(bytes) = self
@@ -40,7 +44,8 @@ impl Tuning {
             .filter(|bytes| !(GATHER_BYTES_MIN..=GATHER_BYTES_MAX).contains(bytes))
         {
             return Err(format!(
-                "a gather of {bytes} bytes is out of bounds; {GATHER_BYTES_MIN} to {GATHER_BYTES_MAX} are possible"
+                "a gather of {bytes} bytes is out of bounds; {GATHER_BYTES_MIN} to \
+                 {GATHER_BYTES_MAX} are possible"
             ));
         }
         Ok(())

@@ -1,15 +1,16 @@
 //! SQL of users on the connection of a catalog that has one owner.
 //!
 //! # Words
-//! A *statement* is a part of a text; it is *inspected* before it is run: does it write, does it call
-//! functions about files (`functions`), does it begin or end a transaction. The owner decides by that what has
-//! to be done before.
+//! A *statement* is a part of a text; it is *inspected* before it is run: does it write, does it
+//! call functions about files (`functions`), does it begin or end a transaction. The owner decides
+//! by that what has to be done before.
 //!
 //! # Concurrency
 //! While a statement runs, the functions that it calls have the owner read the catalog, on the same
-//! connection: only so do they see what the statement sees. So the connection has two wrappers, the owner's
-//! behind the mutex `writer` and the user's behind one of its own, and no call holds both while a statement
-//! runs. SQLite was told to keep threads apart itself. Lock order: the user's, then `writer`.
+//! connection: only so do they see what the statement sees. So the connection has two wrappers, the
+//! owner's behind the mutex `writer` and the user's behind one of its own, and no call holds both
+//! while a statement runs. SQLite was told to keep threads apart itself. Lock order: the user's,
+//! then `writer`.
 
 use crate::confine::Watch;
 use crate::error::{At, BUSY_TIMEOUT, CatalogError, Result, sort};
@@ -105,7 +106,8 @@ struct Judge {
     is_shell: bool,
     /// Over what triggers do in the engine's own statements.
     watch: Option<Arc<Watch>>,
-    /// Where the tables of stores are those of a moment: what is still of the present (`past_views`).
+    /// Where the tables of stores are those of a moment: what is still of the present
+    /// (`past_views`).
     present: Mutex<Option<HashSet<String>>>,
     found: Mutex<Found>,
     guarded: Mutex<Guarded>,
@@ -174,7 +176,8 @@ impl Judge {
             && lock(&self.present).is_some()
         {
             message.push_str(
-                " (as of a moment; your own columns of a store are those that 'larder track' keeps since then)",
+                " (as of a moment; your own columns of a store are those that 'larder track' \
+                 keeps since then)",
             );
         }
         error
@@ -266,7 +269,8 @@ fn note(found: &mut Found, action: &AuthAction<'_>) {
 fn refusal(action: &AuthAction<'_>) -> Option<&'static str> {
     match action {
         AuthAction::Transaction { .. } | AuthAction::Savepoint { .. } => Some(
-            "BEGIN, COMMIT, ROLLBACK, SAVEPOINT and RELEASE are calls of the transaction, not statements in it",
+            "BEGIN, COMMIT, ROLLBACK, SAVEPOINT and RELEASE are calls of the transaction, not \
+             statements in it",
         ),
         AuthAction::Attach { .. } | AuthAction::Detach { .. } => {
             Some("no other database can be attached in a transaction")
@@ -294,13 +298,14 @@ fn refusal(action: &AuthAction<'_>) -> Option<&'static str> {
 /// Why a session refuses it, whose user may change settings.
 fn refusal_in_shell(action: &AuthAction<'_>) -> Option<&'static str> {
     match action {
-        // CATALOG-3: without it no guard sees what REPLACE deletes; with it the engine's own changes would run triggers of
-        // users again and again.
+        // CATALOG-3: without it no guard sees what REPLACE deletes; with it the engine's own
+        // changes would run triggers of users again and again.
         AuthAction::Pragma {
             pragma_name,
             pragma_value: Some(_),
         } if pragma_name.eq_ignore_ascii_case("recursive_triggers") => Some(
-            "larder switches recursive_triggers itself, on for statements that say REPLACE; leave out this PRAGMA",
+            "larder switches recursive_triggers itself, on for statements that say REPLACE; leave \
+             out this PRAGMA",
         ),
         _ => None,
     }
@@ -312,8 +317,9 @@ impl Catalog {
         Catalog::open_private_in(Place::find(dir)?.directory(), options, is_shell)
     }
 
-    /// Opens the catalog in `directory` for one owner, who keeps transactions open and runs SQL of users. Errors as
-    /// [`Catalog::open`]. With `is_shell` the user may also change settings and make temporary tables.
+    /// Opens the catalog in `directory` for one owner, who keeps transactions open and runs SQL of
+    /// users. Errors as [`Catalog::open`]. With `is_shell` the user may also change settings and
+    /// make temporary tables.
     pub fn open_private_in(
         directory: &DatabaseDir,
         options: &CatalogOptions,
@@ -339,9 +345,9 @@ impl Catalog {
             functions::register(&writer.connection, &files)
                 .and_then(|()| files_table::register(&writer.connection, &files))
                 .at("the functions about files")?;
-            // SAFETY: the handle is that of `writer`, which lives as long as the catalog and is dropped after
-            // `user`; it does not close what it does not own. Both may be used by any thread: the
-            // connection was opened with SQLITE_OPEN_FULL_MUTEX.
+            // SAFETY: the handle is that of `writer`, which lives as long as the catalog and is
+            // dropped after `user`; it does not close what it does not own. Both may be used by any
+            // thread: the connection was opened with SQLITE_OPEN_FULL_MUTEX.
             unsafe { Connection::from_handle(writer.connection.handle()) }
                 .at("the user's side of a connection")?
         };
@@ -354,9 +360,10 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Has the SQL of the user see the tables of stores as they were after commit `seq`, and only those; the user's columns
-    /// also as plain SQL left them after it up to the time `at_ns`. It lasts as long as the catalog is open. The commit is
-    /// pinned ([`Catalog::pin_past`]). Cost: about 1 ms.
+    /// Has the SQL of the user see the tables of stores as they were after commit `seq`, and only
+    /// those; the user's columns also as plain SQL left them after it up to the time `at_ns`. It
+    /// lasts as long as the catalog is open. The commit is pinned ([`Catalog::pin_past`]). Cost:
+    /// about 1 ms.
     pub fn show_past(&self, seq: CommitSeq, at_ns: i64) -> Result<()> {
         let user = self.user_side()?;
         past_views::create(&lock(&self.writer).connection, seq, at_ns)?;
@@ -370,8 +377,8 @@ impl Catalog {
             .ok_or_else(|| CatalogError::invalid("this catalog runs no SQL of users"))
     }
 
-    /// The guards treat the statement that follows like an `sqlite3` shell. `text`: all of it, if it stands
-    /// alone; `sql`: what it is a part of.
+    /// The guards treat the statement that follows like an `sqlite3` shell. `text`: all of it, if
+    /// it stands alone; `sql`: what it is a part of.
     fn stand_guard(
         &self,
         user: &UserSide,
@@ -402,12 +409,13 @@ impl Catalog {
         writer.guards.stand(&writer.connection, replaces)
     }
 
-    /// The statement of `sql` that begins at byte `at`; `None` when none is left. Errors name the place.
-    /// Cost: compiles it; statements without `;` that stand alone stay compiled.
+    /// The statement of `sql` that begins at byte `at`; `None` when none is left. Errors name the
+    /// place. Cost: compiles it; statements without `;` that stand alone stay compiled.
     pub fn inspect_sql(&self, sql: &str, at: usize) -> Result<Option<SqlStatement>> {
         if let Some(byte) = sql.bytes().position(|byte| byte == 0) {
             return Err(CatalogError::invalid(format!(
-                "the text has a NUL byte, at {byte}, behind which SQLite reads nothing; remove it, or write char(0)"
+                "the text has a NUL byte, at {byte}, behind which SQLite reads nothing; remove \
+                 it, or write char(0)"
             )));
         }
         let user = self.user_side()?;
@@ -459,10 +467,11 @@ impl Catalog {
         Ok(found.changes)
     }
 
-    /// Runs a statement of `sql` that was inspected, in the owner's transaction if there is one, with the
-    /// rights of an `sqlite3` shell, and calls `on_row` for each row of its result until it breaks. `files`
-    /// answers its functions. Returns how many rows INSERT, UPDATE and DELETE changed (triggers and cascades
-    /// not counted), and whether `on_row` broke. An error takes back the statement.
+    /// Runs a statement of `sql` that was inspected, in the owner's transaction if there is one,
+    /// with the rights of an `sqlite3` shell, and calls `on_row` for each row of its result until
+    /// it breaks. `files` answers its functions. Returns how many rows INSERT, UPDATE and DELETE
+    /// changed (triggers and cascades not counted), and whether `on_row` broke. An error takes back
+    /// the statement.
     pub fn run_sql(
         &self,
         sql: &str,
@@ -510,8 +519,8 @@ impl Catalog {
     }
 }
 
-/// The text of `sql` if it is one statement at most, which may stay compiled: what is found out while
-/// compiling it does not matter later.
+/// The text of `sql` if it is one statement at most, which may stay compiled: what is found out
+/// while compiling it does not matter later.
 fn alone(sql: &str) -> Option<&str> {
     let text = sql.trim_end_matches(|c: char| c.is_whitespace() || c == ';');
     let writes_files = || {
@@ -565,8 +574,9 @@ fn compile_first(connection: &Connection, sql: &str) -> rusqlite::Result<First> 
     };
     let mut statement = std::ptr::null_mut();
     let mut tail = std::ptr::null();
-    // SAFETY: the handle is open while `connection` is borrowed; SQLite reads `length` bytes of `sql` and sets
-    // `tail` to a place in them or behind them; `statement` is null or ours, and is finalized once.
+    // SAFETY: the handle is open while `connection` is borrowed; SQLite reads `length` bytes of
+    // `sql` and sets `tail` to a place in them or behind them; `statement` is null or ours, and is
+    // finalized once.
     let (code, first) = unsafe {
         let text = sql.as_ptr().cast();
         let code = ffi::sqlite3_prepare_v2(

@@ -9,9 +9,10 @@ pub fn show(at_ns: i64) -> String {
     date_time(at_ns).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Nanoseconds since 1970 of `2026-11-20`, its first moment; `2026-11-20T10:00` with or without seconds and their
-/// parts, in UTC whether or not it ends with `Z`; `2026-11-20T10:00:00+01:00`. A space may stand for the `T`. Times
-/// beyond the years 1677 to 2262 are the ends of those; `None`: not well formed.
+/// Nanoseconds since 1970 of `2026-11-20`, its first moment; `2026-11-20T10:00` with or without
+/// seconds and their parts, in UTC whether or not it ends with `Z`; `2026-11-20T10:00:00+01:00`. A
+/// space may stand for the `T`. Times beyond the years 1677 to 2262 are the ends of those; `None`:
+/// not well formed.
 pub fn parse(text: &str) -> Option<i64> {
     let at = match text.parse::<Timestamp>() {
         Ok(at) => at,

@@ -1,20 +1,21 @@
 //! What the history says of single inodes: when they changed, and how they were.
 //!
 //! # Words
-//! A *touch* is a commit that wrote or superseded the row of an inode or one of its names. All that changes a file
-//! touches it so, since it moves `ctime_ns`; what moves its content to another place does not. So does a commit that changes
-//! the user's columns of it, where they are kept. A commit inside of a
-//! transaction is a *step*: nobody sees a state between two *whole* commits.
+//! A *touch* is a commit that wrote or superseded the row of an inode or one of its names. All that
+//! changes a file touches it so, since it moves `ctime_ns`; what moves its content to another place
+//! does not. So does a commit that changes the user's columns of it, where they are kept. A commit
+//! inside of a transaction is a *step*: nobody sees a state between two *whole* commits.
 //!
 //! # Concurrency
-//! A [`HistoryReader`] sees one committed state of the catalog, history included, for as long as it lives. It keeps
-//! the log from being emptied, so it should not wait for people.
+//! A [`HistoryReader`] sees one committed state of the catalog, history included, for as long as it
+//! lives. It keeps the log from being emptied, so it should not wait for people.
 
 use crate::Catalog;
 use crate::authors::{self, CommitAuthor};
 use crate::codec::{self, TextOrBlob, signed, unsigned};
+use crate::error::no_history;
 use crate::error::{At, CatalogError, Result};
-use crate::history::{BEGINS, history_begins, no_history, search_moments};
+use crate::history::{BEGINS, history_begins, search_moments};
 use crate::meta::{find_meta, of_stores};
 use crate::names::StoreName;
 use crate::read::{inode_row, row_limit, rows};
@@ -54,7 +55,8 @@ pub struct Touch {
 pub struct HistoryReader<'c> {
     connection: &'c Connection,
     stores: Vec<Texts>,
-    /// Where the histories of stores begin that begin later than that of the database (`HISTORY-7`).
+    /// Where the histories of stores begin that begin later than that of the database
+    /// (`HISTORY-7`).
     begins: Vec<(StoreId, CommitSeq)>,
 }
 
@@ -95,13 +97,15 @@ impl Texts {
             store,
             inode: format!(
                 "SELECT ino, {ATTRIBUTES} FROM main.\"{name}\" WHERE ino = ?1 AND since_seq <= ?2 \
-                 UNION ALL SELECT ino, {ATTRIBUTES} FROM (SELECT * FROM {} AND ino = ?1 AND key = 0 \
+                 UNION ALL SELECT ino, {ATTRIBUTES} FROM (SELECT * FROM {} AND ino = ?1 AND key = \
+                 0 \
                  AND until_seq > ?2 ORDER BY until_seq LIMIT 1) WHERE since_seq <= ?2",
                 of("inode")
             ),
             file_id: format!(
                 "SELECT file_id FROM main.\"{name}\" WHERE ino = ?1 AND since_seq <= ?2 \
-                 UNION ALL SELECT coalesce(value, ino) FROM (SELECT * FROM {} AND ino = ?1 AND key = 0 \
+                 UNION ALL SELECT coalesce(value, ino) FROM (SELECT * FROM {} AND ino = ?1 AND \
+                 key = 0 \
                  AND until_seq > ?2 ORDER BY until_seq LIMIT 1) WHERE since_seq <= ?2",
                 of("inode")
             ),
@@ -111,8 +115,10 @@ impl Texts {
                 of("inode")
             ),
             names: format!(
-                "SELECT parent, name FROM main.\"{name}_dirent\" WHERE ino = ?1 AND since_seq <= ?2 \
-                 UNION ALL SELECT ino, key FROM {} AND value = ?1 AND until_seq > ?2 AND since_seq <= ?2 \
+                "SELECT parent, name FROM main.\"{name}_dirent\" WHERE ino = ?1 AND since_seq <= \
+                 ?2 \
+                 UNION ALL SELECT ino, key FROM {} AND value = ?1 AND until_seq > ?2 AND \
+                 since_seq <= ?2 \
                  ORDER BY 1, 2",
                 of("name")
             ),
@@ -126,12 +132,14 @@ impl Texts {
                 inode = of("inode"),
                 named = of("name"),
                 columns = columns.as_ref().map_or(String::new(), |columns| format!(
-                    "UNION SELECT until_seq FROM larder_history WHERE what = 'row' AND ino = {} AND key = +?1",
+                    "UNION SELECT until_seq FROM larder_history WHERE what = 'row' AND ino = {} \
+                     AND key = +?1",
                     columns.id
                 ))
             ),
             named_since: format!(
-                "SELECT ino, since_seq FROM main.\"{name}_dirent\" WHERE since_seq > ?1 AND since_seq <= ?2"
+                "SELECT ino, since_seq FROM main.\"{name}_dirent\" WHERE since_seq > ?1 AND \
+                 since_seq <= ?2"
             ),
             content: format!(
                 "SELECT {} OR {} OR {} OR EXISTS (SELECT 1 FROM {} AND ino = ?1 AND since_seq > ?2 \
@@ -148,8 +156,10 @@ impl Texts {
             written: written(store, name),
             xattrs: format!("SELECT {} OR {}", superseded("xattr"), side("xattr")),
             entry: format!(
-                "SELECT ino, 9223372036854775807 FROM main.\"{name}_dirent\" WHERE parent = ?1 AND name = ?2 \
-                 UNION ALL SELECT value, until_seq FROM {} AND ino = ?1 AND key = ?2 ORDER BY 2 DESC",
+                "SELECT ino, 9223372036854775807 FROM main.\"{name}_dirent\" WHERE parent = ?1 \
+                 AND name = ?2 \
+                 UNION ALL SELECT value, until_seq FROM {} AND ino = ?1 AND key = ?2 ORDER BY 2 \
+                 DESC",
                 of("name")
             ),
             columns,
@@ -157,7 +167,8 @@ impl Texts {
     }
 }
 
-/// Whether a commit wrote both the row of an inode and rows of its content: `?1` the inode, after `?2`, up to `?3`.
+/// Whether a commit wrote both the row of an inode and rows of its content: `?1` the inode, after
+/// `?2`, up to `?3`.
 fn written(store: StoreId, name: &str) -> String {
     let present = |table: &str, seq: &str, condition: &str| {
         format!(
@@ -188,7 +199,8 @@ fn written(store: StoreId, name: &str) -> String {
 }
 
 impl Catalog {
-    /// Calls `work` with a reader of the history. [`CatalogError::Invalid`] where there is none, and in a transaction.
+    /// Calls `work` with a reader of the history. [`CatalogError::Invalid`] where there is none,
+    /// and in a transaction.
     pub fn read_history<T, E: From<CatalogError>>(
         &self,
         work: impl FnOnce(&HistoryReader<'_>) -> std::result::Result<T, E>,
@@ -242,7 +254,8 @@ impl HistoryReader<'_> {
         Ok(own.map_or(all, |(_, own)| all.max(*own)))
     }
 
-    /// Stores whose history does not reach a commit, by name, and where it begins; but those that were made after `at_ns`.
+    /// Stores whose history does not reach a commit, by name, and where it begins; but those that
+    /// were made after `at_ns`.
     pub fn stores_behind(&self, seq: CommitSeq, at_ns: i64) -> Result<Vec<(String, CommitSeq)>> {
         let behind = self.begins.iter().filter(|(_, begins)| *begins > seq);
         let mut named = Vec::new();
@@ -267,8 +280,9 @@ impl HistoryReader<'_> {
         Ok(named)
     }
 
-    /// Stores with tables that were there after commit `seq` and have been destroyed since, for people. (Those that a version without
-    /// such notes has destroyed are known by their numbers, and only while blocks of theirs wait.) O(commits since).
+    /// Stores with tables that were there after commit `seq` and have been destroyed since, for
+    /// people. (Those that a version without such notes has destroyed are known by their numbers,
+    /// and only while blocks of theirs wait.) O(commits since).
     pub fn destroyed_since(&self, seq: CommitSeq) -> Result<Vec<String>> {
         let noted: Vec<(u32, Vec<u8>, u64)> = rows(
             self.connection,
@@ -320,8 +334,8 @@ impl HistoryReader<'_> {
         .at(TABLE)
     }
 
-    /// The whole commits around a step: the one before it, as of which its transaction read, and the one that it is
-    /// in, with its time; `None`: it is not whole yet. O(log commits).
+    /// The whole commits around a step: the one before it, as of which its transaction read, and
+    /// the one that it is in, with its time; `None`: it is not whole yet. O(log commits).
     pub fn around(&self, step: CommitSeq) -> Result<(CommitSeq, Option<(CommitSeq, i64)>)> {
         let (before, whole) = search_moments(self.connection, |seq, _| seq < step)?;
         let before = match before {
@@ -331,9 +345,9 @@ impl HistoryReader<'_> {
         Ok((before, whole))
     }
 
-    /// What touched inodes after the state of `after` and up to that of `upto`, sorted; of stores whose history begins later what
-    /// came after that. Cost: one pass over the names
-    /// of all stores, and over the history from there on.
+    /// What touched inodes after the state of `after` and up to that of `upto`, sorted; of stores
+    /// whose history begins later what came after that. Cost: one pass over the names of all
+    /// stores, and over the history from there on.
     pub fn touches(&self, after: CommitSeq, upto: CommitSeq) -> Result<Vec<Touch>> {
         let bounds = [signed(after.0), signed(upto.0)];
         let is_within = |step: u64| step > after.0 && step <= upto.0;
@@ -355,7 +369,8 @@ impl HistoryReader<'_> {
         let mut list = self
             .connection
             .prepare_cached(
-                "SELECT store, iif(what = 'name', value, ino), since_seq, until_seq FROM larder_history \
+                "SELECT store, iif(what = 'name', value, ino), since_seq, until_seq FROM \
+                 larder_history \
                  WHERE id >= ?1 AND what IN ('inode', 'name') \
                  AND (until_seq <= ?3 OR since_seq > ?2 AND since_seq <= ?3)",
             )
@@ -400,7 +415,8 @@ impl HistoryReader<'_> {
         let mut list = self
             .connection
             .prepare_cached(
-                "SELECT ino, key, until_seq FROM larder_history WHERE id >= ?1 AND what = 'row' AND until_seq <= ?2 \
+                "SELECT ino, key, until_seq FROM larder_history WHERE id >= ?1 AND what = 'row' \
+                 AND until_seq <= ?2 \
                  AND typeof(key) = 'integer'",
             )
             .at(TABLE)?;
@@ -427,8 +443,8 @@ impl HistoryReader<'_> {
         Ok(columns.as_ref().is_some_and(|columns| columns.since <= seq))
     }
 
-    /// Whether the user's columns of an inode have other values after `upto` than after `after`, as far as they are kept.
-    /// 10 µs.
+    /// Whether the user's columns of an inode have other values after `upto` than after `after`, as
+    /// far as they are kept. 10 µs.
     pub fn are_columns_changed(
         &self,
         store: StoreId,
@@ -505,8 +521,8 @@ impl HistoryReader<'_> {
         .at(TABLE)
     }
 
-    /// Whether anything that says what the content of an inode is, or where, was written or superseded after
-    /// `after`, up to `upto`. If not, it is the same. 10 µs.
+    /// Whether anything that says what the content of an inode is, or where, was written or
+    /// superseded after `after`, up to `upto`. If not, it is the same. 10 µs.
     pub fn is_content_touched(
         &self,
         store: StoreId,
@@ -517,10 +533,11 @@ impl HistoryReader<'_> {
         self.ask(&self.texts(store)?.content, (ino, after, upto))
     }
 
-    /// Whether somebody wrote or cut content of an inode after `after`, up to `upto`: a commit that changed it wrote the
-    /// inode's row as well. Work in the background, which moves content or writes patches in place, does not, and the
-    /// times alone do not tell: the clock may stand still, or be set back. Not told: a file that only became longer, or
-    /// shorter by what was never written; its size does. Cost: the history of the inode.
+    /// Whether somebody wrote or cut content of an inode after `after`, up to `upto`: a commit that
+    /// changed it wrote the inode's row as well. Work in the background, which moves content or
+    /// writes patches in place, does not, and the times alone do not tell: the clock may stand
+    /// still, or be set back. Not told: a file that only became longer, or shorter by what was
+    /// never written; its size does. Cost: the history of the inode.
     pub fn is_content_written(
         &self,
         store: StoreId,
@@ -556,8 +573,8 @@ impl HistoryReader<'_> {
         Ok(found)
     }
 
-    /// Whether rows of temporal tables were changed after `after`, up to `upto`; the user's columns of files do not count. Cost:
-    /// the history between the two.
+    /// Whether rows of temporal tables were changed after `after`, up to `upto`; the user's columns
+    /// of files do not count. Cost: the history between the two.
     pub fn are_rows_touched(&self, after: CommitSeq, upto: CommitSeq) -> Result<bool> {
         let first = first_row_after(self.connection, after)?;
         let columns = self
@@ -567,7 +584,8 @@ impl HistoryReader<'_> {
         let ids: Vec<String> = columns.map(|columns| columns.id.to_string()).collect();
         self.connection
             .prepare_cached(&format!(
-                "SELECT EXISTS (SELECT 1 FROM larder_history WHERE id >= ?1 AND what = 'row' AND until_seq <= ?2 \
+                "SELECT EXISTS (SELECT 1 FROM larder_history WHERE id >= ?1 AND what = 'row' AND \
+                 until_seq <= ?2 \
                  AND ino NOT IN ({}))",
                 ids.join(", ")
             ))

@@ -1,9 +1,10 @@
-//! Long transactions: what the parent's catalog knows of them, and what a workspace's knows of itself.
+//! Long transactions: what the parent's catalog knows of them, and what a workspace's knows of
+//! itself.
 //!
 //! # Words
-//! A *long transaction* works in a *workspace*: a directory with a private copy of the catalog of its
-//! *parent*, taken in one moment (the *base*), beside which the parent goes on. Content goes to the
-//! parent's segments, to blocks that the parent *granted*. A *merge* ends it: it takes what the
+//! A *long transaction* works in a *workspace*: a directory with a private copy of the catalog of
+//! its *parent*, taken in one moment (the *base*), beside which the parent goes on. Content goes to
+//! the parent's segments, to blocks that the parent *granted*. A *merge* ends it: it takes what the
 //! workspace changed over into the parent, or lists the *conflicts* and changes nothing.
 //!
 //! ```text
@@ -13,18 +14,19 @@
 //! ```
 //!
 //! # Invariants
-//! * `WORKSPACE-1` A workspace allocates only in its grants. In the parent a grant is an extent row of
-//!   the store [`GRANTS`], so it is in use for everybody else. *Guard*: the free set of a workspace is
-//!   its grants less its extent rows; `check` looks for grants of no transaction.
-//! * `WORKSPACE-2` What the base refers to stays readable until the transaction has ended: nothing that
-//!   was retired after its pin is reclaimed, and no patch that came later is written in place. *Guard*:
-//!   the pin is ≤ the copied commit, and is durable before the copy begins.
-//! * `WORKSPACE-3` Of every row that is changed in a workspace its first image is kept, whoever changes
-//!   it, the engine or any SQL client. *Guard*: triggers on every table (`tracking`).
-//! * `WORKSPACE-4` A merge is one transaction: all that the workspace changed, or nothing. A key that
-//!   both sides changed, each in another way, is a conflict. *Guard*: `merge` compares three images.
-//! * `WORKSPACE-5` Inode numbers of a workspace come from ranges that its parent gave away for good, so no
-//!   two inodes have one number (`CATALOG-4`).
+//! * `WORKSPACE-1` A workspace allocates only in its grants. In the parent a grant is an extent row
+//!   of the store [`GRANTS`], so it is in use for everybody else. *Guard*: the free set of a
+//!   workspace is its grants less its extent rows; `check` looks for grants of no transaction.
+//! * `WORKSPACE-2` What the base refers to stays readable until the transaction has ended: nothing
+//!   that was retired after its pin is reclaimed, and no patch that came later is written in place.
+//!   *Guard*: the pin is ≤ the copied commit, and is durable before the copy begins.
+//! * `WORKSPACE-3` Of every row that is changed in a workspace its first image is kept, whoever
+//!   changes it, the engine or any SQL client. *Guard*: triggers on every table (`tracking`).
+//! * `WORKSPACE-4` A merge is one transaction: all that the workspace changed, or nothing. A key
+//!   that both sides changed, each in another way, is a conflict. *Guard*: `merge` compares three
+//!   images.
+//! * `WORKSPACE-5` Inode numbers of a workspace come from ranges that its parent gave away for
+//!   good, so no two inodes have one number (`CATALOG-4`).
 //!
 //! # Cost
 //! A copy: the pages of the catalog, and a scan of its extent rows. A merge: what was touched.
@@ -90,8 +92,8 @@ pub struct InoRange {
 impl Catalog {
     // ---- the parent's side --------------------------------------------------------------------
 
-    /// Enters a long transaction, as a commit of its own, with its pin and its first inode numbers. The
-    /// caller has the turn, and nothing uncommitted.
+    /// Enters a long transaction, as a commit of its own, with its pin and its first inode numbers.
+    /// The caller has the turn, and nothing uncommitted.
     pub fn begin_transaction(
         &self,
         pid: u32,
@@ -121,7 +123,8 @@ impl Catalog {
         })
     }
 
-    /// Gives away more inode numbers, as a commit of its own (`WORKSPACE-5`). The caller has the turn.
+    /// Gives away more inode numbers, as a commit of its own (`WORKSPACE-5`). The caller has the
+    /// turn.
     pub fn give_inos(&self, now_ns: i64) -> Result<Vec<InoRange>> {
         self.write(|txn| {
             settle_loose(txn, now_ns)?; // HISTORY-6
@@ -135,7 +138,8 @@ impl Catalog {
         self.read(|reader| {
             rows(
                 reader,
-                "SELECT id, pid, label, begun_ns, pin_seq, bound FROM larder_transaction ORDER BY id",
+                "SELECT id, pid, label, begun_ns, pin_seq, bound FROM larder_transaction ORDER BY \
+                 id",
                 [],
                 |row| {
                     Ok(TransactionRow {
@@ -163,7 +167,8 @@ impl Catalog {
         })
     }
 
-    /// Blocks that are granted to a transaction; `None`: to all of them. Cost: an index lookup per extent granted.
+    /// Blocks that are granted to a transaction; `None`: to all of them. Cost: an index lookup per
+    /// extent granted.
     pub fn granted_blocks(&self, id: Option<u64>) -> Result<u64> {
         self.read(|reader| {
             reader
@@ -179,9 +184,9 @@ impl Catalog {
         })
     }
 
-    /// Ends a transaction without a trace: its grants are free, its pin is gone; one commit. The caller
-    /// has the turn, and nobody writes to the grants any more. [`CatalogError::NotFound`] when it is not
-    /// open.
+    /// Ends a transaction without a trace: its grants are free, its pin is gone; one commit. The
+    /// caller has the turn, and nobody writes to the grants any more. [`CatalogError::NotFound`]
+    /// when it is not open.
     pub fn end_transaction(&self, id: u64, now_ns: i64) -> Result<CommitSeq> {
         self.write(|txn| {
             settle_loose(txn, now_ns)?; // HISTORY-6
@@ -218,7 +223,8 @@ impl Catalog {
         self.write(|txn| {
             for extent in extents {
                 txn.prepare_cached(
-                    "INSERT INTO larder_grant (segment, start_block, block_count) VALUES (?1, ?2, ?3)",
+                    "INSERT INTO larder_grant (segment, start_block, block_count) VALUES (?1, ?2, \
+                     ?3)",
                 )
                 .and_then(|mut add| {
                     add.execute(params![
@@ -234,7 +240,9 @@ impl Catalog {
                     "INSERT INTO larder_segment (segment, block_count) VALUES (?1, ?2) \
                      ON CONFLICT (segment) DO UPDATE SET block_count = excluded.block_count",
                 )
-                .and_then(|mut set| set.execute([i64::from(row.segment.0), signed(row.block_count)]))
+                .and_then(|mut set| {
+                    set.execute([i64::from(row.segment.0), signed(row.block_count)])
+                })
                 .at("larder_segment")?;
             }
             Ok(())
@@ -253,8 +261,8 @@ impl Catalog {
         self.write(|txn| set_ino_ranges(txn, ranges))
     }
 
-    /// Which extents of a change set are retired, and which are only dropped: they are the parent's, and
-    /// the merge retires them there.
+    /// Which extents of a change set are retired, and which are only dropped: they are the
+    /// parent's, and the merge retires them there.
     pub(crate) fn split_retired(&self, retired: &[Held]) -> (Vec<Held>, Vec<Held>) {
         if self.workspace.is_none() {
             return (retired.to_vec(), Vec::new());

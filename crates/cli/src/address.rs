@@ -6,8 +6,9 @@
 //! * `CLI-4` An argument that begins with `/`, `./` or `../` is a local path nevertheless when its
 //!   part up to and with that colon exists in the local filesystem. So every local file can be
 //!   named, and `/data/photos.larder:/a` means what it says.
-//! * `CLI-30` Where the part before the colon does not exist, but has an `@` in its last name, what is before the last
-//!   `@` is the directory of the database, and what is behind it the moment that is meant.
+//! * `CLI-30` Where the part before the colon does not exist, but has an `@` in its last name, what
+//!   is before the last `@` is the directory of the database, and what is behind it the moment that
+//!   is meant.
 
 use crate::error::{Failure, Result};
 use std::ffi::OsStr;
@@ -67,7 +68,8 @@ impl Address {
         match Address::parse(argument)? {
             Address::In(address) => Ok(address),
             Address::Local(path) => Err(Failure::Usage(format!(
-                "'{0}' is a local path, not a file in a database; write it as DB:/path, like photos.larder:/2026",
+                "'{0}' is a local path, not a file in a database; write it as DB:/path, like \
+                 photos.larder:/2026",
                 path.display()
             ))),
         }

@@ -18,7 +18,8 @@ use std::path::PathBuf;
 DB is the directory of a database, like photos.larder. ADDRESS is DB:/path, like
 photos.larder:/2026/a.jpg; it works without a mount and beside one. An argument without ':/' is a
 local path, and so is one that begins with '/', './' or '../' when its part up to the colon exists.
-DB@MOMENT:/path is the file as it was: photos.larder@2026-11-20T10:00:00Z:/a.jpg, @-1h, @seq:1234, @SNAPSHOT.
+DB@MOMENT:/path is the file as it was: photos.larder@2026-11-20T10:00:00Z:/a.jpg, @-1h, \
+@seq:1234, @SNAPSHOT.
 
 SIZE: 4096, 256M, 10GiB, 1.5T (K, M, G, T, P are powers of 1024; KB, MB ... of 1000).
 TIME: 90s, 15min, 1h, 30d, 2w, 2y.
@@ -29,8 +30,8 @@ pub(crate) struct Cli {
     /// Sizes are in bytes, times in nanoseconds since 1970
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// How long to wait for another session of the database that keeps its writer lock, and for the server of
-    /// 'umount', 60 s without this; then end with exit code 124
+    /// How long to wait for another session of the database that keeps its writer lock, and for the
+    /// server of 'umount', 60 s without this; then end with exit code 124
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_wait)]
     pub(crate) timeout: Option<i64>,
     #[command(subcommand)]
@@ -105,12 +106,12 @@ pub(crate) struct InitArgs {
     /// Content it may hold at most, 16M or more [default: what the filesystem has]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) capacity: Option<u64>,
-    /// How long what is replaced and deleted stays readable, as DB@MOMENT:/path, while there is space; 0: not at all
-    /// [default: 1h]
+    /// How long what is replaced and deleted stays readable, as DB@MOMENT:/path, while there is
+    /// space; 0: not at all [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = crate::retention::parse_retention)]
     pub(crate) retention: Option<i64>,
-    /// A group whose members share the database (and may read all that is in it, whatever modes the mount shows)
-    /// [default: its owner alone may use the directory]
+    /// A group whose members share the database (and may read all that is in it, whatever modes the
+    /// mount shows) [default: its owner alone may use the directory]
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
 }
@@ -124,21 +125,26 @@ Options of -o, separated by commas:
   suid, dev          obey set-id bits, open device nodes (root only) [default: nosuid,nodev]
   noexec             run no programs
   uid=N, gid=N       show all files as belonging to this user, this group
-  umask=M            show permissions 777 less the octal mask; fmask=M of files, dmask=M of directories
+  umask=M            show permissions 777 less the octal mask; fmask=M of files, dmask=M of \
+  directories
   map_uid=A:B:COUNT  like --map-uid; map_gid=A:B:COUNT
   idmap              let idmapped mounts of the kernel lie on top (Linux 6.12)
   threads=COUNT, metrics=ADDR, log=LEVEL
   cache_ttl=TIME     how long the kernel trusts names and attributes [default: 1h]
-  locks=local        locks of programs hold on this mount only [default: shared, on all of the database]
+  locks=local        locks of programs hold on this mount only [default: shared, on all of the \
+  database]
   asof=MOMENT        show the database as of a moment, read-only; the same as DB@MOMENT
   history=show|hide|none
-                     DIR/.larder/at/MOMENT and DIR/.larder/snapshots/NAME: listed in DIR, only to be opened by their
+                     DIR/.larder/at/MOMENT and DIR/.larder/snapshots/NAME: listed in DIR, only to \
+                     be opened by their
                      names, or not there [default: hide]
   history=both|then|root
-                     who may use them: whom the modes of then and of now allow it, those of then, or root [default: both]
+                     who may use them: whom the modes of then and of now allow it, those of then, \
+                     or root [default: both]
 Options of fstab(5) such as nofail, noauto, user, noatime and x-* are accepted.
 
-Signals: Ctrl-C or SIGTERM unmounts; while programs use the mount, it serves on until they are gone. A second
+Signals: Ctrl-C or SIGTERM unmounts; while programs use the mount, it serves on until they are \
+gone. A second
 one detaches it, SIGTERM alone does so after 10 s. What was done until then is durable.
 
 Example: larder mount --create photos.larder ./photos")]
@@ -164,7 +170,8 @@ pub(crate) struct MountArgs {
     /// Options in the manner of mount(8); see below
     #[arg(short, value_name = "LIST")]
     pub(crate) options: Vec<String>,
-    /// Show user DB of the database as user HOST here, and COUNT users from there on; all others as nobody
+    /// Show user DB of the database as user HOST here, and COUNT users from there on; all others as
+    /// nobody
     #[arg(long, value_name = "HOST:DB[:COUNT]")]
     pub(crate) map_uid: Vec<String>,
     /// The same for groups
@@ -173,7 +180,8 @@ pub(crate) struct MountArgs {
     /// Answer Prometheus at http://ADDR/metrics; ADDR like 127.0.0.1:9190
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
-    /// What goes to the log: error, warn, info, debug or trace [default: warn; info in the background]
+    /// What goes to the log: error, warn, info, debug or trace [default: warn; info in the
+    /// background]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log: Option<String>,
     /// Requests served at once, at most [default: 16]
@@ -191,7 +199,8 @@ pub(crate) struct UmountArgs {
     /// Directory at which a database is mounted, or a database: then all its mounts end
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
-    /// Also while programs use it: make durable what was done, let nobody new in, and do not wait for them
+    /// Also while programs use it: make durable what was done, let nobody new in, and do not wait
+    /// for them
     #[arg(short, long)]
     pub(crate) lazy: bool,
 }
@@ -236,7 +245,12 @@ Example: larder cp -a ~/Pictures photos.larder:/2026"
 )]
 pub(crate) struct CpArgs {
     /// What to copy, and where to: ADDRESS or local path each. Into it if it is a directory
-    #[arg(value_name = "FROM... TO", num_args = 2.., required = true, value_hint = ValueHint::AnyPath)]
+    #[arg(
+        value_name = "FROM... TO",
+        num_args = 2..,
+        required = true,
+        value_hint = ValueHint::AnyPath
+    )]
     pub(crate) paths: Vec<OsString>,
     /// Copy directories with all they hold; symbolic links stay links
     #[arg(short, long, visible_short_alias = 'R')]
@@ -252,7 +266,12 @@ pub(crate) struct CpArgs {
 #[command(after_help = "Example: larder mv photos.larder:/inbox/a.jpg photos.larder:/2026/")]
 pub(crate) struct MvArgs {
     /// What to move, and where to: ADDRESS or local path each. Into it if it is a directory
-    #[arg(value_name = "FROM... TO", num_args = 2.., required = true, value_hint = ValueHint::AnyPath)]
+    #[arg(
+        value_name = "FROM... TO",
+        num_args = 2..,
+        required = true,
+        value_hint = ValueHint::AnyPath
+    )]
     pub(crate) paths: Vec<OsString>,
     /// Refuse to replace what exists
     #[arg(short, long)]
@@ -380,7 +399,8 @@ pub(crate) struct DuArgs {
 /// Copy one local file, or stdin, into a database
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The file is durable when this returns. Example: larder put a.jpg photos.larder:/2026/"
+    after_help = "The file is durable when this returns. Example: larder put a.jpg \
+        photos.larder:/2026/"
 )]
 pub(crate) struct PutArgs {
     /// Local file; '-' is stdin
@@ -407,7 +427,8 @@ pub(crate) struct GetArgs {
     after_help = "Store 'main' is table main (one row per inode), main_dirent(parent, name, ino) and
 the view main_path(ino, path). NULL is shown as NULL, in CSV as nothing; bytes in hex.
 Example: larder sql photos.larder \"SELECT path, size FROM main_path JOIN main USING (ino)\"
-Example: larder sql --as-of=-1h photos.larder \"SELECT path, content(ino) FROM main_path WHERE path GLOB '*.txt'\""
+Example: larder sql --as-of=-1h photos.larder \"SELECT path, content(ino) FROM main_path WHERE \
+path GLOB '*.txt'\""
 )]
 pub(crate) struct SqlArgs {
     /// Database to query; DB@MOMENT is the same as --as-of
@@ -421,7 +442,8 @@ pub(crate) struct SqlArgs {
     /// Refuse every change
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// See tables of stores, and files, as of a moment: 2026-11-20T10:00:00Z, -1h, seq:1234, or a snapshot's name
+    /// See tables of stores, and files, as of a moment: 2026-11-20T10:00:00Z, -1h, seq:1234, or a
+    /// snapshot's name
     #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
     pub(crate) as_of: Option<String>,
 }
@@ -453,7 +475,8 @@ pub(crate) struct FragArgs {
 /// Move content so that every file lies in one piece, and join holes; online
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A mount does the same by itself, a little at a time. Files that are being written stay as
+    after_help = "A mount does the same by itself, a little at a time. Files that are being \
+        written stay as
 they are. Example: larder defrag photos.larder --dry-run"
 )]
 pub(crate) struct DefragArgs {
@@ -471,7 +494,8 @@ pub(crate) struct DefragArgs {
 /// Return free space at the end of the segments to the host; online
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Moves what lies there first, but what clones share. The database grows again when it must.
+    after_help = "Moves what lies there first, but what clones share. The database grows again \
+        when it must.
 Example: larder shrink photos.larder --to 10G"
 )]
 pub(crate) struct ShrinkArgs {
@@ -489,7 +513,8 @@ pub(crate) struct ShrinkArgs {
 /// Show live counters, one line per interval, until Ctrl-C
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Sees what all sessions do, of what is committed. 'written' counts content, without the
+    after_help = "Sees what all sessions do, of what is committed. 'written' counts content, \
+        without the
 catalog and without what compaction moves. Example: larder stats photos.larder --interval 5s"
 )]
 pub(crate) struct StatsArgs {
@@ -507,7 +532,8 @@ pub(crate) struct StatsArgs {
 /// Show what a mount does as it happens: operations with their time, until Ctrl-C
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A line: when it began (UTC), how long it took, the operation, path or inode, bytes and offset,
+    after_help = "A line: when it began (UTC), how long it took, the operation, path or inode, \
+        bytes and offset,
 the error, the caller. The mount does not wait for this command; what it misses is counted.
 Example: larder trace photos.larder --slower-than 10ms"
 )]
@@ -521,7 +547,8 @@ pub(crate) struct TraceArgs {
     /// Only what took at least so long
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) slower_than: Option<i64>,
-    /// At the end one line per operation: how many, errors, median, 99th percentile and largest time
+    /// At the end one line per operation: how many, errors, median, 99th percentile and largest
+    /// time
     #[arg(long)]
     pub(crate) summary: bool,
     /// End after so many operations
@@ -532,7 +559,8 @@ pub(crate) struct TraceArgs {
 /// Prove that catalog and segments agree; prints findings and exits with 1 if there are any
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Changes nothing but what --fix-modes says, also beside a mount. Example: larder check photos.larder --read"
+    after_help = "Changes nothing but what --fix-modes says, also beside a mount. Example: larder \
+        check photos.larder --read"
 )]
 pub(crate) struct CheckArgs {
     /// Database to check
@@ -544,8 +572,8 @@ pub(crate) struct CheckArgs {
     /// Refuse code in the schema (triggers, generated columns) as if a stranger had made it
     #[arg(long)]
     pub(crate) untrusted: bool,
-    /// First take from other users what the modes of the database's files let them do, as older versions made them;
-    /// a group that may write to the directory keeps it
+    /// First take from other users what the modes of the database's files let them do, as older
+    /// versions made them; a group that may write to the directory keeps it
     #[arg(long)]
     pub(crate) fix_modes: bool,
 }

@@ -1,7 +1,8 @@
 //! A mount that is served in the background.
 //!
-//! This program starts itself again as `larder mount --report-ready`: that process serves, says `ready` or
-//! why not on its stdout, which is a pipe, and then has no terminal left; its stderr is DB/mount.log.
+//! This program starts itself again as `larder mount --report-ready`: that process serves, says
+//! `ready` or why not on its stdout, which is a pipe, and then has no terminal left; its stderr is
+//! DB/mount.log.
 
 use crate::databases::with_database;
 use crate::error::{At, Failure, Result};

@@ -50,7 +50,8 @@ fn doom(args: &RmArgs, database: &Database, address: &DbAddress, attr: &Attr) ->
     // Before anything in it is removed.
     if attr.node.ino == Ino::ROOT {
         return Err(Failure::Other(format!(
-            "'{address}' is the root of a store; remove what is in it, or use 'larder store destroy'"
+            "'{address}' is the root of a store; remove what is in it, or use 'larder store \
+             destroy'"
         )));
     }
     Ok(Doomed {
@@ -198,7 +199,8 @@ pub(crate) fn ln(args: &LnArgs, out: &mut Output) -> Result<()> {
                     == link.database.canonicalize().at(what)?;
                 if !is_same {
                     return Err(Failure::Usage(format!(
-                        "a link cannot lead from '{link}' to another database; copy with 'larder cp'"
+                        "a link cannot lead from '{link}' to another database; copy with 'larder \
+                         cp'"
                     )));
                 }
                 target.path

@@ -15,8 +15,10 @@ use std::ops::ControlFlow;
 /// Show which commits changed a path, or anything, newest first
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A file is followed through its renames, a directory stands for all below it, and what is gone is found by
-the last path it had. As far back as the history goes. Example: larder log photos.larder:/2026/a.jpg --limit 10"
+    after_help = "A file is followed through its renames, a directory stands for all below it, \
+        and what is gone is found by
+the last path it had. As far back as the history goes. Example: larder log \
+photos.larder:/2026/a.jpg --limit 10"
 )]
 pub(crate) struct LogArgs {
     /// Database, or a path in one: DB or DB:/path

@@ -14,8 +14,10 @@ use std::path::{Path, PathBuf};
 /// Clone a file, a tree or a store: at once, and without space for its content
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The clone shares the blocks of its content until one side changes them; neither sees what is written to the other.
-What is cloned of the past shares with the history, and lives on when that goes. DEST must not exist. The root of a store,
+    after_help = "The clone shares the blocks of its content until one side changes them; neither \
+        sees what is written to the other.
+What is cloned of the past shares with the history, and lives on when that goes. DEST must not \
+exist. The root of a store,
 cloned to DB:/NAME, becomes a store. Within one store it has the user columns, but those
 with a unique index; those of the past, where the store is tracked since then.
 Example: larder clone photos.larder:/2026 photos.larder:/2026-try"

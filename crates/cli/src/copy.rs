@@ -12,8 +12,8 @@
 //!
 //! That it never leaves the two trees is `CLI-40` (side.rs).
 //!
-//! A stack instead of recursion, because trees may be deep: a directory that is being copied is a [`Level`]
-//! with two descriptors.
+//! A stack instead of recursion, because trees may be deep: a directory that is being copied is a
+//! [`Level`] with two descriptors.
 
 use crate::error::{Failure, Result, warn};
 use crate::output::kind_words;
@@ -60,8 +60,8 @@ pub(crate) struct Copy<'a> {
     is_same_side: bool,
     mode: CopyMode,
     progress: &'a Progress,
-    /// First copies of files that have more than one name: where they lie below the target, and what
-    /// they are.
+    /// First copies of files that have more than one name: where they lie below the target, and
+    /// what they are.
     linked: HashMap<(u64, u64), Copied>,
     made: HashSet<(u64, u64)>,
     warned: HashSet<Vec<u8>>,
@@ -159,7 +159,8 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// What a recording copy has copied below the source, the contents of a directory before the directory (`CLI-12`).
+    /// What a recording copy has copied below the source, the contents of a directory before the
+    /// directory (`CLI-12`).
     pub(crate) fn copied(&self) -> &[Copied] {
         self.copied.as_deref().unwrap_or_default()
     }
@@ -207,7 +208,8 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Copies anything but what is in a directory. `way`: where the copy began, and the names from there.
+    /// Copies anything but what is in a directory. `way`: where the copy began, and the names from
+    /// there.
     fn node(
         &mut self,
         source: &Spot,
@@ -481,7 +483,8 @@ fn missing(source: &Spot) -> Failure {
     Failure::Other(format!("there is no '{}'; check the path", source.show()))
 }
 
-/// Where `names` lead from `start` on: a directory and a name in it. No links are followed (`CLI-40`).
+/// Where `names` lead from `start` on: a directory and a name in it. No links are followed
+/// (`CLI-40`).
 pub(crate) fn descend(start: &Spot, names: &[Vec<u8>]) -> Result<Spot> {
     let mut spot = start.clone();
     for name in names {

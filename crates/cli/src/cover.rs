@@ -33,8 +33,8 @@ pub(crate) fn path_below(db: &Path, path: &Path) -> PathBuf {
 }
 
 /// Gives this thread, and what it starts, a mount namespace in which `db` is covered. An error
-/// leaves it uncovered. Everything is made by descriptors: `db` may have another owner, who puts something else in its
-/// place meanwhile.
+/// leaves it uncovered. Everything is made by descriptors: `db` may have another owner, who puts
+/// something else in its place meanwhile.
 pub(crate) fn cover(db: &DatabaseDir, view: &Path) -> io::Result<()> {
     // SAFETY: the hazard of this call is CLONE_FILES, by which threads come to differ in their
     // descriptors; it is not among the flags.

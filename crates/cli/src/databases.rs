@@ -107,7 +107,8 @@ pub(crate) fn with_untrusted_database<T>(
 }
 
 impl Databases {
-    /// The database in directory `path`, opened on first use; with `@MOMENT` behind it, as of then (`CLI-30`).
+    /// The database in directory `path`, opened on first use; with `@MOMENT` behind it, as of then
+    /// (`CLI-30`).
     pub(crate) fn open(&mut self, path: &Path) -> Result<Database> {
         if let Some((directory, moment)) = split_moment(path) {
             let present = self.open(&directory)?;
@@ -209,7 +210,8 @@ fn open_to_read(path: &Path, options: &OpenOptions) -> Result<Database> {
     opened.at(|| format!("cannot open '{}'", path.display()))
 }
 
-/// Opens a database as a session that is called `label`, for a server: it waits for others whatever the command was told.
+/// Opens a database as a session that is called `label`, for a server: it waits for others whatever
+/// the command was told.
 pub(crate) fn open_database(path: &Path, label: &str) -> Result<Database> {
     open_with(path, server_options(label))
 }

@@ -1,6 +1,7 @@
 //! `larder diff`: where two states differ.
 //!
-//! `CLI-31` Its exit code is that of diff(1): 0 when nothing differs, 1 when something does, 2 for every failure.
+//! `CLI-31` Its exit code is that of diff(1): 0 when nothing differs, 1 when something does, 2 for
+//! every failure.
 
 use crate::databases::{Databases, with_databases};
 use crate::error::{At, Failure, Result};
@@ -14,7 +15,8 @@ use std::ffi::OsString;
 /// Show where two trees differ: of two moments, two places or two databases
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Compares names, kinds, modes, owners, content and extended attributes; not times. Your own columns of
+    after_help = "Compares names, kinds, modes, owners, content and extended attributes; not \
+        times. Your own columns of
 a store that is tracked ('larder track') are compared between two moments of a database.
 Between two moments of a database only that content is read of which something was written.
 Exits with 0 when nothing differs, 1 when something does, 2 when it fails.

@@ -1,4 +1,5 @@
-//! How a mount ends when its process is asked to: by Ctrl-C, by a service manager, by a closed terminal.
+//! How a mount ends when its process is asked to: by Ctrl-C, by a service manager, by a closed
+//! terminal.
 //!
 //! ```text
 //! serving ── signal ──▶ leaving ── nobody uses it ──▶ (unmounted, durable, exit 0)
@@ -8,10 +9,11 @@
 //! ```
 //!
 //! # Invariants
-//! * `CLI-18` Before a mount that is in use is left or detached, everything done through it so far is made
-//!   durable. So killing the server afterwards takes at most what came later and was not synced.
-//! * `CLI-19` A mount in use is never ended under its users: leaving it means that it serves on until they
-//!   are gone, or, detached, that nobody new gets in.
+//! * `CLI-18` Before a mount that is in use is left or detached, everything done through it so far
+//!   is made durable. So killing the server afterwards takes at most what came later and was not
+//!   synced.
+//! * `CLI-19` A mount in use is never ended under its users: leaving it means that it serves on
+//!   until they are gone, or, detached, that nobody new gets in.
 
 use crate::error::{At, Result, warn};
 use crate::service;
@@ -21,8 +23,8 @@ use signal_hook::iterator::Signals;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a mount in use is waited for, when a program and not a person has asked for its end. Below the
-/// 90 s after which systemd kills.
+/// How long a mount in use is waited for, when a program and not a person has asked for its end.
+/// Below the 90 s after which systemd kills.
 const GRACE: Duration = Duration::from_secs(10);
 /// Time until the first look at whether its users are gone; from each to the next it doubles.
 const RETRY: Duration = Duration::from_millis(250);
@@ -31,13 +33,14 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// How often a signal is looked for meanwhile.
 const LISTEN: Duration = Duration::from_millis(250);
 
-/// The signals that end a mount. From now on they wait for [`serve`] instead of killing this process.
+/// The signals that end a mount. From now on they wait for [`serve`] instead of killing this
+/// process.
 pub(crate) fn listen() -> Result<Signals> {
     Signals::new([SIGINT, SIGTERM, SIGHUP]).at(|| "cannot listen to signals".into())
 }
 
-/// Ends the mount at `mountpoint` when a signal asks for it, from a thread that lives as long as the
-/// process.
+/// Ends the mount at `mountpoint` when a signal asks for it, from a thread that lives as long as
+/// the process.
 pub(crate) fn end_on_signals(
     mut signals: Signals,
     unmounter: Unmounter,
@@ -78,7 +81,8 @@ fn obey(act: Act, unmounter: &Unmounter, mountpoint: &Path) -> bool {
                 Err(error) => {
                     make_durable(mountpoint);
                     warn(&format!(
-                        "{error}; still serving until they are gone, the next signal detaches the mount"
+                        "{error}; still serving until they are gone, the next signal detaches the \
+                         mount"
                     ));
                     true
                 }
@@ -107,7 +111,8 @@ fn make_durable(mountpoint: &Path) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Serving,
-    /// Somebody uses it; `until`: then it is detached. At `retry` it is tried again, and then after `wait`.
+    /// Somebody uses it; `until`: then it is detached. At `retry` it is tried again, and then after
+    /// `wait`.
     Leaving {
         until: Option<Instant>,
         retry: Instant,

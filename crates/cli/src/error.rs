@@ -5,10 +5,10 @@
 //! `larder: <context>: <cause>; <remedy>`.
 //!
 //! # Invariants
-//! * `CLI-1` A failure is told in exactly one line on stderr and with an exit code that is not 0:
-//!   2 for wrong usage, 124 when others were waited for in vain, 1 for the rest. A mistake in SQL is
-//!   followed by two indented lines: the line of the statement that it is in, and a caret below the place. A
-//!   reader that went away (broken pipe) ends the command without a word.
+//! * `CLI-1` A failure is told in exactly one line on stderr and with an exit code that is not 0: 2
+//!   for wrong usage, 124 when others were waited for in vain, 1 for the rest. A mistake in SQL is
+//!   followed by two indented lines: the line of the statement that it is in, and a caret below the
+//!   place. A reader that went away (broken pipe) ends the command without a word.
 
 use crate::visible::visible;
 use larder::ErrorKind;
@@ -20,7 +20,8 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 /// Exit code of a command that a signal `SIGPIPE` would have ended (128 + 13), as shells show it.
 const EXIT_PIPE: u8 = 141;
 
-/// Exit code of a command that has waited for another session as long as it was to, as that of timeout(1).
+/// Exit code of a command that has waited for another session as long as it was to, as that of
+/// timeout(1).
 pub(crate) const EXIT_TIMED_OUT: u8 = 124;
 
 /// Why a command ends early.
@@ -114,8 +115,8 @@ pub(crate) fn warn(text: &str) {
     eprintln_lossless(&format!("larder: {text}"));
 }
 
-/// One line, as it is visible (`CLI-41`). `eprintln!` panics when stderr is closed; where nobody listens,
-/// nothing can be told.
+/// One line, as it is visible (`CLI-41`). `eprintln!` panics when stderr is closed; where nobody
+/// listens, nothing can be told.
 fn eprintln_lossless(line: &str) {
     use io::Write;
     let _nobody_listens = writeln!(io::stderr().lock(), "{}", visible(line));

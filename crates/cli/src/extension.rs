@@ -18,8 +18,10 @@ const FILE: &str = "larder.so";
 /// Show where the extension for other programs' SQLite lies, and how sqlite3 and Python load it
 #[derive(Debug, Args)]
 #[command(
-    after_help = "With it, any SQLite reads and writes content in its own transactions. It is looked for beside this program, and in
-../lib/larder from there; LARDER_EXTENSION=FILE names another one. Example: larder extension photos.larder"
+    after_help = "With it, any SQLite reads and writes content in its own transactions. It is \
+        looked for beside this program, and in
+../lib/larder from there; LARDER_EXTENSION=FILE names another one. Example: larder extension \
+photos.larder"
 )]
 pub(crate) struct ExtensionArgs {
     /// Database that the lines shall open
@@ -113,7 +115,8 @@ fn shell_line(catalog: &Path, module: &Path) -> String {
 fn python_line(catalog: &Path, module: &Path) -> String {
     let text = |path: &Path| json!(path.to_string_lossy()).to_string();
     format!(
-        "import sqlite3; db = sqlite3.connect({}); db.enable_load_extension(True); db.load_extension({})",
+        "import sqlite3; db = sqlite3.connect({}); db.enable_load_extension(True); \
+         db.load_extension({})",
         text(catalog),
         text(module)
     )

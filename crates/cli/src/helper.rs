@@ -1,10 +1,12 @@
-//! The helpers that mount(8) and umount(8) call for the type `fuse.larder`: this program under the names
-//! `mount.fuse.larder` (or `mount.larder`) and `umount.fuse.larder` (or `umount.larder`), in /sbin.
+//! The helpers that mount(8) and umount(8) call for the type `fuse.larder`: this program under the
+//! names `mount.fuse.larder` (or `mount.larder`) and `umount.fuse.larder` (or `umount.larder`), in
+//! /sbin.
 //!
 //! # Invariants
-//! * `CLI-20` The mount helper returns 0 only when the mount serves, and the umount helper only when
-//!   everything is durable and the server has ended, or said to live on in other mounts. Else the exit code is that of mount(8): 1 for a wrong
-//!   call, 32 for a mount that failed; and one line says why (`CLI-1`).
+//! * `CLI-20` The mount helper returns 0 only when the mount serves, and the umount helper only
+//!   when everything is durable and the server has ended, or said to live on in other mounts. Else
+//!   the exit code is that of mount(8): 1 for a wrong call, 32 for a mount that failed; and one
+//!   line says why (`CLI-1`).
 
 use crate::background;
 use crate::error::{Failure, Result};
@@ -71,9 +73,9 @@ fn run_mount(arguments: Vec<OsString>) -> Result<()> {
         ));
     };
     let mut settings = Settings::default();
-    // What mount(8) calls the defaults, unless the list says otherwise; but only for root's databases: whoever
-    // may write a database could make a set-uid file or a device node with it. Users get neither: then
-    // fusermount3 mounts.
+    // What mount(8) calls the defaults, unless the list says otherwise; but only for root's
+    // databases: whoever may write a database could make a set-uid file or a device node with it.
+    // Users get neither: then fusermount3 mounts.
     let is_roots = std::fs::metadata(db).is_ok_and(|metadata| metadata.uid() == 0);
     (settings.suid, settings.dev) = (is_roots, is_roots);
     for (letter, value) in &call.values {

@@ -1,6 +1,7 @@
 //! `larder lab`: the laboratory on the command line.
 //!
-//! Flags become a request, events become lines and a bar. Everything that measures is in `larder_lab`.
+//! Flags become a request, events become lines and a bar. Everything that measures is in
+//! `larder_lab`.
 
 mod advise;
 mod analysis;
@@ -69,8 +70,8 @@ fn circumstances(directory: &Path) -> Result<Circumstances> {
     })
 }
 
-/// Measures for `larder lab advise` until `deadline`: the results in `directory`, images and places in `place`. What cannot
-/// be made here, and what there was no time for, is said.
+/// Measures for `larder lab advise` until `deadline`: the results in `directory`, images and places
+/// in `place`. What cannot be made here, and what there was no time for, is said.
 fn measure_for_advice(
     request: &Request,
     directory: &Path,
@@ -87,7 +88,8 @@ fn measure_for_advice(
         Ok(summary) => {
             if summary.left_out > 0 {
                 warn(&format!(
-                    "{name}: {} of {} cases were left out for lack of time; the same command goes on with them, --time gives more",
+                    "{name}: {} of {} cases were left out for lack of time; the same command goes \
+                     on with them, --time gives more",
                     summary.left_out,
                     summary.left_out + summary.measured + summary.resumed
                 ));
@@ -324,7 +326,8 @@ fn command_line() -> String {
         .join(" ")
 }
 
-/// A word of the command line as a shell takes it, without addresses: one may hold a password, and this goes into the run.
+/// A word of the command line as a shell takes it, without addresses: one may hold a password, and
+/// this goes into the run.
 fn shown_word(word: &str) -> String {
     let (flag, list) = match word.split_once('=') {
         Some((flag, list)) if flag.starts_with("--") => (format!("{flag}="), list),

@@ -1,5 +1,5 @@
-//! The local filesystem as a side of a copy: directories are descriptors, and every name is looked up in one
-//! of them without following symbolic links (`CLI-40`).
+//! The local filesystem as a side of a copy: directories are descriptors, and every name is looked
+//! up in one of them without following symbolic links (`CLI-40`).
 
 mod file;
 mod inode;
@@ -20,7 +20,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::rc::Rc;
 
-/// What every open has. A pipe in place of a file must not hang the copy, and a terminal not become ours.
+/// What every open has. A pipe in place of a file must not hang the copy, and a terminal not become
+/// ours.
 const NEVER: OFlags = OFlags::NOFOLLOW
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK)
@@ -256,7 +257,8 @@ impl Folder for LocalFolder {
             return Err(replaced(&self.show(name)));
         };
         let made = self.enter(name, &found)?;
-        // Another directory may have the name by now, and will be given away: not one with something in it.
+        // Another directory may have the name by now, and will be given away: not one with
+        // something in it.
         match made.names()?.is_empty() {
             true => Ok(made),
             false => Err(replaced(&self.show(name))),

@@ -1,19 +1,20 @@
 //! The log of this process: one line per event on stderr, for people.
 //!
 //! # Words
-//! A *line* is one event with its time and level. A *place* is the statement in the program that logs
-//! it. A *window* is a span of time in which a place may write a few lines. A line that comes when the
-//! few are written is *withheld*.
+//! A *line* is one event with its time and level. A *place* is the statement in the program that
+//! logs it. A *window* is a span of time in which a place may write a few lines. A line that comes
+//! when the few are written is *withheld*.
 //!
 //! # Invariants
-//! * `CLI-15` A place writes at most [`WINDOW_LINES`] lines per [`WINDOW`]. No line is lost silently: at
-//!   the end of the window the last one withheld is written, with the number of those before it.
+//! * `CLI-15` A place writes at most [`WINDOW_LINES`] lines per [`WINDOW`]. No line is lost
+//!   silently: at the end of the window the last one withheld is written, with the number of those
+//!   before it.
 //!
 //! Where stderr is the journal of systemd, lines have a priority instead of time and level.
 //!
 //! # Concurrency
-//! One lock, a leaf. A line goes out in one write, so that those of several threads do not mix. A thread
-//! that ends windows lives only while something is withheld.
+//! One lock, a leaf. A line goes out in one write, so that those of several threads do not mix. A
+//! thread that ends windows lives only while something is withheld.
 
 use crate::error::{Failure, Result};
 use crate::units::show_time;
@@ -126,8 +127,8 @@ impl Log {
         format!("{time}.{:03}Z {level:5} {text}\n", since.subsec_millis())
     }
 
-    /// Ends windows until nothing is withheld. Where no thread can be started, the next line of the same
-    /// place or the end of the process writes what was withheld.
+    /// Ends windows until nothing is withheld. Where no thread can be started, the next line of the
+    /// same place or the end of the process writes what was withheld.
     fn end_windows(&self) {
         let withheld = self.withheld.clone();
         let work = move || {

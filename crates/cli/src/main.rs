@@ -5,8 +5,8 @@
 //! (`DB:/path`). A *failure* ends a command with one line and an exit code.
 //!
 //! # Invariants
-//! error.rs, units.rs, address.rs, output.rs, copy.rs, rows.rs, log.rs, settings.rs, ending.rs, extension.rs and helper.rs
-//! state their own. Those of all verbs:
+//! error.rs, units.rs, address.rs, output.rs, copy.rs, rows.rs, log.rs, settings.rs, ending.rs,
+//! extension.rs and helper.rs state their own. Those of all verbs:
 //!
 //! * `CLI-7` Every database that a verb opens is closed before the command ends, and what closing
 //!   says decides about success (databases.rs).

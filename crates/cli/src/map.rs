@@ -91,7 +91,8 @@ fn character(cell: &MapCell, palette: &Palette) -> char {
 fn legend(palette: &Palette, cell_bytes: u64) -> String {
     let [free, little, half, much, full] = palette.shades;
     format!(
-        "one character: {}; {free} free  {little}{half}{much} partly used  {full} full  {} mostly waiting to be reclaimed",
+        "one character: {}; {free} free  {little}{half}{much} partly used  {full} full  {} mostly \
+         waiting to be reclaimed",
         show_size(cell_bytes),
         palette.retired
     )

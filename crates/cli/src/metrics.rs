@@ -1,18 +1,18 @@
 //! `--metrics ADDR`: answers Prometheus while a mount is served.
 //!
-//! GET /metrics and nothing else. Whoever may reach the address may read the numbers; there are no names of
-//! files in them.
+//! GET /metrics and nothing else. Whoever may reach the address may read the numbers; there are no
+//! names of files in them.
 //!
 //! # Concurrency
-//! [`CLIENTS_MAX`] threads answer one client each; more clients wait for one of them. The numbers are made
-//! under a lock, a leaf, which is not held while a client is written to.
+//! [`CLIENTS_MAX`] threads answer one client each; more clients wait for one of them. The numbers
+//! are made under a lock, a leaf, which is not held while a client is written to.
 //!
 //! # Invariants
-//! * `CLI-21` No client keeps a thread for longer than [`REQUEST_WAIT_MAX`] without having asked and
-//!   [`CLIENT_WAIT_MAX`] in all, or makes it hold more than [`REQUEST_BYTES_MAX`], whatever it sends or does
-//!   not read.
-//! * `CLI-22` What costs a scan of the catalog is looked at so seldom that it takes at most one part in
-//!   [`SURVEY_SHARE`] of the time.
+//! * `CLI-21` No client keeps a thread for longer than [`REQUEST_WAIT_MAX`] without having asked
+//!   and [`CLIENT_WAIT_MAX`] in all, or makes it hold more than [`REQUEST_BYTES_MAX`], whatever it
+//!   sends or does not read.
+//! * `CLI-22` What costs a scan of the catalog is looked at so seldom that it takes at most one
+//!   part in [`SURVEY_SHARE`] of the time.
 
 use crate::error::{Failure, Result};
 use crate::exposition::expose;
@@ -49,7 +49,8 @@ impl Endpoint {
     pub(crate) fn bind(address: &str) -> Result<Endpoint> {
         let fail = |what: String| {
             Failure::Other(format!(
-                "cannot answer metrics at '{address}': {what}; write an address of this host and a free \
+                "cannot answer metrics at '{address}': {what}; write an address of this host and \
+                 a free \
                  port, like 127.0.0.1:9190"
             ))
         };

@@ -1,10 +1,12 @@
 //! What commands print: lines for people, or exactly one JSON document.
 //!
 //! # Invariants
-//! * `CLI-5` With `--json` stdout holds exactly one JSON document (but see `CLI-26`): an object, or an array that is
-//!   written element by element, one per line. An array that a failure cut short is not closed.
-//! * `CLI-6` A name is printed in its bytes, but on a terminal, and in a table everywhere, as it is visible
-//!   (`CLI-41`). In JSON a name that is not UTF-8 has its bytes beside it, in hex, under `KEY_hex`.
+//! * `CLI-5` With `--json` stdout holds exactly one JSON document (but see `CLI-26`): an object, or
+//!   an array that is written element by element, one per line. An array that a failure cut short
+//!   is not closed.
+//! * `CLI-6` A name is printed in its bytes, but on a terminal, and in a table everywhere, as it is
+//!   visible (`CLI-41`). In JSON a name that is not UTF-8 has its bytes beside it, in hex, under
+//!   `KEY_hex`.
 
 use crate::error::{Failure, Result};
 use crate::visible::{visible, visible_bytes};
@@ -172,7 +174,8 @@ impl Table {
         }
     }
 
-    /// Adds a row, which has as many cells as the table has columns. A cell does not break its line.
+    /// Adds a row, which has as many cells as the table has columns. A cell does not break its
+    /// line.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         let cells: Vec<String> = cells.iter().map(|cell| visible(cell)).collect();
         assert_eq!(

@@ -1,9 +1,9 @@
 //! What a server of a mount that root has started gives up before it reads a database.
 //!
 //! # Invariants
-//! * `CLI-42` A server that runs as root keeps [`NEEDED`] of its capabilities, in every thread and for good:
-//!   what would give more back, an execve, cannot any longer. Others keep what they have: `fusermount3` mounts
-//!   for them, by its set-uid bit.
+//! * `CLI-42` A server that runs as root keeps [`NEEDED`] of its capabilities, in every thread and
+//!   for good: what would give more back, an execve, cannot any longer. Others keep what they have:
+//!   `fusermount3` mounts for them, by its set-uid bit.
 
 use crate::error::{At, Result};
 use rustix::io::Errno;
@@ -12,8 +12,8 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
-/// Mounting and unmounting; the database of another user or group, and files in it that become theirs; the
-/// names of the processes that use a mount.
+/// Mounting and unmounting; the database of another user or group, and files in it that become
+/// theirs; the names of the processes that use a mount.
 const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -22,7 +22,8 @@ const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::FSETID)
     .union(CapabilitySet::SYS_PTRACE);
 
-/// Gives up the rest (`CLI-42`). Must be called while this process has one thread: others inherit from it.
+/// Gives up the rest (`CLI-42`). Must be called while this process has one thread: others inherit
+/// from it.
 pub(crate) fn give_up() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());

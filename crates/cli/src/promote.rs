@@ -10,8 +10,10 @@ use std::ffi::OsString;
 /// Exchange the places of two directories of one store, or of two stores, in one commit
 #[derive(Debug, Args)]
 #[command(
-    after_help = "What was at the first address is at the second from then on, and the other way round: so a copy that was worked on
-takes the place of its original, which stays at hand. Names of stores, and of their tables in SQL, stay with their files.
+    after_help = "What was at the first address is at the second from then on, and the other way \
+        round: so a copy that was worked on
+takes the place of its original, which stays at hand. Names of stores, and of their tables in \
+SQL, stay with their files.
 Example: larder promote photos.larder:/2026-edited photos.larder:/2026"
 )]
 pub(crate) struct PromoteArgs {

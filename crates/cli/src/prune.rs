@@ -15,9 +15,12 @@ use std::ffi::OsString;
 /// Let the past go: what was replaced and deleted, and snapshots that a policy does not keep
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without options all of the past goes, but what snapshots keep. With --keep-... the snapshots that no rule keeps are
-destroyed, unless they are held, and then what neither the retention nor a snapshot keeps goes. COUNT may be
-'unlimited'. With DB:/path, or --store, the past of that store alone goes. MOMENT: 2026-11-20T10:00:00Z, -30d, seq:1234, or the name of a snapshot.
+Without options all of the past goes, but what snapshots keep. With --keep-... the snapshots that \
+no rule keeps are
+destroyed, unless they are held, and then what neither the retention nor a snapshot keeps goes. \
+COUNT may be
+'unlimited'. With DB:/path, or --store, the past of that store alone goes. MOMENT: \
+2026-11-20T10:00:00Z, -30d, seq:1234, or the name of a snapshot.
 
 Example: larder prune photos.larder --keep-hourly 24 --keep-daily 30 --dry-run")]
 pub(crate) struct PruneArgs {
@@ -78,7 +81,9 @@ impl PruneArgs {
         let [last, hourly, daily, weekly, monthly, yearly] = rules.map(Option::unwrap_or_default);
         if [last, hourly, daily, weekly, monthly, yearly] == [0; 6] {
             return Err(Failure::Usage(
-                "rules that keep nothing would destroy all snapshots; give one of --keep-... a count above 0".into(),
+                "rules that keep nothing would destroy all snapshots; give one of --keep-... a \
+                 count above 0"
+                    .into(),
             ));
         }
         Ok(Some(KeepPolicy {

@@ -2,8 +2,8 @@
 //! numbers wide. Pure.
 //!
 //! # Invariants
-//! * `CLI-24` A quantile is never below the exact one, and at most 1/16 above it; count, sum and largest are
-//!   exact.
+//! * `CLI-24` A quantile is never below the exact one, and at most 1/16 above it; count, sum and
+//!   largest are exact.
 
 /// Each power of two is cut into so many buckets.
 const STEPS: u64 = 16;

@@ -23,7 +23,8 @@ pub(crate) enum RefusedVerb {
     },
     /// Write the content of one of them to a new file, or to the output
     #[command(
-        after_help = "It stays until it is dropped. To put it where it was: mend the rows or the constraint, then
+        after_help = "It stays until it is dropped. To put it where it was: mend the rows or the \
+            constraint, then
 'larder put' or 'larder cp' the file.
 Example: larder refused get photos.larder 3 rescued.jpg"
     )]

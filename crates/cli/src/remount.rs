@@ -1,13 +1,15 @@
 //! `mount -o remount,…`: the kernel changes its flags of a mount, and the server goes on as it is.
 //!
-//! A mount that was made read-only here refuses changes in the kernel. One that is served read-only stays so:
-//! its server refuses them. Options of the server cannot be changed; mount(8) repeats those that are in force.
+//! A mount that was made read-only here refuses changes in the kernel. One that is served read-only
+//! stays so: its server refuses them. Options of the server cannot be changed; mount(8) repeats
+//! those that are in force.
 
 use crate::error::{Failure, Result};
 use rustix::mount::{MountFlags, mount_remount};
 use std::path::Path;
 
-/// `(option, flag, whether the option sets the flag)`; of contradicting options the last one counts.
+/// `(option, flag, whether the option sets the flag)`; of contradicting options the last one
+/// counts.
 const FLAGS: [(&str, MountFlags, bool); 12] = [
     ("ro", MountFlags::RDONLY, true),
     ("rw", MountFlags::RDONLY, false),
@@ -28,7 +30,8 @@ pub(crate) fn is_asked(list: &str) -> bool {
     list.split(',').any(|option| option == "remount")
 }
 
-/// Gives the mount at `dir` the flags of the list. Before it becomes read-only, everything is durable.
+/// Gives the mount at `dir` the flags of the list. Before it becomes read-only, everything is
+/// durable.
 pub(crate) fn remount(dir: &Path, list: &str) -> Result<()> {
     if larder_fuse::find_mount(dir)?.is_none() {
         return Err(Failure::Other(format!(

@@ -324,7 +324,8 @@ fn print_check(
     }
     if let Some(first) = open.first() {
         eprintln!(
-            "larder: warning: other users may read or use '{}'{}, and so what is in the database whatever modes the \
+            "larder: warning: other users may read or use '{}'{}, and so what is in the database \
+             whatever modes the \
              mount shows; 'larder check --fix-modes' takes that from them",
             first.display(),
             match open.len() - 1 {

@@ -15,9 +15,12 @@ use std::path::Path;
 /// Bring back a file, a tree or rows as they were, all of it or nothing
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Brings back names, modes, owners, times, extended attributes, content, links, your own columns of a tracked
-store, and with --table rows of tracked tables, in one commit. What is there now and was not then stays, unless --exact. What DEST
-has is treated alike. Content is shared with the history, and takes no space, but for files of a few KiB and small overwrites.
+    after_help = "Brings back names, modes, owners, times, extended attributes, content, links, \
+        your own columns of a tracked
+store, and with --table rows of tracked tables, in one commit. What is there now and was not then \
+stays, unless --exact. What DEST
+has is treated alike. Content is shared with the history, and takes no space, but for files of a \
+few KiB and small overwrites.
 Example: larder restore photos.larder@-1h:/2026 --table albums --where \"year = 2026\""
 )]
 pub(crate) struct RestoreArgs {
@@ -99,7 +102,8 @@ fn destination(dest: Option<&OsStr>, database: &Path) -> Result<Option<Vec<u8>>>
             dest.display()
         ))),
         Address::Local(_) => Err(Failure::Usage(format!(
-            "'{}' is no path in the database; begin it with '/', or use 'larder cp -a' to copy out of it",
+            "'{}' is no path in the database; begin it with '/', or use 'larder cp -a' to copy \
+             out of it",
             dest.display()
         ))),
     }

@@ -16,10 +16,12 @@ use std::path::{Path, PathBuf};
 /// Show how long the past stays and what it takes, or set how long
 #[derive(Debug, Args)]
 #[command(after_help = "\
-TIME 0 turns the past off and forgets it. With --guarantee nothing of it is given up when space is short: writes are
+TIME 0 turns the past off and forgets it. With --guarantee nothing of it is given up when space \
+is short: writes are
 refused instead. Sessions that have the database open follow at once.
 
-A store may keep its past for a time of its own: give its place, DB:/path, or --store. All others follow the database.
+A store may keep its past for a time of its own: give its place, DB:/path, or --store. All others \
+follow the database.
 'default' has a store follow it again. A store with TIME 0 keeps only what snapshots show.
 
 Example: larder retention photos.larder:/raw 7d")]
@@ -105,7 +107,8 @@ fn set_of_all(args: &RetentionArgs, database: &Database) -> larder::Result<()> {
         Some(Wanted::Default) => {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                "'default' is for a store, which follows the database then; give its place, DB:/path",
+                "'default' is for a store, which follows the database then; give its place, \
+                 DB:/path",
             ));
         }
     };
@@ -128,7 +131,8 @@ fn set_of_store(args: &RetentionArgs, database: &Database, store: &str) -> larde
         Some(Wanted::Default) if args.guarantee || args.best_effort => {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                "a store that follows the database has no guarantee of its own; leave the option out",
+                "a store that follows the database has no guarantee of its own; leave the option \
+                 out",
             ));
         }
         Some(Wanted::Default) => None,
@@ -163,7 +167,8 @@ fn store_lines(store: &str, report: &HistoryReport, out: &mut Output) -> Result<
     match report.own.first() {
         Some(one) => out.line(&own_line(one))?,
         None => out.line(&format!(
-            "store {store} follows the database, which keeps history for {}; it begins {} (commit {})",
+            "store {store} follows the database, which keeps history for {}; it begins {} (commit \
+             {})",
             show_duration(report.retention.retention_ns),
             show_time(report.begins_ns),
             report.begins_seq

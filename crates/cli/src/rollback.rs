@@ -15,10 +15,14 @@ use std::ffi::OsString;
 /// Go back: all of a database, or one store, becomes what it was at a moment, as one new commit
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Goes back in all stores and the rows and columns of tracked tables; with DB:/store only in the store that is mounted there.
-Names, links, attributes, times, extended attributes and content become what they were, and files keep their inode numbers
-or get them again. What came since goes. All of that is history: another rollback takes this one back. What has no past
-stays and is named: tables that are not tracked, columns of your own of stores that are not, stores that were made or destroyed since.
+    after_help = "Goes back in all stores and the rows and columns of tracked tables; with \
+        DB:/store only in the store that is mounted there.
+Names, links, attributes, times, extended attributes and content become what they were, and files \
+keep their inode numbers
+or get them again. What came since goes. All of that is history: another rollback takes this one \
+back. What has no past
+stays and is named: tables that are not tracked, columns of your own of stores that are not, \
+stores that were made or destroyed since.
 Example: larder rollback photos.larder 2026-11-20T10:00:00Z --dry-run"
 )]
 pub(crate) struct RollbackArgs {

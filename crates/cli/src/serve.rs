@@ -56,7 +56,8 @@ impl Request {
     }
 }
 
-/// The kernel tells its list of mounts in parts, so while others mount and unmount a look may miss one that is there.
+/// The kernel tells its list of mounts in parts, so while others mount and unmount a look may miss
+/// one that is there.
 fn find_own_mount(dir: &Path) -> std::result::Result<Option<MountInfo>, larder::Error> {
     for _ in 0..LOOKS {
         let found = larder_fuse::find_mount(dir)?;
@@ -86,7 +87,8 @@ pub(crate) fn serve(request: &Request, ready: impl FnOnce(&MountInfo) -> Result<
     let directory = database.directory().clone();
     if database.is_readonly() && !options.read_only && options.as_of.is_none() {
         return Err(Failure::Other(format!(
-            "cannot mount '{name}' for writing: it is read-only for this process; mount it with '-o ro', or make the \
+            "cannot mount '{name}' for writing: it is read-only for this process; mount it with \
+             '-o ro', or make the \
              directory and its files writable"
         )));
     }

@@ -12,8 +12,8 @@ pub(crate) fn is_supervised() -> bool {
     std::env::var_os(SOCKET).is_some()
 }
 
-/// Tells the service manager `state`, like `READY=1`; nothing when none listens. A manager that cannot be
-/// told is logged: it will say so itself, by its timeout.
+/// Tells the service manager `state`, like `READY=1`; nothing when none listens. A manager that
+/// cannot be told is logged: it will say so itself, by its timeout.
 pub(crate) fn tell(state: &str) {
     let Some(path) = std::env::var_os(SOCKET) else {
         return;

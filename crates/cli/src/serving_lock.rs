@@ -1,8 +1,8 @@
 //! The lock by which `larder umount` knows that the serving process has ended (`CLI-9`).
 //!
-//! `DB/mounts/MAJOR-MINOR.lock`, named by the device number of the mount, is locked (`flock`) by its
-//! server from before it is ready until its process ends; the kernel unlocks it then, whatever the
-//! reason. The file of a killed server stays and is removed by the next one.
+//! `DB/mounts/MAJOR-MINOR.lock`, named by the device number of the mount, is locked (`flock`) by
+//! its server from before it is ready until its process ends; the kernel unlocks it then, whatever
+//! the reason. The file of a killed server stays and is removed by the next one.
 
 use crate::error::{At, Failure, Result};
 use larder::directory::{Access, DatabaseDir};
@@ -54,7 +54,8 @@ impl ServingLock {
     /// Removes the file. The lock itself goes with the process.
     pub(crate) fn leave(self) -> Result<()> {
         std::mem::forget(self.file);
-        // The copy of a database that cannot be written went with its session: nothing is there to be removed then.
+        // The copy of a database that cannot be written went with its session: nothing is there to
+        // be removed then.
         (self.directory.remove_file(&self.name)).at(|| {
             let path = self.directory.join(&self.name);
             format!("cannot remove '{}'", path.display())
@@ -91,7 +92,8 @@ impl Server {
                 }
                 Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
                     return Err(Failure::TimedOut(
-                        "the mount is gone, but its server still has the database open; look at DB/mount.log, \
+                        "the mount is gone, but its server still has the database open; look at \
+                         DB/mount.log, \
                          or wait with a longer --timeout next time"
                             .into(),
                     ));

@@ -1,13 +1,15 @@
-//! How a mount is set up: what the flags of `larder mount` and the option lists of mount(8) say, in one
-//! form, and back into an option list for the background process.
+//! How a mount is set up: what the flags of `larder mount` and the option lists of mount(8) say, in
+//! one form, and back into an option list for the background process.
 //!
 //! # Words
-//! An *option list* is what follows `-o`: options separated by commas, the last one of a kind counts.
+//! An *option list* is what follows `-o`: options separated by commas, the last one of a kind
+//! counts.
 //!
 //! # Invariants
 //! * `CLI-16` Settings written as an option list and read again are the same settings, so that the
 //!   background process is set up exactly as was asked for.
-//! * `CLI-17` An option is obeyed, or known to be somebody else's business, or refused with its name.
+//! * `CLI-17` An option is obeyed, or known to be somebody else's business, or refused with its
+//!   name.
 
 use crate::units::{parse_mode, parse_time};
 use larder_fuse::{HistoryAccess, HistoryListing, IdMap, IdRange, Ids, MountOptions};
@@ -152,7 +154,8 @@ impl Settings {
                     .any(|prefix| option.starts_with(prefix)) => {}
             ("sync" | "dirsync" | "mand" | "lazytime" | "bind" | "move", None) => {
                 return Err(format!(
-                    "the option '{name}' is not supported; leave it out (fsync and O_SYNC always work)"
+                    "the option '{name}' is not supported; leave it out (fsync and O_SYNC always \
+                     work)"
                 ));
             }
             _ => {
@@ -322,9 +325,12 @@ fn parse_threads(value: &str) -> Result<u16, String> {
 /// What it means is asked of the database.
 fn parse_as_of(value: &str) -> Result<String, String> {
     match value {
-        "" => Err("'asof=' names no moment; write asof=2026-11-20T10:00:00Z, asof=-1h, asof=seq:1234, or the name \
+        "" => Err(
+            "'asof=' names no moment; write asof=2026-11-20T10:00:00Z, asof=-1h, \
+            asof=seq:1234, or the name \
                    of a snapshot"
-            .into()),
+                .into(),
+        ),
         moment => Ok(moment.into()),
     }
 }
@@ -338,7 +344,8 @@ fn parse_history(value: &str) -> Result<HistoryListing, String> {
     let found = HISTORY.iter().find(|(how, _)| *how == value);
     found.map(|(_, listing)| *listing).ok_or_else(|| {
         format!(
-            "'history={value}' says nothing; write history=show, history=hide or history=none, and history=both, \
+            "'history={value}' says nothing; write history=show, history=hide or history=none, \
+             and history=both, \
              history=then or history=root for who may use it"
         )
     })

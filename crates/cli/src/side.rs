@@ -2,14 +2,15 @@
 //! a database ([`crate::inside`]) and the local filesystem ([`crate::local`]).
 //!
 //! # Words
-//! A path of the command line *starts* at a [`Spot`]: a directory that is held, and a name in it. Symbolic
-//! links on the way there are followed: what users name, they trust.
+//! A path of the command line *starts* at a [`Spot`]: a directory that is held, and a name in it.
+//! Symbolic links on the way there are followed: what users name, they trust.
 //!
 //! # Invariants
-//! * `CLI-40` Below its start a copy walks by directories that it holds, one name at a time, and follows no
-//!   symbolic link. What has been looked at and is then opened is the same inode, or it is refused. So
-//!   whoever may rename things in a tree while somebody else copies it, root for example, cannot lead the
-//!   copy elsewhere: nothing is read, written, given away or removed there.
+//! * `CLI-40` Below its start a copy walks by directories that it holds, one name at a time, and
+//!   follows no symbolic link. What has been looked at and is then opened is the same inode, or it
+//!   is refused. So whoever may rename things in a tree while somebody else copies it, root for
+//!   example, cannot lead the copy elsewhere: nothing is read, written, given away or removed
+//!   there.
 
 use crate::error::{Failure, Result};
 use larder::{ErrorKind, FileKind, NewNode};
@@ -61,10 +62,11 @@ pub(crate) trait Side {
     fn show(&self, path: &[u8]) -> String;
     /// What is at a path of the command line, if anything.
     fn find(&self, path: &[u8], follow: bool) -> Result<Option<Found>>;
-    /// Where a path of the command line starts. Symbolic links on the way are followed, a final one if
-    /// `follow`. What has the name, if anything, is not looked at.
+    /// Where a path of the command line starts. Symbolic links on the way are followed, a final one
+    /// if `follow`. What has the name, if anything, is not looked at.
     fn start(&self, path: &[u8], follow: bool) -> Result<Spot>;
-    /// The directory at a path of the command line; `None` when there is none. Symbolic links are followed.
+    /// The directory at a path of the command line; `None` when there is none. Symbolic links are
+    /// followed.
     fn folder(&self, path: &[u8]) -> Result<Option<Rc<dyn Folder>>>;
 }
 
@@ -102,7 +104,8 @@ pub(crate) trait Inode {
     fn set_attr(&self, carry: &Carry) -> Result<()>;
 }
 
-/// A directory that is held. Names are single ones, and symbolic links are never followed (`CLI-40`).
+/// A directory that is held. Names are single ones, and symbolic links are never followed
+/// (`CLI-40`).
 pub(crate) trait Folder: Inode {
     /// A name in it as it is shown to people.
     fn show(&self, name: &[u8]) -> String;
@@ -126,7 +129,8 @@ pub(crate) trait Folder: Inode {
     fn create_folder(&self, name: &[u8], mode: u32) -> Result<Rc<dyn Folder>>;
     /// Makes anything but a regular file and a directory.
     fn create_node(&self, name: &[u8], new: NewNode<'_>, mode: u32) -> Result<Box<dyn Inode>>;
-    /// Gives the inode that was `found` under `old_name` in `old`, a directory of this side, another name.
+    /// Gives the inode that was `found` under `old_name` in `old`, a directory of this side,
+    /// another name.
     fn link(&self, name: &[u8], old: &dyn Folder, old_name: &[u8], found: &Found) -> Result<()>;
     /// Removes a name of anything but a directory.
     fn unlink(&self, name: &[u8]) -> Result<()>;
@@ -155,7 +159,8 @@ pub(crate) trait Content: Inode {
 /// That a name does not lead any longer to what was found there (`CLI-40`).
 pub(crate) fn replaced(shown: &str) -> Failure {
     Failure::Other(format!(
-        "'{shown}' was replaced by something else meanwhile and is left alone; run the command again"
+        "'{shown}' was replaced by something else meanwhile and is left alone; run the command \
+         again"
     ))
 }
 

@@ -71,8 +71,10 @@ pub(crate) enum SnapshotVerb {
     },
     /// Write a digest over all that a snapshot shows, so that what is changed behind it is found
     #[command(
-        after_help = "Reads all its content. The digests are a chain: each is also over the one before, and over the history since.
-Who can write the database can write another chain, so write the printed link down elsewhere, or sign it. A store that the
+        after_help = "Reads all its content. The digests are a chain: each is also over the one \
+            before, and over the history since.
+Who can write the database can write another chain, so write the printed link down elsewhere, or \
+sign it. A store that the
 snapshot does not show, since its history begins later, is left out, and named.
 Example: larder snapshot seal photos.larder before-upgrade --sign auditor.key"
     )]
@@ -88,7 +90,8 @@ Example: larder snapshot seal photos.larder before-upgrade --sign auditor.key"
     },
     /// Read sealed snapshots again, and name what is not as it was sealed
     #[command(
-        after_help = "Ends with exit code 1 when there is a finding. Without --expect or --public-key it shows that the seals and the
+        after_help = "Ends with exit code 1 when there is a finding. Without --expect or \
+            --public-key it shows that the seals and the
 snapshots belong together, not that nobody made both anew.
 Example: larder snapshot verify photos.larder --all --public-key auditor.key.pub"
     )]

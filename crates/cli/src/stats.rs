@@ -29,7 +29,8 @@ pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<()> {
         let mut before = database.stats()?;
         if before.refused_count > 0 && !out.is_json() {
             warn(&format!(
-                "constraints refused {} changes after they were answered; 'larder refused list {}' names them",
+                "constraints refused {} changes after they were answered; 'larder refused list \
+                 {}' names them",
                 before.refused_count,
                 args.db.display()
             ));

@@ -67,7 +67,8 @@ fn filter(args: &TraceArgs) -> Result<TraceFilter> {
     for name in args.op.iter().flat_map(|list| list.split(',')) {
         let number = operation_number(name).ok_or_else(|| {
             Failure::Usage(format!(
-                "there is no operation '{name}'; the lines of 'larder trace' name them, like lookup or write"
+                "there is no operation '{name}'; the lines of 'larder trace' name them, like \
+                 lookup or write"
             ))
         })?;
         operations |= 1 << number;
@@ -112,7 +113,8 @@ impl Tracer {
                 Some(_) | None if Instant::now() < deadline => {}
                 Some(_) | None => {
                     return Err(Failure::Other(format!(
-                        "no mount of '{}' answers; mount it on this machine, and trace as the user who \
+                        "no mount of '{}' answers; mount it on this machine, and trace as the \
+                         user who \
                          serves it or as root",
                         db.display()
                     )));
@@ -121,7 +123,8 @@ impl Tracer {
         }
     }
 
-    /// Says what was lost until now (`CLI-23`); events that are still in the pipe came after the end.
+    /// Says what was lost until now (`CLI-23`); events that are still in the pipe came after the
+    /// end.
     fn hear_the_rest(&mut self) -> Result<()> {
         let deadline = Instant::now() + PAUSE_MAX;
         while Instant::now() < deadline

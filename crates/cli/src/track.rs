@@ -9,12 +9,15 @@ use clap::{Args, ValueHint};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Keep what is superseded in a table of your own, or in your columns of a store, to read and restore it; or list such tables
+/// Keep what is superseded in a table of your own, or in your columns of a store, to read and
+/// restore it; or list such tables
 #[derive(Debug, Args)]
 #[command(
-    after_help = "From then on, whatever changes the table. Triggers in it do that; ALTER TABLE goes on working, and DROP TABLE ends it.
+    after_help = "From then on, whatever changes the table. Triggers in it do that; ALTER TABLE \
+        goes on working, and DROP TABLE ends it.
 Rows are known by their primary key; a table without one must not be renumbered by VACUUM.
-The name of a store stands for the columns that you added to its table: 'larder restore' brings them back with its files.
+The name of a store stands for the columns that you added to its table: 'larder restore' brings \
+them back with its files.
 Example: larder track photos.larder albums
          larder track photos.larder main"
 )]
@@ -40,7 +43,8 @@ pub(crate) struct UntrackArgs {
 /// Print the rows of a tracked table as they were
 #[derive(Debug, Args)]
 #[command(
-    after_help = "With the columns that the table has now. Example: larder rows photos.larder@-1h albums --where \"year = 2026\""
+    after_help = "With the columns that the table has now. Example: larder rows photos.larder@-1h \
+        albums --where \"year = 2026\""
 )]
 pub(crate) struct RowsArgs {
     /// Database, and as of when
@@ -105,7 +109,8 @@ pub(crate) fn rows(args: &RowsArgs, out: &mut Output) -> Result<()> {
     };
     let Some((directory, _)) = split_moment(&args.db) else {
         return Err(Failure::Usage(format!(
-            "'{}' names no moment; write DB@MOMENT, like photos.larder@-1h, or use 'larder sql' for the present",
+            "'{}' names no moment; write DB@MOMENT, like photos.larder@-1h, or use 'larder sql' \
+             for the present",
             args.db.display()
         )));
     };

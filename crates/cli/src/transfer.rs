@@ -223,7 +223,8 @@ fn ends<'a>(
     allow_deep_trees();
     if is_local {
         return Err(Failure::Usage(format!(
-            "none of the paths is in a database; write one as DB:/path, or use {verb}(1) for local files"
+            "none of the paths is in a database; write one as DB:/path, or use {verb}(1) for \
+             local files"
         )));
     }
     let to = end(databases, to)?;
@@ -233,8 +234,8 @@ fn ends<'a>(
     Ok((sources, to))
 }
 
-/// A copy holds two descriptors per directory that it is in: as many as the system lets us have. Where it does
-/// not, a tree that is too deep is told as one.
+/// A copy holds two descriptors per directory that it is in: as many as the system lets us have.
+/// Where it does not, a tree that is too deep is told as one.
 fn allow_deep_trees() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -253,8 +254,9 @@ struct Target {
     path: Vec<u8>,
 }
 
-/// Where `from` goes: into the directory `to`, or to that very name, of which a symbolic link is followed if
-/// `follow`. Nobody has named what is in a directory, so a link in there is never followed (`CLI-40`).
+/// Where `from` goes: into the directory `to`, or to that very name, of which a symbolic link is
+/// followed if `follow`. Nobody has named what is in a directory, so a link in there is never
+/// followed (`CLI-40`).
 fn target_in(to: &End, from: &End, follow: bool) -> Result<Target> {
     if let Some(folder) = to.side.folder(&to.path)? {
         let (name, path) = match last_name(&from.path) {

@@ -135,7 +135,8 @@ fn number(args: &OneArgs) -> Result<u64> {
     let id = workspace.and_then(|workspace| workspace.file_name()?.to_str()?.parse().ok());
     id.ok_or_else(|| {
         Failure::Usage(format!(
-            "{TRANSACTION_VARIABLE} names no transaction of '{}'; give its number, 'larder txn list' lists them",
+            "{TRANSACTION_VARIABLE} names no transaction of '{}'; give its number, 'larder txn \
+             list' lists them",
             args.db.display()
         ))
     })

@@ -18,12 +18,16 @@ pub(crate) enum TxnVerb {
 /// Run a program in a transaction: exit code 0 commits everything it did, rows included
 #[derive(Debug, Args)]
 #[command(after_help = "\
-CMD and what it starts see the database as it was when they began, with their own changes, at DIR, in
-'larder sql' and in programs that use the library; nobody else does, and nobody waits. When CMD ends with 0,
-all of it becomes one commit; else, and after Ctrl-C, there is no trace. What CMD has left running is ended.
+CMD and what it starts see the database as it was when they began, with their own changes, at \
+DIR, in
+'larder sql' and in programs that use the library; nobody else does, and nobody waits. When CMD \
+ends with 0,
+all of it becomes one commit; else, and after Ctrl-C, there is no trace. What CMD has left \
+running is ended.
 For CMD the directory of the database is covered: what opens it by its path would be outside.
 
-Exit codes: that of CMD, 128 + N when signal N ended it. When CMD ended with 0: 1 if somebody else has
+Exit codes: that of CMD, 128 + N when signal N ended it. When CMD ended with 0: 1 if somebody \
+else has
 changed the same meanwhile; each conflict is one line on stderr, nothing was changed: run it again.
 
 Example: larder txn run tools.larder --mount /opt/tools -- make install")]
@@ -31,19 +35,25 @@ pub(crate) struct RunArgs {
     /// Database to work on
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) db: PathBuf,
-    /// Directory at which CMD sees the view [default: where the database is mounted, else a directory
-    /// of its own, in which CMD starts]
+    /// Directory at which CMD sees the view [default: where the database is mounted, else a
+    /// directory of its own, in which CMD starts]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) mount: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(value_name = "CMD", required = true, last = true, value_hint = ValueHint::CommandWithArguments)]
+    #[arg(
+        value_name = "CMD",
+        required = true,
+        last = true,
+        value_hint = ValueHint::CommandWithArguments
+    )]
     pub(crate) command: Vec<OsString>,
 }
 
 /// Begin a transaction that stays open until it is committed or aborted
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints its number and the environment in which programs join it. Without a process it keeps space that
+Prints its number and the environment in which programs join it. Without a process it keeps space \
+that
 others give back; 'larder txn list' shows what is open.
 
 Example: larder txn begin photos.larder\n\
@@ -60,7 +70,8 @@ pub(crate) struct BeginArgs {
 /// Show, commit or abort one transaction
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A commit with conflicts lists them, one per line on stderr, changes nothing and ends with code 1; the
+A commit with conflicts lists them, one per line on stderr, changes nothing and ends with code 1; \
+the
 transaction stays open.
 
 Example: larder txn commit photos.larder 17")]

@@ -5,13 +5,13 @@
 //!                                     └── else, or a signal ──▶ end the rest ──▶ unmount ──▶ abort ──▶ its code
 //! ```
 //!
-//! This process serves the mount. It enters the namespace while it has one thread: that is a rule of the
-//! kernel for user namespaces, and so everything it starts is inside. An ordinary user gets a user
-//! namespace too, with its own id mapped to itself; in there it may mount.
+//! This process serves the mount. It enters the namespace while it has one thread: that is a rule
+//! of the kernel for user namespaces, and so everything it starts is inside. An ordinary user gets
+//! a user namespace too, with its own id mapped to itself; in there it may mount.
 //!
 //! # Invariants
-//! * `CLI-25` Nothing is committed unless CMD has ended with 0, no signal asked this process to end, and
-//!   nothing that CMD started is left.
+//! * `CLI-25` Nothing is committed unless CMD has ended with 0, no signal asked this process to
+//!   end, and nothing that CMD started is left.
 
 use crate::cover::{cover, path_below};
 use crate::databases::{await_mounts, open_database};
@@ -110,7 +110,8 @@ fn find_place(args: &RunArgs, db: &Path) -> Result<Place> {
     Ok(mounted.into_iter().next().map_or(Place::Own, Place::At))
 }
 
-/// Makes the mounts of this process its own. What others unmount goes here too, so that nobody waits for us.
+/// Makes the mounts of this process its own. What others unmount goes here too, so that nobody
+/// waits for us.
 fn enter_namespace() -> Result<()> {
     let (uid, gid) = (geteuid(), getegid());
     let flags = match uid.is_root() {
@@ -185,8 +186,8 @@ fn make_view(db: &DatabaseDir, dir: &Path) -> std::io::Result<()> {
 
 fn mount_view(workspace: &Path, dir: &Path) -> Result<Mounted> {
     let cannot = || format!("cannot show the transaction at '{}'", dir.display());
-    // What is mounted there is seen by others only, from now on. In a user namespace it cannot be taken
-    // away, and the view lies over it.
+    // What is mounted there is seen by others only, from now on. In a user namespace it cannot be
+    // taken away, and the view lies over it.
     while larder_fuse::find_mount(dir).at(cannot)?.is_some() {
         if unmount(dir, UnmountFlags::DETACH).is_err() {
             break;
@@ -270,8 +271,8 @@ fn run_command(args: &RunArgs, view: &View<'_>, signals: Signals) -> Result<Ende
     wait_for(child, signals)
 }
 
-/// Waits for CMD, and ends what it has left running. A signal to this process is passed on, and means that nothing
-/// is committed (`CLI-25`).
+/// Waits for CMD, and ends what it has left running. A signal to this process is passed on, and
+/// means that nothing is committed (`CLI-25`).
 fn wait_for(mut child: Child, mut signals: Signals) -> Result<Ended> {
     let asked = Arc::new(AtomicI32::new(0));
     let handle = signals.handle();

@@ -9,10 +9,12 @@ use clap::{Args, ValueHint};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Take back what one commit did to files, as a new commit; refused where later commits changed the same
+/// Take back what one commit did to files, as a new commit; refused where later commits changed the
+/// same
 #[derive(Debug, Args)]
 #[command(
-    after_help = "'larder log' shows the numbers of commits. A transaction is taken back as a whole, or not at all.
+    after_help = "'larder log' shows the numbers of commits. A transaction is taken back as a \
+        whole, or not at all.
 Example: larder undo photos.larder 1234 --dry-run"
 )]
 pub(crate) struct UndoArgs {

@@ -7,8 +7,8 @@
 /// A moment in UTC, whole seconds.
 pub(crate) use larder::utc::show as show_time;
 
-/// The bytes that a text names: `4096`, `256M`, `10GiB`, `1.5T`. `K`, `M`, `G`, `T`, `P` and `KiB` …
-/// are powers of 1024; `KB` … are powers of 1000. The error says what is possible.
+/// The bytes that a text names: `4096`, `256M`, `10GiB`, `1.5T`. `K`, `M`, `G`, `T`, `P` and `KiB`
+/// … are powers of 1024; `KB` … are powers of 1000. The error says what is possible.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let factor = |unit: &str| {
         let unit = unit.to_ascii_uppercase();
@@ -29,8 +29,8 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     u64::try_from(bytes).map_err(|_| format!("'{text}' is more than 16 EiB; write less"))
 }
 
-/// The nanoseconds that a text names: `90s`, `15min`, `1h`, `30d`, `2w`, `2y` (a year has 365 days).
-/// The error says what is possible.
+/// The nanoseconds that a text names: `90s`, `15min`, `1h`, `30d`, `2w`, `2y` (a year has 365
+/// days). The error says what is possible.
 pub(crate) fn parse_time(text: &str) -> Result<i64, String> {
     let factor = |unit: &str| {
         let seconds: u128 = match unit {
@@ -93,7 +93,8 @@ pub(crate) fn percent(part: u64, whole: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// A decimal number times the factor of its unit; `None` when it is malformed, not whole, or ≥ 2¹²⁷.
+/// A decimal number times the factor of its unit; `None` when it is malformed, not whole, or ≥
+/// 2¹²⁷.
 fn parse_scaled(text: &str, factor: impl Fn(&str) -> Option<u128>) -> Option<u128> {
     let text = text.trim();
     let unit_at = text

@@ -149,7 +149,8 @@ fn shrink_line(report: &ShrinkReport) -> String {
     let shared = match report.shared_bytes {
         0 => String::new(),
         bytes => format!(
-            "; {} at the end are not moved, since clones share them: remove those clones, or copy them ('larder cp -a')",
+            "; {} at the end are not moved, since clones share them: remove those clones, or copy \
+             them ('larder cp -a')",
             show_size(bytes)
         ),
     };

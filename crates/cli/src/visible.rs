@@ -1,11 +1,12 @@
-//! Names and messages as they may go to people: nothing in them drives a terminal, hides, or turns the order
-//! of what stands beside it.
+//! Names and messages as they may go to people: nothing in them drives a terminal, hides, or turns
+//! the order of what stands beside it.
 //!
 //! # Invariants
-//! * `CLI-41` What goes to a terminal, to stderr or into a log has passed [`visible`] or [`visible_bytes`], but
-//!   for the content of files. A control character becomes `\x1b`; another of Unicode that is no glyph but
-//!   acts on text becomes `\u{202e}`; a byte that is not UTF-8 becomes `\xff`. What a program reads is exact:
-//!   stdout that is no terminal, JSON, CSV, and what ends with a zero byte.
+//! * `CLI-41` What goes to a terminal, to stderr or into a log has passed [`visible`] or
+//!   [`visible_bytes`], but for the content of files. A control character becomes `\x1b`; another
+//!   of Unicode that is no glyph but acts on text becomes `\u{202e}`; a byte that is not UTF-8
+//!   becomes `\xff`. What a program reads is exact: stdout that is no terminal, JSON, CSV, and what
+//!   ends with a zero byte.
 
 use std::fmt::Write;
 
@@ -48,8 +49,8 @@ fn escape(shown: &mut String, text: std::fmt::Arguments<'_>) {
     debug_assert!(written.is_ok(), "a string takes everything");
 }
 
-/// Characters that are not shown but do something: C1 controls, marks of direction, separators of lines, what
-/// has no width, and tags.
+/// Characters that are not shown but do something: C1 controls, marks of direction, separators of
+/// lines, what has no width, and tags.
 fn acts(character: char) -> bool {
     character.is_control()
         || matches!(

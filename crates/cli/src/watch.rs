@@ -5,8 +5,9 @@
 //! ```
 //!
 //! # Invariants
-//! * `CLI-26` Every change is printed once, in order, with its position; an interrupted command resumes behind
-//!   the last one with `--since`. With `--json` each is a document on a line of its own, since there is no end.
+//! * `CLI-26` Every change is printed once, in order, with its position; an interrupted command
+//!   resumes behind the last one with `--since`. With `--json` each is a document on a line of its
+//!   own, since there is no end.
 
 use crate::databases::with_database;
 use crate::error::{At, Failure, Result, warn};
@@ -28,8 +29,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Print every committed change, in order, until Ctrl-C
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A line: position, time (UTC), what, store and inode (or table and key), path. Keep the position of the last
-change that you have dealt with, and resume with --since. The feed keeps the last million changes and the
+    after_help = "A line: position, time (UTC), what, store and inode (or table and key), path. \
+        Keep the position of the last
+change that you have dealt with, and resume with --since. The feed keeps the last million changes \
+and the
 last 24 hours, whichever is less. Paths are those of now. --json prints one document per line.
 Example: larder watch photos.larder --enable"
 )]
@@ -80,7 +83,8 @@ pub(crate) fn watch(args: &WatchArgs, out: &mut Output) -> Result<()> {
             let since_there = args.once && bounds.newest > 0;
             if !since_there {
                 return Err(Failure::Other(format!(
-                    "the change feed of '{0}' is off; switch it on with 'larder watch {0} --enable'",
+                    "the change feed of '{0}' is off; switch it on with 'larder watch {0} \
+                     --enable'",
                     args.db.display()
                 )));
             }

@@ -1,7 +1,8 @@
 //! What a clone of a tree costs: time, and bytes of the catalog.
 //!
-//! `cargo run --release -p larder --example clone_cost -- DIR [FILES] [MIB_PER_FILE]` (default: 1280 files of 8 MiB,
-//! 10 GiB) makes a database in DIR, which must not exist, and clones a tree of these files three times.
+//! `cargo run --release -p larder --example clone_cost -- DIR [FILES] [MIB_PER_FILE]` (default:
+//! 1280 files of 8 MiB, 10 GiB) makes a database in DIR, which must not exist, and clones a tree of
+//! these files three times.
 
 use larder::{CreateOptions, Database, OpenOptions, SqlValue};
 use std::path::PathBuf;
@@ -56,7 +57,8 @@ fn main() -> Done<()> {
 /// What is in use of it: pages that are free do not count.
 fn catalog_bytes(database: &Database) -> Done<i64> {
     let mut used = 0;
-    let sql = "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, \
+    let sql = "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, \
+        pragma_freelist_count, \
                pragma_page_size";
     let mut session = database.sql(false)?;
     session.execute(sql, &mut |row| {

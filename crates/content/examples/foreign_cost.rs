@@ -1,9 +1,10 @@
-//! What the commits of another process cost one that reads cached files: `cargo run --release -p larder --example
-//! foreign_cost [FILES]`.
+//! What the commits of another process cost one that reads cached files:
+//! `cargo run --release -p larder --example foreign_cost [FILES]`.
 //!
-//! One process reads files at random, all of which it knows (their rows, names and small content); another one creates
-//! 100 files per second in a directory of its own, in the commits that the engine makes by itself, or durably one by one.
-//! Every foreign commit makes the reader forget what it knows (`notice_foreign`). Rounds in turns.
+//! One process reads files at random, all of which it knows (their rows, names and small content);
+//! another one creates 100 files per second in a directory of its own, in the commits that the
+//! engine makes by itself, or durably one by one. Every foreign commit makes the reader forget what
+//! it knows (`notice_foreign`). Rounds in turns.
 
 use larder::{CreateOptions, Database, OpenOptions};
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! What a long transaction costs: `cargo run --release -p larder --example long_cost [FILES]`.
-//! Makes a database of FILES files (default 100,000) and prints the time to begin, and to commit one change.
+//! Makes a database of FILES files (default 100,000) and prints the time to begin, and to commit
+//! one change.
 
 use larder::{CreateOptions, Database, LongTransaction, OpenOptions, TransactionOutcome};
 use std::time::Instant;

@@ -1,12 +1,14 @@
 //! What the calls of a mount cost below the protocol:
-//! `cargo run --release -p larder --example mount_cost [--dir DIR] [--files COUNT] [--plain] [WORKLOAD]…`.
+//! `cargo run --release -p larder --example mount_cost [--dir DIR] [--files COUNT] [--plain]
+//! [WORKLOAD]…`.
 //!
-//! Each workload makes the calls that the kernel's requests lead to: `create1`, `create4`, `create32` (by
-//! that many threads: look up a name that is absent, create, open, write 10 KB, close), `fsync1`, `fsync32`
-//! (the same with 1 KB and fsync), `over` and `append` (4 KiB and fsync), `list` (entries with attributes,
-//! after opening anew), `find` (entries), `remove` (look up, unlink), `stream` (1 MiB writes to files of 64 MiB). `--plain` does the same to plain files in the
-//! same directory. Printed: wall µs per operation; CPU µs per operation of the whole process,
-//! and of them those of the calling threads.
+//! Each workload makes the calls that the kernel's requests lead to: `create1`, `create4`,
+//! `create32` (by that many threads: look up a name that is absent, create, open, write 10 KB,
+//! close), `fsync1`, `fsync32` (the same with 1 KB and fsync), `over` and `append` (4 KiB and
+//! fsync), `list` (entries with attributes, after opening anew), `find` (entries), `remove` (look
+//! up, unlink), `stream` (1 MiB writes to files of 64 MiB). `--plain` does the same to plain files
+//! in the same directory. Printed: wall µs per operation; CPU µs per operation of the whole
+//! process, and of them those of the calling threads.
 
 use larder::{Caller, CreateOptions, Database, Name, NewNode, NodeId, OpenOptions};
 use std::error::Error;

@@ -1,7 +1,8 @@
-//! What the first open and the close of a database cost in a process: `cargo run --release -p larder --example
-//! open_cost [DIR]`.
+//! What the first open and the close of a database cost in a process:
+//! `cargo run --release -p larder --example open_cost [DIR]`.
 //!
-//! Starts itself again and again, since what a process finds out it keeps, and prints the times of a small database, µs.
+//! Starts itself again and again, since what a process finds out it keeps, and prints the times of
+//! a small database, µs.
 
 use larder::{CreateOptions, Database, OpenOptions};
 use std::error::Error;

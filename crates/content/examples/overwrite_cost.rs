@@ -2,8 +2,8 @@
 //! `cargo run --release -p larder --example overwrite_cost [DIR]`.
 //!
 //! An object of 256 MiB; each transaction overwrites one or eight random blocks of 4 KiB, or one of
-//! 8 KiB, and syncs. Alternating: with patches, without (copy-on-write), and a plain file in the same
-//! directory (pwrite, fdatasync).
+//! 8 KiB, and syncs. Alternating: with patches, without (copy-on-write), and a plain file in the
+//! same directory (pwrite, fdatasync).
 
 use larder::{Caller, CreateOptions, Database, Name, NewNode, NodeId, OpenOptions};
 use larder_object::EngineOptions;
@@ -51,7 +51,8 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
                 let written = (device_bytes()? - device) as f64 / made as f64 / 1024.0;
                 let frag = db.frag()?;
                 println!(
-                    "  {name:8} {rate:8.0}   {written:6.1} KiB written each, log {} KiB, {} fragments",
+                    "  {name:8} {rate:8.0}   {written:6.1} KiB written each, log {} KiB, {} \
+                     fragments",
                     wal_bytes(dir, name).max(wal) / 1024,
                     frag.fragments_per_object_max
                 );
@@ -73,7 +74,8 @@ fn measure(dir: &Path) -> Result<(), Box<dyn Error>> {
             let took = start.elapsed().as_millis();
             let db = Database::open(&dir.join(name), OpenOptions::default())?;
             println!(
-                "  {name:8} closed in {took} ms with {waiting} bytes waiting: {} fragments, catalog {} KiB",
+                "  {name:8} closed in {took} ms with {waiting} bytes waiting: {} fragments, \
+                 catalog {} KiB",
                 db.frag()?.fragments_per_object_max,
                 db.space()?.catalog_bytes / 1024
             );

@@ -1,5 +1,6 @@
-//! What history costs: microseconds per file to create, replace, change the mode, unlink, each in groups, and durably
-//! one by one; with a retention of so many seconds. `cargo run --release -p larder --example time_cost DIR [COUNT [SECONDS]]`
+//! What history costs: microseconds per file to create, replace, change the mode, unlink, each in
+//! groups, and durably one by one; with a retention of so many seconds.
+//! `cargo run --release -p larder --example time_cost DIR [COUNT [SECONDS]]`
 
 use larder::{Caller, CreateOptions, Database, Name, NewNode, NodeId, OpenOptions, SetAttr};
 use std::path::PathBuf;

@@ -1,18 +1,18 @@
-//! POSIX access control lists (POSIX 1003.1e, draft 17), in the form that Linux gives them as values of
-//! extended attributes.
+//! POSIX access control lists (POSIX 1003.1e, draft 17), in the form that Linux gives them as
+//! values of extended attributes.
 //!
 //! # Words
-//! An *access* list says who may use an inode; a *default* list of a directory is what is made in it
-//! inherits. A list has one entry each for owner, group and others; *named* entries for users and
-//! groups; and a *mask*, which bounds the named entries and the group. A list without a mask, and so
-//! without named entries, is *minimal*: it says what a mode can say.
+//! An *access* list says who may use an inode; a *default* list of a directory is what is made in
+//! it inherits. A list has one entry each for owner, group and others; *named* entries for users
+//! and groups; and a *mask*, which bounds the named entries and the group. A list without a mask,
+//! and so without named entries, is *minimal*: it says what a mode can say.
 //!
 //! # Invariants
-//! * `ACL-1` Owner, mask and others of an access list are what the mode says, whatever is stored. So a
-//!   chmod, also one by SQL, changes the list without touching it.
+//! * `ACL-1` Owner, mask and others of an access list are what the mode says, whatever is stored.
+//!   So a chmod, also one by SQL, changes the list without touching it.
 //! * `ACL-2` An access list is stored only if it is not minimal: then the mode says it all.
-//! * `ACL-3` What is made under a default list gets no bit that the creator did not ask for and none
-//!   that the list does not give; the creator's umask does not count.
+//! * `ACL-3` What is made under a default list gets no bit that the creator did not ask for and
+//!   none that the list does not give; the creator's umask does not count.
 
 use larder_object::{Error, ErrorKind, Result};
 
@@ -21,8 +21,8 @@ pub(crate) const ACCESS_XATTR: &[u8] = b"system.posix_acl_access";
 /// The extended attribute that is the default list of a directory.
 pub(crate) const DEFAULT_XATTR: &[u8] = b"system.posix_acl_default";
 
-/// `POSIX_ACL_XATTR_VERSION` of `linux/posix_acl_xattr.h`: the value is a `u32` version, then for each
-/// entry `u16` tag, `u16` permissions, `u32` id, all little-endian.
+/// `POSIX_ACL_XATTR_VERSION` of `linux/posix_acl_xattr.h`: the value is a `u32` version, then for
+/// each entry `u16` tag, `u16` permissions, `u32` id, all little-endian.
 const VERSION: u32 = 2;
 const VERSION_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
@@ -56,8 +56,9 @@ pub(crate) struct Acl {
 
 impl Acl {
     /// The list that `value` says; `None`: one without entries, which is to have no list.
-    /// [`ErrorKind::InvalidInput`] unless the entries are valid and in order; [`ErrorKind::Unsupported`]
-    /// for another version; [`ErrorKind::NoSpace`] when there are more than a kernel reads.
+    /// [`ErrorKind::InvalidInput`] unless the entries are valid and in order;
+    /// [`ErrorKind::Unsupported`] for another version; [`ErrorKind::NoSpace`] when there are more
+    /// than a kernel reads.
     pub(crate) fn decode(value: &[u8]) -> Result<Option<Acl>> {
         let Some((version, entries)) = value.split_first_chunk::<VERSION_BYTES>() else {
             return Err(invalid("it is cut off"));

@@ -25,7 +25,8 @@ impl Database {
         }
     }
 
-    /// From now on `keeper` is asked, as long as it lives, who knows inodes that lose their last name.
+    /// From now on `keeper` is asked, as long as it lives, who knows inodes that lose their last
+    /// name.
     pub fn set_keeper(&self, keeper: Weak<dyn Keeper>) {
         // A transaction has none.
         if let Ok(engine) = self.whole() {
@@ -51,14 +52,14 @@ impl Database {
         self.whole()?.catch_up()
     }
 
-    /// The same, but without a commit of anybody since the last look a few nanoseconds: before each answer that others
-    /// may have changed.
+    /// The same, but without a commit of anybody since the last look a few nanoseconds: before each
+    /// answer that others may have changed.
     pub fn catch_up_if_moved(&self) -> Result<()> {
         self.whole()?.catch_up_if_moved()
     }
 
-    /// A mount begins that answers commands already; `is_writer`: things may be changed by it. Other mounts know of it when this
-    /// returns.
+    /// A mount begins that answers commands already; `is_writer`: things may be changed by it.
+    /// Other mounts know of it when this returns.
     pub fn join_company(&self, is_writer: bool) -> Result<()> {
         self.whole()?.join_company(is_writer)
     }
@@ -68,7 +69,8 @@ impl Database {
         self.whole()?.look_for_company()
     }
 
-    /// Whether another session may change something: then nothing is to be answered from outside of this one.
+    /// Whether another session may change something: then nothing is to be answered from outside of
+    /// this one.
     pub fn has_writers_beside(&self) -> bool {
         self.whole().is_ok_and(|engine| engine.has_writers_beside())
     }
@@ -79,13 +81,14 @@ impl Database {
             .is_ok_and(|engine| engine.has_followers_beside())
     }
 
-    /// Has other mounts see what was done here before, if there are any; and with `gives_way` lets them change something.
+    /// Has other mounts see what was done here before, if there are any; and with `gives_way` lets
+    /// them change something.
     pub fn show_others(&self, gives_way: bool) -> Result<()> {
         self.whole()?.show_others(gives_way)
     }
 
-    /// This process serves the connection of the kernel with this number: who finds that it was killed and cannot end
-    /// aborts that ([`free_killed`](crate::free_killed)).
+    /// This process serves the connection of the kernel with this number: who finds that it was
+    /// killed and cannot end aborts that ([`free_killed`](crate::free_killed)).
     pub fn serves(&self, connection: u32) {
         // A transaction is no session.
         if let Ok(engine) = self.whole() {
@@ -93,9 +96,9 @@ impl Database {
         }
     }
 
-    /// Switches the change feed on or off, for the whole database; returns the position before the first change
-    /// that it will tell. While it is on, each commit writes what it did; the last million changes and the last
-    /// 24 hours are kept, whichever is less.
+    /// Switches the change feed on or off, for the whole database; returns the position before the
+    /// first change that it will tell. While it is on, each commit writes what it did; the last
+    /// million changes and the last 24 hours are kept, whichever is less.
     pub fn set_feed(&self, is_on: bool) -> Result<u64> {
         self.whole()?.set_feed(is_on)
     }
@@ -105,9 +108,9 @@ impl Database {
         self.whole()?.feed_bounds()
     }
 
-    /// Has the feed tell each row of a table of your own that SQL inserts, updates or deletes, or no longer. The
-    /// triggers are plain SQL: they work in every SQLite. Rows that `INSERT OR REPLACE` removes are told only
-    /// with `PRAGMA recursive_triggers`.
+    /// Has the feed tell each row of a table of your own that SQL inserts, updates or deletes, or
+    /// no longer. The triggers are plain SQL: they work in every SQLite. Rows that
+    /// `INSERT OR REPLACE` removes are told only with `PRAGMA recursive_triggers`.
     pub fn watch_table(&self, table: &str, is_watched: bool) -> Result<()> {
         self.whole()?.watch_table(table, is_watched)
     }
@@ -130,8 +133,9 @@ impl Database {
         }))
     }
 
-    /// All changes that follow position `since`: an iterator that ends when there are no more yet, and goes on
-    /// after [`Changes::wait`]. [`larder_object::ErrorKind::InvalidInput`] from the iterator when they are gone.
+    /// All changes that follow position `since`: an iterator that ends when there are no more yet,
+    /// and goes on after [`Changes::wait`]. [`larder_object::ErrorKind::InvalidInput`] from the
+    /// iterator when they are gone.
     pub fn changes(&self, since: u64) -> Changes {
         Changes {
             database: self.clone(),
@@ -141,8 +145,8 @@ impl Database {
     }
 }
 
-/// The changes of a database, in order, each exactly once. [`Changes::position`] of a change that was dealt with,
-/// kept somewhere, resumes behind it.
+/// The changes of a database, in order, each exactly once. [`Changes::position`] of a change that
+/// was dealt with, kept somewhere, resumes behind it.
 pub struct Changes {
     database: Database,
     position: u64,

@@ -1,9 +1,11 @@
-//! The functions about files in a connection of another program's SQLite, the *client*: what the extension is.
+//! The functions about files in a connection of another program's SQLite, the *client*: what the
+//! extension is.
 //!
 //! # Words
-//! The *session* is this process's, on connections of its own; the *view* reads and writes in the client's
-//! transaction, on the client's connection (`larder_object`, module `client`). What `write_content` takes *waits*
-//! until the next statement of the client begins, or the transaction is committed.
+//! The *session* is this process's, on connections of its own; the *view* reads and writes in the
+//! client's transaction, on the client's connection (`larder_object`, module `client`). What
+//! `write_content` takes *waits* until the next statement of the client begins, or the transaction
+//! is committed.
 //!
 //! ```text
 //!  a statement begins ─▶ what waits is written ─▶ the turn, if it may write ─▶ SQLite's lock, the statement
@@ -13,15 +15,15 @@
 //! ```
 //!
 //! # Invariants
-//! * `CLIENT-5` What could not be written is not committed: after such a failure every commit of that
-//!   transaction is refused. If SQLite has rolled it back by itself, the next statement that writes fails, lest it be
-//!   committed alone.
-//! * `CLIENT-6` A statement sees no file that it writes itself (as `CONTENT-8`); but of a SELECT outside of a
-//!   transaction each call of `write_content` is a commit.
+//! * `CLIENT-5` What could not be written is not committed: after such a failure every commit of
+//!   that transaction is refused. If SQLite has rolled it back by itself, the next statement that
+//!   writes fails, lest it be committed alone.
+//! * `CLIENT-6` A statement sees no file that it writes itself (as `CONTENT-8`); but of a SELECT
+//!   outside of a transaction each call of `write_content` is a commit.
 //!
 //! # Concurrency
-//! All of it runs on the thread that uses the client's connection. What runs nested in it calls back here:
-//! `state` is not held meanwhile.
+//! All of it runs on the thread that uses the client's connection. What runs nested in it calls
+//! back here: `state` is not held meanwhile.
 
 use crate::database::{Database, OpenOptions, Shared, Shown};
 use crate::sql_files::StatementFiles;
@@ -39,9 +41,10 @@ use std::time::{Duration, Instant};
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(30);
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
-/// Gives a client's connection the functions about files and the table `files` (docs/semantics.md, "SQL over
-/// content"), for the database whose catalog is its main database. They work in the client's own transactions.
-/// All of this process must use one copy of SQLite: the client's. Cost: a session begins, two commits.
+/// Gives a client's connection the functions about files and the table `files` (docs/semantics.md,
+/// "SQL over content"), for the database whose catalog is its main database. They work in the
+/// client's own transactions. All of this process must use one copy of SQLite: the client's. Cost:
+/// a session begins, two commits.
 pub fn attach_client(client: ClientHandle) -> Result<()> {
     if client.is_registered() {
         return Ok(()); // It was loaded before, and is at work.
@@ -156,7 +159,11 @@ impl Client {
     fn require_process(&self) -> Told<()> {
         match std::process::id() == self.process {
             true => Ok(()),
-            false => Err("the extension was loaded before this process was forked; open the database, and load it, in the child".into()),
+            false => Err(
+                "the extension was loaded before this process was forked; open the \
+                database, and load it, in the child"
+                    .into(),
+            ),
         }
     }
 
@@ -205,7 +212,9 @@ impl Client {
         let is_alone = self.handle.is_autocommit();
         if is_alone && locks == ClientLocks::Snapshot {
             return Err(named(
-                "a SELECT that reads tables writes files in a transaction only; put BEGIN IMMEDIATE before it and COMMIT behind it".into(),
+                "a SELECT that reads tables writes files in a transaction only; put BEGIN \
+                 IMMEDIATE before it and COMMIT behind it"
+                    .into(),
             ));
         }
         // CLIENT-3: with the turn in hand until it is enlisted for.
@@ -216,7 +225,9 @@ impl Client {
             Ok(true) => {}
             Ok(false) => {
                 return Err(named(
-                    "another session is changing files now, and this transaction took the lock without the turn; ROLLBACK, and try again".into(),
+                    "another session is changing files now, and this transaction took the lock \
+                     without the turn; ROLLBACK, and try again"
+                        .into(),
                 ));
             }
             Err(error) => return Err(named(error.to_string())),
@@ -235,7 +246,8 @@ impl Client {
         })
     }
 
-    /// The same with the turn; an error, and whether it names the file. `is_alone`: it is a transaction of its own.
+    /// The same with the turn; an error, and whether it names the file. `is_alone`: it is a
+    /// transaction of its own.
     fn take_with_turn(
         &self,
         path: &[u8],
@@ -274,7 +286,8 @@ impl Client {
                     std::thread::sleep(LOCK_PAUSE);
                 }
                 Ok(()) if self.enlistings.load(Ordering::SeqCst) == before => {
-                    let why = "a table 'larder_client' stands in the way of the extension's; DROP TABLE larder_client";
+                    let why = "a table 'larder_client' stands in the way of the extension's; DROP \
+                        TABLE larder_client";
                     return Err(Error::new(ErrorKind::InvalidInput, why));
                 }
                 done => return done,
@@ -317,7 +330,8 @@ impl Client {
         self.engine().end_client(is_reading);
     }
 
-    /// Whether the statement that begins has to fail because it believes in a transaction that is lost (`CLIENT-5`).
+    /// Whether the statement that begins has to fail because it believes in a transaction that is
+    /// lost (`CLIENT-5`).
     fn tells_loss(&self, word: &[u8], is_read_only: bool) -> bool {
         let mut state = lock(&self.state);
         let knows = ["BEGIN", "COMMIT", "END", "ROLLBACK"]

@@ -1,12 +1,14 @@
 //! Clones: files and trees that share their content with what they were made from.
 //!
 //! # Invariants
-//! * `CLONE-1` A clone is made as a whole or not at all. From then on neither side sees what is written to the other.
+//! * `CLONE-1` A clone is made as a whole or not at all. From then on neither side sees what is
+//!   written to the other.
 //!
-//! What a clone has: names, kinds, modes, owners, times of access and modification, extended attributes, hard links among
-//! what is cloned, content; and within one store the user columns (of the past: where it is tracked since then), but those
-//! that a unique index is about. Those that refer to what is cloned refer to the clone. Another store has columns of its own, a
-//! new one none.
+//! What a clone has: names, kinds, modes, owners, times of access and modification, extended
+//! attributes, hard links among what is cloned, content; and within one store the user columns (of
+//! the past: where it is tracked since then), but those that a unique index is about. Those that
+//! refer to what is cloned refer to the clone. Another store has columns of its own, a new one
+//! none.
 
 use crate::database::Database;
 use crate::history::{Carrier, ColumnsPair, Giving, give_columns};
@@ -25,7 +27,8 @@ const PAGE: usize = 1000;
 /// How something is cloned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CloneOptions {
-    /// It gets no user columns, also where it could have them: a constraint may refuse those of the past.
+    /// It gets no user columns, also where it could have them: a constraint may refuse those of the
+    /// past.
     pub without_columns: bool,
 }
 
@@ -40,24 +43,26 @@ pub struct CloneReport {
     pub other_count: u64,
     /// Length of all files, bytes.
     pub content_bytes: u64,
-    /// What of it had to be copied, bytes: files of a few KiB, what had just been written, and of the past what lay in
-    /// small overwrites.
+    /// What of it had to be copied, bytes: files of a few KiB, what had just been written, and of
+    /// the past what lay in small overwrites.
     pub copied_bytes: u64,
     /// A store was made.
     pub is_store: bool,
 }
 
 impl Database {
-    /// Makes `to`, which must not exist, a clone of what `from` names (a symbolic link itself, not its target), durably:
-    /// a file, or a directory with all it holds. Content is shared, until one side changes it. A store's root cloned to
-    /// a name in the root directory becomes a store of that name. With `past`, another moment of this database, it
-    /// is the clone of what was there then, and shares that with the history. One transaction, which keeps the turn
-    /// meanwhile.
+    /// Makes `to`, which must not exist, a clone of what `from` names (a symbolic link itself, not
+    /// its target), durably: a file, or a directory with all it holds. Content is shared, until one
+    /// side changes it. A store's root cloned to a name in the root directory becomes a store of
+    /// that name. With `past`, another moment of this database, it is the clone of what was there
+    /// then, and shares that with the history. One transaction, which keeps the turn meanwhile.
     ///
-    /// Errors: [`ErrorKind::NotFound`]: no `from`; [`ErrorKind::Exists`]: `to` is there; [`ErrorKind::InvalidInput`]: `to`
-    /// lies in `from`, or `past` is of another database; [`ErrorKind::Unsupported`] in a long transaction;
-    /// [`ErrorKind::Sql`]: a constraint of the user's refuses the user columns. None leaves anything changed. Cost: about 0.1 ms for a file, whose map is read; some 200 bytes of the catalog, and 14 more for
-    /// each 8 MiB of content.
+    /// Errors: [`ErrorKind::NotFound`]: no `from`; [`ErrorKind::Exists`]: `to` is there;
+    /// [`ErrorKind::InvalidInput`]: `to` lies in `from`, or `past` is of another database;
+    /// [`ErrorKind::Unsupported`] in a long transaction; [`ErrorKind::Sql`]: a constraint of the
+    /// user's refuses the user columns. None leaves anything changed. Cost: about 0.1 ms for a
+    /// file, whose map is read; some 200 bytes of the catalog, and 14 more for each 8 MiB of
+    /// content.
     pub fn clone_path(
         &self,
         past: Option<&Database>,
@@ -82,7 +87,8 @@ impl Database {
                 .view()
                 .is_of_one_database(self.shared.shown.view());
             if past.shows().is_none() || !is_one {
-                let why = "what is cloned is this database or another moment of it; use 'larder cp' between databases";
+                let why = "what is cloned is this database or another moment of it; use 'larder \
+                    cp' between databases";
                 return Err(Error::new(ErrorKind::InvalidInput, why));
             }
         }
@@ -90,7 +96,8 @@ impl Database {
         if self.workspace_of().is_some() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "nothing is cloned in a long transaction; clone outside of it, or copy ('larder cp')",
+                "nothing is cloned in a long transaction; clone outside of it, or copy ('larder \
+                 cp')",
             ));
         }
         // Before the transaction, which cannot: what is in place can be shared.

@@ -1,4 +1,5 @@
-//! Copies between open files, without the caller seeing the bytes. Whole blocks are shared where that can be.
+//! Copies between open files, without the caller seeing the bytes. Whole blocks are shared where
+//! that can be.
 
 use crate::provider::{FileContent, FileHandle};
 use crate::types::{AllocateMode, SeekTarget};
@@ -6,7 +7,8 @@ use larder_object::format::limits::BLOCK_BYTES;
 use larder_object::{Error, ErrorKind, Result};
 use std::ops::Range;
 
-/// Most bytes of data that one call of [`copy_range`] copies; holes, and what is shared, come on top.
+/// Most bytes of data that one call of [`copy_range`] copies; holes, and what is shared, come on
+/// top.
 pub const COPY_BYTES_MAX: u64 = 64 << 20;
 /// Most bytes that are in memory at a time.
 const STEP_BYTES_MAX: u64 = 1 << 20;
@@ -17,11 +19,12 @@ const PAST_GAP_BYTES_MAX: u64 = 16 << 10;
 /// How often in a row sharing may be tried in vain.
 const TRIES_MAX: u32 = 16;
 
-/// Copies up to `len_bytes` from one open file to another, or within one (`copy_file_range(2)`), and
-/// returns how many: fewer at the end of `from`, after [`COPY_BYTES_MAX`] of data, or when an error
-/// follows what was copied. Holes stay holes. [`ErrorKind::InvalidInput`] when the ranges overlap in
-/// one file of one moment. Between files of one database whole blocks are shared, not copied, where both offsets are multiples of a
-/// block ([`FileHandle::share_from`]). Not atomic: each step of 1 MiB is.
+/// Copies up to `len_bytes` from one open file to another, or within one (`copy_file_range(2)`),
+/// and returns how many: fewer at the end of `from`, after [`COPY_BYTES_MAX`] of data, or when an
+/// error follows what was copied. Holes stay holes. [`ErrorKind::InvalidInput`] when the ranges
+/// overlap in one file of one moment. Between files of one database whole blocks are shared, not
+/// copied, where both offsets are multiples of a block ([`FileHandle::share_from`]). Not atomic:
+/// each step of 1 MiB is.
 pub fn copy_range(
     (from, from_offset): (&dyn FileHandle, u64),
     (to, to_offset): (&dyn FileHandle, u64),
@@ -37,7 +40,8 @@ pub fn copy_range(
     Ok(copy_apart((from, from_offset), (to, to_offset), len_bytes)?.bytes)
 }
 
-/// Whether two handles of one inode show the same content: what is written to the present changes nothing in the past.
+/// Whether two handles of one inode show the same content: what is written to the present changes
+/// nothing in the past.
 fn are_of_one_moment(from: &dyn FileHandle, to: &dyn FileHandle) -> bool {
     match (from.content(), to.content()) {
         (Some(from), Some(to)) => from.source.view().shows() == to.source.view().shows(),
@@ -45,8 +49,8 @@ fn are_of_one_moment(from: &dyn FileHandle, to: &dyn FileHandle) -> bool {
     }
 }
 
-/// The same to the end of a file that is another one, or the same of another moment: what is written there changes
-/// nothing here.
+/// The same to the end of a file that is another one, or the same of another moment: what is
+/// written there changes nothing here.
 pub(crate) fn copy_rest(
     (from, from_offset): (&dyn FileHandle, u64),
     (to, to_offset): (&dyn FileHandle, u64),
@@ -64,8 +68,8 @@ pub(crate) struct Copied {
     pub(crate) copied: u64,
 }
 
-/// Makes the content of `to`, a file of the present, that of `from`, a file of the past, and returns how many bytes were
-/// written, or made a hole: only what differs, in blocks of 4 KiB, is.
+/// Makes the content of `to`, a file of the present, that of `from`, a file of the past, and
+/// returns how many bytes were written, or made a hole: only what differs, in blocks of 4 KiB, is.
 pub(crate) fn copy_differences(from: &dyn FileHandle, to: &dyn FileHandle) -> Result<u64> {
     let (size, there) = (from.attr()?.size_bytes, to.attr()?.size_bytes);
     if there == 0 {
@@ -237,7 +241,8 @@ fn copy_step(
     (len_bytes, step_bytes_max): (u64, u64),
     buffer: &mut Vec<u8>,
 ) -> Result<Step> {
-    // The end of the data is asked for after its beginning: another writer may fill a hole meanwhile.
+    // The end of the data is asked for after its beginning: another writer may fill a hole
+    // meanwhile.
     let data = from.seek(SeekTarget::Data, from_offset)?;
     let Some(end) = from.seek(SeekTarget::Hole, from_offset)? else {
         return Ok(Step::End);

@@ -25,12 +25,13 @@ pub const RETENTION_NS_DEFAULT: i64 = 3_600_000_000_000;
 pub struct CreateOptions {
     /// Bytes of content it may hold, ≥ 16 MiB; `None`: what the filesystem has.
     pub capacity_bytes: Option<u64>,
-    /// How long what was superseded stays readable, nanoseconds, as long as there is space; 0: not at all; `None`:
-    /// [`RETENTION_NS_DEFAULT`].
+    /// How long what was superseded stays readable, nanoseconds, as long as there is space; 0: not
+    /// at all; `None`: [`RETENTION_NS_DEFAULT`].
     pub retention_ns: Option<i64>,
     /// Mode, owner and group of the root directory; `None`: 0755 and this process's.
     pub root: Option<(u32, Caller)>,
-    /// A group whose members share the database, and its files on the host; `None`: its owner alone has it.
+    /// A group whose members share the database, and its files on the host; `None`: its owner alone
+    /// has it.
     pub group: Option<u32>,
 }
 
@@ -177,9 +178,9 @@ impl Database {
 
     /// Opens the database in directory `path` and recovers what a crash left (cost: independent of
     /// the size of files). Errors: [`ErrorKind::NotFound`], [`ErrorKind::NotADatabase`],
-    /// [`ErrorKind::NewerFormat`], [`ErrorKind::Corrupt`], [`ErrorKind::ReadOnly`]. Where the environment
-    /// names a long transaction of this database ([`TRANSACTION_VARIABLE`](crate::TRANSACTION_VARIABLE)),
-    /// its view is opened.
+    /// [`ErrorKind::NewerFormat`], [`ErrorKind::Corrupt`], [`ErrorKind::ReadOnly`]. Where the
+    /// environment names a long transaction of this database
+    /// ([`TRANSACTION_VARIABLE`](crate::TRANSACTION_VARIABLE)), its view is opened.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Database> {
         match joined(path)? {
             Some(workspace) => Database::open_here(&workspace, options),
@@ -210,8 +211,8 @@ impl Database {
         Ok(database)
     }
 
-    /// Whether this process cannot write the database: it is shown as it was when it was opened, and reads of its content fail
-    /// ([`ErrorKind::Stopped`]) once somebody else changes it.
+    /// Whether this process cannot write the database: it is shown as it was when it was opened,
+    /// and reads of its content fail ([`ErrorKind::Stopped`]) once somebody else changes it.
     pub fn is_readonly(&self) -> bool {
         self.shared.shown.view().is_readonly()
     }
@@ -315,8 +316,8 @@ impl Database {
         Ok(at)
     }
 
-    /// Follows the names before the next `..`, as many as the provider takes at once. Mounts hang in
-    /// roots of stores only, so only the first name can be one (`CONTENT-1`).
+    /// Follows the names before the next `..`, as many as the provider takes at once. Mounts hang
+    /// in roots of stores only, so only the first name can be one (`CONTENT-1`).
     fn descend(&self, dir: NodeId, parts: &[&[u8]]) -> Result<(Attr, usize)> {
         let names: Vec<Name> = parts
             .iter()
@@ -352,10 +353,11 @@ impl Database {
         Ok(buffer.to_vec())
     }
 
-    /// The same into `buffer`, which then has the length of the file. Devices fill it without a copy,
-    /// and one that is used again costs no new memory.
+    /// The same into `buffer`, which then has the length of the file. Devices fill it without a
+    /// copy, and one that is used again costs no new memory.
     pub fn get_into(&self, path: &[u8], buffer: &mut AlignedBuf) -> Result<()> {
-        // Where nothing is mounted and nothing but names leads there, one step of the provider does.
+        // Where nothing is mounted and nothing but names leads there, one step of the provider
+        // does.
         let parts = split_path(path)?;
         let main = NodeId::ROOT;
         if !parts.is_empty()
@@ -372,9 +374,9 @@ impl Database {
             .read_whole(node.ino, buffer)
     }
 
-    /// Makes `bytes` the content of the file `path`, in one step: nobody sees part of it, and a crash
-    /// leaves the old content or the new. A new file has mode 0644 and this process's owner; an
-    /// existing one keeps inode, names, attributes and user columns. A symbolic link is not
+    /// Makes `bytes` the content of the file `path`, in one step: nobody sees part of it, and a
+    /// crash leaves the old content or the new. A new file has mode 0644 and this process's owner;
+    /// an existing one keeps inode, names, attributes and user columns. A symbolic link is not
     /// followed: [`ErrorKind::InvalidInput`]. Durable after [`Database::sync`]. Memory: a copy of
     /// `bytes` until the commit.
     pub fn put(&self, path: &[u8], bytes: &[u8]) -> Result<Attr> {

@@ -59,7 +59,8 @@ pub(crate) fn joined(path: &Path) -> Result<Option<PathBuf>> {
         return Err(Error::new(
             ErrorKind::NotFound,
             format!(
-                "the long transaction {} has ended; unset {TRANSACTION_VARIABLE}, or begin another one",
+                "the long transaction {} has ended; unset {TRANSACTION_VARIABLE}, or begin \
+                 another one",
                 workspace.display()
             ),
         ));

@@ -17,8 +17,9 @@
 //! * `CONTENT-5` `sync` on a handle or the database returns after the commit that holds every
 //!   operation that ended before it was called.
 //!
-//! `CONTENT-6` and `CONTENT-7`, about transactions, stand in `transaction`, `CONTENT-9`, about the past, in `past`, and
-//! `CONTENT-10` to `CONTENT-12`, about what it is good for, in `history`, and `CLONE-1` in `clone`.
+//! `CONTENT-6` and `CONTENT-7`, about transactions, stand in `transaction`, `CONTENT-9`, about the
+//! past, in `past`, and `CONTENT-10` to `CONTENT-12`, about what it is good for, in `history`, and
+//! `CLONE-1` in `clone`.
 //!
 //! Every type is `Send + Sync`; calls block. Access checks are the caller's business (the mount
 //! lets the kernel do them); the API acts as the owner of the database.

@@ -26,8 +26,8 @@ impl Database {
         Ok(entries)
     }
 
-    /// The same with the attributes of what the entries name. Cost: one scan for a page, about 1 µs per
-    /// entry.
+    /// The same with the attributes of what the entries name. Cost: one scan for a page, about 1 µs
+    /// per entry.
     pub fn read_dir_plus(
         &self,
         node: NodeId,
@@ -53,8 +53,9 @@ impl Database {
         Ok(entries)
     }
 
-    /// The attributes of an entry, as a listing shows them. A store whose history does not reach the moment that this
-    /// shows is listed nevertheless, as it is now; only who looks into it is refused.
+    /// The attributes of an entry, as a listing shows them. A store whose history does not reach
+    /// the moment that this shows is listed nevertheless, as it is now; only who looks into it is
+    /// refused.
     pub fn listed_attr(&self, entry: &DirEntry) -> Result<Attr> {
         let NodeId { store, ino } = entry.node;
         match self.attr(entry.node) {
@@ -69,8 +70,8 @@ impl Database {
         }
     }
 
-    /// Whether `after` names a store that is mounted in directory `node`, which come last; and those that
-    /// follow it.
+    /// Whether `after` names a store that is mounted in directory `node`, which come last; and
+    /// those that follow it.
     fn mounts_after(&self, node: NodeId, after: Option<&Name>) -> (bool, Vec<DirEntry>) {
         if node.ino != Ino::ROOT {
             return (false, Vec::new());

@@ -1,8 +1,9 @@
-//! Long transactions: an isolated view of a database in which files and rows may change for hours, and
-//! nobody waits; then all of it becomes one commit, or nothing does.
+//! Long transactions: an isolated view of a database in which files and rows may change for hours,
+//! and nobody waits; then all of it becomes one commit, or nothing does.
 //!
-//! The view is a [`Database`] like any other: everything works on it, SQL and a mount too. Other programs
-//! join by the environment: [`Database::open`] of the database that `LARDER_TXN` belongs to opens the view.
+//! The view is a [`Database`] like any other: everything works on it, SQL and a mount too. Other
+//! programs join by the environment: [`Database::open`] of the database that `LARDER_TXN` belongs
+//! to opens the view.
 
 use crate::database::{Database, OpenOptions};
 use crate::environment::{TRANSACTION_VARIABLE, joined, uncovered};
@@ -12,7 +13,8 @@ use larder_object::{
 };
 use std::path::{Path, PathBuf};
 
-/// A long transaction of this process. Dropping it, or the end of the process, ends it without a trace.
+/// A long transaction of this process. Dropping it, or the end of the process, ends it without a
+/// trace.
 pub struct LongTransaction {
     /// `None` once it was closed.
     database: Option<Database>,
@@ -54,10 +56,10 @@ impl LongTransaction {
         })
     }
 
-    /// Makes all of it one commit of the database. When both sides changed the same, nothing is changed,
-    /// the transaction ends, and the outcome lists all that is in the way: begin another one and try
-    /// again. [`ErrorKind::Busy`] while another program, or another clone of the view, has it open; then
-    /// it ends too. Cost: what was touched.
+    /// Makes all of it one commit of the database. When both sides changed the same, nothing is
+    /// changed, the transaction ends, and the outcome lists all that is in the way: begin another
+    /// one and try again. [`ErrorKind::Busy`] while another program, or another clone of the view,
+    /// has it open; then it ends too. Cost: what was touched.
     pub fn commit(mut self) -> Result<TransactionOutcome> {
         if let Some(database) = self.database.take() {
             database.close()?;
@@ -120,8 +122,8 @@ impl Database {
     }
 }
 
-/// Begins a long transaction that no process owns: it stays until it is committed or aborted. Returns
-/// its number and its workspace.
+/// Begins a long transaction that no process owns: it stays until it is committed or aborted.
+/// Returns its number and its workspace.
 pub fn begin_detached(path: &Path, label: &str) -> Result<(u64, PathBuf)> {
     refuse_nesting(path)?;
     let owner = begin_transaction(path, label, false)?;
@@ -134,7 +136,8 @@ fn refuse_nesting(path: &Path) -> Result<()> {
         Some(_) => Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "this program is in a long transaction already ({TRANSACTION_VARIABLE}); commit that first"
+                "this program is in a long transaction already ({TRANSACTION_VARIABLE}); commit \
+                 that first"
             ),
         )),
     }

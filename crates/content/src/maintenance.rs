@@ -42,9 +42,9 @@ impl Database {
     }
 
     /// Moves content so that objects lie in one piece: all objects, or those `below` (files, or
-    /// directories with all they hold); without them also joins holes. `on_object` hears of each that
-    /// was not in one piece. Beside other sessions, which go on. Cost: reads every map, copies what it
-    /// moves, at most as much as lives.
+    /// directories with all they hold); without them also joins holes. `on_object` hears of each
+    /// that was not in one piece. Beside other sessions, which go on. Cost: reads every map, copies
+    /// what it moves, at most as much as lives.
     pub fn defrag(
         &self,
         below: &[NodeId],
@@ -94,10 +94,10 @@ impl Database {
         Ok(())
     }
 
-    /// Makes the segments shorter, to `to_bytes` in all or as short as the content allows, and returns
-    /// the space to the host. `progress(moved_bytes, total_bytes)` is called now and then. Errors:
-    /// [`ErrorKind::InvalidInput`] when the content needs more; [`ErrorKind::Busy`] when other sessions
-    /// keep using the end.
+    /// Makes the segments shorter, to `to_bytes` in all or as short as the content allows, and
+    /// returns the space to the host. `progress(moved_bytes, total_bytes)` is called now and then.
+    /// Errors: [`ErrorKind::InvalidInput`] when the content needs more; [`ErrorKind::Busy`] when
+    /// other sessions keep using the end.
     pub fn shrink(
         &self,
         to_bytes: Option<u64>,

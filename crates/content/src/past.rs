@@ -1,7 +1,7 @@
 //! The database at another moment: reading what commits have superseded ([DBFS] "temporality").
 //!
-//! `CONTENT-9` What [`Database::as_of`] returns shows one whole commit, byte for byte, for as long as it is open, and
-//! refuses every change with [`ErrorKind::ReadOnly`].
+//! `CONTENT-9` What [`Database::as_of`] returns shows one whole commit, byte for byte, for as long
+//! as it is open, and refuses every change with [`ErrorKind::ReadOnly`].
 
 use crate::database::{Database, Shared, Shown};
 use crate::readonly::ReadonlyProvider;
@@ -20,14 +20,16 @@ const UNITS: [(&str, i64); 6] = [
     ("y", 31_536_000_000_000_000),
 ];
 
-/// The moment that a text names: `seq:1234`; `-90s`, `-5m`, `-1h`, `-2d`, `-1w`, `-1y` before `now_ns`; a time as
-/// [`utc::parse`] reads it, such as `2026-11-20T10:00:00Z`; anything else names a snapshot. `now_ns`: nanoseconds since 1970.
+/// The moment that a text names: `seq:1234`; `-90s`, `-5m`, `-1h`, `-2d`, `-1w`, `-1y` before
+/// `now_ns`; a time as [`utc::parse`] reads it, such as `2026-11-20T10:00:00Z`; anything else names
+/// a snapshot. `now_ns`: nanoseconds since 1970.
 pub fn parse_moment(text: &str, now_ns: i64) -> Result<Moment> {
     let refuse = |why: &str| {
         Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "'{text}' is no moment: {why}; write 2026-11-20T10:00:00Z, -1h, seq:1234, or the name of a snapshot"
+                "'{text}' is no moment: {why}; write 2026-11-20T10:00:00Z, -1h, seq:1234, or the \
+                 name of a snapshot"
             ),
         ))
     };
@@ -66,12 +68,12 @@ pub fn parse_moment(text: &str, now_ns: i64) -> Result<Moment> {
 }
 
 impl Database {
-    /// This database at a moment, for reading: names, attributes, extended attributes and content as the newest
-    /// whole commit at or before it left them; the stores are those of the present, user columns are shown
-    /// where their store is tracked since then.
-    /// What ended before in this process counts. Cost: about 3 ms; it keeps what it shows from being reclaimed
-    /// until its last clone goes. Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future, and
-    /// where the database keeps no history; [`ErrorKind::NotFound`]: no such snapshot.
+    /// This database at a moment, for reading: names, attributes, extended attributes and content
+    /// as the newest whole commit at or before it left them; the stores are those of the present,
+    /// user columns are shown where their store is tracked since then. What ended before in this
+    /// process counts. Cost: about 3 ms; it keeps what it shows from being reclaimed until its last
+    /// clone goes. Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future,
+    /// and where the database keeps no history; [`ErrorKind::NotFound`]: no such snapshot.
     pub fn as_of(&self, moment: &Moment) -> Result<Database> {
         let past = self.whole()?.open_as_of(moment)?;
         let mut factories: HashMap<_, _> = HashMap::new();
@@ -95,7 +97,8 @@ impl Database {
         Ok(shown)
     }
 
-    /// Whether this has a past: the database has a retention, and this is no long transaction's view of it.
+    /// Whether this has a past: the database has a retention, and this is no long transaction's
+    /// view of it.
     pub fn keeps_history(&self) -> bool {
         match &self.shared.shown {
             Shown::Present(engine) | Shown::Transaction(engine, _) => engine.keeps_history(),
@@ -103,8 +106,9 @@ impl Database {
         }
     }
 
-    /// The commit that a moment means, and its time, nanoseconds since 1970: as [`Database::as_of`], without opening it,
-    /// so that it may be reclaimed. Cost: a few lookups, and a commit if anything waits for one.
+    /// The commit that a moment means, and its time, nanoseconds since 1970: as
+    /// [`Database::as_of`], without opening it, so that it may be reclaimed. Cost: a few lookups,
+    /// and a commit if anything waits for one.
     pub fn resolve_moment(&self, moment: &Moment) -> Result<(u64, i64)> {
         let (seq, at_ns) = self.whole()?.resolve_moment(moment)?;
         Ok((seq.0, at_ns))
@@ -121,8 +125,9 @@ impl Database {
         self.shared.shown.view().now_ns()
     }
 
-    /// Gives the present a name, durably: it can be read as [`Moment::Snapshot`] until it is destroyed, whatever the
-    /// retention says. A name begins with a letter and has letters, digits, `_`, `-` and `.`. Cost: one commit.
+    /// Gives the present a name, durably: it can be read as [`Moment::Snapshot`] until it is
+    /// destroyed, whatever the retention says. A name begins with a letter and has letters, digits,
+    /// `_`, `-` and `.`. Cost: one commit.
     pub fn create_snapshot(&self, name: &str) -> Result<SnapshotRow> {
         self.whole()?.create_snapshot(name)
     }

@@ -42,15 +42,16 @@ pub type ProviderFactory = Arc<dyn Fn(ProviderContext) -> Arc<dyn StoreProvider>
 /// The operations of one store, one per POSIX primitive. All are atomic (`CONTENT-3`). Errors
 /// follow POSIX for the call of the same name; each method lists only what is its own.
 ///
-/// What a provider does not implement of the changes, it refuses with [`crate::ErrorKind::ReadOnly`].
+/// What a provider does not implement of the changes, it refuses with
+/// [`crate::ErrorKind::ReadOnly`].
 ///
 /// A provider never sees paths or mounts: `Database` resolves them.
 pub trait StoreProvider: Send + Sync {
     /// The attributes of the entry `name` of `parent`.
     fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr>;
     /// Follows `names`, at least one, from directory `from` until the last or until something that
-    /// is not a directory; returns what was reached and how many names led there. Providers that can
-    /// follow several names at once do; the default follows one.
+    /// is not a directory; returns what was reached and how many names led there. Providers that
+    /// can follow several names at once do; the default follows one.
     fn descend(&self, from: Ino, names: &[Name]) -> Result<(Attr, usize)> {
         Ok((self.lookup(from, &names[0])?, 1))
     }
@@ -91,9 +92,9 @@ pub trait StoreProvider: Send + Sync {
     }
     /// The parent of a directory; the root is its own.
     fn parent(&self, ino: Ino) -> Result<Ino>;
-    /// Makes a node named `name` in `parent`. A default access control list of the parent bounds `mode`
-    /// and is inherited; without one the caller's umask does. A setgid parent hands down its group, and
-    /// to directories the bit too.
+    /// Makes a node named `name` in `parent`. A default access control list of the parent bounds
+    /// `mode` and is inherited; without one the caller's umask does. A setgid parent hands down its
+    /// group, and to directories the bit too.
     fn create_node(
         &self,
         _parent: Ino,
@@ -105,8 +106,8 @@ pub trait StoreProvider: Send + Sync {
         refuse()
     }
     /// Makes a regular file without a name, as [`StoreProvider::create_node`] would make it in
-    /// `parent`, and opens it for writing (`O_TMPFILE`). It goes with its last handle or in a crash,
-    /// unless [`StoreProvider::link`] gives it a name first, which `is_linkable` allows.
+    /// `parent`, and opens it for writing (`O_TMPFILE`). It goes with its last handle or in a
+    /// crash, unless [`StoreProvider::link`] gives it a name first, which `is_linkable` allows.
     fn create_anonymous(
         &self,
         _parent: Ino,
@@ -176,7 +177,8 @@ pub trait StoreProvider: Send + Sync {
         Ok(())
     }
     /// The same for the file that `names`, at least one, lead to from directory `from`. A provider
-    /// that cannot tell so at once answers `false`, and is asked step by step; the default always does.
+    /// that cannot tell so at once answers `false`, and is asked step by step; the default always
+    /// does.
     fn read_named(&self, _from: Ino, _names: &[&[u8]], _buffer: &mut AlignedBuf) -> Result<bool> {
         Ok(false)
     }
@@ -197,8 +199,9 @@ pub trait StoreProvider: Send + Sync {
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
     /// The value of an extended attribute; [`crate::ErrorKind::NoAttribute`] if it has none.
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
-    /// Sets an extended attribute. An access control list is checked, and an access list sets the mode.
-    /// [`crate::ErrorKind::Unsupported`] outside the namespaces `user.`, `trusted.` and `security.`.
+    /// Sets an extended attribute. An access control list is checked, and an access list sets the
+    /// mode. [`crate::ErrorKind::Unsupported`] outside the namespaces `user.`, `trusted.` and
+    /// `security.`.
     fn set_xattr(&self, _ino: Ino, _name: &[u8], _value: &[u8], _mode: XattrMode) -> Result<()> {
         refuse()
     }
@@ -258,7 +261,8 @@ pub trait FileHandle: Send + Sync {
         refuse()
     }
     /// Drops setuid, and setgid where the group may execute: before a change of content by somebody
-    /// without the privilege to keep them. Returns whether there was one. Cost: nothing if there is neither bit.
+    /// without the privilege to keep them. Returns whether there was one. Cost: nothing if there is
+    /// neither bit.
     fn drop_set_id(&self) -> Result<bool> {
         refuse()
     }
@@ -278,11 +282,13 @@ pub trait FileHandle: Send + Sync {
     fn content(&self) -> Option<FileContent> {
         None
     }
-    /// Makes what `from` has from `from_offset` on the content of this file from `to_offset` on, without copying it:
-    /// both name the same blocks, until one of them is changed there. `from` may be of another moment of the database, of
-    /// the same file too. Returns how many bytes, at most `len_bytes`; 0 where nothing can be shared, and the caller copies:
-    /// offsets inside of blocks, another database or transaction, the same file in the present, files of a few KiB, files
-    /// with inserted ranges, long transactions, of the past what lay in small overwrites. The length grows as by a write.
+    /// Makes what `from` has from `from_offset` on the content of this file from `to_offset` on,
+    /// without copying it: both name the same blocks, until one of them is changed there. `from`
+    /// may be of another moment of the database, of the same file too. Returns how many bytes, at
+    /// most `len_bytes`; 0 where nothing can be shared, and the caller copies: offsets inside of
+    /// blocks, another database or transaction, the same file in the present, files of a few KiB,
+    /// files with inserted ranges, long transactions, of the past what lay in small overwrites. The
+    /// length grows as by a write.
     fn share_from(
         &self,
         _from: FileContent,
@@ -296,12 +302,13 @@ pub trait FileHandle: Send + Sync {
     fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>>;
     /// Returns after the commit that holds every operation on this file that ended before.
     fn sync(&self) -> Result<()>;
-    /// Whether a change of this file that was answered may still be refused, by a constraint of the user's: then whoever
-    /// closes it should ask [`FileHandle::check_refused`].
+    /// Whether a change of this file that was answered may still be refused, by a constraint of the
+    /// user's: then whoever closes it should ask [`FileHandle::check_refused`].
     fn may_be_refused(&self) -> bool {
         false
     }
-    /// [`crate::ErrorKind::Io`], once, when a constraint has refused what this file was told; the message names it.
+    /// [`crate::ErrorKind::Io`], once, when a constraint has refused what this file was told; the
+    /// message names it.
     fn check_refused(&self) -> Result<()> {
         Ok(())
     }

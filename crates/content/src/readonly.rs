@@ -1,5 +1,5 @@
-//! The providers that refuse every change with [`ErrorKind::ReadOnly`]: `readonly` shows a store's table, `asof=SNAPSHOT` shows it
-//! as a snapshot has it, which the store holds.
+//! The providers that refuse every change with [`ErrorKind::ReadOnly`]: `readonly` shows a store's
+//! table, `asof=SNAPSHOT` shows it as a snapshot has it, which the store holds.
 
 use crate::files::FilesReader;
 use crate::provider::{FileHandle, StoreProvider};
@@ -8,7 +8,8 @@ use larder_object::format::{Ino, Name};
 use larder_object::{AlignedBuf, Engine, Error, ErrorKind, Moment, Result, StoreRow};
 use std::sync::{Arc, OnceLock};
 
-/// What the name of the provider of a store of the past begins with; the name of a snapshot follows.
+/// What the name of the provider of a store of the past begins with; the name of a snapshot
+/// follows.
 pub(crate) const AS_OF: &str = "asof=";
 
 /// Wraps another provider and refuses every change.
@@ -42,8 +43,8 @@ impl ReadonlyProvider {
         }
     }
 
-    /// The table of store `row.table_store` of `present` as a snapshot has it. It is opened when it is asked for first,
-    /// 3 ms, and stays open.
+    /// The table of store `row.table_store` of `present` as a snapshot has it. It is opened when it
+    /// is asked for first, 3 ms, and stays open.
     pub(crate) fn of_snapshot(present: Arc<Engine>, row: &StoreRow, snapshot: &str) -> Self {
         let (store, table_store) = (row.store, row.table_store);
         let (name, moment) = (row.name.clone(), Moment::Snapshot(snapshot.to_owned()));
@@ -59,7 +60,8 @@ impl ReadonlyProvider {
         ReadonlyProvider {
             inner: OnceLock::new(),
             open: Some(Box::new(open)),
-            why: "the store shows a snapshot, which cannot be changed; write to the store that it is of",
+            why: "the store shows a snapshot, which cannot be changed; write to the store that it \
+                is of",
         }
     }
 

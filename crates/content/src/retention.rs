@@ -1,10 +1,11 @@
 //! How long the past stays, what it takes, and letting it go: retention, keep-policies, prune.
 //!
 //! # Keep-policies
-//! Those of restic: going from the newest snapshot back, `keep-last N` keeps the first N, `keep-daily N` the newest of
-//! each of the N newest days that have one, and so on; one that any rule keeps stays. The oldest snapshot counts as
-//! one of a time of its own, so a rule that has not kept its number yet keeps it. Days, weeks (from Monday), months and
-//! years are those of UTC, of the time when the snapshot was made.
+//! Those of restic: going from the newest snapshot back, `keep-last N` keeps the first N,
+//! `keep-daily N` the newest of each of the N newest days that have one, and so on; one that any
+//! rule keeps stays. The oldest snapshot counts as one of a time of its own, so a rule that has not
+//! kept its number yet keeps it. Days, weeks (from Monday), months and years are those of UTC, of
+//! the time when the snapshot was made.
 
 use crate::database::Database;
 use larder_object::format::Ino;
@@ -114,25 +115,27 @@ impl Database {
         Ok(self.whole()?.find_retentions()?.default)
     }
 
-    /// Sets how long the past stays, for all sessions at once, of stores without a retention of their own; what is older goes
-    /// with the next commits. Off (0) forgets the past, unless a store keeps its own, and is refused while a snapshot or a
-    /// reader of the past needs it.
+    /// Sets how long the past stays, for all sessions at once, of stores without a retention of
+    /// their own; what is older goes with the next commits. Off (0) forgets the past, unless a
+    /// store keeps its own, and is refused while a snapshot or a reader of the past needs it.
     pub fn set_retention(&self, retention: Retention) -> Result<()> {
         self.whole()?.set_retention(retention)
     }
 
-    /// How long the past of one store stays, by its name, where it has a retention of its own; `None`: it follows the database.
+    /// How long the past of one store stays, by its name, where it has a retention of its own;
+    /// `None`: it follows the database.
     pub fn store_retention(&self, store: &str) -> Result<Option<Retention>> {
         let store = self.find_store(store)?;
         Ok(self.whole()?.find_retentions()?.own(store))
     }
 
-    /// Sets how long the past of one store stays, for all sessions at once; `None`: as long as that of the database. Its
-    /// history begins at its own horizon: a look at an older moment is refused with that time. What other stores keep is not
-    /// touched. 0: only what snapshots show, and the last 5 s. What belongs to no store, rows of tracked tables and the times of
-    /// commits, stays as long as the longest retention. Errors: [`ErrorKind::NotFound`]: no such store;
-    /// [`ErrorKind::InvalidInput`] for one that shows another store, and where no history is kept afterwards while a snapshot
-    /// needs it.
+    /// Sets how long the past of one store stays, for all sessions at once; `None`: as long as that
+    /// of the database. Its history begins at its own horizon: a look at an older moment is refused
+    /// with that time. What other stores keep is not touched. 0: only what snapshots show, and the
+    /// last 5 s. What belongs to no store, rows of tracked tables and the times of commits, stays
+    /// as long as the longest retention. Errors: [`ErrorKind::NotFound`]: no such store;
+    /// [`ErrorKind::InvalidInput`] for one that shows another store, and where no history is kept
+    /// afterwards while a snapshot needs it.
     pub fn set_store_retention(&self, store: &str, retention: Option<Retention>) -> Result<()> {
         let store = self.find_store(store)?;
         self.whole()?.set_store_retention(store, retention)
@@ -155,14 +158,15 @@ impl Database {
         }
     }
 
-    /// What the past takes, by store: just what [`Database::prune`] of all of it would free. Cost: reads the rows
-    /// of the history.
+    /// What the past takes, by store: just what [`Database::prune`] of all of it would free. Cost:
+    /// reads the rows of the history.
     pub fn history(&self) -> Result<HistoryReport> {
         self.whole()?.history_report()
     }
 
-    /// Lets the past go, up to `cut`; with a policy after destroying the snapshots that it does not keep, held ones
-    /// excepted. What stays of snapshots keeps what came after it. A dry run (`is_dry`) says what would go.
+    /// Lets the past go, up to `cut`; with a policy after destroying the snapshots that it does not
+    /// keep, held ones excepted. What stays of snapshots keeps what came after it. A dry run
+    /// (`is_dry`) says what would go.
     pub fn prune(
         &self,
         cut: PruneCut,
@@ -191,8 +195,9 @@ impl Database {
         Ok(Pruned { report, held })
     }
 
-    /// Lets the past of one store go, by its name, up to `cut`, but for what snapshots and readers of the past show of it.
-    /// What other stores keep is not touched. A dry run (`is_dry`) says what would go.
+    /// Lets the past of one store go, by its name, up to `cut`, but for what snapshots and readers
+    /// of the past show of it. What other stores keep is not touched. A dry run (`is_dry`) says
+    /// what would go.
     pub fn prune_store(&self, store: &str, cut: PruneCut, is_dry: bool) -> Result<PruneReport> {
         let store = self.find_store(store)?;
         self.whole()?.prune(&PruneOptions {

@@ -1,16 +1,19 @@
-//! Sealed snapshots: digests over all that a snapshot shows, in a chain, so that what was changed behind it is found.
+//! Sealed snapshots: digests over all that a snapshot shows, in a chain, so that what was changed
+//! behind it is found.
 //!
 //! # Words
-//! A *seal* is a link of the chain: the digest of a state, the link before, and maybe a signature. A *part* of a state is the tree of
-//! a store, the rows of a tracked table, or what some commits superseded (`parts`). docs/decisions/0030-time.md says what a seal is
-//! evidence of, and for whom.
+//! A *seal* is a link of the chain: the digest of a state, the link before, and maybe a signature.
+//! A *part* of a state is the tree of a store, the rows of a tracked table, or what some commits
+//! superseded (`parts`). docs/decisions/0030-time.md says what a seal is evidence of, and for whom.
 //!
 //! # Invariants
-//! * `SEAL-3` A seal verifies as long as nothing of what it is of was changed by other means than the engine's, or by the engine in
-//!   a way that it says: moves, compaction, prune, restores, undo and reopening change nothing of a snapshot. *Guard*: a digest
-//!   is of what is read through the snapshot, not of where it lies.
-//! * `SEAL-4` Where a seal does not verify there is a finding, and the first one names a place where a difference is, as far as the parts
-//!   that were kept tell. *Guard*: hints only locate; the digest above decides.
+//! * `SEAL-3` A seal verifies as long as nothing of what it is of was changed by other means than
+//!   the engine's, or by the engine in a way that it says: moves, compaction, prune, restores, undo
+//!   and reopening change nothing of a snapshot. *Guard*: a digest is of what is read through the
+//!   snapshot, not of where it lies.
+//! * `SEAL-4` Where a seal does not verify there is a finding, and the first one names a place
+//!   where a difference is, as far as the parts that were kept tell. *Guard*: hints only locate;
+//!   the digest above decides.
 
 mod digest;
 mod key;
@@ -36,16 +39,19 @@ pub struct SealReport {
     pub file_count: u64,
     /// Content that was read, bytes; holes take none.
     pub content_bytes: u64,
-    /// Stores that the seal says nothing of, by name: their histories begin after the moment of the snapshot.
+    /// Stores that the seal says nothing of, by name: their histories begin after the moment of the
+    /// snapshot.
     pub left_out: Vec<String>,
 }
 
 impl Database {
-    /// Seals a snapshot: reads all that it shows, and adds a link to the chain, signed if there is a key; durable when it returns.
-    /// A snapshot can be sealed more than once. One of a moment that the history of some store does not reach shows nothing of that store,
-    /// and its seal says nothing of it ([`SealReport::left_out`]). Cost: reads all its content, about 1 GB/s, and 50 µs per file; 12 bytes for each
-    /// file and about 100 for each directory in the catalog, and while they are written, in one transaction. Errors:
-    /// [`ErrorKind::NotFound`]: no such snapshot; [`ErrorKind::Corrupt`]: some of it cannot be read.
+    /// Seals a snapshot: reads all that it shows, and adds a link to the chain, signed if there is
+    /// a key; durable when it returns. A snapshot can be sealed more than once. One of a moment
+    /// that the history of some store does not reach shows nothing of that store, and its seal says
+    /// nothing of it ([`SealReport::left_out`]). Cost: reads all its content, about 1 GB/s, and 50
+    /// µs per file; 12 bytes for each file and about 100 for each directory in the catalog, and
+    /// while they are written, in one transaction. Errors: [`ErrorKind::NotFound`]: no such
+    /// snapshot; [`ErrorKind::Corrupt`]: some of it cannot be read.
     pub fn seal_snapshot(&self, name: &str, key: Option<&SigningKey>) -> Result<SealReport> {
         let engine = self.whole()?;
         let snapshot = self.find_snapshot(name)?;

@@ -4,8 +4,9 @@ pub(crate) const SETUID: u32 = 0o4000;
 pub(crate) const SETGID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o0010;
 
-/// The bits of `mode` that go when the file gets another owner, or new content from somebody without a
-/// privilege. Without the group's right to execute, setgid gives nobody anything, and stays as in Linux.
+/// The bits of `mode` that go when the file gets another owner, or new content from somebody
+/// without a privilege. Without the group's right to execute, setgid gives nobody anything, and
+/// stays as in Linux.
 pub(crate) fn set_id_bits(mode: u32) -> u32 {
     match mode & GROUP_EXECUTE {
         0 => mode & SETUID,

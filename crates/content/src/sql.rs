@@ -1,10 +1,10 @@
 //! SQL on a database: sessions, and statements in transactions.
 //!
 //! # Words
-//! A *session* is what a person or program talks SQL to: [`Database::sql`]. A statement in it that stands
-//! alone runs as in an `sqlite3` shell, on the catalog, and sees what is committed. Between BEGIN and COMMIT,
-//! and where a statement uses the functions about files (`sql_files`), it runs in a short transaction of ours
-//! (`transaction`).
+//! A *session* is what a person or program talks SQL to: [`Database::sql`]. A statement in it that
+//! stands alone runs as in an `sqlite3` shell, on the catalog, and sees what is committed. Between
+//! BEGIN and COMMIT, and where a statement uses the functions about files (`sql_files`), it runs in
+//! a short transaction of ours (`transaction`).
 //!
 //! ```text
 //!  alone ──BEGIN, SAVEPOINT──▶ in a transaction ──COMMIT, ROLLBACK, RELEASE of the first──▶ alone
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! # Invariants
-//! * `CONTENT-8` A statement and the files that it writes happen as a whole or not at all; while it runs, no
-//!   file changes, and what its functions tell of files is of the moment that it reads.
+//! * `CONTENT-8` A statement and the files that it writes happen as a whole or not at all; while it
+//!   runs, no file changes, and what its functions tell of files is of the moment that it reads.
 
 use crate::database::Database;
 use crate::transaction::{Transaction, TransactionOptions};
@@ -140,10 +140,10 @@ fn with_rows(
     failed.map_or(Ok(changed_count), Err)
 }
 
-/// An SQL session, with the rights of an `sqlite3` shell: the guard triggers hold for it. It waits up to
-/// 30 s for other clients' locks. Beyond what SQLite has, it knows the functions about files
-/// (docs/semantics.md, "SQL over content"). A statement that uses them, and what stands between BEGIN and
-/// COMMIT, is a short transaction ([`Database::begin`]). It keeps the database open.
+/// An SQL session, with the rights of an `sqlite3` shell: the guard triggers hold for it. It waits
+/// up to 30 s for other clients' locks. Beyond what SQLite has, it knows the functions about files
+/// (docs/semantics.md, "SQL over content"). A statement that uses them, and what stands between
+/// BEGIN and COMMIT, is a short transaction ([`Database::begin`]). It keeps the database open.
 pub struct SqlSession {
     database: Database,
     /// What it sees of stores and their files, if it is not the present.
@@ -159,15 +159,16 @@ pub struct SqlSession {
 }
 
 impl Database {
-    /// An SQL session on the catalog. Alone, a statement sees what is committed. A `read_only` session can
-    /// change nothing. Cost: opens the catalog once more, about 2 ms.
+    /// An SQL session on the catalog. Alone, a statement sees what is committed. A `read_only`
+    /// session can change nothing. Cost: opens the catalog once more, about 2 ms.
     pub fn sql(&self, read_only: bool) -> Result<SqlSession> {
         self.session(None, read_only)
     }
 
-    /// A read-only session that sees the tables of stores (`main`, `main_dirent`, `main_path`, …) and files as they
-    /// were at a moment, which stays readable for as long. Of the user's columns those that are tracked
-    /// since then are there; tables of the user's are refused by their names. Cost: [`Database::as_of`], and 3 ms. Errors as there.
+    /// A read-only session that sees the tables of stores (`main`, `main_dirent`, `main_path`, …)
+    /// and files as they were at a moment, which stays readable for as long. Of the user's columns
+    /// those that are tracked since then are there; tables of the user's are refused by their
+    /// names. Cost: [`Database::as_of`], and 3 ms. Errors as there.
     pub fn sql_as_of(&self, moment: &Moment) -> Result<SqlSession> {
         self.session(Some(self.as_of(moment)?), true)
     }
@@ -194,9 +195,10 @@ impl Database {
 }
 
 impl SqlSession {
-    /// Runs one or several statements; calls `on_row` for each row of a result; returns how many rows were
-    /// inserted, updated or deleted (triggers and cascades not counted). Errors say where in the text they
-    /// are. What the statements before did stays, unless they opened a transaction.
+    /// Runs one or several statements; calls `on_row` for each row of a result; returns how many
+    /// rows were inserted, updated or deleted (triggers and cascades not counted). Errors say where
+    /// in the text they are. What the statements before did stays, unless they opened a
+    /// transaction.
     pub fn execute(
         &mut self,
         sql: &str,
@@ -214,7 +216,8 @@ impl SqlSession {
             self.forget_lost();
             changed_count += done?;
             if let Some(past) = &self.past {
-                past.shared.shown.view().require_shown()?; // What was read counts only if it was kept till now.
+                // What was read counts only if it was kept till now.
+                past.shared.shown.view().require_shown()?;
             }
         }
         Ok(changed_count)

@@ -1,8 +1,8 @@
 //! What the SQL functions about files answer, and what they do.
 //!
-//! Reading is done at once, by the engine that serves the statement's transaction: it reads what the
-//! statement reads. Writing waits until the statement has ended, since it must not change what the statement
-//! still reads; then it is a `put` for each file (`CONTENT-8`).
+//! Reading is done at once, by the engine that serves the statement's transaction: it reads what
+//! the statement reads. Writing waits until the statement has ended, since it must not change what
+//! the statement still reads; then it is a `put` for each file (`CONTENT-8`).
 
 mod past;
 
@@ -24,8 +24,8 @@ const WRITTEN_BYTES_MAX: u64 = 1 << 30;
 pub(crate) struct StatementFiles {
     /// What the transaction sees.
     view: Arc<Shared>,
-    /// The same without its turnstile, which the statement has passed. Made when the first function asks. Or the past
-    /// that the statement sees.
+    /// The same without its turnstile, which the statement has passed. Made when the first function
+    /// asks. Or the past that the statement sees.
     inner: OnceLock<Database>,
     pasts: Pasts,
     state: Mutex<State>,
@@ -41,9 +41,9 @@ struct State {
 }
 
 impl Database {
-    /// Answers for a statement of the transaction that this database shows. `host`: the database beside the
-    /// transaction, where other moments may be opened. `past`: what the statement sees of files, if it is not
-    /// the transaction's.
+    /// Answers for a statement of the transaction that this database shows. `host`: the database
+    /// beside the transaction, where other moments may be opened. `past`: what the statement sees
+    /// of files, if it is not the transaction's.
     pub(crate) fn statement_files(
         &self,
         host: Option<&Database>,
@@ -86,7 +86,8 @@ impl StatementFiles {
         }
     }
 
-    /// Removes names of files: of directories last, the innermost first if they are as old as they are deep.
+    /// Removes names of files: of directories last, the innermost first if they are as old as they
+    /// are deep.
     pub(crate) fn remove(&self, names: Vec<(StoreId, Ino, Name)>) -> Result<()> {
         let database = self.database();
         let mut directories = Vec::new();
@@ -212,7 +213,8 @@ fn read(
     let length = attr.size_bytes.saturating_sub(offset).min(length);
     if length > VALUE_BYTES_MAX {
         let why = format!(
-            "{length} bytes are more than the {VALUE_BYTES_MAX} that an SQL value can have; read parts: content(file, offset, length)"
+            "{length} bytes are more than the {VALUE_BYTES_MAX} that an SQL value can have; read \
+             parts: content(file, offset, length)"
         );
         return Err(Error::new(ErrorKind::TooBig, why));
     }
@@ -282,7 +284,8 @@ impl StatementFiles {
         state.waiting_bytes += bytes.len() as u64;
         if state.waiting_bytes > WRITTEN_BYTES_MAX {
             let why = format!(
-                "one statement writes at most {WRITTEN_BYTES_MAX} bytes; divide it into several between BEGIN and COMMIT"
+                "one statement writes at most {WRITTEN_BYTES_MAX} bytes; divide it into several \
+                 between BEGIN and COMMIT"
             );
             return Err(Error::new(ErrorKind::TooBig, why));
         }

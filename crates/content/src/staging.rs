@@ -1,14 +1,15 @@
 //! Content of any size for a transaction, without keeping others waiting.
 //!
 //! # Words
-//! *Staged* content is a file without a name (`Database::create_anonymous`) that the session writes and commits
-//! beside the transaction, which then only gives it its name. Who sees the name, sees it by the transaction's
-//! commit; without that commit the file goes as any file without a name does: with its handle, or, after a
-//! kill or a crash, when the next session looks.
+//! *Staged* content is a file without a name (`Database::create_anonymous`) that the session writes
+//! and commits beside the transaction, which then only gives it its name. Who sees the name, sees
+//! it by the transaction's commit; without that commit the file goes as any file without a name
+//! does: with its handle, or, after a kill or a crash, when the next session looks.
 //!
-//! The handle is kept until the transaction has ended: to close it is a change of the session's, which would
-//! wait for the turn that the transaction has. Before the transaction expects the file it has no turn (nobody can
-//! take it meanwhile, `Engine::begin_staging`), so what fails until then leaves nothing behind.
+//! The handle is kept until the transaction has ended: to close it is a change of the session's,
+//! which would wait for the turn that the transaction has. Before the transaction expects the file
+//! it has no turn (nobody can take it meanwhile, `Engine::begin_staging`), so what fails until then
+//! leaves nothing behind.
 
 use crate::database::Database;
 use crate::provider::FileHandle;
@@ -19,21 +20,23 @@ use larder_object::format::FileKind;
 use larder_object::{Error, ErrorKind, Result};
 use std::io::Read;
 
-/// Content up to this, bytes, is written in the transaction itself: a commit beside it would cost more.
+/// Content up to this, bytes, is written in the transaction itself: a commit beside it would cost
+/// more.
 const STAGED_FROM: usize = 64 << 10;
 /// How much is read at a time, bytes.
 const BUFFER_BYTES: usize = 1 << 20;
 
 impl Transaction {
-    /// Makes a new file of everything that `content` gives and names it `path`, in place of a file that has the
-    /// name, as a rename would: that one's inode and user columns are not kept (unlike [`Database::put`]). Mode
-    /// 0644, this process's owner.
+    /// Makes a new file of everything that `content` gives and names it `path`, in place of a file
+    /// that has the name, as a rename would: that one's inode and user columns are not kept (unlike
+    /// [`Database::put`]). Mode 0644, this process's owner.
     ///
-    /// Content beyond 64 KiB is written and made durable first, beside the transaction, unless that has the turn
-    /// already; so it is for the beginning of a transaction, before its first change. Only then is the turn taken. That
-    /// content was committed meanwhile counts as somebody's commit: if rows were read by SQL before,
-    /// [`ErrorKind::Conflict`] follows. Errors otherwise as [`Database::put`], and [`ErrorKind::Io`] when
-    /// `content` fails; none of them leaves anything, and the transaction goes on. Memory: 1 MiB.
+    /// Content beyond 64 KiB is written and made durable first, beside the transaction, unless that
+    /// has the turn already; so it is for the beginning of a transaction, before its first change.
+    /// Only then is the turn taken. That content was committed meanwhile counts as somebody's
+    /// commit: if rows were read by SQL before, [`ErrorKind::Conflict`] follows. Errors otherwise
+    /// as [`Database::put`], and [`ErrorKind::Io`] when `content` fails; none of them leaves
+    /// anything, and the transaction goes on. Memory: 1 MiB.
     pub fn write_file(&self, path: &[u8], content: &mut dyn Read) -> Result<Attr> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut filled = fill(&mut buffer[..STAGED_FROM + 1], content)?;

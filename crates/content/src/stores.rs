@@ -1,4 +1,5 @@
-//! The stores of an open database: creating, placing, finding them (`CONTENT-1`); what it asks of the engine.
+//! The stores of an open database: creating, placing, finding them (`CONTENT-1`); what it asks of
+//! the engine.
 
 use crate::database::{Database, MountedStore, Shown, StoreInfo};
 use crate::past::parse_moment;
@@ -27,7 +28,8 @@ impl Stores {
 }
 
 impl Database {
-    /// From now on stores that others make, move or destroy are noticed here: who looks for a mount next reads them again.
+    /// From now on stores that others make, move or destroy are noticed here: who looks for a mount
+    /// next reads them again.
     pub(crate) fn follow_stores(&self) {
         let shared = Arc::downgrade(&self.shared);
         self.on_foreign_changes(Box::new(move |change| {
@@ -38,7 +40,8 @@ impl Database {
         }));
     }
 
-    /// Reads the stores again if others may have changed them. The caller has no guard of [`Database::read_stores`].
+    /// Reads the stores again if others may have changed them. The caller has no guard of
+    /// [`Database::read_stores`].
     pub(crate) fn refresh_stores(&self) {
         let stores = &self.shared.stores;
         let count = stores.change_count.load(Ordering::SeqCst);
@@ -69,8 +72,8 @@ impl Database {
         self.shared.shown.view().tuning()
     }
 
-    /// Chooses for the database, durably; what is out of bounds is refused. Sessions that are open, this one too, go on as
-    /// they are; whoever opens it later obeys.
+    /// Chooses for the database, durably; what is out of bounds is refused. Sessions that are open,
+    /// this one too, go on as they are; whoever opens it later obeys.
     pub fn set_tuning(&self, tuning: &Tuning) -> Result<()> {
         self.whole()?.set_tuning(tuning)
     }
@@ -99,9 +102,9 @@ impl Database {
     }
 
     /// Creates a store, mounted at `mount` (default: `/NAME`). `shows` names the store whose table
-    /// it presents, for providers that are views. The provider `asof=MOMENT` presents it (default: `main`) as it was at
-    /// a moment ([`parse_moment`]): a snapshot, which the store holds from then on; for any other moment one
-    /// is made, `store-NAME`, which goes with the store.
+    /// it presents, for providers that are views. The provider `asof=MOMENT` presents it (default:
+    /// `main`) as it was at a moment ([`parse_moment`]): a snapshot, which the store holds from
+    /// then on; for any other moment one is made, `store-NAME`, which goes with the store.
     pub fn create_store(
         &self,
         name: &str,
@@ -154,8 +157,9 @@ impl Database {
             })
     }
 
-    /// Opens the stores that show snapshots: who does that first makes a commit, which has to come before a transaction that
-    /// may look into them with the write lock in hand. What fails is told to whoever looks.
+    /// Opens the stores that show snapshots: who does that first makes a commit, which has to come
+    /// before a transaction that may look into them with the write lock in hand. What fails is told
+    /// to whoever looks.
     pub(crate) fn look_into_snapshots(&self) {
         let stores = self.read_stores();
         let shown = stores
@@ -186,7 +190,8 @@ impl Database {
             if provider.starts_with(AS_OF) || self.read_stores().iter().any(known) {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
-                    "a store shows a snapshot from its beginning to its end; create another store, or destroy this one",
+                    "a store shows a snapshot from its beginning to its end; create another \
+                     store, or destroy this one",
                 ));
             }
             self.factory(provider)?;
@@ -212,8 +217,9 @@ impl Database {
         self.reload_stores()
     }
 
-    /// Whether a file that is saved, which means that a program renames another one over it, keeps what users attached to
-    /// it: their columns, its `file_id`, rows that refer to it. A store that shows another one does as that one. 10 µs.
+    /// Whether a file that is saved, which means that a program renames another one over it, keeps
+    /// what users attached to it: their columns, its `file_id`, rows that refer to it. A store that
+    /// shows another one does as that one. 10 µs.
     pub fn save_keeps(&self, name: &str) -> Result<bool> {
         let store = self.find_store(name)?;
         self.read(|view| view.save_keeps(store))

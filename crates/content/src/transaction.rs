@@ -1,10 +1,11 @@
-//! Transactions: file operations in any stores and SQL on any tables, of which all or nothing happens.
+//! Transactions: file operations in any stores and SQL on any tables, of which all or nothing
+//! happens.
 //!
 //! # Words
-//! A *short* transaction reads one moment of the database, its *snapshot*. With its first change it takes the
-//! turn (docs/decisions/0002-turn.md): from then on nobody else changes anything until it ends, so it is for
-//! moments, not minutes. Its *turnstile* is what every call passes: it lets one in at a time, and none after
-//! the end.
+//! A *short* transaction reads one moment of the database, its *snapshot*. With its first change it
+//! takes the turn (docs/decisions/0002-turn.md): from then on nobody else changes anything until it
+//! ends, so it is for moments, not minutes. Its *turnstile* is what every call passes: it lets one
+//! in at a time, and none after the end.
 //!
 //! ```text
 //!  begin ──▶ open ──commit──▶ committed
@@ -14,10 +15,12 @@
 //! ```
 //!
 //! # Invariants
-//! * `CONTENT-6` A transaction happens as a whole or not at all, for every reader and every crash; it reads
-//!   one moment and its own changes; and of two that cannot both have happened one after the other, the later
-//!   one to change something fails with [`ErrorKind::Conflict`] and has no effect.
-//! * `CONTENT-7` After the end of a transaction its handles, and everything else of it, answer an error.
+//! * `CONTENT-6` A transaction happens as a whole or not at all, for every reader and every crash;
+//!   it reads one moment and its own changes; and of two that cannot both have happened one after
+//!   the other, the later one to change something fails with [`ErrorKind::Conflict`] and has no
+//!   effect.
+//! * `CONTENT-7` After the end of a transaction its handles, and everything else of it, answer an
+//!   error.
 
 use crate::database::{Database, MountedStore, Shared, Shown};
 use crate::guarded::GuardedProvider;
@@ -37,11 +40,11 @@ const TRIES_MAX: u32 = 10;
 /// How a transaction is begun.
 #[derive(Debug, Clone)]
 pub struct TransactionOptions {
-    /// Takes the turn at the beginning instead of at the first change: no conflict can follow, and others
-    /// wait from the beginning. For transactions that read what they are going to change.
+    /// Takes the turn at the beginning instead of at the first change: no conflict can follow, and
+    /// others wait from the beginning. For transactions that read what they are going to change.
     pub takes_turn: bool,
-    /// How long it may keep the turn. After that its next operation fails, and when somebody else waits for
-    /// the turn it is rolled back even without one. Default: 10 s.
+    /// How long it may keep the turn. After that its next operation fails, and when somebody else
+    /// waits for the turn it is rolled back even without one. Default: 10 s.
     pub turn_max: Duration,
 }
 
@@ -54,14 +57,15 @@ impl Default for TransactionOptions {
     }
 }
 
-/// A short transaction over files and rows. It has the operations of a [`Database`], which see its own
-/// changes; nobody else does before [`Transaction::commit`]. Dropping it aborts it.
+/// A short transaction over files and rows. It has the operations of a [`Database`], which see its
+/// own changes; nobody else does before [`Transaction::commit`]. Dropping it aborts it.
 ///
-/// Content is written while the transaction has the turn: what takes long to write keeps others waiting, but
-/// by [`Transaction::write_file`].
+/// Content is written while the transaction has the turn: what takes long to write keeps others
+/// waiting, but by [`Transaction::write_file`].
 ///
-/// One operation runs at a time; others wait. `sync` in it does nothing: the commit is durable. What is for
-/// the whole database (`check`, `defrag`, `shrink`, …) answers [`ErrorKind::Unsupported`].
+/// One operation runs at a time; others wait. `sync` in it does nothing: the commit is durable.
+/// What is for the whole database (`check`, `defrag`, `shrink`, …) answers
+/// [`ErrorKind::Unsupported`].
 pub struct Transaction {
     view: Database,
     turnstile: Arc<Turnstile>,
@@ -71,9 +75,9 @@ pub struct Transaction {
 }
 
 impl Database {
-    /// Begins a short transaction. Costs 5 to 10 µs; the first one of a thread at a time opens the catalog
-    /// once more, 2 ms. Its snapshot is taken by its first operation, and holds all that ended before in
-    /// this process. Errors: [`ErrorKind::Stopped`] after the end of the database.
+    /// Begins a short transaction. Costs 5 to 10 µs; the first one of a thread at a time opens the
+    /// catalog once more, 2 ms. Its snapshot is taken by its first operation, and holds all that
+    /// ended before in this process. Errors: [`ErrorKind::Stopped`] after the end of the database.
     pub fn begin(&self) -> Result<Transaction> {
         self.begin_with(&TransactionOptions::default())
     }
@@ -100,7 +104,8 @@ impl Database {
             tracing::warn!("no room is made for transactions: {error}"); // It may need none.
         }
         self.look_into_snapshots();
-        // First a place, then the engine: the last one to have it has just given back one that knows the present.
+        // First a place, then the engine: the last one to have it has just given back one that
+        // knows the present.
         let ticket = (options.takes_turn).then(|| engine.enter_writers());
         let engine = pool.take(engine)?;
         if let Some(ticket) = ticket {
@@ -145,9 +150,10 @@ impl Database {
         Ok(transaction)
     }
 
-    /// Runs `body` in a short transaction and commits it; an error of `body` aborts it. After a conflict it
-    /// runs again, with the turn from the beginning, so that it meets no other; and so it does where there was no
-    /// room, once the oldest history has given way. Ten times at most. `body` must not do what cannot be repeated.
+    /// Runs `body` in a short transaction and commits it; an error of `body` aborts it. After a
+    /// conflict it runs again, with the turn from the beginning, so that it meets no other; and so
+    /// it does where there was no room, once the oldest history has given way. Ten times at most.
+    /// `body` must not do what cannot be repeated.
     pub fn transaction<T>(&self, mut body: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
         let mut tries = 0;
         loop {
@@ -208,8 +214,8 @@ impl Database {
 }
 
 impl Shared {
-    /// The provider of a store, guarded in a transaction; `None`: this program does not have it. `host`: that of the database
-    /// outside. What shows a snapshot is the same for all.
+    /// The provider of a store, guarded in a transaction; `None`: this program does not have it.
+    /// `host`: that of the database outside. What shows a snapshot is the same for all.
     pub(crate) fn make_provider(
         &self,
         row: &StoreRow,
@@ -244,12 +250,12 @@ impl Shared {
 }
 
 impl Transaction {
-    /// Runs SQL in the transaction, with the rights of an `sqlite3` shell: it sees what the transaction has
-    /// done to files, and they see what it does. Several statements are separated by `;`; `parameters`
-    /// (`?1`, …) are those of a single one. An error names its place, and takes back the statement that
-    /// failed; those before it stay, and so does the transaction. Refused: statements that begin or end
-    /// transactions, ATTACH, settings, temporary tables. The functions about files are those of
-    /// docs/semantics.md, "SQL over content".
+    /// Runs SQL in the transaction, with the rights of an `sqlite3` shell: it sees what the
+    /// transaction has done to files, and they see what it does. Several statements are separated
+    /// by `;`; `parameters` (`?1`, …) are those of a single one. An error names its place, and
+    /// takes back the statement that failed; those before it stay, and so does the transaction.
+    /// Refused: statements that begin or end transactions, ATTACH, settings, temporary tables. The
+    /// functions about files are those of docs/semantics.md, "SQL over content".
     pub fn sql(&self, sql: &str, parameters: &[SqlValue]) -> Result<SqlResult> {
         let place = sql::Place {
             view: &self.view,
@@ -281,8 +287,8 @@ impl Transaction {
             .enter(|| self.turnstile.engine().set_savepoint())
     }
 
-    /// Takes back everything since the savepoint, which stays; later ones are gone. Handles stay open.
-    /// [`ErrorKind::InvalidInput`] when it is gone itself.
+    /// Takes back everything since the savepoint, which stays; later ones are gone. Handles stay
+    /// open. [`ErrorKind::InvalidInput`] when it is gone itself.
     pub fn roll_back_to(&self, savepoint: Savepoint) -> Result<()> {
         self.turnstile
             .enter(|| self.turnstile.engine().roll_back_to(savepoint))
@@ -295,10 +301,11 @@ impl Transaction {
     }
 
     /// Commits, durably; handles of the transaction are closed. Then everything is seen through the
-    /// database, and by others as any commit is. An error leaves nothing of it: [`ErrorKind::Sql`] when a
-    /// deferred constraint refuses it. [`ErrorKind::Stopped`]: nobody knows before the database is opened
-    /// again. Cost: a flush of the catalog's log, and one of each segment that was written to, which new files of
-    /// at most 64 KiB in all are not; nothing when nothing was changed.
+    /// database, and by others as any commit is. An error leaves nothing of it: [`ErrorKind::Sql`]
+    /// when a deferred constraint refuses it. [`ErrorKind::Stopped`]: nobody knows before the
+    /// database is opened again. Cost: a flush of the catalog's log, and one of each segment that
+    /// was written to, which new files of at most 64 KiB in all are not; nothing when nothing was
+    /// changed.
     pub fn commit(&self) -> Result<()> {
         let outcome = self.turnstile.commit();
         lock(&self.staged).clear();
@@ -308,7 +315,8 @@ impl Transaction {
         }
     }
 
-    /// Takes everything back. Nothing of the transaction is left, and its space is free. Idempotent.
+    /// Takes everything back. Nothing of the transaction is left, and its space is free.
+    /// Idempotent.
     pub fn abort(&self) {
         self.turnstile.abort();
         lock(&self.staged).clear();

@@ -1,5 +1,5 @@
-//! What every call of a transaction passes: one at a time, none after the end. And the engines that serve
-//! transactions.
+//! What every call of a transaction passes: one at a time, none after the end. And the engines that
+//! serve transactions.
 //!
 //! `CONTENT-6` and `CONTENT-7` stand in `transaction`.
 
@@ -65,8 +65,8 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
-    /// A pool of one SQL session: the same engine serves all of its statements, so that what they change
-    /// in their connection lasts.
+    /// A pool of one SQL session: the same engine serves all of its statements, so that what they
+    /// change in their connection lasts.
     pub(crate) fn of_session(shows: Option<(CommitSeq, i64)>) -> Pool {
         Pool {
             is_shell: true,
@@ -82,7 +82,8 @@ impl Pool {
         }
         let engine = Engine::open_private(host, self.is_shell)?;
         if let Some((seq, at_ns)) = self.shows {
-            engine.show_past(seq, at_ns)?; // Every engine of the pool, or a session would fall into the present.
+            // Every engine of the pool, or a session would fall into the present.
+            engine.show_past(seq, at_ns)?;
         }
         Ok(engine)
     }
@@ -201,12 +202,14 @@ impl Turnstile {
         Ok(())
     }
 
-    /// Has the transaction watched. What the caller did has happened, and is no failure because of this.
+    /// Has the transaction watched. What the caller did has happened, and is no failure because of
+    /// this.
     fn watch(self: &Arc<Turnstile>, state: &mut TurnstileState) {
         match self.pool.watch.begin(self) {
             Ok(()) => state.is_watched = true,
             Err(error) => tracing::warn!(
-                "cannot start the thread that ends transactions that keep others waiting ({error}); the next operation tries again"
+                "cannot start the thread that ends transactions that keep others waiting \
+                 ({error}); the next operation tries again"
             ),
         }
     }
@@ -221,7 +224,8 @@ impl Turnstile {
         self.turn_max
     }
 
-    /// Rolls back because of the time, unless an operation is under way: then that, or the next one, ends.
+    /// Rolls back because of the time, unless an operation is under way: then that, or the next
+    /// one, ends.
     pub(crate) fn expire_if_idle(&self) {
         let Ok(mut state) = self.state.try_lock() else {
             return;
@@ -234,7 +238,8 @@ impl Turnstile {
 
     fn expire(&self, state: &mut TurnstileState) {
         let why = format!(
-            "the transaction kept the turn for more than {} s and was rolled back; make it shorter, or use a long transaction, which keeps nobody waiting",
+            "the transaction kept the turn for more than {} s and was rolled back; make it \
+             shorter, or use a long transaction, which keeps nobody waiting",
             self.turn_max.as_secs_f32()
         );
         self.end(state, ErrorKind::Busy, why);
@@ -301,9 +306,10 @@ impl Turnstile {
     }
 }
 
-/// Ends transactions of one database that keep others waiting for longer than they may. One of which nobody
-/// calls anything cannot look at the clock itself, so a thread sleeps until the bound of the one that has the
-/// turn; when that has passed and somebody wants the turn, the transaction is rolled back.
+/// Ends transactions of one database that keep others waiting for longer than they may. One of
+/// which nobody calls anything cannot look at the clock itself, so a thread sleeps until the bound
+/// of the one that has the turn; when that has passed and somebody wants the turn, the transaction
+/// is rolled back.
 #[derive(Default)]
 pub(crate) struct Watch {
     shared: Arc<Watched>,

@@ -105,8 +105,8 @@ pub enum SetTime {
 }
 
 /// Attributes to change; `None` keeps. A change of `size_bytes` truncates or extends with a hole. A
-/// change of owner or group takes the set-id bits and the capability of anything but a directory, as
-/// Linux does for everybody, unless `mode` is given too.
+/// change of owner or group takes the set-id bits and the capability of anything but a directory,
+/// as Linux does for everybody, unless `mode` is given too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits, `0..=0o7777`.
@@ -181,8 +181,8 @@ pub enum RenameMode {
     NoReplace,
     /// Swaps the two; both must exist.
     Exchange,
-    /// Replaces it, and leaves a character device 0:0 of the caller's at the old name, in the same step: to an overlay,
-    /// that nothing is there (`RENAME_WHITEOUT`).
+    /// Replaces it, and leaves a character device 0:0 of the caller's at the old name, in the same
+    /// step: to an overlay, that nothing is there (`RENAME_WHITEOUT`).
     Whiteout(Caller),
 }
 

@@ -1,9 +1,9 @@
 //! Everything whose path matches a pattern, found by walking down from the root.
 //!
-//! A pattern is an absolute path whose components are patterns of `glob`; the component `**` stands for any
-//! number of directories, none too, and at the end for everything below. A component without magic is looked
-//! up, so that directories beside the way are never read. Symbolic links are entries like others; only
-//! components without magic follow them.
+//! A pattern is an absolute path whose components are patterns of `glob`; the component `**` stands
+//! for any number of directories, none too, and at the end for everything below. A component
+//! without magic is looked up, so that directories beside the way are never read. Symbolic links
+//! are entries like others; only components without magic follow them.
 
 use crate::database::Database;
 use crate::glob::matches;

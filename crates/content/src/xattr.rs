@@ -127,8 +127,8 @@ impl Xattrs {
         }
     }
 
-    /// The mode and the lists of what is made in `dir` with `mode`: by the directory's default list, or
-    /// without one by the umask (`ACL-3`).
+    /// The mode and the lists of what is made in `dir` with `mode`: by the directory's default
+    /// list, or without one by the umask (`ACL-3`).
     pub(crate) fn inherit(
         &self,
         change: &WriteGuard<'_>,
@@ -291,7 +291,8 @@ fn require_name(name: &[u8]) -> Result<()> {
         )),
         None => Err(Error::new(
             ErrorKind::Unsupported,
-            "attributes have names in user., trusted. or security.; in system. there are two for access control lists",
+            "attributes have names in user., trusted. or security.; in system. there are two for \
+             access control lists",
         )),
     }
 }

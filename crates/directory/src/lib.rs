@@ -1,21 +1,22 @@
 //! The files of a database, reached from one descriptor of its directory.
 //!
-//! A database may come from a stranger, and its owner may change it while root works in it. So nothing in
-//! it is reached by its path again: every name is resolved below the descriptor, and what is found there
-//! is judged before it is used.
+//! A database may come from a stranger, and its owner may change it while root works in it. So
+//! nothing in it is reached by its path again: every name is resolved below the descriptor, and
+//! what is found there is judged before it is used.
 //!
 //! # Invariants
-//! * `DIRECTORY-1` A name is resolved below the descriptor: no symbolic link is followed, `..` and absolute
-//!   names are refused, and no other filesystem is entered where the kernel can tell (openat2).
-//! * `DIRECTORY-2` What is opened is a regular file with one name (no hard links), and opening never waits:
-//!   neither a FIFO nor a device is ever read or written.
-//! * `DIRECTORY-3` What is removed is an entry of a directory that is open; a tree is removed by descriptors
-//!   only, and no deeper than a database is.
-//! * `DIRECTORY-4` What is made belongs to the owner and the group of the database's directory, and may be
-//!   used by whom that directory lets write in it, whatever the umask.
+//! * `DIRECTORY-1` A name is resolved below the descriptor: no symbolic link is followed, `..` and
+//!   absolute names are refused, and no other filesystem is entered where the kernel can tell
+//!   (openat2).
+//! * `DIRECTORY-2` What is opened is a regular file with one name (no hard links), and opening
+//!   never waits: neither a FIFO nor a device is ever read or written.
+//! * `DIRECTORY-3` What is removed is an entry of a directory that is open; a tree is removed by
+//!   descriptors only, and no deeper than a database is.
+//! * `DIRECTORY-4` What is made belongs to the owner and the group of the database's directory, and
+//!   may be used by whom that directory lets write in it, whatever the umask.
 //!
-//! SQLite opens its files by path: it is given [`DatabaseDir::path_of_descriptor`], which leads to the same
-//! directory whatever became of its name.
+//! SQLite opens its files by path: it is given [`DatabaseDir::path_of_descriptor`], which leads to
+//! the same directory whatever became of its name.
 
 mod modes;
 mod open;
@@ -86,13 +87,14 @@ pub enum Kind {
 }
 
 impl DatabaseDir {
-    /// Opens the directory of a database. Links that lead to it are followed: the name is the user's.
+    /// Opens the directory of a database. Links that lead to it are followed: the name is the
+    /// user's.
     pub fn open(path: &Path) -> io::Result<DatabaseDir> {
         DatabaseDir::top(open_named(path)?, path)
     }
 
-    /// Makes the directory of a new database, or takes an empty one that is there. It is private, whatever the
-    /// umask; with `group` its members share all that will be in it.
+    /// Makes the directory of a new database, or takes an empty one that is there. It is private,
+    /// whatever the umask; with `group` its members share all that will be in it.
     pub fn create(path: &Path, group: Option<u32>) -> io::Result<DatabaseDir> {
         match std::fs::create_dir_all(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -128,8 +130,8 @@ impl DatabaseDir {
         self.inner.path.join(name)
     }
 
-    /// A path that leads here as long as `self`, or a clone of it, is open, whatever happens to the names
-    /// above. For SQLite.
+    /// A path that leads here as long as `self`, or a clone of it, is open, whatever happens to the
+    /// names above. For SQLite.
     pub fn path_of_descriptor(&self) -> PathBuf {
         PathBuf::from(format!(
             "/proc/self/fd/{}",
@@ -181,8 +183,9 @@ impl DatabaseDir {
         }
     }
 
-    /// Refuses what is no regular file with one name (`DIRECTORY-2`); `false`: there is nothing. For who must
-    /// not open it: to close a descriptor of a file gives up the locks that SQLite has on it.
+    /// Refuses what is no regular file with one name (`DIRECTORY-2`); `false`: there is nothing.
+    /// For who must not open it: to close a descriptor of a file gives up the locks that SQLite has
+    /// on it.
     pub fn check_file(&self, name: impl AsRef<Path>) -> io::Result<bool> {
         match self.stat(name.as_ref())? {
             None => Ok(false),
@@ -200,7 +203,8 @@ impl DatabaseDir {
         Ok(file.into())
     }
 
-    /// Another descriptor of a file that is open already, with more flags; the name must still be that file's.
+    /// Another descriptor of a file that is open already, with more flags; the name must still be
+    /// that file's.
     pub fn open_again(&self, name: &Path, file: &File, flags: OFlags) -> io::Result<File> {
         let again = open::open_below(self.as_fd(), name, flags, Mode::empty())?;
         let (one, other) = (rustix::fs::fstat(file)?, rustix::fs::fstat(&again)?);
@@ -273,7 +277,8 @@ impl DatabaseDir {
         Ok((self.stat(name.as_ref())?).map(|stat| (stat.st_dev, stat.st_ino)))
     }
 
-    /// What a name stands for now; `None`: nothing. It changes with the file, and with the file's owner.
+    /// What a name stands for now; `None`: nothing. It changes with the file, and with the file's
+    /// owner.
     pub fn status(&self, name: impl AsRef<Path>) -> io::Result<Option<Status>> {
         Ok((self.stat(name.as_ref())?).map(|stat| Status {
             identity: (stat.st_dev, stat.st_ino),
@@ -398,8 +403,8 @@ impl DatabaseDir {
         self.inner.sharing.give_file(fifo, &self.join(name))
     }
 
-    /// Takes from others than the owner (and the group that shares it) what an older version let them do with the
-    /// database; the paths of what was changed.
+    /// Takes from others than the owner (and the group that shares it) what an older version let
+    /// them do with the database; the paths of what was changed.
     pub fn mend_modes(&self) -> io::Result<Vec<PathBuf>> {
         modes::mend(self)
     }

@@ -1,8 +1,9 @@
 //! Whose the files of a database are, and who else may use them (`DIRECTORY-4`).
 //!
-//! The directory says so. A private one (0700) has private files (0600); one that its group may write to has
-//! files for that group. Reading alone is never given: who may read a catalog reads what is in it, whatever
-//! the modes of the files that the mount shows, and a reader's locks hold writers up.
+//! The directory says so. A private one (0700) has private files (0600); one that its group may
+//! write to has files for that group. Reading alone is never given: who may read a catalog reads
+//! what is in it, whatever the modes of the files that the mount shows, and a reader's locks hold
+//! writers up.
 
 use crate::{DatabaseDir, Kind};
 use rustix::fs::{FileType, Gid, Mode, OFlags, Stat, Uid};
@@ -130,7 +131,8 @@ pub(crate) fn mend(database: &DatabaseDir) -> io::Result<Vec<PathBuf>> {
 
 type Visitor<'v> = dyn FnMut(&Path, BorrowedFd<'_>, u32) -> io::Result<()> + 'v;
 
-/// Every file and directory of the database, the directory itself first: with the bits that are too many.
+/// Every file and directory of the database, the directory itself first: with the bits that are too
+/// many.
 fn visit(database: &DatabaseDir, look: &mut Visitor<'_>) -> io::Result<()> {
     let mode = rustix::fs::fstat(database)?.st_mode;
     let is_shared = mode & 0o020 != 0;
@@ -160,7 +162,8 @@ fn visit_below(
                     file => file?,
                 };
                 let found = rustix::fs::fstat(&file)?;
-                // A file with further names is somebody else's as well (DIRECTORY-2); and names change places.
+                // A file with further names is somebody else's as well (DIRECTORY-2); and names
+                // change places.
                 let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
                 if is_file && found.st_nlink == 1 {
                     look(&path, file.as_fd(), excess(found.st_mode, is_shared))?;

@@ -65,7 +65,8 @@ fn open_by_steps(
 fn explain(error: Errno) -> io::Error {
     match error {
         Errno::LOOP => refused(
-            "a symbolic link is in the place of it, or of its directory; a database has none: remove \
+            "a symbolic link is in the place of it, or of its directory; a database has none: \
+             remove \
              the link, and put what it names in its place",
         ),
         Errno::XDEV => refused(

@@ -1,8 +1,8 @@
 //! What a commit did, for those who follow the change feed.
 //!
-//! A row of the feed holds the changes of a commit, or a part of them. Encoding: a version byte, 1, and then one
-//! record behind the other. Numbers are LEB128: 7 bits per byte, the lowest first, the highest bit set in all
-//! but the last byte.
+//! A row of the feed holds the changes of a commit, or a part of them. Encoding: a version byte, 1,
+//! and then one record behind the other. Numbers are LEB128: 7 bits per byte, the lowest first, the
+//! highest bit set in all but the last byte.
 //!
 //! ```text
 //! operation u8 · store · ino · …

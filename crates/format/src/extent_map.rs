@@ -17,7 +17,8 @@
 //!   last     4  CRC-32C of everything before it
 //! ```
 //!
-//! Where several objects have the same page, one copy of it stands beside the maps, and a *reference* in its place in each:
+//! Where several objects have the same page, one copy of it stands beside the maps, and a
+//! *reference* in its place in each:
 //!
 //! ```text
 //! offset  size  field

@@ -10,7 +10,8 @@
 //! * `FORMAT-1` Every integer on disk is little-endian and has a fixed width; no `usize`.
 //! * `FORMAT-2` Decoders distrust their input: they verify, and only then compute. No input panics.
 //! * `FORMAT-3` `decode(encode(x)) == x` for every value that the constructors accept.
-//! * `FORMAT-4` Checksums are CRC-32C (Castagnoli) over the whole 4 KiB block, zero padding included.
+//! * `FORMAT-4` Checksums are CRC-32C (Castagnoli) over the whole 4 KiB block, zero padding
+//!   included.
 //!
 //! No I/O, no clock, no locks.
 
@@ -31,7 +32,8 @@ pub use piece_page::{PieceEntry, PiecePage};
 pub use superblock::{Superblock, SuperblockError};
 pub use units::{CommitSeq, FileKind, Ino, Name, NameError, SegmentIndex, SessionId, StoreId};
 
-/// A damaged or foreign encoding, found while decoding: what was being decoded, and why it is refused.
+/// A damaged or foreign encoding, found while decoding: what was being decoded, and why it is
+/// refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {why}")]
 pub struct DecodeError {

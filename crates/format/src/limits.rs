@@ -15,7 +15,8 @@ pub const GATHER_BYTES_MAX: u64 = 1 << 40;
 pub const MAP_PAGE_BLOCKS: u64 = 2048;
 /// Bytes of a reference that stands for a map page which several objects have.
 pub const MAP_REFERENCE_BYTES: usize = 14;
-/// Shortest map page that is shared, bytes: below, two rows and a page in common take more than two pages.
+/// Shortest map page that is shared, bytes: below, two rows and a page in common take more than two
+/// pages.
 pub const MAP_SHARED_BYTES_MIN: usize = 64;
 /// Most entries of one page of a list of pieces: its row stays inside a page of SQLite.
 pub const PIECE_PAGE_ENTRIES_MAX: usize = 120;
@@ -35,7 +36,8 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 pub const LINK_COUNT_MAX: u32 = 65_000;
 /// Longest extended attribute name, bytes (Linux `XATTR_NAME_MAX`).
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
-/// Names of an inode's extended attributes, each with a NUL, bytes at most (Linux `XATTR_LIST_MAX`).
+/// Names of an inode's extended attributes, each with a NUL, bytes at most (Linux
+/// `XATTR_LIST_MAX`).
 pub const XATTR_LIST_BYTES_MAX: usize = 65_536;
 /// Largest extended attribute value, bytes (Linux `XATTR_SIZE_MAX`).
 pub const XATTR_VALUE_BYTES_MAX: usize = 65_536;

@@ -2,8 +2,8 @@
 //!
 //! An object that saw a fragment operation keeps a list that says which bytes of its *base* (the
 //! address space of its extent map) appear where. A *piece* is a first base block and a length in
-//! bytes. The list is a counted tree: a page of level 0 holds pieces, a page of a higher level holds
-//! pages of the level below, each with the bytes under it. Page 0 is the root.
+//! bytes. The list is a counted tree: a page of level 0 holds pieces, a page of a higher level
+//! holds pages of the level below, each with the bytes under it. Page 0 is the root.
 //!
 //! Encoding (little-endian):
 //!

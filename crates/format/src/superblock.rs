@@ -2,8 +2,8 @@
 //!
 //! A segment begins with two *copies* of its superblock, 4 KiB each, at byte 0 and byte 4096; data
 //! begins at byte [`DATA_OFFSET_BYTES`]. The superblock of generation `g` is written to copy
-//! `g mod 2`, so a write that is torn leaves the other copy whole. [`choose_superblock`] takes the valid
-//! copy of the highest generation. The bytes of a copy are those of [`FIELDS`].
+//! `g mod 2`, so a write that is torn leaves the other copy whole. [`choose_superblock`] takes the
+//! valid copy of the highest generation. The bytes of a copy are those of [`FIELDS`].
 //!
 //! # Invariants
 //! * `SUPER-1` The fields of [`FIELDS`] cover the 4096 bytes without gap or overlap (compile-time).

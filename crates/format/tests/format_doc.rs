@@ -231,7 +231,8 @@ fn the_layout_of_a_segment_is_that_of_the_code() {
         DATA_OFFSET_BYTES as usize - copies_end
     ));
     lines.push(format!(
-        "| {DATA_OFFSET_BYTES} + {} × b | {0} | data block b, 0 ≤ b < `block_count` ≤ {BLOCK_COUNT_MAX} |",
+        "| {DATA_OFFSET_BYTES} + {} × b | {0} | data block b, 0 ≤ b < `block_count` ≤ \
+         {BLOCK_COUNT_MAX} |",
         limits::BLOCK_BYTES
     ));
     assert_section("segment", &lines.join("\n"));
@@ -314,7 +315,8 @@ fn the_layout_of_a_map_page_is_that_of_the_code() {
     );
     let text = format!(
         "The head, {HEAD_BYTES} bytes:\n\n```text\n{}\n```\n\n{}\n\n\
-         Then `run_count` runs of {RUN_BYTES} bytes, sorted by `logical_block`:\n\n```text\n{}\n```\n\n{}\n\n\
+         Then `run_count` runs of {RUN_BYTES} bytes, sorted by \
+         `logical_block`:\n\n```text\n{}\n```\n\n{}\n\n\
          Then one CRC-32C of {CHECKSUM_BYTES} bytes for each block of each run, in logical order.\n\
          Last, {CHECKSUM_BYTES} bytes: the CRC-32C of everything before it.\n\n\
          A page covers {} logical blocks ({} MiB). It has at least {} bytes, and at most {}.",
@@ -367,8 +369,10 @@ fn the_layout_of_a_piece_page_is_that_of_the_code() {
     let most = limits::PIECE_PAGE_ENTRIES_MAX;
     let text = format!(
         "The head, {PIECE_HEAD_BYTES} bytes:\n\n{}\n\n\
-         Then `entry_count` entries of {PIECE_ENTRY_BYTES} bytes, in the order of the object:\n\n{}\n\n\
-         Last, {CHECKSUM_BYTES} bytes: the CRC-32C of everything before it. A page has at most {} bytes.",
+         Then `entry_count` entries of {PIECE_ENTRY_BYTES} bytes, in the order of the \
+         object:\n\n{}\n\n\
+         Last, {CHECKSUM_BYTES} bytes: the CRC-32C of everything before it. A page has at most {} \
+         bytes.",
         field_table(&PIECE_HEAD),
         field_table(&PIECE_ENTRY),
         PIECE_HEAD_BYTES + most * PIECE_ENTRY_BYTES + CHECKSUM_BYTES,

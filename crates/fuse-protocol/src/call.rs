@@ -41,8 +41,9 @@ impl<'c, S> Call<'c, S> {
         self.seat.is_interrupted(self.request.unique)
     }
 
-    /// Runs `wait`, which waits for the kernel, which in turn may wait for other requests. Meanwhile this
-    /// worker counts for nothing (`PROTOCOL-4`): they are served, however many wait so.
+    /// Runs `wait`, which waits for the kernel, which in turn may wait for other requests.
+    /// Meanwhile this worker counts for nothing (`PROTOCOL-4`): they are served, however many wait
+    /// so.
     pub fn away<T>(&self, wait: impl FnOnce() -> T) -> T {
         let _away = self.seats.away();
         (self.hire)();
@@ -51,8 +52,8 @@ impl<'c, S> Call<'c, S> {
 
     /// Waits until this thread is unparked, the caller is interrupted, or `deadline` has come; may
     /// return without a cause. Whoever ends the wait of a handler unparks the thread that the
-    /// handler runs in ([`std::thread::current`]); the handler asks again for what it waits for, and
-    /// [`Call::is_interrupted`], in a loop.
+    /// handler runs in ([`std::thread::current`]); the handler asks again for what it waits for,
+    /// and [`Call::is_interrupted`], in a loop.
     pub fn park(&self, deadline: Option<Instant>) {
         if self.is_interrupted() {
             return;

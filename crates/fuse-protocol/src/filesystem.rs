@@ -18,8 +18,8 @@ use crate::values::{
 /// A filesystem that the kernel asks. Methods run on any number of threads at once and may block.
 ///
 /// Every method that is not there answers `ENOSYS`, which the kernel remembers for most requests:
-/// it then does without. `call.request.node` is the node that a request is about; for names it is the
-/// parent. Names are never empty, have no NUL byte, and are not checked otherwise.
+/// it then does without. `call.request.node` is the node that a request is about; for names it is
+/// the parent. Names are never empty, have no NUL byte, and are not checked otherwise.
 pub trait Filesystem: Send + Sync {
     /// What goes along with a request from before its handler until after its reply: a span of
     /// time, a ticket, what is to be done when the kernel has the reply.
@@ -161,8 +161,8 @@ pub trait Filesystem: Send + Sync {
         Err(Errno::ENOSYS)
     }
 
-    /// Reads into `buffer`, which begins at a multiple of 4096 in memory and holds old bytes; returns
-    /// how many. Fewer than there is room for mean the end of the file.
+    /// Reads into `buffer`, which begins at a multiple of 4096 in memory and holds old bytes;
+    /// returns how many. Fewer than there is room for mean the end of the file.
     fn read(
         &self,
         _call: &mut Call<'_, Self::Span>,

@@ -1,7 +1,9 @@
 //! Sets of flags that both sides know.
 
 macro_rules! flags {
-    ($(#[$meta:meta])* $name:ident: $bits:ty { $($(#[$doc:meta])* $flag:ident = $bit:literal;)+ }) => {
+    ($(#[$meta:meta])* $name:ident: $bits:ty {
+        $($(#[$doc:meta])* $flag:ident = $bit:literal;)+
+    }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
         pub struct $name($bits);

@@ -8,23 +8,25 @@
 //! ```
 //!
 //! # Words
-//! A *request* is what the kernel asks, its *unique* number names it, and its *reply* is what it gets.
-//! A *session* serves one mount. A *transport* is how requests come and replies go; a *worker* is a
-//! thread of one. A *call* is a request while a handler, a method of [`Filesystem`], works on it; its
-//! *span* is what the filesystem keeps for it from before the handler until after the reply.
+//! A *request* is what the kernel asks, its *unique* number names it, and its *reply* is what it
+//! gets. A *session* serves one mount. A *transport* is how requests come and replies go; a
+//! *worker* is a thread of one. A *call* is a request while a handler, a method of [`Filesystem`],
+//! works on it; its *span* is what the filesystem keeps for it from before the handler until after
+//! the reply.
 //!
 //! # Invariants
 //! * `PROTOCOL-1` No bytes from the kernel, however short or odd, make the decoder panic or read
 //!   beyond them. A request that it cannot understand is answered `EIO`, one that nobody serves
 //!   `ENOSYS`.
-//! * `PROTOCOL-2` The data of a WRITE and the buffer of a READ begin at a multiple of 4096 in memory.
+//! * `PROTOCOL-2` The data of a WRITE and the buffer of a READ begin at a multiple of 4096 in
+//!   memory.
 //! * `PROTOCOL-3` An INTERRUPT marks the request that it is about, while a handler works on it, and
 //!   no other; one that comes before the handler begins is asked for again until it has.
-//! * `PROTOCOL-4` While there are seats, a request never waits for a handler to return. A handler that waits
-//!   for the kernel ([`Call::away`]) takes none.
+//! * `PROTOCOL-4` While there are seats, a request never waits for a handler to return. A handler
+//!   that waits for the kernel ([`Call::away`]) takes none.
 //! * `PROTOCOL-5` After a handler has panicked no handler is called again: every request fails with
-//!   `EIO` until the mount is gone. A panic beside a handler, in `begin`, `describe` or `end`, fails that
-//!   request only.
+//!   `EIO` until the mount is gone. A panic beside a handler, in `begin`, `describe` or `end`,
+//!   fails that request only.
 //!
 //! # Concurrency
 //! Every worker has its own memory and, where the system permits it, its own queue in the kernel.

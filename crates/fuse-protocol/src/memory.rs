@@ -1,11 +1,12 @@
 //! A filesystem in memory: how fast a FUSE filesystem can be that does nothing else.
 //!
 //! It is the floor of the benchmarks, and what the tests of this crate mount. Names, attributes and
-//! content of files live in maps; nothing is durable, and permissions are the kernel's business. What
-//! is negotiated and how long the kernel may believe what it is told are those of the real mount.
+//! content of files live in maps; nothing is durable, and permissions are the kernel's business.
+//! What is negotiated and how long the kernel may believe what it is told are those of the real
+//! mount.
 //!
-//! Locks: one node at a time, but a listing holds its directory while it looks at what is listed; the
-//! kernel keeps two changes of one directory apart.
+//! Locks: one node at a time, but a listing holds its directory while it looks at what is listed;
+//! the kernel keeps two changes of one directory apart.
 
 use crate::arguments::{GetAttr, GetStatx, Make, OpenFlags, Read, Release, Rename, SetAttr, Write};
 use crate::call::{Call, Outcome};

@@ -1,7 +1,7 @@
 //! Opening `/dev/fuse` and mounting it.
 //!
-//! Root mounts directly, with any type, and so does everybody in a user namespace of his own. Other users
-//! go through `fusermount3`, which is setuid root and sends the device through a socket.
+//! Root mounts directly, with any type, and so does everybody in a user namespace of his own. Other
+//! users go through `fusermount3`, which is setuid root and sends the device through a socket.
 
 use crate::device::{DEVICE_PATH, Device};
 use rustix::mount::MountFlags;
@@ -91,8 +91,8 @@ impl std::error::Error for MountError {
     }
 }
 
-/// Mounts at `mountpoint` (absolute, without symbolic links) and returns the device of the mount, on
-/// which INIT waits for [`crate::Session::start`].
+/// Mounts at `mountpoint` (absolute, without symbolic links) and returns the device of the mount,
+/// on which INIT waits for [`crate::Session::start`].
 pub fn mount(mountpoint: &Path, settings: &MountSettings) -> Result<Device, MountError> {
     let mounted = match mount_directly(mountpoint, settings)? {
         Some(device) => device,

@@ -23,16 +23,16 @@ impl Notifier {
         }
     }
 
-    /// Drops the cached attributes of a node, and its pages from `offset` on, `len_bytes` of them or
-    /// with 0 all; a negative offset leaves the pages alone. `Ok` too when the kernel does not
+    /// Drops the cached attributes of a node, and its pages from `offset` on, `len_bytes` of them
+    /// or with 0 all; a negative offset leaves the pages alone. `Ok` too when the kernel does not
     /// have the node.
     pub fn inval_inode(&self, node: NodeNumber, offset: i64, len_bytes: i64) -> Result<(), Errno> {
         self.send(&encode_inval_inode(node, offset, len_bytes))
     }
 
     /// Drops a name; with `expire_only` it is looked up again when it is next used, and what is
-    /// mounted on it or has it as working directory keeps it (Linux 6.2; before that it is dropped).
-    /// `Ok` too when the kernel does not have it.
+    /// mounted on it or has it as working directory keeps it (Linux 6.2; before that it is
+    /// dropped). `Ok` too when the kernel does not have it.
     pub fn inval_entry(
         &self,
         parent: NodeNumber,

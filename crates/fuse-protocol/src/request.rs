@@ -40,7 +40,8 @@ pub struct Request {
 /// What was negotiated for makers of nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Extensions {
-    /// With `CREATE_SUPP_GROUP`: supplementary groups of the caller, that of the parent if it is one.
+    /// With `CREATE_SUPP_GROUP`: supplementary groups of the caller, that of the parent if it is
+    /// one.
     pub groups: Vec<u32>,
     /// With `SECURITY_CTX`: extended attributes that the new node is to have.
     pub security_contexts: Vec<SecurityContext>,
@@ -191,7 +192,8 @@ pub(crate) struct Incoming<'r> {
 }
 
 impl<'r> Incoming<'r> {
-    /// A request in one piece, as `/dev/fuse` gives it; the header's length must be that of `bytes`.
+    /// A request in one piece, as `/dev/fuse` gives it; the header's length must be that of
+    /// `bytes`.
     pub(crate) fn whole(bytes: &'r [u8]) -> Result<Incoming<'r>, Malformed> {
         let (header, body) = wire::take::<wire::InHeader>(bytes).ok_or(Malformed)?;
         if header.len as usize != bytes.len() {

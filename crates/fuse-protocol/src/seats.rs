@@ -4,8 +4,8 @@
 //! all looking is done by whoever serves an INTERRUPT. Requests are never numbered 0, and no two
 //! alike, so a mark that comes late marks nothing.
 //!
-//! There are so many seats, and one more for each worker that is *away*: it waits for the kernel, which may
-//! wait for requests that others serve (`PROTOCOL-4`).
+//! There are so many seats, and one more for each worker that is *away*: it waits for the kernel,
+//! which may wait for requests that others serve (`PROTOCOL-4`).
 
 use crate::device::Device;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,6 +1,7 @@
 //! What serves requests, whichever transport they come by.
 //!
-//! A transport reads a request, calls [`Service::work`], sends the answer, and calls [`Service::finish`]:
+//! A transport reads a request, calls [`Service::work`], sends the answer, and calls
+//! [`Service::finish`]:
 //!
 //! ```text
 //!   work:   decode ── begin ── handler ── encode ──→ Work { answer }

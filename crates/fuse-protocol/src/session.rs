@@ -55,8 +55,8 @@ pub struct Session<F> {
 }
 
 impl<F: Filesystem> Session<F> {
-    /// Takes INIT, which waits on a new mount, and answers it. Errors: of the device, `EPROTO` from a
-    /// kernel older than 5.4 or for anything but INIT.
+    /// Takes INIT, which waits on a new mount, and answers it. Errors: of the device, `EPROTO` from
+    /// a kernel older than 5.4 or for anything but INIT.
     pub fn start(
         mut filesystem: F,
         device: Device,

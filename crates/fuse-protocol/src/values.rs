@@ -154,7 +154,8 @@ pub struct Opened {
     pub handle: HandleNumber,
     /// How the kernel shall treat it.
     pub flags: FopenFlags,
-    /// With [`FopenFlags::PASSTHROUGH`]: the id of the backing file, see [`crate::Backing`]; else 0.
+    /// With [`FopenFlags::PASSTHROUGH`]: the id of the backing file, see [`crate::Backing`]; else
+    /// 0.
     pub backing_id: i32,
 }
 

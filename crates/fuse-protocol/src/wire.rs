@@ -1,7 +1,7 @@
 //! The structures of the kernel's interface, byte for byte: `include/uapi/linux/fuse.h`, 7.45.
 //!
-//! Every structure states its size and the offset of each field as the header has them; the compiler
-//! checks both, and that no byte is padding. Native byte order, as the kernel's.
+//! Every structure states its size and the offset of each field as the header has them; the
+//! compiler checks both, and that no byte is padding. Native byte order, as the kernel's.
 
 use std::mem::{MaybeUninit, offset_of, size_of};
 
@@ -170,14 +170,18 @@ wire! {
     SetxattrIn 16 { size: u32 = 0, flags: u32 = 4, setxattr_flags: u32 = 8, padding: u32 = 12 }
     SetxattrInShort 8 { size: u32 = 0, flags: u32 = 4 }
     GetxattrIn 8 { size: u32 = 0, padding: u32 = 4 }
-    LkIn 48 { fh: u64 = 0, owner: u64 = 8, lk: FileLock = 16, lk_flags: u32 = 40, padding: u32 = 44 }
+    LkIn 48 {
+        fh: u64 = 0, owner: u64 = 8, lk: FileLock = 16, lk_flags: u32 = 40, padding: u32 = 44
+    }
     AccessIn 8 { mask: u32 = 0, padding: u32 = 4 }
     InterruptIn 8 { unique: u64 = 0 }
     IoctlIn 32 {
         fh: u64 = 0, flags: u32 = 8, cmd: u32 = 12, arg: u64 = 16, in_size: u32 = 24,
         out_size: u32 = 28,
     }
-    FallocateIn 32 { fh: u64 = 0, offset: u64 = 8, length: u64 = 16, mode: u32 = 24, padding: u32 = 28 }
+    FallocateIn 32 {
+        fh: u64 = 0, offset: u64 = 8, length: u64 = 16, mode: u32 = 24, padding: u32 = 28
+    }
     LseekIn 24 { fh: u64 = 0, offset: u64 = 8, whence: u32 = 16, padding: u32 = 20 }
     CopyFileRangeIn 56 {
         fh_in: u64 = 0, off_in: u64 = 8, nodeid_out: u64 = 16, fh_out: u64 = 24, off_out: u64 = 32,

@@ -1,9 +1,10 @@
 //! The transport by `/dev/fuse`: workers that each read a request, serve it, and write the reply.
 //!
-//! Each worker has a clone of the device, with a queue of its own for the requests in work, where the
-//! system permits it. Some workers are kept. When the last idle one gets a request, another is hired,
-//! up to the number of seats (`PROTOCOL-4`); a worker goes when enough others are idle, which are some
-//! more than are kept: one that is hired for each request costs a hundred times what a request costs.
+//! Each worker has a clone of the device, with a queue of its own for the requests in work, where
+//! the system permits it. Some workers are kept. When the last idle one gets a request, another is
+//! hired, up to the number of seats (`PROTOCOL-4`); a worker goes when enough others are idle,
+//! which are some more than are kept: one that is hired for each request costs a hundred times what
+//! a request costs.
 
 use crate::buffers::Buffers;
 use crate::device::Device;
@@ -157,9 +158,9 @@ impl<'s, F: Filesystem> Workers<'s, F> {
     }
 
     /// Nobody works on the interrupted request yet, since the worker that has read it did not get
-    /// further, or nobody does any more. `EAGAIN` asks the kernel to send the INTERRUPT again, if the
-    /// request is still there. The kernel looks for it only in the queue of the device by which the
-    /// answer comes, so all devices give it; all but one are told that they do not have it.
+    /// further, or nobody does any more. `EAGAIN` asks the kernel to send the INTERRUPT again, if
+    /// the request is still there. The kernel looks for it only in the queue of the device by which
+    /// the answer comes, so all devices give it; all but one are told that they do not have it.
     fn ask_again(&self, reply: &[u8]) {
         for device in self.service.seats.devices() {
             send(&device, reply);

@@ -14,8 +14,8 @@ pub(crate) fn rename_mode(flags: u32, caller: Caller) -> Result<RenameMode, Errn
     }
 }
 
-/// `fallocate(2)`; `EOPNOTSUPP` for other combinations. Nothing here is shared, so that to unshare is to
-/// allocate.
+/// `fallocate(2)`; `EOPNOTSUPP` for other combinations. Nothing here is shared, so that to unshare
+/// is to allocate.
 pub(crate) fn allocate_mode(mode: i32) -> Result<AllocateMode, Errno> {
     let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     match mode & !libc::FALLOC_FL_KEEP_SIZE {

@@ -1,4 +1,5 @@
-//! The calls behind the handlers: everything that takes more than one step, with errno for failures.
+//! The calls behind the handlers: everything that takes more than one step, with errno for
+//! failures.
 
 use crate::company::StaleNames;
 use crate::convert::{name_of, node_attr, node_number, node_of, slot_of_number};
@@ -30,7 +31,8 @@ use std::time::{Duration, Instant};
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Reads ahead and other requests without a waiter that the kernel keeps in flight.
 pub(crate) const BACKGROUND_COUNT_MAX: u16 = 64;
-/// How long the kernel trusts a name that stands for a moment: a path is walked through it for each file.
+/// How long the kernel trusts a name that stands for a moment: a path is walked through it for each
+/// file.
 const MOMENT_TTL: Duration = Duration::from_secs(1);
 /// How old an answer of `statfs` may be.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
@@ -176,13 +178,15 @@ impl Bridge {
         })
     }
 
-    /// A LOOKUP by number, of `node` or of its parent: somebody has a file handle of it (open_by_handle_at(2), NFS).
+    /// A LOOKUP by number, of `node` or of its parent: somebody has a file handle of it
+    /// (open_by_handle_at(2), NFS).
     pub(crate) fn looked_up_by_number(
         &self,
         node: NodeNumber,
         is_parent: bool,
     ) -> Result<Entry, Errno> {
-        // Numbers of the past are given anew, to others, when nobody knows them any more (`FUSE-9`).
+        // Numbers of the past are given anew, to others, when nobody knows them any more
+        // (`FUSE-9`).
         if slot_of_number(node).is_some() && !self.known.knows(node) {
             return Err(Errno::ENOENT);
         }
@@ -213,8 +217,8 @@ impl Bridge {
         }
     }
 
-    /// How long the kernel may trust attributes. What is shown of the past changes with the present (`FUSE-13`), of
-    /// which the kernel is told only by the present's names.
+    /// How long the kernel may trust attributes. What is shown of the past changes with the present
+    /// (`FUSE-13`), of which the kernel is told only by the present's names.
     pub(crate) fn attr_ttl(&self, node: NodeNumber) -> Duration {
         let follows = |history: Arc<crate::history::History>| history.follows_present();
         match slot_of_number(node).is_some() && self.database.history().is_some_and(follows) {
@@ -270,7 +274,8 @@ impl Bridge {
         Ok((stored(users, uid)?, stored(groups, gid)?))
     }
 
-    /// The value of an attribute from the database as programs see it: ids in an ACL are translated.
+    /// The value of an attribute from the database as programs see it: ids in an ACL are
+    /// translated.
     pub(crate) fn shown_xattr(&self, name: &[u8], value: Vec<u8>) -> Vec<u8> {
         match name.starts_with(ACL_PREFIX) && !self.id_map.is_identity() {
             true => self.id_map.acl_to_host(&value),
@@ -344,7 +349,8 @@ impl Bridge {
         Ok(self.opened((node, lock_node), file, mode, flags))
     }
 
-    /// A file is about to be opened that has a name which ends so, or is `named` so; `EBUSY`: see `shared_memory`.
+    /// A file is about to be opened that has a name which ends so, or is `named` so; `EBUSY`: see
+    /// `shared_memory`.
     pub(crate) fn share(
         &self,
         node: NodeNumber,
@@ -383,8 +389,8 @@ impl Bridge {
         mode: u32,
         flags: OpenFlags,
     ) -> Opened {
-        // The kernel takes set-id bits before a write by way of the page cache, and would not learn that a
-        // direct one has taken them.
+        // The kernel takes set-id bits before a write by way of the page cache, and would not learn
+        // that a direct one has taken them.
         let is_plain = self.may_be_direct && mode & (libc::S_ISUID | libc::S_ISGID) == 0;
         let way = self.streams.open(node, flags, is_plain);
         // Who locks bytes opens for both, as databases do (see `locks`).
@@ -440,8 +446,8 @@ impl Bridge {
             .create_file(node_of(parent), &name, mode, owner, open.is_write())
             .map_err(|error| {
                 match errno(&error, format_args!("create '{name}' in {parent}")) {
-                    // Somebody else made it after the kernel looked. The kernel shall look again and
-                    // open it, with the permission checks that a create does not have.
+                    // Somebody else made it after the kernel looked. The kernel shall look again
+                    // and open it, with the permission checks that a create does not have.
                     Errno::EEXIST if !open.has(libc::O_EXCL) => Errno::ESTALE,
                     other => other,
                 }
@@ -488,8 +494,8 @@ impl Bridge {
         let start = write.offset;
         let range = start..start + write.data.len() as u64;
         let at = if write.is_from_cache {
-            // Pages written back go to any open file, and have their place, whatever it was opened for. Who
-            // wrote them is not known.
+            // Pages written back go to any open file, and have their place, whatever it was opened
+            // for. Who wrote them is not known.
             larder::act_for(None);
             file.way.write_back(range, |part| {
                 let data = &write.data[(part.start - start) as usize..(part.end - start) as usize];
@@ -505,8 +511,8 @@ impl Bridge {
                 _ => file.append(write.data),
             };
             let node = file.way.node();
-            // Not by the thread of the other notifications (`FUSE-2`): the caller waits, and the kernel holds
-            // nothing for a direct write that dropping pages takes.
+            // Not by the thread of the other notifications (`FUSE-2`): the caller waits, and the
+            // kernel holds nothing for a direct write that dropping pages takes.
             let drop_pages = |offset, len_bytes| {
                 call.away(|| {
                     self.notifier
@@ -526,8 +532,8 @@ impl Bridge {
         })
     }
 
-    /// What the kernel clears by itself before it writes to the page cache, it must be told of for a direct
-    /// write: else it would show the old mode.
+    /// What the kernel clears by itself before it writes to the page cache, it must be told of for
+    /// a direct write: else it would show the old mode.
     fn drop_set_id(&self, file: &OpenFile) -> Result<(), Errno> {
         let node = file.way.node();
         let is_dropped = (file.drop_set_id())
@@ -545,9 +551,10 @@ impl Bridge {
         copy_range(from, to, range.len_bytes).map_err(|error| node_errno(&error, "copy_file_range"))
     }
 
-    /// Calls `add` for the entries from `offset` on until it answers that the reply is full.
-    /// Offset 0 is before `.`, 1 before `..`, and `2 + i` before entry `i` (`FUSE-4`). With `and_attr` the attributes
-    /// of a page of entries come into memory by one scan, so that `add` finds them there.
+    /// Calls `add` for the entries from `offset` on until it answers that the reply is full. Offset
+    /// 0 is before `.`, 1 before `..`, and `2 + i` before entry `i` (`FUSE-4`). With `and_attr` the
+    /// attributes of a page of entries come into memory by one scan, so that `add` finds them
+    /// there.
     pub(crate) fn list(
         &self,
         (directory, handle): (NodeNumber, HandleNumber),
@@ -576,7 +583,8 @@ impl Bridge {
                 _ => {
                     let load = |after: Option<&Name>| match and_attr {
                         false => self.database.read_dir(node, after, DIRECTORY_PAGE_COUNT),
-                        // Only their being in memory counts: what is here may be too old for the next reply.
+                        // Only their being in memory counts: what is here may be too old for the
+                        // next reply.
                         true => (self.database)
                             .read_dir_plus(node, after, DIRECTORY_PAGE_COUNT)
                             .map(|page| page.into_iter().map(|(entry, _)| entry).collect()),
@@ -602,7 +610,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Changes attributes; the length through the handle, which may be the last that holds the file.
+    /// Changes attributes; the length through the handle, which may be the last that holds the
+    /// file.
     pub(crate) fn set_attr(
         &self,
         node: NodeNumber,

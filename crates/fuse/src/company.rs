@@ -1,26 +1,29 @@
-//! Other sessions beside the mount: what the kernel may answer by itself, and what reaches the server by a name that
-//! is not right any more.
+//! Other sessions beside the mount: what the kernel may answer by itself, and what reaches the
+//! server by a name that is not right any more.
 //!
-//! Alone, the kernel is given names and attributes for long. While another session may write, it is given them for no
-//! time at all and asks; and each request is answered as of now ([`Bridge::freshen`]).
+//! Alone, the kernel is given names and attributes for long. While another session may write, it is
+//! given them for no time at all and asks; and each request is answered as of now
+//! ([`Bridge::freshen`]).
 //!
 //! # Stale names
-//! OPEN carries no name: between the kernel's LOOKUP and its OPEN another session may have given the name to another
-//! file, and what is written then is lost with the old one. So an OPEN of a node that others have changed
-//! since the same thread looked it up is answered `ESTALE`, once: the kernel looks up all names of the path
-//! anew and comes again. The same for a truncation by path, which is a SETATTR without an open file, and for what gets
-//! another name by LINK.
+//! OPEN carries no name: between the kernel's LOOKUP and its OPEN another session may have given
+//! the name to another file, and what is written then is lost with the old one. So an OPEN of a
+//! node that others have changed since the same thread looked it up is answered `ESTALE`, once: the
+//! kernel looks up all names of the path anew and comes again. The same for a truncation by path,
+//! which is a SETATTR without an open file, and for what gets another name by LINK.
 //!
-//! A thread looks up the last name of a path right before it opens: of each one the last LOOKUP is remembered. Where it is
-//! not known (the kernel knew the name, or there was none, as with `/proc/self/fd`) the second OPEN passes too.
+//! A thread looks up the last name of a path right before it opens: of each one the last LOOKUP is
+//! remembered. Where it is not known (the kernel knew the name, or there was none, as with
+//! `/proc/self/fd`) the second OPEN passes too.
 //!
 //! # Invariants
-//! * `COMPANY-5` No file is opened, truncated or linked by a name that was another file's in a commit that had ended when the name
-//!   was looked up last.
-//! * `COMPANY-6` A lock that is granted after another mount's unlock finds all that was done there before: the unlock is
-//!   answered after a commit, the grant after the kernel has dropped the pages and attributes of what that has changed.
-//! * `COMPANY-7` While a mount has other mounts beside it, what takes a name away (rename, unlink, rmdir) is committed
-//!   before its reply.
+//! * `COMPANY-5` No file is opened, truncated or linked by a name that was another file's in a
+//!   commit that had ended when the name was looked up last.
+//! * `COMPANY-6` A lock that is granted after another mount's unlock finds all that was done there
+//!   before: the unlock is answered after a commit, the grant after the kernel has dropped the
+//!   pages and attributes of what that has changed.
+//! * `COMPANY-7` While a mount has other mounts beside it, what takes a name away (rename, unlink,
+//!   rmdir) is committed before its reply.
 
 use crate::bridge::{Bridge, Call};
 use crate::convert::{node_number, slot_of_number};
@@ -32,12 +35,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a change counts while nobody else writes: the kernel was told of it, and whoever went by an older name has
-/// come to its OPEN. (In company names are looked up each time, and it counts for good.)
+/// How long a change counts while nobody else writes: the kernel was told of it, and whoever went
+/// by an older name has come to its OPEN. (In company names are looked up each time, and it counts
+/// for good.)
 const CHANGE_AGE_MAX: Duration = Duration::from_secs(10);
 /// Nodes whose changes are known one by one, at most; of more, all are taken as changed.
 const CHANGED_COUNT_MAX: usize = 1 << 15;
-/// Threads of which the last LOOKUP is remembered, at most; an OPEN of one that was forgotten comes twice.
+/// Threads of which the last LOOKUP is remembered, at most; an OPEN of one that was forgotten comes
+/// twice.
 const THREAD_COUNT_MAX: usize = 1 << 12;
 
 /// What the server knows of stale names.
@@ -57,8 +62,8 @@ struct State {
     everything: Option<Change>,
     /// By thread: the node it looked up last, and how many changes there had been.
     looked_up: Threads,
-    /// By thread: the node for which it was answered `ESTALE` last, and after how many changes. It may have looked up other
-    /// names since, as for LINK.
+    /// By thread: the node for which it was answered `ESTALE` last, and after how many changes. It
+    /// may have looked up other names since, as for LINK.
     told: Threads,
 }
 
@@ -112,8 +117,8 @@ impl StaleNames {
         }
     }
 
-    /// `ESTALE` if the name by which a thread opens `node` may be another one's (`COMPANY-5`). `is_alone`: nobody else
-    /// writes.
+    /// `ESTALE` if the name by which a thread opens `node` may be another one's (`COMPANY-5`).
+    /// `is_alone`: nobody else writes.
     pub(crate) fn require_fresh(
         &self,
         thread: u32,
@@ -167,7 +172,8 @@ impl Threads {
 }
 
 impl Bridge {
-    /// Takes in what others have committed so far: before each answer that they may have changed (`FOREIGN-6`).
+    /// Takes in what others have committed so far: before each answer that they may have changed
+    /// (`FOREIGN-6`).
     pub(crate) fn freshen(&self) -> Result<(), Errno> {
         let fresh = self.database.catch_up_if_moved();
         fresh.map_err(|error| errno(&error, "take in what others have changed"))
@@ -197,8 +203,8 @@ impl Bridge {
         }
     }
 
-    /// What the kernel is told of the pages of a file that is opened: they stay, unless it was not told yet of what others
-    /// have changed.
+    /// What the kernel is told of the pages of a file that is opened: they stay, unless it was not
+    /// told yet of what others have changed.
     pub(crate) fn page_flags(&self) -> FopenFlags {
         match self.changes.is_stale() {
             true => FopenFlags::NONE,
@@ -214,7 +220,8 @@ impl Bridge {
         }
     }
 
-    /// Before a lock is dropped or made weaker: other mounts shall see what was done under it (`COMPANY-6`).
+    /// Before a lock is dropped or made weaker: other mounts shall see what was done under it
+    /// (`COMPANY-6`).
     pub(crate) fn before_unlock(&self, node: NodeNumber) {
         let may_have_written = || {
             let locks = self.locks.as_ref();
@@ -224,7 +231,8 @@ impl Bridge {
             && may_have_written()
             && let Err(error) = self.database.show_others(true)
         {
-            // The lock goes all the same: the session has stopped, and nothing more is written by it.
+            // The lock goes all the same: the session has stopped, and nothing more is written by
+            // it.
             tracing::error!("what was done under a lock is not committed: {error}");
         }
     }

@@ -37,8 +37,8 @@ pub(crate) fn slot_of_number(number: NodeNumber) -> Option<u32> {
 }
 
 /// How the kernel names a node: `store << 48 | ino`, so the root is 1 and in the default store
-/// `st_ino` is column `ino`; nodes of the past have the highest bit (`FUSE-9`). `EOVERFLOW` for a store, slot or
-/// inode beyond the bits it has.
+/// `st_ino` is column `ino`; nodes of the past have the highest bit (`FUSE-9`). `EOVERFLOW` for a
+/// store, slot or inode beyond the bits it has.
 pub(crate) fn node_number(node: NodeId) -> Result<NodeNumber, Errno> {
     let (first, first_bits, ino_bits, mark) = match slot_of(node) {
         Some(slot) => (slot, SLOT_BITS, PAST_INO_BITS, PAST_BIT),

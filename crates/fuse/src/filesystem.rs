@@ -1,9 +1,10 @@
 //! The requests of the kernel, one handler each: arguments → a call → the value of the reply.
 //!
-//! What is *not* implemented is left to the kernel on purpose: permissions (`default_permissions`, access
-//! control lists), who may change which attribute, locks if they are to be local to the mount, `O_TRUNC` (a
-//! `setattr` before the open). Set-id bits are cleared here when a request says so, and the umask is
-//! applied where there is no default access control list (`HANDLE_KILLPRIV_V2`, `DONT_MASK`).
+//! What is *not* implemented is left to the kernel on purpose: permissions (`default_permissions`,
+//! access control lists), who may change which attribute, locks if they are to be local to the
+//! mount, `O_TRUNC` (a `setattr` before the open). Set-id bits are cleared here when a request says
+//! so, and the umask is applied where there is no default access control list
+//! (`HANDLE_KILLPRIV_V2`, `DONT_MASK`).
 
 use crate::arguments::{allocate_mode, rename_mode, seek_target, xattr_mode};
 use crate::bridge::{Bridge, Call, GENERATION, Listed, Span, WriteEnd, read_full};
@@ -272,7 +273,8 @@ impl Filesystem for Bridge {
         self.freshen()?;
         match self.database.xattr(node_of(node), self.xattr_name(name)?) {
             Ok(value) => Ok(self.shown_xattr(name, value)),
-            // `ls -l` asks for it file by file, unless it hears once that there are no such labels here.
+            // `ls -l` asks for it file by file, unless it hears once that there are no such labels
+            // here.
             Err(error) if error.kind() == ErrorKind::NoAttribute && name == LABEL_XATTR => {
                 Err(Errno::EOPNOTSUPP)
             }
@@ -566,8 +568,8 @@ impl Filesystem for Bridge {
     }
 }
 
-/// Whether nothing is to change but the change time. That is how `chown` without a new owner arrives, and
-/// what the kernel sends before a write that takes set-id bits.
+/// Whether nothing is to change but the change time. That is how `chown` without a new owner
+/// arrives, and what the kernel sends before a write that takes set-id bits.
 fn is_empty(change: &SetAttr) -> bool {
     let rest = SetAttr {
         handle: None,

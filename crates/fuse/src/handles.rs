@@ -68,7 +68,8 @@ impl OpenDirectory {
     }
 }
 
-/// The names listed so far, and the entries of the newest page. Memory: the names, and 8 bytes each.
+/// The names listed so far, and the entries of the newest page. Memory: the names, and 8 bytes
+/// each.
 #[derive(Default)]
 pub(crate) struct Listing {
     names: Vec<u8>,
@@ -84,7 +85,8 @@ pub(crate) struct Listing {
 pub(crate) enum Line<'l> {
     /// An entry of the newest page.
     Entry(&'l DirEntry),
-    /// A name of an older page: what it leads to now is to be looked up, if it still leads anywhere.
+    /// A name of an older page: what it leads to now is to be looked up, if it still leads
+    /// anywhere.
     Name(Name),
     /// Nothing: all was listed.
     End,

@@ -1,29 +1,32 @@
 //! History on the mount of the present: `.larder/at/MOMENT/…` and `.larder/snapshots/NAME/…`.
 //!
 //! # Words
-//! A *view* is a name in one of the two directories and the commit that it stands for. A *slot* numbers one store of
-//! a view; nodes in it stand for those of that store then, with their inode numbers. A *past* is the database as of
-//! one commit, open; views of the same commit share it. Slot 0 is not of a view: it has the three directories.
+//! A *view* is a name in one of the two directories and the commit that it stands for. A *slot*
+//! numbers one store of a view; nodes in it stand for those of that store then, with their inode
+//! numbers. A *past* is the database as of one commit, open; views of the same commit share it.
+//! Slot 0 is not of a view: it has the three directories.
 //!
 //! # Why a view has numbers of its own
-//! Programs take equal `st_dev` and `st_ino` for the same file: diff(1) would not compare a file with what it was,
-//! and cp(1) and rsync(1) would make hard links. And the kernel gives a directory one name only: were it known
-//! by two (`at/seq:7` and `at/-1h`), each look at one would take it from the other.
+//! Programs take equal `st_dev` and `st_ino` for the same file: diff(1) would not compare a file
+//! with what it was, and cp(1) and rsync(1) would make hard links. And the kernel gives a directory
+//! one name only: were it known by two (`at/seq:7` and `at/-1h`), each look at one would take it
+//! from the other.
 //!
 //! # What a name in `at` stands for
-//! A name is resolved when it is looked up first. It stands for that commit until nobody has used it for
-//! [`IDLE`], since a program that walks through `at/-1h` looks the name up again for each file and wants one
-//! moment. Names of snapshots are looked up each time.
+//! A name is resolved when it is looked up first. It stands for that commit until nobody has used
+//! it for [`IDLE`], since a program that walks through `at/-1h` looks the name up again for each
+//! file and wants one moment. Names of snapshots are looked up each time.
 //!
 //! # How long a past is open
-//! It keeps all it shows from being reclaimed (`CONTENT-9`). So it is closed when nobody has used it for
-//! [`IDLE`], and when more than [`KEPT_COUNT_MAX`] are open, the one that was not used for the longest time; but
-//! never one in which something is open (`FUSE-10`). A node that the kernel still has opens it again, if its moment
-//! can still be read.
+//! It keeps all it shows from being reclaimed (`CONTENT-9`). So it is closed when nobody has used
+//! it for [`IDLE`], and when more than [`KEPT_COUNT_MAX`] are open, the one that was not used for
+//! the longest time; but never one in which something is open (`FUSE-10`). A node that the kernel
+//! still has opens it again, if its moment can still be read.
 //!
 //! # Concurrency
-//! `state` is a leaf. The lock of a past is held while it is opened, which calls the Content API: others wait
-//! there who want the same past. Under `state` it is only taken where nobody else has, or can get, the past.
+//! `state` is a leaf. The lock of a past is held while it is opened, which calls the Content API:
+//! others wait there who want the same past. Under `state` it is only taken where nobody else has,
+//! or can get, the past.
 
 mod access;
 mod file;
@@ -81,8 +84,8 @@ impl Directory {
     }
 }
 
-/// Whether the directory holds names that may stand for something else some time later, so that the kernel must not
-/// remember for long what they lead to, nor that they are not there.
+/// Whether the directory holds names that may stand for something else some time later, so that the
+/// kernel must not remember for long what they lead to, nor that they are not there.
 pub(crate) fn is_changing(directory: NodeId) -> bool {
     slot_of(directory) == Some(0)
 }
@@ -180,7 +183,8 @@ impl History {
         self.access == HistoryAccess::Both
     }
 
-    /// The attributes of a directory. It belongs to whoever the root belongs to, and is for who may read that.
+    /// The attributes of a directory. It belongs to whoever the root belongs to, and is for who may
+    /// read that.
     pub(crate) fn directory_attr(&self, directory: Directory) -> Result<Attr, Error> {
         let root = self.present.attr(NodeId::ROOT)?;
         Ok(Attr {
@@ -208,7 +212,8 @@ impl History {
         Directory::of(node).ok_or_else(gone)
     }
 
-    /// Looks a name up in a directory. What stands for no moment is not there, and the log says why.
+    /// Looks a name up in a directory. What stands for no moment is not there, and the log says
+    /// why.
     pub(crate) fn lookup(
         self: &Arc<History>,
         directory: Directory,
@@ -372,7 +377,8 @@ impl History {
 
     // ---- pasts ------------------------------------------------------------------------------
 
-    /// Opens what a node of a view needs. [`ErrorKind::NotFound`] when its moment cannot be read any more.
+    /// Opens what a node of a view needs. [`ErrorKind::NotFound`] when its moment cannot be read
+    /// any more.
     pub(crate) fn enter(self: &Arc<History>, node: NodeId) -> Result<Inside, Error> {
         let number = slot_of(node).ok_or_else(gone)?;
         let slot = self.lock().slots.get(&number).cloned().ok_or_else(gone)?;
@@ -429,8 +435,8 @@ impl History {
         Ok(open)
     }
 
-    /// Closes what nobody has used for [`IDLE`], and forgets what names in `at` stood for. Cheap while there is
-    /// nothing.
+    /// Closes what nobody has used for [`IDLE`], and forgets what names in `at` stood for. Cheap
+    /// while there is nothing.
     pub(crate) fn close_idle(&self, now: Instant) {
         self.close_unused(now, KEPT_COUNT_MAX);
         let mut state = self.lock();
@@ -438,7 +444,8 @@ impl History {
         names.retain(|_, (seq, used)| is_fresh(now, *used) || pasts.contains_key(&*seq));
     }
 
-    /// Closes pasts that nobody uses: the idle ones, and of the others the oldest until `keep` are left.
+    /// Closes pasts that nobody uses: the idle ones, and of the others the oldest until `keep` are
+    /// left.
     fn close_unused(&self, now: Instant, keep: usize) {
         let mut closed = Vec::new();
         {
@@ -621,8 +628,8 @@ impl Inside {
         Ok(Box::new(PastFile::new(file, node, self.hold())))
     }
 
-    /// A number for the locks of programs: the same for the same file and commit on all mounts, and, but for a
-    /// chance of 2⁻⁶³, nobody else's.
+    /// A number for the locks of programs: the same for the same file and commit on all mounts,
+    /// and, but for a chance of 2⁻⁶³, nobody else's.
     pub(crate) fn lock_number(&self) -> u64 {
         let parts = [self.slot.view.seq, u64::from(self.slot.store.0), self.ino.0];
         let mut mixed = 0u64;

@@ -1,20 +1,22 @@
-//! Whose files the mount shows: users, groups and permissions, translated between host and database.
+//! Whose files the mount shows: users, groups and permissions, translated between host and
+//! database.
 //!
 //! # Words
-//! *Host ids* are the user and group numbers that programs see and the kernel checks. *Database ids*
-//! stand in the rows. A *range* names equally many of both. *Squashed* ids are all shown as one. An id
-//! that no range names is *unmapped*.
+//! *Host ids* are the user and group numbers that programs see and the kernel checks. *Database
+//! ids* stand in the rows. A *range* names equally many of both. *Squashed* ids are all shown as
+//! one. An id that no range names is *unmapped*.
 //!
 //! # Invariants
-//! * `IDMAP-1` Ranges are one-to-one: what is stored for a host id is shown as that id again, and no two
-//!   database ids are shown as one, except as [`UNMAPPED`].
-//! * `IDMAP-2` An unmapped database id is shown as [`UNMAPPED`], which is nobody's: the kernel then grants
-//!   its file no rights but those of others, and refuses all changes, as with an idmapped mount. An
-//!   unmapped host id is never stored (`EOVERFLOW`).
-//! * `IDMAP-3` Squashing changes no owner in the database: what is made gets the owner of its directory,
-//!   and a change of owner is refused unless it asks for what is shown.
-//! * `IDMAP-4` Entries of unmapped ids in an access control list are not shown (the kernel would refuse the whole
-//!   list, and with it every use of the file), and stay when the list is changed here.
+//! * `IDMAP-1` Ranges are one-to-one: what is stored for a host id is shown as that id again, and
+//!   no two database ids are shown as one, except as [`UNMAPPED`].
+//! * `IDMAP-2` An unmapped database id is shown as [`UNMAPPED`], which is nobody's: the kernel then
+//!   grants its file no rights but those of others, and refuses all changes, as with an idmapped
+//!   mount. An unmapped host id is never stored (`EOVERFLOW`).
+//! * `IDMAP-3` Squashing changes no owner in the database: what is made gets the owner of its
+//!   directory, and a change of owner is refused unless it asks for what is shown.
+//! * `IDMAP-4` Entries of unmapped ids in an access control list are not shown (the kernel would
+//!   refuse the whole list, and with it every use of the file), and stay when the list is changed
+//!   here.
 //!
 //! Pure: no I/O.
 
@@ -60,8 +62,8 @@ pub enum NewOwner {
 }
 
 impl Ids {
-    /// Translation by ranges. [`ErrorKind::InvalidInput`] when one is empty or leaves the numbers, or two
-    /// overlap on either side.
+    /// Translation by ranges. [`ErrorKind::InvalidInput`] when one is empty or leaves the numbers,
+    /// or two overlap on either side.
     pub fn ranges(ranges: Vec<IdRange>) -> Result<Ids, Error> {
         let bad = |what: String| Error::new(ErrorKind::InvalidInput, what);
         // The last number is nobody's.
@@ -74,7 +76,8 @@ impl Ids {
             } = *range;
             if count == 0 || !fits(host, count) || !fits(database, count) {
                 return Err(bad(format!(
-                    "{host}:{database}:{count} is no range of ids; write HOST:DB:COUNT, below 4294967295"
+                    "{host}:{database}:{count} is no range of ids; write HOST:DB:COUNT, below \
+                     4294967295"
                 )));
             }
             let meets =
@@ -84,7 +87,8 @@ impl Ids {
                     || meets(database, other.database, other.count)
                 {
                     return Err(bad(format!(
-                        "{host}:{database}:{count} overlaps {}:{}:{}; give every id one translation",
+                        "{host}:{database}:{count} overlaps {}:{}:{}; give every id one \
+                         translation",
                         other.host, other.database, other.count
                     )));
                 }
@@ -152,7 +156,8 @@ pub struct IdMap {
     pub users: Ids,
     /// Of groups.
     pub groups: Ids,
-    /// Files show the permissions `0777` less this mask, whatever is stored; as fuse(8) has `umask`.
+    /// Files show the permissions `0777` less this mask, whatever is stored; as fuse(8) has
+    /// `umask`.
     pub file_mask: Option<u32>,
     /// The same of directories.
     pub directory_mask: Option<u32>,
@@ -169,8 +174,9 @@ impl IdMap {
         matches!(self.users, Ids::Squash(_)) || matches!(self.groups, Ids::Squash(_))
     }
 
-    /// The mode that is stored for a file that the caller gives `mode`. Where one user stands for many there
-    /// are no set-id bits: whoever the file belongs to in the database, it is not the caller.
+    /// The mode that is stored for a file that the caller gives `mode`. Where one user stands for
+    /// many there are no set-id bits: whoever the file belongs to in the database, it is not the
+    /// caller.
     pub fn stored_mode(&self, mode: u32) -> u32 {
         let kept = if self.is_squashed() { 0o1777 } else { 0o7777 };
         mode & kept
@@ -195,10 +201,11 @@ impl IdMap {
     }
 }
 
-// ---- ACLs -----------------------------------------------------------------------------------------
+// ---- ACLs
+// -----------------------------------------------------------------------------------------
 
-/// Length of the version in front of an ACL in its attribute, and of each entry: a tag and permissions of
-/// two bytes each, and an id (linux/posix_acl_xattr.h). Little-endian.
+/// Length of the version in front of an ACL in its attribute, and of each entry: a tag and
+/// permissions of two bytes each, and an id (linux/posix_acl_xattr.h). Little-endian.
 const ACL_HEADER_BYTES: usize = 4;
 const ACL_ENTRY_BYTES: usize = 8;
 /// Tags of the entries whose id counts.
@@ -213,8 +220,9 @@ impl IdMap {
         !self.is_squashed() && self.file_mask.is_none() && self.directory_mask.is_none()
     }
 
-    /// The value of an attribute with an ACL, from the database, as the mount shows it: without the entries of
-    /// unmapped ids (`IDMAP-4`). What is no ACL is left as it is, for others to refuse, here and below.
+    /// The value of an attribute with an ACL, from the database, as the mount shows it: without the
+    /// entries of unmapped ids (`IDMAP-4`). What is no ACL is left as it is, for others to refuse,
+    /// here and below.
     pub fn acl_to_host(&self, acl: &[u8]) -> Vec<u8> {
         let translate = |entry: AclEntry| {
             let Some(ids) = self.ids_of(entry) else {
@@ -229,8 +237,9 @@ impl IdMap {
         with_entries(acl, entries)
     }
 
-    /// Such a value from a program, as it is stored in the place of `old`; `None`: an id in it is unmapped.
-    /// Entries of `old` that the program was not shown are kept, unless it wants no named entries at all.
+    /// Such a value from a program, as it is stored in the place of `old`; `None`: an id in it is
+    /// unmapped. Entries of `old` that the program was not shown are kept, unless it wants no named
+    /// entries at all.
     pub fn acl_to_database(&self, acl: &[u8], old: &[u8]) -> Option<Vec<u8>> {
         let mut entries = Vec::new();
         for entry in entries_of(acl) {

@@ -1,5 +1,5 @@
-//! Nodes without a name that the kernel knows still: by an open directory, an `O_PATH` descriptor, a pipe that is open. They
-//! live until it forgets them (`FUSE-19`).
+//! Nodes without a name that the kernel knows still: by an open directory, an `O_PATH` descriptor,
+//! a pipe that is open. They live until it forgets them (`FUSE-19`).
 
 use crate::convert::node_number;
 use crate::known::Known;
@@ -26,8 +26,9 @@ impl Kept {
         }
     }
 
-    /// The kernel has given up lookups of `node`, and [`Known`] was told: whether it is to be let go. A node is kept
-    /// under the lock only while it is known, so either this finds it, or it never is.
+    /// The kernel has given up lookups of `node`, and [`Known`] was told: whether it is to be let
+    /// go. A node is kept under the lock only while it is known, so either this finds it, or it
+    /// never is.
     pub(crate) fn forget(&self, node: NodeNumber) -> bool {
         let mut nodes = self.lock();
         let is_kept = nodes.as_ref().is_some_and(|nodes| nodes.contains(&node));
@@ -60,7 +61,8 @@ impl Keeper for Kept {
             Some(nodes) if self.known.knows(node) => {
                 nodes.insert(node);
                 if by_others {
-                    // Names only expire: without this the kernel would know the node until it looks them up.
+                    // Names only expire: without this the kernel would know the node until it looks
+                    // them up.
                     self.changes.removed(node);
                 }
                 true

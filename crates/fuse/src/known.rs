@@ -5,25 +5,28 @@
 //! when it is removed or renamed here, or when the kernel forgets its node: a kernel entry holds
 //! its node.
 //!
-//! A name that is not there can be known too: it is *absent*. The kernel never says that it has forgotten
-//! one, so there are at most [`ABSENT_COUNT_MAX`]; then all are told to expire, and new ones come.
+//! A name that is not there can be known too: it is *absent*. The kernel never says that it has
+//! forgotten one, so there are at most [`ABSENT_COUNT_MAX`]; then all are told to expire, and new
+//! ones come.
 //!
 //! Tickets work in two epochs, like RCU: [`Known::advance`] opens a new epoch, into which new
 //! requests go at once, and waits until the older one is empty. It is called by one thread only.
 //!
 //! # Between a reply and its use
-//! The kernel has taken a reply before the process that waits for it makes use of it. What it fills in is then
-//! covered by a lock that a notification of an entry waits for, the directory's: new names, new nodes, and
-//! listings. So `notify.rs` tells entries first, then one in each directory that was *listed*, and nodes last.
-//! Not covered are *late* replies, which give something that the kernel has already another hour: a LOOKUP of
-//! an entry that it asks about again, a SETATTR, and a node without a name. They are remembered for
-//! [`LATE_AGE_MAX`], and told again a few times for as long.
+//! The kernel has taken a reply before the process that waits for it makes use of it. What it fills
+//! in is then covered by a lock that a notification of an entry waits for, the directory's: new
+//! names, new nodes, and listings. So `notify.rs` tells entries first, then one in each directory
+//! that was *listed*, and nodes last. Not covered are *late* replies, which give something that the
+//! kernel has already another hour: a LOOKUP of an entry that it asks about again, a SETATTR, and a
+//! node without a name. They are remembered for [`LATE_AGE_MAX`], and told again a few times for as
+//! long.
 //!
 //! # A change of some nodes
-//! Where it is known what was changed ([`Known::advance_some`]), the names in these nodes expire, present and absent ones,
-//! and their attributes and pages are dropped; the rest stays, in the kernel and here. A reply on its way that brings
-//! such a node for the first time is covered by the lock of the directory that it is named in, whether that was changed
-//! or not: so one barrier is told in each of these too.
+//! Where it is known what was changed ([`Known::advance_some`]), the names in these nodes expire,
+//! present and absent ones, and their attributes and pages are dropped; the rest stays, in the
+//! kernel and here. A reply on its way that brings such a node for the first time is covered by the
+//! lock of the directory that it is named in, whether that was changed or not: so one barrier is
+//! told in each of these too.
 
 use crate::convert::{node_number, slot_of_number};
 use crate::history::Directory;
@@ -36,8 +39,8 @@ use std::time::{Duration, Instant};
 /// Names known to be absent, at most; about 100 bytes each.
 const ABSENT_COUNT_MAX: usize = 1 << 16;
 
-/// How long after its reply a process may still have to make use of it: much longer than a process that is
-/// ready to run waits for a processor.
+/// How long after its reply a process may still have to make use of it: much longer than a process
+/// that is ready to run waits for a processor.
 pub(crate) const LATE_AGE_MAX: Duration = Duration::from_secs(10);
 /// Late replies that are remembered, at most; of more, everything that is known is told again.
 const LATE_COUNT_MAX: usize = 1 << 16;
@@ -113,8 +116,8 @@ struct Node {
     entries: Vec<Entry>,
 }
 
-/// Whether what is in a directory can ever be something else: what is past stays as it is, but what leads there (slot 0)
-/// does not.
+/// Whether what is in a directory can ever be something else: what is past stays as it is, but what
+/// leads there (slot 0) does not.
 fn may_change(directory: NodeNumber) -> bool {
     slot_of_number(directory).is_none_or(|slot| slot == 0)
 }
@@ -177,8 +180,8 @@ impl Known {
         }
     }
 
-    /// The reply that is about to go out says that there is no such name. `false`: there are too many, so
-    /// it must not be cached; then [`Known::advance_absent`] is due.
+    /// The reply that is about to go out says that there is no such name. `false`: there are too
+    /// many, so it must not be cached; then [`Known::advance_absent`] is due.
     #[must_use]
     pub(crate) fn add_absent(&self, ticket: &Ticket, parent: NodeNumber, name: &Name) -> bool {
         if !may_change(parent) {
@@ -265,8 +268,8 @@ impl Known {
         (entries.into_iter().flatten()).any(|entry| entry.1.as_bytes().ends_with(suffix))
     }
 
-    /// A path by which `node` is known, from the root of the mount; empty for the root itself, `None` when it
-    /// has no name that is known. Cost: its depth.
+    /// A path by which `node` is known, from the root of the mount; empty for the root itself,
+    /// `None` when it has no name that is known. Cost: its depth.
     pub(crate) fn path(&self, node: NodeNumber) -> Option<Vec<u8>> {
         let state = self.lock();
         let mut names: Vec<&Name> = Vec::new();
@@ -287,8 +290,8 @@ impl Known {
         )
     }
 
-    /// Waits until every ticket that is out now is back, and returns what is known then; what was absent
-    /// is not known any more. For one thread only. Cost: O(known).
+    /// Waits until every ticket that is out now is back, and returns what is known then; what was
+    /// absent is not known any more. For one thread only. Cost: O(known).
     pub(crate) fn advance(&self) -> Snapshot {
         let (mut state, absent) = self.drain();
         // The root is known from the start, without a lookup.
@@ -315,9 +318,10 @@ impl Known {
         }
     }
 
-    /// The same of what may be stale when just these nodes have changed: their attributes, pages, and the names in them; and
-    /// names that lead to the past, which no node says anything of. What is told of the others is known as before.
-    /// For the same thread. Cost: O(changed, and the names in them, and absent names).
+    /// The same of what may be stale when just these nodes have changed: their attributes, pages,
+    /// and the names in them; and names that lead to the past, which no node says anything of. What
+    /// is told of the others is known as before. For the same thread. Cost: O(changed, and the
+    /// names in them, and absent names).
     pub(crate) fn advance_some(&self, changed: &HashSet<NodeNumber>) -> Snapshot {
         let (mut state, absent) = self.drain();
         let state = &mut *state;
@@ -340,7 +344,8 @@ impl Known {
         let younger = &mut state.absent[epoch];
         entries.extend(younger.iter().filter(|entry| may_change(entry)).cloned());
         younger.extend(kept);
-        // What brings a changed node for the first time is waited for in the directory that names it.
+        // What brings a changed node for the first time is waited for in the directory that names
+        // it.
         let names = nodes.iter().filter_map(|node| state.nodes.get(node));
         let mut listed: HashSet<NodeNumber> = names
             .flat_map(|node| &node.entries)
@@ -411,8 +416,8 @@ impl Known {
 }
 
 impl State {
-    /// Notes that the entry names `node`; a node that the kernel does not hold has no entries. Returns the entry
-    /// if it was known so.
+    /// Notes that the entry names `node`; a node that the kernel does not hold has no entries.
+    /// Returns the entry if it was known so.
     fn put(&mut self, parent: NodeNumber, name: &Name, node: NodeNumber) -> Option<Entry> {
         let entry: Entry = Arc::new((parent, name.clone()));
         for absent in &mut self.absent {

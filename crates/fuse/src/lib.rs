@@ -11,29 +11,34 @@
 //!
 //! # Invariants
 //! * `FUSE-1` Every node and entry that the kernel may have cached is known, and after a foreign
-//!   change all of them are invalidated that it may have made stale. No reply that was computed before the change reaches the
-//!   kernel after its invalidation: the invalidation waits for the tickets that are older.
-//! * `FUSE-2` Notifications are written by one thread of their own, which then holds no lock that
-//!   a handler takes: the kernel may keep a notification waiting for a handler's reply. Only pages and
-//!   attributes are dropped by a handler too, that of a direct write, under the same rule.
-//! * `FUSE-3` The replies to fsync, fdatasync, fsyncdir and writes with `O_SYNC` or `O_DSYNC` follow
-//!   the commit.
+//!   change all of them are invalidated that it may have made stale. No reply that was computed
+//!   before the change reaches the kernel after its invalidation: the invalidation waits for the
+//!   tickets that are older.
+//! * `FUSE-2` Notifications are written by one thread of their own, which then holds no lock that a
+//!   handler takes: the kernel may keep a notification waiting for a handler's reply. Only pages
+//!   and attributes are dropped by a handler too, that of a direct write, under the same rule.
+//! * `FUSE-3` The replies to fsync, fdatasync, fsyncdir and writes with `O_SYNC` or `O_DSYNC`
+//!   follow the commit.
 //! * `FUSE-4` An offset in a directory stays valid for as long as the directory is open.
 //! * `FUSE-5` Every [`larder::ErrorKind`] has one errno; what the user cannot mend is logged.
 //! * `FUSE-6` Only the mount that was made here is unmounted, never another one at its place.
 //! * `FUSE-7` The mountpoint's lock is held until everything that was done through the mount is
 //!   durable, every handle is closed and the session has ended; [`unmount`] waits for it.
-//! * `FUSE-8` A page of the kernel's page cache holds nothing that a finished write has replaced, also where
-//!   writes pass the page cache by; and no page that is written back takes what such a write has stored.
-//! * `FUSE-9` A node of the past has a number that no node of the present has, nor one of another moment, nor of
-//!   the same moment by another name, for as long as the kernel knows it.
-//! * `FUSE-10` What is open in the past stays readable until it is closed, and a moment that is mounted until
-//!   the mount has ended.
-//! * `FUSE-11` What is below `.larder` cannot be changed, and nothing is moved or linked into it or out of it.
-//! * `FUSE-12` A thread that may wait inside the kernel for what this process is to answer owns no descriptor but
-//!   the device: a server that is killed lets go of all its locks at once, whatever that thread waits for.
-//! * `FUSE-13` Unless the mount is told otherwise, nobody gets at a file of the past whom its permissions of then or,
-//!   where it is still there, those of now keep out; and who may not read the root lists no snapshots.
+//! * `FUSE-8` A page of the kernel's page cache holds nothing that a finished write has replaced,
+//!   also where writes pass the page cache by; and no page that is written back takes what such a
+//!   write has stored.
+//! * `FUSE-9` A node of the past has a number that no node of the present has, nor one of another
+//!   moment, nor of the same moment by another name, for as long as the kernel knows it.
+//! * `FUSE-10` What is open in the past stays readable until it is closed, and a moment that is
+//!   mounted until the mount has ended.
+//! * `FUSE-11` What is below `.larder` cannot be changed, and nothing is moved or linked into it or
+//!   out of it.
+//! * `FUSE-12` A thread that may wait inside the kernel for what this process is to answer owns no
+//!   descriptor but the device: a server that is killed lets go of all its locks at once, whatever
+//!   that thread waits for.
+//! * `FUSE-13` Unless the mount is told otherwise, nobody gets at a file of the past whom its
+//!   permissions of then or, where it is still there, those of now keep out; and who may not read
+//!   the root lists no snapshots.
 //! * `FUSE-18` A mount answers the request of a command (`BARRIER-1`) when the kernel was told of
 //!   all that was committed before.
 //! * `FUSE-19` A node lives until the kernel forgets it, whether it has a name or a handle or not.

@@ -1,34 +1,36 @@
-//! Locks of programs (fcntl, open file description locks, flock) that hold across all mounts of a database.
+//! Locks of programs (fcntl, open file description locks, flock) that hold across all mounts of a
+//! database.
 //!
-//! The kernel asks the server for each lock, and the server sets the same lock on a file in the database, whose
-//! locks the host's kernel keeps apart: between owners of this mount, and of all others. What dies with a
-//! process is let go by that kernel.
+//! The kernel asks the server for each lock, and the server sets the same lock on a file in the
+//! database, whose locks the host's kernel keeps apart: between owners of this mount, and of all
+//! others. What dies with a process is let go by that kernel.
 //!
 //! # Words
-//! An *owner* is who has locks: a process (fcntl), or an open file (open file description locks, flock). The
-//! kernel names it by a number. A *holder* is an owner that has, or had, locks on one node: its file is open. A
-//! *wait* is a blocked request.
+//! An *owner* is who has locks: a process (fcntl), or an open file (open file description locks,
+//! flock). The kernel names it by a number. A *holder* is an owner that has, or had, locks on one
+//! node: its file is open. A *wait* is a blocked request.
 //!
 //! # Invariants
-//! * `LOCK-1` Two owners never have locks that conflict, whatever mounts they use: each has its own open file
-//!   description of the node's file.
-//! * `LOCK-2` A node has at most one file with locks in it: it is removed only by who holds it alone, and
-//!   nobody holds one that is removed.
+//! * `LOCK-1` Two owners never have locks that conflict, whatever mounts they use: each has its own
+//!   open file description of the node's file.
+//! * `LOCK-2` A node has at most one file with locks in it: it is removed only by who holds it
+//!   alone, and nobody holds one that is removed.
 //! * `LOCK-3` What is noted of a holder's ranges is what the host's kernel has of them.
-//! * `LOCK-4` A holder ends with what it came by: a process when it closes any descriptor of the file
-//!   (FLUSH), an open file when it is closed (RELEASE).
-//! * `LOCK-5` A wait ends when the lock is free, when its caller is interrupted, or when it would wait for
-//!   itself by way of other waits on this mount.
+//! * `LOCK-4` A holder ends with what it came by: a process when it closes any descriptor of the
+//!   file (FLUSH), an open file when it is closed (RELEASE).
+//! * `LOCK-5` A wait ends when the lock is free, when its caller is interrupted, or when it would
+//!   wait for itself by way of other waits on this mount.
 //!
 //! # Closing
-//! The kernel tells each close of files that are open for reading and writing. For others it would cost every
-//! reader and writer of a file a round trip; they are told of the last close of the open file only. So a process
-//! that has locked a file through such a descriptor keeps its locks while a child still has the descriptor open,
-//! and closing such a descriptor beside the one with the locks does not drop them.
+//! The kernel tells each close of files that are open for reading and writing. For others it would
+//! cost every reader and writer of a file a round trip; they are told of the last close of the open
+//! file only. So a process that has locked a file through such a descriptor keeps its locks while a
+//! child still has the descriptor open, and closing such a descriptor beside the one with the locks
+//! does not drop them.
 //!
 //! # Waiting
-//! A wait asks again when an owner on this mount lets go, and now and then for the others: there is no queue,
-//! and across mounts it may be late by [`PAUSE_MAX`].
+//! A wait asks again when an owner on this mount lets go, and now and then for the others: there is
+//! no queue, and across mounts it may be late by [`PAUSE_MAX`].
 
 mod files;
 mod ranges;
@@ -47,8 +49,9 @@ use std::time::{Duration, Instant};
 /// How long a wait sleeps before it asks again, first and at most.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
-/// The kernel tells the last close of a file after close(2) has returned: who finds a lock that ends so is
-/// given this time before it is refused; and this when it is known that a descriptor was closed just now.
+/// The kernel tells the last close of a file after close(2) has returned: who finds a lock that
+/// ends so is given this time before it is refused; and this when it is known that a descriptor was
+/// closed just now.
 const CLOSE_MAX: Duration = Duration::from_millis(20);
 const CLOSE_TOLD_MAX: Duration = Duration::from_millis(200);
 
@@ -199,7 +202,8 @@ impl Locks {
         })
     }
 
-    /// SETLK: sets or drops a lock; `EAGAIN` when another is in the way. `is_flushed`: see the module.
+    /// SETLK: sets or drops a lock; `EAGAIN` when another is in the way. `is_flushed`: see the
+    /// module.
     pub(crate) fn set(
         &self,
         node: NodeNumber,
@@ -220,8 +224,8 @@ impl Locks {
         }
     }
 
-    /// SETLKW: the same, but waits. `pause` sleeps until the thread is unparked or the given moment, and fails
-    /// when the caller was interrupted. `EDEADLK`: see `LOCK-5`.
+    /// SETLKW: the same, but waits. `pause` sleeps until the thread is unparked or the given
+    /// moment, and fails when the caller was interrupted. `EDEADLK`: see `LOCK-5`.
     pub(crate) fn set_waiting(
         &self,
         node: NodeNumber,
@@ -272,7 +276,8 @@ impl Locks {
         if wanted.kind == Kind::None {
             return Ok(None);
         }
-        // Outside the lock: the host may take its time. Of two threads of one owner one file counts.
+        // Outside the lock: the host may take its time. Of two threads of one owner one file
+        // counts.
         let file = self.files.hold(node, wanted.owner.class, wanted.pid)?;
         let mut state = self.state();
         let holders = state.nodes.entry(node).or_default();
@@ -337,7 +342,8 @@ impl Locks {
         set
     }
 
-    /// Until when a lock that is in the way may be one whose end is on its way here, of a request that `began` then.
+    /// Until when a lock that is in the way may be one whose end is on its way here, of a request
+    /// that `began` then.
     fn end_of_patience(&self, wanted: &Wanted, began: Instant) -> Instant {
         let mut end = match wanted.owner.class {
             // That of another mount may be such a one, too.
@@ -369,14 +375,15 @@ impl Locks {
         holders.into_iter().any(|(_, holder)| holder.has_written)
     }
 
-    /// FLUSH: the process has closed a descriptor of the open file `handle`; its byte locks on the node go
-    /// (`LOCK-4`).
+    /// FLUSH: the process has closed a descriptor of the open file `handle`; its byte locks on the
+    /// node go (`LOCK-4`).
     pub(crate) fn flush(&self, node: NodeNumber, handle: HandleNumber, owner: LockOwner) {
         if self.holder_count.load(Ordering::SeqCst) == 0 {
             return;
         }
         self.end_holders(node, |other, holder| {
-            // If it was the last descriptor, a RELEASE follows, which ends the locks of the open file.
+            // If it was the last descriptor, a RELEASE follows, which ends the locks of the open
+            // file.
             if holder.handles.contains(&handle) {
                 holder.closed = Some(Instant::now());
             }

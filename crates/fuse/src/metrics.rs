@@ -1,12 +1,12 @@
 //! What a mount has done, in numbers: per operation how many, how long, and how they failed.
 //!
 //! # Invariants
-//! * `METRIC-1` Every operation is in exactly one bucket of its histogram, so the buckets add up to the
-//!   count; an operation that is counted as begun is counted as ended later, or is in flight.
+//! * `METRIC-1` Every operation is in exactly one bucket of its histogram, so the buckets add up to
+//!   the count; an operation that is counted as begun is counted as ended later, or is in flight.
 //!
 //! # Concurrency
-//! Atomics, no lock. Threads write to one of a few shards, so that workers do not share cache lines; reading
-//! adds the shards up and may be off by the operations that end meanwhile.
+//! Atomics, no lock. Threads write to one of a few shards, so that workers do not share cache
+//! lines; reading adds the shards up and may be off by the operations that end meanwhile.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -70,8 +70,8 @@ pub struct OperationCounts {
     pub count: u64,
     /// The time they took together, nanoseconds.
     pub duration_ns: u64,
-    /// How many took at most [`LATENCY_BOUNDS_NS`]`[i]` and longer than the bound before; then the slower
-    /// ones.
+    /// How many took at most [`LATENCY_BOUNDS_NS`]`[i]` and longer than the bound before; then the
+    /// slower ones.
     pub buckets: Vec<u64>,
     /// Error numbers and how many ended so, the ones that occurred.
     pub errors: Vec<(u32, u64)>,

@@ -33,17 +33,17 @@ const FOLLOW_THREAD: &str = "larder-follow";
 const THREAD_GROWTH_MAX: usize = 16;
 
 /// Mounts `database` at the directory `mountpoint` and returns once the kernel's requests are
-/// served. What a killed server left there is detached first. The mount owns `database`: when it has
-/// ended it closes it, and other clones answer [`ErrorKind::Stopped`] from then on.
+/// served. What a killed server left there is detached first. The mount owns `database`: when it
+/// has ended it closes it, and other clones answer [`ErrorKind::Stopped`] from then on.
 ///
 /// Changes by other sessions and by SQL are told to the kernel. Changes that this process makes
 /// through another clone of `database` are not: then set [`MountOptions::cache_ttl`] to zero, or
 /// open the database a second time for them.
 ///
 /// Errors: [`ErrorKind::NotFound`], [`ErrorKind::NotADirectory`], [`ErrorKind::Busy`] when it is a
-/// Larder mount already, [`ErrorKind::InvalidInput`] when the mount would hide the database itself, or the moment it
-/// is to show cannot be read,
-/// [`ErrorKind::Unsupported`] without FUSE, [`ErrorKind::NotPermitted`], [`ErrorKind::Io`].
+/// Larder mount already, [`ErrorKind::InvalidInput`] when the mount would hide the database itself,
+/// or the moment it is to show cannot be read, [`ErrorKind::Unsupported`] without FUSE,
+/// [`ErrorKind::NotPermitted`], [`ErrorKind::Io`].
 pub fn mount(
     database: Database,
     mountpoint: &Path,
@@ -340,7 +340,8 @@ fn follow(follower: &Follower, database: &Database, changes: &Changes) {
     }
 }
 
-/// Looks who else is there; if somebody has come who writes, the kernel is to ask from now on (`COMPANY-1`).
+/// Looks who else is there; if somebody has come who writes, the kernel is to ask from now on
+/// (`COMPANY-1`).
 fn meet(database: &Database, changes: &Changes) -> Result<(), Error> {
     let was_alone = !database.has_writers_beside();
     let was_unseen = !database.has_followers_beside();

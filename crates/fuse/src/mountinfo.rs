@@ -1,5 +1,5 @@
-//! Which mounts there are, read from `/proc/self/mountinfo`. Asks no mount of ours, so that one whose
-//! server hangs or is dead can be found all the same.
+//! Which mounts there are, read from `/proc/self/mountinfo`. Asks no mount of ours, so that one
+//! whose server hangs or is dead can be found all the same.
 
 use larder::{Error, ErrorKind};
 use std::ffi::{OsStr, OsString};
@@ -39,7 +39,8 @@ impl MountInfo {
         }
     }
 
-    /// Tells database and moment apart. A database may have an `@` in its name: what exists is a database.
+    /// Tells database and moment apart. A database may have an `@` in its name: what exists is a
+    /// database.
     fn divide(&mut self) {
         let bytes = self.source.as_os_str().as_bytes();
         let Some(at) = bytes.iter().rposition(|&byte| byte == b'@') else {
@@ -81,7 +82,8 @@ pub fn find_all_mounts_of(database: &Path) -> Result<Vec<MountInfo>, Error> {
         .collect())
 }
 
-/// The mounts of the filesystem of `mount` in a table of mounts, and where it is one, `mount` itself.
+/// The mounts of the filesystem of `mount` in a table of mounts, and where it is one, `mount`
+/// itself.
 pub(crate) fn find_same(table: &Path, mount: &MountInfo) -> io::Result<Vec<MountInfo>> {
     let table = std::fs::read(table)?;
     let mut found = read_table(&table);
@@ -166,8 +168,8 @@ pub(crate) fn mounts_below(place: &Path) -> Result<Vec<PathBuf>, Error> {
 /// `dir` without symbolic links, also when a dead mount or one that keeps this user out is there.
 pub(crate) fn resolve(dir: &Path) -> Result<PathBuf, Error> {
     let resolved = match dir.canonicalize() {
-        // The last component cannot be examined, but the way to it can: a dead mount, or another user's,
-        // which keeps even root out.
+        // The last component cannot be examined, but the way to it can: a dead mount, or another
+        // user's, which keeps even root out.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::EACCES)) => {
             match (dir.parent(), dir.file_name()) {
                 (Some(parent), Some(name)) => {
@@ -257,7 +259,8 @@ mod tests {
 
     #[test]
     fn lines_are_understood() {
-        let line = b"36 35 0:57 / /srv/my\\040photos rw,nosuid shared:1 master:2 - fuse.larder /data/a\\134b.larder rw,user_id=0";
+        let line = b"36 35 0:57 / /srv/my\\040photos rw,nosuid shared:1 master:2 - fuse.larder \
+            /data/a\\134b.larder rw,user_id=0";
         let mount = parse(line).unwrap();
         assert_eq!(mount.filesystem_type, LARDER_TYPE);
         assert_eq!(mount.info.source, Path::new("/data/a\\b.larder"));

@@ -1,8 +1,8 @@
 //! Telling the kernel what has changed behind its back, from a thread of its own (`FUSE-2`).
 //!
 //! Entries only *expire*: a plain invalidation unhashes the entry, and a process whose working
-//! directory it is loses its path, and what is mounted on it is detached. An expired entry is looked
-//! up again when it is next used. Kernels before 6.2 ignore the flag and invalidate.
+//! directory it is loses its path, and what is mounted on it is detached. An expired entry is
+//! looked up again when it is next used. Kernels before 6.2 ignore the flag and invalidate.
 //!
 //! The order counts, and some are told again: see `known.rs`, *Between a reply and its use*.
 
@@ -25,7 +25,8 @@ const AGAIN: [Duration; 4] = [
     LATE_AGE_MAX,
 ];
 
-/// Nodes that are told of one by one, at most; of more, everything is. And changes whose late replies are told of again.
+/// Nodes that are told of one by one, at most; of more, everything is. And changes whose late
+/// replies are told of again.
 const SOME_MAX: usize = 1 << 15;
 const AGAIN_COUNT_MAX: usize = 1 << 10;
 
@@ -82,20 +83,22 @@ impl Changes {
         self.woken.notify_one();
     }
 
-    /// Nothing has changed, but from now on it may at any time: what the kernel was told before is to end.
+    /// Nothing has changed, but from now on it may at any time: what the kernel was told before is
+    /// to end.
     pub(crate) fn names(&self) {
         self.add().names = true;
         self.woken.notify_one();
     }
 
-    /// Whether others have changed something that the kernel was not told of yet. Where it has heard so once, its pages and
-    /// attributes are as of then.
+    /// Whether others have changed something that the kernel was not told of yet. Where it has
+    /// heard so once, its pages and attributes are as of then.
     pub(crate) fn is_stale(&self) -> bool {
         let pending = self.lock();
         pending.told_count < pending.stale_count
     }
 
-    /// Waits until that is not so. The caller holds nothing that the kernel needs to take it in (`FUSE-2`).
+    /// Waits until that is not so. The caller holds nothing that the kernel needs to take it in
+    /// (`FUSE-2`).
     pub(crate) fn settle_stale(&self) {
         let mut pending = self.lock();
         let count = pending.stale_count;
@@ -161,8 +164,8 @@ impl Changes {
         }
     }
 
-    /// Sends notifications by `notifier` as changes come, until [`Changes::stop`]. Changes that come
-    /// while it is busy are told together. Cost: about 2 µs per known node and entry.
+    /// Sends notifications by `notifier` as changes come, until [`Changes::stop`]. Changes that
+    /// come while it is busy are told together. Cost: about 2 µs per known node and entry.
     pub(crate) fn serve(&self, known: &Known, notifier: &Notifier) {
         let mut agains: Vec<Again> = Vec::new();
         while let Some(pending) = self.next(agains.iter().filter_map(Again::due).min()) {
@@ -259,8 +262,8 @@ impl Changes {
     }
 }
 
-/// What is to be told again after a change. Where everything is told, its late replies are those of all changes before that
-/// may not be in use yet: it replaces theirs.
+/// What is to be told again after a change. Where everything is told, its late replies are those of
+/// all changes before that may not be in use yet: it replaces theirs.
 #[derive(Default)]
 struct Again {
     late: Late,
@@ -292,7 +295,8 @@ impl Again {
 }
 
 fn tell(all: &Snapshot, notifier: &Notifier) -> Result<(), Errno> {
-    // Behind each of these the kernel has made use of all older replies about the directory (`FUSE-1`).
+    // Behind each of these the kernel has made use of all older replies about the directory
+    // (`FUSE-1`).
     let entries = (all.entries.iter())
         .map(|entry| notifier.inval_entry(entry.0, entry.1.as_bytes(), true))
         .fold(Ok(()), Result::and);

@@ -3,12 +3,14 @@
 use crate::idmap::IdMap;
 use std::time::Duration;
 
-/// What a mount shows of the history of its database, below `.larder` in the root: `at/MOMENT/…` for every moment that
-/// [`larder::parse_moment`] takes, `snapshots/NAME/…` for the snapshots. A file or directory of the user's own with
-/// this name in the root is shown instead. A database without a retention has no history, and no `.larder`.
+/// What a mount shows of the history of its database, below `.larder` in the root: `at/MOMENT/…`
+/// for every moment that [`larder::parse_moment`] takes, `snapshots/NAME/…` for the snapshots. A
+/// file or directory of the user's own with this name in the root is shown instead. A database
+/// without a retention has no history, and no `.larder`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HistoryListing {
-    /// It can be opened by its name, and is not listed: programs that walk through the tree do not meet it.
+    /// It can be opened by its name, and is not listed: programs that walk through the tree do not
+    /// meet it.
     #[default]
     Hidden,
     /// It is listed, last.
@@ -34,8 +36,9 @@ pub enum HistoryAccess {
 pub struct MountOptions {
     /// Refuses every change with `EROFS`.
     pub read_only: bool,
-    /// Shows the database as of a moment, in the words of [`larder::parse_moment`], and nothing else: read-only, with
-    /// locks of programs on this mount only. The moment stays readable while it is mounted. Default: the present.
+    /// Shows the database as of a moment, in the words of [`larder::parse_moment`], and nothing
+    /// else: read-only, with locks of programs on this mount only. The moment stays readable while
+    /// it is mounted. Default: the present.
     pub as_of: Option<String>,
     /// What is shown of history. Default: hidden.
     pub history: HistoryListing,
@@ -58,17 +61,18 @@ pub struct MountOptions {
     pub cache_ttl: Duration,
     /// Whose files the mount shows. Default: as they are stored.
     pub id_map: IdMap,
-    /// Lets idmapped mounts of the kernel lie on top (Linux 6.12). Default: no, since the kernel then names
-    /// the caller's user only where files are made: `trusted.` attributes are not listed to anybody, and
-    /// traces lack the user.
+    /// Lets idmapped mounts of the kernel lie on top (Linux 6.12). Default: no, since the kernel
+    /// then names the caller's user only where files are made: `trusted.` attributes are not listed
+    /// to anybody, and traces lack the user.
     pub allows_idmap: bool,
-    /// Locks of programs (fcntl, flock) hold across all mounts of the database. Default: yes; without it they
-    /// hold on this mount only, and cost no request.
+    /// Locks of programs (fcntl, flock) hold across all mounts of the database. Default: yes;
+    /// without it they hold on this mount only, and cost no request.
     pub shares_locks: bool,
-    /// The mount is for a private mount namespace, in which it may lie over another one. Default: no.
+    /// The mount is for a private mount namespace, in which it may lie over another one. Default:
+    /// no.
     pub is_private: bool,
-    /// Counts operations for [`crate::Monitor::metrics`]. Default: no; it costs a clock and a few atomics
-    /// per operation.
+    /// Counts operations for [`crate::Monitor::metrics`]. Default: no; it costs a clock and a few
+    /// atomics per operation.
     pub has_metrics: bool,
 }
 

@@ -1,14 +1,16 @@
 //! The shared memory of SQLite's write-ahead logs (`NAME-shm`), which two mounts cannot share.
 //!
-//! Programs map such a file and speak to each other by its pages. Each mount has pages of its own, so programs on two mounts
-//! would not hear each other, and corrupt the database. Who opens one for writing therefore has it for his mount, and on others
-//! it cannot be opened until all have closed it: SQLite fails there ("unable to open database file") rather than corrupt.
+//! Programs map such a file and speak to each other by its pages. Each mount has pages of its own,
+//! so programs on two mounts would not hear each other, and corrupt the database. Who opens one for
+//! writing therefore has it for his mount, and on others it cannot be opened until all have closed
+//! it: SQLite fails there ("unable to open database file") rather than corrupt.
 //!
 //! # Invariants
-//! * `SHM-1` While a file of that name is open for writing on one mount of a database, it is opened on no other: the mount
-//!   holds the `flock` on `locks/shm-NODE` in the database, NODE in hexadecimal.
-//! * `SHM-2` A lock of a file without a name counts for nothing: it is removed by who holds its lock, and who gets one
-//!   looks whether it still has its name.
+//! * `SHM-1` While a file of that name is open for writing on one mount of a database, it is opened
+//!   on no other: the mount holds the `flock` on `locks/shm-NODE` in the database, NODE in
+//!   hexadecimal.
+//! * `SHM-2` A lock of a file without a name counts for nothing: it is removed by who holds its
+//!   lock, and who gets one looks whether it still has its name.
 
 use larder::directory::{Access, DatabaseDir};
 use larder_fuse_protocol::{Errno, NodeNumber};
@@ -62,8 +64,10 @@ impl SharedMemory {
         })?;
         let Some(lock) = taken else {
             tracing::warn!(
-                "the shared memory of a SQLite database (node {node}, '…-shm') is open on another mount, and not shared \
-                 between mounts: opening it is refused; use that mount, or 'PRAGMA journal_mode = DELETE'"
+                "the shared memory of a SQLite database (node {node}, '…-shm') is open on another \
+                 mount, and not shared \
+                 between mounts: opening it is refused; use that mount, or 'PRAGMA journal_mode = \
+                 DELETE'"
             );
             return Err(Errno::EBUSY);
         };

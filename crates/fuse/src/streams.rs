@@ -1,38 +1,41 @@
 //! Which open files pass the page cache by, and how both kinds live together (`FUSE-8`).
 //!
 //! # Words
-//! An open file is *direct* when it was opened for writing only and nobody then had the file open but other
-//! direct ones; any other is *cached*. It stays what it is: the kernel asks at OPEN only. A *direct write* is one of
-//! a direct file, or of a cached one that has `O_DIRECT`. A *fill* brings pages
-//! into the kernel's page cache: a page read, for read(2) or a mapping, or a write by way of the page cache. A
-//! *writeback* brings what was stored by mappings, in whole pages. A page is *stale* when it holds what a
-//! finished write has replaced.
+//! An open file is *direct* when it was opened for writing only and nobody then had the file open
+//! but other direct ones; any other is *cached*. It stays what it is: the kernel asks at OPEN only.
+//! A *direct write* is one of a direct file, or of a cached one that has `O_DIRECT`. A *fill*
+//! brings pages into the kernel's page cache: a page read, for read(2) or a mapping, or a write by
+//! way of the page cache. A *writeback* brings what was stored by mappings, in whole pages. A page
+//! is *stale* when it holds what a finished write has replaced.
 //!
 //! # Why no page is stale and nothing is lost
-//! The kernel drops the pages of a direct write's range before it sends the write, but fills may come behind
-//! that. So a direct write is *applied* while no fill or writeback is served (the gate), and then the kernel drops
-//! the pages of the range once more, before the reply. (With `O_DIRECT` it does that by itself, but not when the
-//! write was asked for asynchronously.) From the applying until they are dropped, the range is a
-//! *window*, with two kinds of pages:
+//! The kernel drops the pages of a direct write's range before it sends the write, but fills may
+//! come behind that. So a direct write is *applied* while no fill or writeback is served (the
+//! gate), and then the kernel drops the pages of the range once more, before the reply. (With
+//! `O_DIRECT` it does that by itself, but not when the write was asked for asynchronously.) From
+//! the applying until they are dropped, the range is a *window*, with two kinds of pages:
 //!
-//! * *Old* ones were filled before the applying. A writeback of one is left out where it meets the window: what
-//!   it has there was stored, if at all, before the write was finished, and the write may follow it.
-//! * *New* ones were filled after it. They hold the write, and what was stored there since follows it, so
-//!   that a writeback is taken whole. The kernel fills a page again only when it has written back and given up
-//!   the one that it had: once new, a page stays new.
+//! * *Old* ones were filled before the applying. A writeback of one is left out where it meets the
+//!   window: what it has there was stored, if at all, before the write was finished, and the write
+//!   may follow it.
+//! * *New* ones were filled after it. They hold the write, and what was stored there since follows
+//!   it, so that a writeback is taken whole. The kernel fills a page again only when it has written
+//!   back and given up the one that it had: once new, a page stays new.
 //!
-//! Nothing has to be dropped, and there is no window, while there is no old page: without a fill since the
-//! file was opened first (its pages of before were dropped for the write), or since all pages were dropped. But
-//! an append that goes where the kernel did not expect it always has one: the kernel has dropped another range.
+//! Nothing has to be dropped, and there is no window, while there is no old page: without a fill
+//! since the file was opened first (its pages of before were dropped for the write), or since all
+//! pages were dropped. But an append that goes where the kernel did not expect it always has one:
+//! the kernel has dropped another range.
 //!
 //! # Waiting
-//! Dropping pages waits for fills and writebacks under way. The gate is open then, and the worker that waits
-//! takes no seat ([`larder_fuse_protocol::Call::away`]), so that they are served, however many wait.
+//! Dropping pages waits for fills and writebacks under way. The gate is open then, and the worker
+//! that waits takes no seat ([`larder_fuse_protocol::Call::away`]), so that they are served,
+//! however many wait.
 //!
 //! # Where nothing is direct
-//! The kernel must drop pages before direct writes (Linux 6.6, which offers `DIRECT_IO_ALLOW_MMAP` with it)
-//! and say which writes take set-id bits (`HANDLE_KILLPRIV_V2`). And files with such bits are cached: the
-//! kernel takes the bits before a write by way of the page cache.
+//! The kernel must drop pages before direct writes (Linux 6.6, which offers `DIRECT_IO_ALLOW_MMAP`
+//! with it) and say which writes take set-id bits (`HANDLE_KILLPRIV_V2`). And files with such bits
+//! are cached: the kernel takes the bits before a write by way of the page cache.
 
 use larder_fuse_protocol::{Errno, FopenFlags, NodeNumber, OpenFlags};
 use std::collections::HashMap;
@@ -126,7 +129,8 @@ impl Way {
 }
 
 impl Streams {
-    /// A file is opened; only if it `may_be_direct` it is. Every way is given back by [`Streams::close`].
+    /// A file is opened; only if it `may_be_direct` it is. Every way is given back by
+    /// [`Streams::close`].
     pub(crate) fn open(&self, node: NodeNumber, flags: OpenFlags, may_be_direct: bool) -> Way {
         let is_write_only = may_be_direct && flags.flags & libc::O_ACCMODE == libc::O_WRONLY;
         let mut nodes = self.lock();
@@ -162,10 +166,11 @@ impl Streams {
         }
     }
 
-    /// Serves a write of `range`, as the kernel has it, that is no writeback: `apply` does it and returns the
-    /// offset where it went; `drop_pages` makes the kernel drop the pages from an offset on, so many
-    /// bytes or with 0 all. `passes_by`: the kernel has not put it into the page cache. One that it has may
-    /// hold pages until the reply, so none are dropped for it. Returns the offset.
+    /// Serves a write of `range`, as the kernel has it, that is no writeback: `apply` does it and
+    /// returns the offset where it went; `drop_pages` makes the kernel drop the pages from an
+    /// offset on, so many bytes or with 0 all. `passes_by`: the kernel has not put it into the page
+    /// cache. One that it has may hold pages until the reply, so none are dropped for it. Returns
+    /// the offset.
     pub(crate) fn write(
         &self,
         (way, passes_by): (&Way, bool),

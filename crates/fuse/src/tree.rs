@@ -1,8 +1,10 @@
-//! What a mount shows: a database, of the present or as of a moment, and on the first its history below `.larder`.
+//! What a mount shows: a database, of the present or as of a moment, and on the first its history
+//! below `.larder`.
 //!
-//! Each call of the Content API that the bridge makes goes by here, to the database or to a view of its past. What
-//! is below `.larder`, and that name in the root, cannot be changed (`FUSE-11`), and nothing is moved or linked into it or
-//! out of it. A file or directory of the user's own with that name in the root is shown instead.
+//! Each call of the Content API that the bridge makes goes by here, to the database or to a view of
+//! its past. What is below `.larder`, and that name in the root, cannot be changed (`FUSE-11`), and
+//! nothing is moved or linked into it or out of it. A file or directory of the user's own with that
+//! name in the root is shown instead.
 
 use crate::convert::slot_of;
 use crate::handles::Held;
@@ -60,7 +62,8 @@ impl Tree {
         self.history.clone()
     }
 
-    /// Whether the user has something of that name in the root, so that history cannot be shown there.
+    /// Whether the user has something of that name in the root, so that history cannot be shown
+    /// there.
     pub(crate) fn is_hidden_by_user(&self) -> Result<bool, Error> {
         let name = Name::new(NAME).map_err(|_| read_only())?;
         match (&self.history, self.database.lookup(NodeId::ROOT, &name)) {
@@ -126,7 +129,8 @@ impl Tree {
         }
     }
 
-    /// Entries of a directory, as [`Database::read_dir`]; history, where it is listed, comes last in the root.
+    /// Entries of a directory, as [`Database::read_dir`]; history, where it is listed, comes last
+    /// in the root.
     pub(crate) fn read_dir(
         &self,
         node: NodeId,

@@ -86,11 +86,11 @@ impl Unmounter {
 }
 
 /// Unmounts the Larder mount at `mountpoint`, from any process, and returns when everything done
-/// through it is durable and its server has closed the database (`FUSE-7`); or, where something else keeps the filesystem,
-/// when that mount is gone and everything done so far is durable: then it says what. Errors:
-/// [`ErrorKind::NotFound`], [`ErrorKind::InvalidInput`] when something else is mounted there,
-/// [`ErrorKind::Busy`] while it is in use, [`ErrorKind::Io`] when it cannot be made durable; then
-/// it stays mounted.
+/// through it is durable and its server has closed the database (`FUSE-7`); or, where something
+/// else keeps the filesystem, when that mount is gone and everything done so far is durable: then
+/// it says what. Errors: [`ErrorKind::NotFound`], [`ErrorKind::InvalidInput`] when something else
+/// is mounted there, [`ErrorKind::Busy`] while it is in use, [`ErrorKind::Io`] when it cannot be
+/// made durable; then it stays mounted.
 pub fn unmount(mountpoint: &Path) -> Result<Vec<Remaining>, Error> {
     let ending = prepare_end(mountpoint)?;
     if !ending.is_served {
@@ -100,14 +100,15 @@ pub fn unmount(mountpoint: &Path) -> Result<Vec<Remaining>, Error> {
     wait_for_server(&ending.place, &ending.mount)
 }
 
-/// Makes durable what was done through the Larder mount at `mountpoint` and takes the mount out of the
-/// tree at once; it ends when the last program lets go of it, and nobody waits for that. Errors as
-/// [`unmount`], but for [`ErrorKind::Busy`].
+/// Makes durable what was done through the Larder mount at `mountpoint` and takes the mount out of
+/// the tree at once; it ends when the last program lets go of it, and nobody waits for that. Errors
+/// as [`unmount`], but for [`ErrorKind::Busy`].
 pub fn detach(mountpoint: &Path) -> Result<(), Error> {
     prepare_end(mountpoint)?.unmounter.detach()
 }
 
-/// A mount that is about to be ended. Everything done through it is durable, unless its server is dead.
+/// A mount that is about to be ended. Everything done through it is durable, unless its server is
+/// dead.
 struct Ending {
     place: PathBuf,
     mount: MountInfo,
@@ -137,8 +138,8 @@ fn prepare_end(mountpoint: &Path) -> Result<Ending, Error> {
     let is_served = !is_dead(&place);
     if is_served {
         match sync_root(&place) {
-            // Another user's mount keeps even root out. Its server makes everything durable at its end,
-            // which is waited for.
+            // Another user's mount keeps even root out. Its server makes everything durable at its
+            // end, which is waited for.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             synced => synced.map_err(|error| not_durable(&place, error))?,
         }
@@ -153,7 +154,8 @@ fn prepare_end(mountpoint: &Path) -> Result<Ending, Error> {
 
 /// Makes durable what was done through the mount at `mountpoint`. [`ErrorKind::Io`].
 pub fn make_durable(mountpoint: &Path) -> Result<(), Error> {
-    // The server itself may ask for it, and be killed while it waits for its own answer (`FUSE-12`).
+    // The server itself may ask for it, and be killed while it waits for its own answer
+    // (`FUSE-12`).
     let synced = std::thread::scope(|scope| {
         let apart = || {
             leave_descriptors(None)?;
@@ -179,7 +181,8 @@ fn not_durable(mountpoint: &Path, error: io::Error) -> Error {
 }
 
 /// Detaches what a killed server left at `mountpoint` or above it ("Transport endpoint is not
-/// connected"). `Ok` when there is no such thing. [`ErrorKind::Busy`] when it is not a Larder mount.
+/// connected"). `Ok` when there is no such thing. [`ErrorKind::Busy`] when it is not a Larder
+/// mount.
 pub fn clean_stale(mountpoint: &Path) -> Result<(), Error> {
     free_killed_above(mountpoint)?;
     while is_dead(mountpoint) {
@@ -212,8 +215,8 @@ pub fn clean_stale(mountpoint: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Has the mounts at `mountpoint` and above it answer with errors if their servers were killed: nothing may be asked of
-/// them before. A symbolic link on the way there hides them.
+/// Has the mounts at `mountpoint` and above it answer with errors if their servers were killed:
+/// nothing may be asked of them before. A symbolic link on the way there hides them.
 fn free_killed_above(mountpoint: &Path) -> Result<(), Error> {
     let place = std::path::absolute(mountpoint).map_err(|error| {
         let context = format!("cannot examine '{}'", mountpoint.display());
@@ -256,8 +259,9 @@ pub(crate) fn lock_mountpoint(place: &Path) -> Result<File, Error> {
     }
 }
 
-/// Waits until the server of `mount`, which was mounted at `place`, has finished, or it is known what keeps it: that is
-/// returned. A new mount there got the lock only after that, so it ends the wait as well.
+/// Waits until the server of `mount`, which was mounted at `place`, has finished, or it is known
+/// what keeps it: that is returned. A new mount there got the lock only after that, so it ends the
+/// wait as well.
 fn wait_for_server(place: &Path, mount: &MountInfo) -> Result<Vec<Remaining>, Error> {
     let fail = |error: io::Error| {
         let context = format!(
@@ -375,7 +379,8 @@ fn busy(mountpoint: &Path) -> Error {
     } else {
         let named = named.join(", ");
         format!(
-            "'{place}' is in use by {named}{more}; end them, or detach it with 'larder umount --lazy {place}'"
+            "'{place}' is in use by {named}{more}; end them, or detach it with 'larder umount \
+             --lazy {place}'"
         )
     };
     Error::new(ErrorKind::Busy, text)

@@ -1,9 +1,9 @@
 //! What is kept of every operation: counters for `--metrics`, events for tracers.
 //!
 //! # Concurrency
-//! A leaf: takes no lock of the mount but that of what is known, for the paths of a traced operation. A
-//! thread of its own looks for tracers. While nobody counts and nobody traces, an operation costs two
-//! relaxed loads (`TRACE-4`).
+//! A leaf: takes no lock of the mount but that of what is known, for the paths of a traced
+//! operation. A thread of its own looks for tracers. While nobody counts and nobody traces, an
+//! operation costs two relaxed loads (`TRACE-4`).
 
 use crate::known::Known;
 use crate::metrics::{Metrics, MetricsSnapshot};
@@ -32,8 +32,8 @@ pub(crate) struct Watch {
 #[derive(Debug)]
 pub(crate) struct Watched {
     began: Instant,
-    /// Only while somebody traces it. What the caller does next may rename what it is about, so this is
-    /// made before the handler.
+    /// Only while somebody traces it. What the caller does next may rename what it is about, so
+    /// this is made before the handler.
     event: Option<Box<TraceEvent>>,
 }
 

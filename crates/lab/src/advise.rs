@@ -1,13 +1,14 @@
 //! Advice for a machine: below which size a row, how full, how many free objects.
 //!
-//! Pure: from records of the experiments `break-even` and `volume` (or longer ones) to one paragraph and one
-//! table. What counts is the greatest storage age that was measured, because that is what a store comes to.
-//! [`plan`] has the requests that make such records in a few minutes, [`settings`] what Larder itself is told.
-//! *Harm* is at least a quarter more fragments per object than in the roomiest case.
+//! Pure: from records of the experiments `break-even` and `volume` (or longer ones) to one
+//! paragraph and one table. What counts is the greatest storage age that was measured, because that
+//! is what a store comes to. [`plan`] has the requests that make such records in a few minutes,
+//! [`settings`] what Larder itself is told. *Harm* is at least a quarter more fragments per object
+//! than in the roomiest case.
 //!
-//! * `ADVICE-1` A threshold is given only where its interval excludes that there is none: both bounds of a break-even
-//!   size lie inside the measured range; the interval of a ratio excludes 1. Nothing about time is sure that rests on
-//!   records under load.
+//! * `ADVICE-1` A threshold is given only where its interval excludes that there is none: both
+//!   bounds of a break-even size lie inside the measured range; the interval of a ratio excludes 1.
+//!   Nothing about time is sure that rests on records under load.
 
 pub mod plan;
 pub mod settings;
@@ -41,7 +42,8 @@ pub struct Advice {
     pub paragraph: String,
     /// Each question.
     pub answers: Vec<Answer>,
-    /// What a database should ask of the engine; default: nothing is beyond noise, or the engine's own choice is right.
+    /// What a database should ask of the engine; default: nothing is beyond noise, or the engine's
+    /// own choice is right.
     pub tuning: Tuning,
     /// Records under load among those from which settings would follow: then none does (ADVICE-1).
     pub crowded_count: usize,
@@ -109,8 +111,13 @@ pub fn advise(data: &Data, objects: Option<&ObjectSizes>) -> Advice {
     answers.extend(settings.answers);
     words.extend(settings.words);
     let paragraph = match words.is_empty() {
-        true => "No threshold was found beyond noise: with these records, choose what is simplest. More rounds (--rounds 5) and a wider range of sizes tell more.".to_owned(),
-        false => format!("On this machine, at storage age {oldest}: {}.", words.join("; ")),
+        true => "No threshold was found beyond noise: with these records, choose what is \
+            simplest. More rounds (--rounds 5) and a wider range of sizes tell more."
+            .to_owned(),
+        false => format!(
+            "On this machine, at storage age {oldest}: {}.",
+            words.join("; ")
+        ),
     };
     Advice {
         paragraph,
@@ -200,7 +207,8 @@ fn row_or_file(
 /// The answer where times are not to be trusted (ADVICE-1).
 fn under_load(crowded_count: usize) -> String {
     format!(
-        "not to be told: {crowded_count} records were measured under load; measure again on a quiet machine"
+        "not to be told: {crowded_count} records were measured under load; measure again on a \
+         quiet machine"
     )
 }
 
@@ -293,7 +301,8 @@ enum Harm {
 }
 
 impl Harm {
-    /// As an answer: `from` says where harm begins and the word for the paragraph, `nowhere` how far there is none.
+    /// As an answer: `from` says where harm begins and the word for the paragraph, `nowhere` how
+    /// far there is none.
     fn told(
         self,
         question: String,

@@ -1,7 +1,8 @@
 //! Storage age: the clock of the laboratory.
 //!
-//! * `AGE-1` Storage age is the bytes of objects that once existed and are gone, divided by the bytes that live
-//!   now (\[BLOB\], \[FRAG\]). It depends neither on the size of the volume nor on speed.
+//! * `AGE-1` Storage age is the bytes of objects that once existed and are gone, divided by the
+//!   bytes that live now (\[BLOB\], \[FRAG\]). It depends neither on the size of the volume nor on
+//!   speed.
 
 /// Counts what was put and what went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,7 +45,8 @@ mod tests {
     use std::collections::HashMap;
 
     proptest! {
-        /// Whatever is created, replaced and deleted: the counter is what a list of all that ever was says.
+        /// Whatever is created, replaced and deleted: the counter is what a list of all that ever
+        /// was says.
         #[test]
         fn age_is_retired_by_live(history in prop::collection::vec((0u8..3, 0u64..20, 1u64..1_000_000), 0..300)) {
             let mut age = StorageAge::default();

@@ -1,14 +1,18 @@
 //! Backends: stores of whole objects, made alike and measured alike.
 //!
 //! # Words
-//! A *spec* is what the command line names (`ext4-1k`, `sqlite@xfs`, `dir:/srv/x`). A *ground* is where a backend's bytes lie: a
-//! volume made for it, or a place that exists. A *subject* is a backend on its ground.
+//! A *spec* is what the command line names (`ext4-1k`, `sqlite@xfs`, `dir:/srv/x`). A *ground* is
+//! where a backend's bytes lie: a volume made for it, or a place that exists. A *subject* is a
+//! backend on its ground.
 //!
 //! # Invariants
-//! * `BACKEND-1` What [`Backend::put`] or [`Backend::delete`] confirmed survives a crash of the machine: old or new, whole.
-//! * `BACKEND-2` The database's log, and the metadata of the file store, lie on a volume of their own: what is counted on
-//!   the volume is content, and what is counted beside it is the rest. Larder's catalog lies with its content.
-//! * `BACKEND-3` A subject on a place that exists makes a new directory there and removes it at the end.
+//! * `BACKEND-1` What [`Backend::put`] or [`Backend::delete`] confirmed survives a crash of the
+//!   machine: old or new, whole.
+//! * `BACKEND-2` The database's log, and the metadata of the file store, lie on a volume of their
+//!   own: what is counted on the volume is content, and what is counted beside it is the rest.
+//!   Larder's catalog lies with its content.
+//! * `BACKEND-3` A subject on a place that exists makes a new directory there and removes it at the
+//!   end.
 
 pub mod directory;
 pub mod ground;
@@ -29,7 +33,8 @@ pub use spec::Spec;
 /// How an object is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Put {
-    /// The object exists, and is replaced by a *safe write*: nobody sees a part, and a crash leaves one of the two.
+    /// The object exists, and is replaced by a *safe write*: nobody sees a part, and a crash leaves
+    /// one of the two.
     pub is_replacing: bool,
     /// The program writes so many bytes at once, where the interface takes parts.
     pub request_bytes: usize,
@@ -48,8 +53,8 @@ pub trait Backend: Send + Sync {
     /// Removes the object `key`, durably (`BACKEND-1`).
     fn delete(&self, key: u64) -> Result<()>;
 
-    /// What its administrator would do now and then; called after every [`Backend::upkeep_bytes`] that were put or
-    /// removed, and before a volume is called full.
+    /// What its administrator would do now and then; called after every [`Backend::upkeep_bytes`]
+    /// that were put or removed, and before a volume is called full.
     fn upkeep(&self) -> Result<()> {
         Ok(())
     }
@@ -59,7 +64,8 @@ pub trait Backend: Send + Sync {
         None
     }
 
-    /// Lets go of everything, so that the volume can be unmounted. Only [`Backend::open`] may follow.
+    /// Lets go of everything, so that the volume can be unmounted. Only [`Backend::open`] may
+    /// follow.
     fn close(&mut self) -> Result<()>;
 
     /// Removes what is left where the ground does not go with the subject, and closes.
@@ -85,8 +91,8 @@ pub trait Backend: Send + Sync {
         Ok(None)
     }
 
-    /// Where the objects lie, as the backend or its filesystem tells, in their own addresses; with the name of the
-    /// measure (`fragments_NAME_mean`). `None`: it does not tell.
+    /// Where the objects lie, as the backend or its filesystem tells, in their own addresses; with
+    /// the name of the measure (`fragments_NAME_mean`). `None`: it does not tell.
     fn layouts(&self, _keys: &[u64]) -> Result<Option<(&'static str, Vec<Layout>)>> {
         Ok(None)
     }

@@ -1,12 +1,13 @@
 //! The break-even size: where the curves of two systems cross.
 //!
-//! At each object size two systems were measured in the same rounds. The logarithms of their ratios have a
-//! mean at each size; between two sizes the mean runs straight over the logarithm of the size. It crosses 0
-//! where both systems are equal: the *break-even size*.
+//! At each object size two systems were measured in the same rounds. The logarithms of their ratios
+//! have a mean at each size; between two sizes the mean runs straight over the logarithm of the
+//! size. It crosses 0 where both systems are equal: the *break-even size*.
 //!
-//! The interval is the set of all sizes at which the mean cannot be told from 0: by Student's t, with the
-//! noise pooled over all sizes. At the true crossing the mean *is* 0, so the set holds it 19 times of 20,
-//! whatever the slope. Where the set reaches the end of the measured range, it is open there.
+//! The interval is the set of all sizes at which the mean cannot be told from 0: by Student's t,
+//! with the noise pooled over all sizes. At the true crossing the mean *is* 0, so the set holds it
+//! 19 times of 20, whatever the slope. Where the set reaches the end of the measured range, it is
+//! open there.
 //!
 //! * `CROSSING-1` The interval covers the true crossing at the stated rate.
 //! * `CROSSING-2` No crossing is claimed outside of the measured range.
@@ -56,8 +57,8 @@ pub struct Bounds {
     pub high: Option<f64>,
 }
 
-/// Pairs of `measure` of two systems at one age, by object size. Records of the same size, round and
-/// other parameters belong together; where a round has several, the last one counts.
+/// Pairs of `measure` of two systems at one age, by object size. Records of the same size, round
+/// and other parameters belong together; where a round has several, the last one counts.
 pub fn pairs<'a>(
     records: impl IntoIterator<Item = &'a Record>,
     (this, that): (&str, &str),

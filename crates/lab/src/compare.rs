@@ -1,8 +1,9 @@
 //! Two runs beside each other: what differs, and whether it differs beyond noise.
 //!
-//! A *line* is one measure of one case on one system at one age, in both runs. Its ratio is B ÷ A of the means of
-//! logarithms; the interval comes from the noise of that measure, pooled over all cases of both runs, because
-//! a single case has few rounds. Where nothing was repeated, the noise is not known, and no line is called real.
+//! A *line* is one measure of one case on one system at one age, in both runs. Its ratio is B ÷ A
+//! of the means of logarithms; the interval comes from the noise of that measure, pooled over all
+//! cases of both runs, because a single case has few rounds. Where nothing was repeated, the noise
+//! is not known, and no line is called real.
 //!
 //! * `COMPARE-1` A run compared with itself differs nowhere.
 
@@ -262,7 +263,9 @@ impl Comparison {
         let differ = count(Verdict::Differs);
         let all = self.lines.len();
         if all == 0 {
-            return "the runs have nothing in common to compare; run the same experiment with the same parameters twice".to_owned();
+            return "the runs have nothing in common to compare; run the same experiment with the \
+                same parameters twice"
+                .to_owned();
         }
         let mut text = format!("{differ} of {all} figures differ beyond noise");
         let told = all - count(Verdict::NoiseUnknown);

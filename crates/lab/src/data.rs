@@ -1,6 +1,7 @@
 //! The records of one or several runs, and how to choose among them.
 //!
-//! Rounds of different runs are kept apart, so that a value is never paired with one of another run.
+//! Rounds of different runs are kept apart, so that a value is never paired with one of another
+//! run.
 
 use crate::results::{Record, Results};
 use crate::statistics::{self, Estimate};
@@ -170,8 +171,8 @@ impl<'a> Selection<'a> {
         words.into_iter().collect()
     }
 
-    /// Keeps one value, the commonest, of everything in a case but what is named in `free`: so that what
-    /// is compared differs in nothing else. Says what was kept where there was a choice.
+    /// Keeps one value, the commonest, of everything in a case but what is named in `free`: so that
+    /// what is compared differs in nothing else. Says what was kept where there was a choice.
     pub fn narrow(&self, free: &[&str]) -> (Selection<'a>, Vec<String>) {
         let names: BTreeSet<&str> = self
             .records()

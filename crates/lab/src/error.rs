@@ -1,4 +1,5 @@
-//! Why something of the laboratory ends early: one line with cause and remedy, and what the runner does about it.
+//! Why something of the laboratory ends early: one line with cause and remedy, and what the runner
+//! does about it.
 
 /// `Result` with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -8,8 +9,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Kind {
     /// The volume is full: a result, recorded with the storage age at which it happened.
     NoSpace,
-    /// The backend says that it does not have what it confirmed, or hands out other bytes: it is caught, and
-    /// the run ends.
+    /// The backend says that it does not have what it confirmed, or hands out other bytes: it is
+    /// caught, and the run ends.
     Lost,
     /// This machine cannot make this backend: said in one line, and the others go on.
     Cannot,

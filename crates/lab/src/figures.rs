@@ -1,10 +1,11 @@
 //! The figures: each of the papers' again, from the user's own records, and some beside them.
 //!
-//! A figure is a few charts and three sentences: what the paper found, what is found here (computed from the
-//! records, never written down beforehand), why they may differ. A figure without records is named as missing,
-//! with the command that measures it.
+//! A figure is a few charts and three sentences: what the paper found, what is found here (computed
+//! from the records, never written down beforehand), why they may differ. A figure without records
+//! is named as missing, with the command that measures it.
 //!
-//! * `FIGURE-1` Every figure of [`all`] is there: drawn when its records exist, else with what would make it.
+//! * `FIGURE-1` Every figure of [`all`] is there: drawn when its records exist, else with what
+//!   would make it.
 
 pub mod chart;
 pub mod scale;
@@ -85,7 +86,8 @@ impl Figure {
         !self.charts.is_empty()
     }
 
-    /// The element for a page of this width: charts side by side, or below each other where it is narrow.
+    /// The element for a page of this width: charts side by side, or below each other where it is
+    /// narrow.
     pub fn element(&self, width: f64) -> String {
         let width = if self.charts.len() == 1 {
             width.min(ALONE)
@@ -144,12 +146,14 @@ impl Figure {
 /// The style sheet that turns drawings dark, under a condition.
 pub fn dark_style(condition: &str) -> String {
     let mut rules = String::from(
-        ".bg{fill:#14181b}.t1.f{fill:#e6eaed}.t2.f{fill:#a3adb5}.g.s{stroke:#2b3238}.ax.s{stroke:#5f6a73}\
-         .pp.f{fill:#98a2aa}.pp.s,.pp.h{stroke:#98a2aa}.h{fill:#14181b}",
+        ".bg{fill:#14181b}.t1.f{fill:#e6eaed}.t2.f{fill:#a3adb5}\
+         .g.s{stroke:#2b3238}.ax.s{stroke:#5f6a73}.pp.f{fill:#98a2aa}\
+         .pp.s,.pp.h{stroke:#98a2aa}.h{fill:#14181b}",
     );
     for (class, _, dark) in chart::PALETTE {
         rules += &format!(
-            ".{class}.f{{fill:{dark};stroke:{dark}}}text.{class}.f{{stroke:none}}.{class}.s,.{class}.h{{stroke:{dark}}}"
+            ".{class}.f{{fill:{dark};stroke:{dark}}}text.{class}.f{{stroke:none}}\
+             .{class}.s,.{class}.h{{stroke:{dark}}}"
         );
     }
     format!("{condition}{{{rules}}}")

@@ -1,7 +1,9 @@
-//! How long reading would take on a disk that this machine does not have: a model, not a measurement.
+//! How long reading would take on a disk that this machine does not have: a model, not a
+//! measurement.
 //!
-//! Virtual disks hide seeks: scattered and contiguous objects read equally fast on them. So the places of
-//! an object's fragments, which were observed, are laid on four disks that are described by a few figures:
+//! Virtual disks hide seeks: scattered and contiguous objects read equally fast on them. So the
+//! places of an object's fragments, which were observed, are laid on four disks that are described
+//! by a few figures:
 //!
 //! | disk | a request that does not continue the last one | transfer |
 //! |---|---|---|
@@ -10,10 +12,11 @@
 //! | `ssd` | 80 µs for each request of at most 128 KiB | 3 GB/s |
 //! | `cloud` | one of 3000 requests a second, for each 256 KiB | 125 MiB/s |
 //!
-//! The volume is laid over the whole disk. One reader, one request at a time, nothing cached; on `cloud`
-//! requests overlap, and the scarcer of the two allowances decides. MB are 10^6 bytes.
+//! The volume is laid over the whole disk. One reader, one request at a time, nothing cached; on
+//! `cloud` requests overlap, and the scarcer of the two allowances decides. MB are 10^6 bytes.
 //!
-//! * `MODEL-1` Where two fragments touch does not matter: splitting a fragment in place changes no time.
+//! * `MODEL-1` Where two fragments touch does not matter: splitting a fragment in place changes no
+//!   time.
 //! * `MODEL-2` Reading never takes less time than the transfer alone.
 
 const KIB: u64 = 1024;
@@ -101,8 +104,9 @@ const fn rotating(bytes_s: f64) -> Kind {
     }
 }
 
-/// Seconds that reading `objects` whole would take on `disk`, one after the other in this order, the
-/// fragments of each in the order of its content. The offsets are those of a volume of `volume_bytes`.
+/// Seconds that reading `objects` whole would take on `disk`, one after the other in this order,
+/// the fragments of each in the order of its content. The offsets are those of a volume of
+/// `volume_bytes`.
 pub fn read_seconds(disk: &Disk, volume_bytes: u64, objects: &[Vec<Fragment>]) -> f64 {
     let joined: Vec<Vec<Fragment>> = objects.iter().map(|object| join(object)).collect();
     let bytes = joined.iter().flatten().map(|part| part.length_bytes).sum();
@@ -130,7 +134,8 @@ pub fn read_seconds(disk: &Disk, volume_bytes: u64, objects: &[Vec<Fragment>]) -
     }
 }
 
-/// MB/s of reading `objects` whole on `disk`, or nothing when they hold no bytes. As [`read_seconds`].
+/// MB/s of reading `objects` whole on `disk`, or nothing when they hold no bytes. As
+/// [`read_seconds`].
 pub fn read_mb_s(disk: &Disk, volume_bytes: u64, objects: &[Vec<Fragment>]) -> Option<f64> {
     let bytes: u64 = objects.iter().flatten().map(|part| part.length_bytes).sum();
     (bytes > 0).then(|| bytes as f64 / 1e6 / read_seconds(disk, volume_bytes, objects))

@@ -1,7 +1,9 @@
-//! What objects hold: bytes that can be told from all others, on a raw device and when they are read back.
+//! What objects hold: bytes that can be told from all others, on a raw device and when they are
+//! read back.
 //!
-//! Every KiB of an object begins with a *marker* (\[FRAG\]): 32 bytes that say whose they are. The bytes between
-//! them follow from the seed, the object and its version, so every read can be verified without a copy.
+//! Every KiB of an object begins with a *marker* (\[FRAG\]): 32 bytes that say whose they are. The
+//! bytes between them follow from the seed, the object and its version, so every read can be
+//! verified without a copy.
 //!
 //! ```text
 //! 0  needle    8  the same for all markers of a run, and in no other run
@@ -11,8 +13,8 @@
 //! 24 check     8
 //! ```
 //!
-//! * `PATTERN-1` The content of a version of an object is a function of seed, object, version and length; two of
-//!   them share no KiB.
+//! * `PATTERN-1` The content of a version of an object is a function of seed, object, version and
+//!   length; two of them share no KiB.
 //! * `PATTERN-2` What is found by its needle counts only if its check word fits.
 
 /// Distance between two markers of an object, bytes.

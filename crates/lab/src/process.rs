@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Runs a program and returns what it prints; an exit code other than 0 is an error with what it complains about.
+/// Runs a program and returns what it prints; an exit code other than 0 is an error with what it
+/// complains about.
 pub fn output(program: &str, arguments: &[&OsStr]) -> Result<String> {
     let mut command = Command::new(program);
     command.args(arguments);
@@ -30,7 +31,8 @@ pub fn run(mut command: Command) -> Result<String> {
     finish(command)
 }
 
-/// The first line of what a program says of its version, to whichever output it says it; `None` if it does not run.
+/// The first line of what a program says of its version, to whichever output it says it; `None` if
+/// it does not run.
 pub fn version(program: &Path, argument: &str) -> Option<String> {
     let mut command = Command::new(program);
     let said = command

@@ -1,6 +1,7 @@
 //! From SVG to PNG, with the font that is bundled: the same picture on every machine.
 //!
-//! The font is Open Sans, licensed as `fonts/LICENSE` says, cut to the letters of western European languages.
+//! The font is Open Sans, licensed as `fonts/LICENSE` says, cut to the letters of western European
+//! languages.
 
 use resvg::{tiny_skia, usvg};
 use std::sync::Arc;

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! * `REPORT-1` The page refers to nothing outside of itself.
-//! * `REPORT-2` Every figure is on the page: drawn, or named as missing with the command that measures it.
+//! * `REPORT-2` Every figure is on the page: drawn, or named as missing with the command that
+//!   measures it.
 
 mod tables;
 
@@ -111,7 +112,8 @@ pub fn html(data: &Data, figures: &[Figure]) -> String {
     let groups = [
         (
             "Files or rows: what age does",
-            "Objects are put, replaced and deleted until bytes that once existed outweigh those that live several times: \
+            "Objects are put, replaced and deleted until bytes that once existed outweigh those \
+             that live several times: \
              the storage age. These figures redraw Figures 1–6 of [FRAG] and 1–7 of [BLOB].",
             &figures[..age_count(figures)],
         ),
@@ -122,12 +124,14 @@ pub fn html(data: &Data, figures: &[Figure]) -> String {
         ),
         (
             "A filesystem in a database",
-            "File size and concurrency, and a store that is emptied and filled again: Tables 1 and 2 of [DBFS].",
+            "File size and concurrency, and a store that is emptied and filled again: Tables 1 \
+             and 2 of [DBFS].",
             of_papers(figures, "dbfs-"),
         ),
         (
             "A database on filesystems",
-            "PostgreSQL's statements on filesystems with different block sizes: Figures 3–10 of [CLUSTER]. A ring marks the block size that the paper found best.",
+            "PostgreSQL's statements on filesystems with different block sizes: Figures 3–10 of \
+             [CLUSTER]. A ring marks the block size that the paper found best.",
             of_papers(figures, "cluster-"),
         ),
     ];
@@ -147,10 +151,12 @@ pub fn html(data: &Data, figures: &[Figure]) -> String {
     body += &missing(figures);
     body += &tables::trust(data);
     body += &tables::machines(data);
-    body += "</main><footer>Made by <code>larder lab report</code>. [FRAG] Sears, van Ingen: Fragmentation in Large Object Repositories, CIDR 2007. \
+    body += "</main><footer>Made by <code>larder lab report</code>. [FRAG] Sears, van Ingen: \
+        Fragmentation in Large Object Repositories, CIDR 2007. \
              [BLOB] Sears, van Ingen, Gray: To BLOB or Not To BLOB, MSR-TR-2006-45. \
              [DBFS] Kunchithapadam, Zhang, Ganesh, Mukherjee: DBFS and SecureFiles, SIGMOD 2011. \
-             [CLUSTER] Kramberger, Cafuta, Dodig: Dependencies of File System Cluster Size in Correlation with Database Management System.</footer>";
+             [CLUSTER] Kramberger, Cafuta, Dodig: Dependencies of File System Cluster Size in \
+             Correlation with Database Management System.</footer>";
     let dark = figures::dark_style("@media (prefers-color-scheme:dark)");
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
@@ -175,7 +181,8 @@ fn markdown(figures: &[Figure]) -> String {
             false => "What it is",
         };
         text += &format!(
-            "\n![{}](figures/{}.svg)\n\n* **{there}:** {}\n* **Here:** {}\n* **Why they differ:** {}\n",
+            "\n![{}](figures/{}.svg)\n\n* **{there}:** {}\n* **Here:** {}\n* **Why they differ:** \
+             {}\n",
             paper.title, paper.id, paper.found, figure.here, paper.differs
         );
         if !figure.shown.is_empty() {
@@ -226,7 +233,8 @@ fn head(data: &Data, figures: &[Figure]) -> String {
         .unwrap_or_default();
     let day = started.split('T').next().unwrap_or_default();
     let mut text = format!(
-        "<header><h1>How storage ages here</h1><p class='lead'>{} measured on {}: {records} records of {} ({}).</p>",
+        "<header><h1>How storage ages here</h1><p class='lead'>{} measured on {}: {records} \
+         records of {} ({}).</p>",
         escape(&systems.join(", ")),
         escape(day),
         if names.len() == 1 {
@@ -256,7 +264,8 @@ fn head(data: &Data, figures: &[Figure]) -> String {
         });
     let links: String = links.collect();
     text + &format!(
-        "<nav>{links}<a href='#break-even'>Break-even sizes</a> <a href='#trust'>How far to trust this</a> <a href='#machine'>Machine and parameters</a></nav></header>"
+        "<nav>{links}<a href='#break-even'>Break-even sizes</a> <a href='#trust'>How far to trust \
+         this</a> <a href='#machine'>Machine and parameters</a></nav></header>"
     )
 }
 
@@ -265,7 +274,8 @@ fn section(figure: &Figure) -> String {
     let badge = match figure.crowded_count {
         0 => String::new(),
         count => format!(
-            "<p class='badge'>{count} of {} records were measured under load above the number of cores (hollow marks)</p>",
+            "<p class='badge'>{count} of {} records were measured under load above the number of \
+             cores (hollow marks)</p>",
             figure.record_count
         ),
     };
@@ -295,7 +305,8 @@ fn section(figure: &Figure) -> String {
     });
     format!(
         "<section class='figure' id='{}'><h3>{}</h3><p class='source'>{}</p>{badge}\
-         <div class='{shape}'><div class='wide'>{}</div><div class='narrow'>{}</div><div class='three'>{}</div></div>{shown}{}</section>",
+         <div class='{shape}'><div class='wide'>{}</div><div class='narrow'>{}</div><div \
+         class='three'>{}</div></div>{shown}{}</section>",
         paper.id,
         escape(paper.title),
         escape(paper.source),
@@ -322,7 +333,9 @@ fn missing(figures: &[Figure]) -> String {
     match items.is_empty() {
         true => String::new(),
         false => format!(
-            "<h2>Not in these runs</h2><p>No records were found for these figures. The command beside each measures them; name its run together with these to see them here.</p><ul class='missing'>{}</ul>",
+            "<h2>Not in these runs</h2><p>No records were found for these figures. The command \
+             beside each measures them; name its run together with these to see them here.</p><ul \
+             class='missing'>{}</ul>",
             items.concat()
         ),
     }

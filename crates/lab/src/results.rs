@@ -6,17 +6,19 @@
 //! ```
 //!
 //! # Names in a case
-//! Sizes are bytes, as decimal numbers: `object_bytes`, `volume_bytes`, `request_bytes`, `block_bytes`,
-//! `page_bytes`. `sizes` is `constant`, `uniform` or `lognormal`. `occupancy` is a share, as `0.9`.
-//! `writers` is the number of interleaved writers, of threads in `dbfs`. `cycle` counts the repetitions of
-//! `dbfs`' steady state from 0. In `cluster`, `action` is `insert`, `select` or `delete`, and
-//! `transactions` the number after which the time was taken: `100`, `500` or `1000`.
-//! The machine has `processor`, `cores`, `memory`, `kernel`, `device`, and a version for each system.
+//! Sizes are bytes, as decimal numbers: `object_bytes`, `volume_bytes`, `request_bytes`,
+//! `block_bytes`, `page_bytes`. `sizes` is `constant`, `uniform` or `lognormal`. `occupancy` is a
+//! share, as `0.9`. `writers` is the number of interleaved writers, of threads in `dbfs`. `cycle`
+//! counts the repetitions of `dbfs`' steady state from 0. In `cluster`, `action` is `insert`,
+//! `select` or `delete`, and `transactions` the number after which the time was taken: `100`, `500`
+//! or `1000`. The machine has `processor`, `cores`, `memory`, `kernel`, `device`, and a version for
+//! each system.
 //!
 //! # Invariants
-//! * `RESULTS-1` A record that [`Appender::append`] acknowledged is read back, whatever crash follows.
-//! * `RESULTS-2` What is not a whole record is only ever cut off at the end, and said; anywhere else it is
-//!   an error.
+//! * `RESULTS-1` A record that [`Appender::append`] acknowledged is read back, whatever crash
+//!   follows.
+//! * `RESULTS-2` What is not a whole record is only ever cut off at the end, and said; anywhere
+//!   else it is an error.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -56,10 +58,12 @@ pub struct Header {
 pub struct Record {
     /// As in [`Header::experiment`].
     pub experiment: String,
-    /// Which system: `ext4`, `xfs`, `ntfs`, `sqlite`, `postgres`, `postgres-lo`, `larder`, `larder-mount`, …
+    /// Which system: `ext4`, `xfs`, `ntfs`, `sqlite`, `postgres`, `postgres-lo`, `larder`,
+    /// `larder-mount`, …
     pub backend: String,
     /// Parameters of the case: `object_bytes`, `sizes` (`constant`, `uniform`, `lognormal`),
-    /// `occupancy`, `volume_bytes`, `request_bytes`, `writers`, `size_known`, `block_bytes`, `action`, …
+    /// `occupancy`, `volume_bytes`, `request_bytes`, `writers`, `size_known`, `block_bytes`,
+    /// `action`, …
     pub case: BTreeMap<String, String>,
     /// Repetition, from 0.
     pub round: u32,
@@ -67,15 +71,15 @@ pub struct Record {
     pub age: f64,
     /// What: `read_mb_s`, `write_mb_s`, `read_ops_s`, `write_ops_s`, `read_p50_us`, `read_p99_us`,
     /// `read_max_us`, `write_p50_us`, …, `fragments_mean`, `fragments_p50`, `fragments_p99`,
-    /// `fragments_max`, `fragments_fiemap_mean`, `layout_score`, `ios_per_object`, `free_pool_objects`, `write_amplification`,
-    /// `space_amplification`, `modelled_read_mb_s.hdd`, `modelled_read_mb_s.hdd2005`,
-    /// `modelled_read_mb_s.ssd`, `modelled_read_mb_s.cloud`, `seconds`, `hole_blocks_log2.N` (holes of
-    /// 2^N to 2^(N+1) blocks), …
+    /// `fragments_max`, `fragments_fiemap_mean`, `layout_score`, `ios_per_object`,
+    /// `free_pool_objects`, `write_amplification`, `space_amplification`, `modelled_read_mb_s.hdd`,
+    /// `modelled_read_mb_s.hdd2005`, `modelled_read_mb_s.ssd`, `modelled_read_mb_s.cloud`,
+    /// `seconds`, `hole_blocks_log2.N` (holes of 2^N to 2^(N+1) blocks), …
     pub measure: String,
     /// The figure, in the unit that the name of the measure says.
     pub value: f64,
-    /// The machine's load average while it was measured: above the number of cores and of the case's own writers no time is
-    /// to be trusted.
+    /// The machine's load average while it was measured: above the number of cores and of the
+    /// case's own writers no time is to be trusted.
     pub load: f64,
 }
 
@@ -96,8 +100,8 @@ impl Results {
         self.header.machine.get("cores")?.trim().parse().ok()
     }
 
-    /// Whether a record is about time, and was measured while more was running than there are cores, beside the writers of
-    /// the case itself.
+    /// Whether a record is about time, and was measured while more was running than there are
+    /// cores, beside the writers of the case itself.
     pub fn is_crowded(&self, record: &Record) -> bool {
         let own = record.number("writers").unwrap_or(1.0);
         record.is_of_time() && self.cores().is_some_and(|cores| record.load > cores + own)
@@ -132,13 +136,15 @@ impl Record {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The directory is no run.
-    #[error("{} is not a run of the laboratory (it has no {HEADER}); `larder lab run` makes one", .0.display())]
+    #[error("{} is not a run of the laboratory (it has no {HEADER}); `larder lab run` makes \
+        one", .0.display())]
     NotARun(PathBuf),
     /// There is a run already.
     #[error("{} holds a run already; resume it, or name another directory", .0.display())]
     Exists(PathBuf),
     /// A newer version wrote it.
-    #[error("{} has format {found}, this version reads {FORMAT}; use the version of larder that wrote it", path.display())]
+    #[error("{} has format {found}, this version reads {FORMAT}; use the version of larder that \
+        wrote it", path.display())]
     Format {
         /// The file.
         path: PathBuf,
@@ -146,7 +152,8 @@ pub enum Error {
         found: u32,
     },
     /// Something in it is no record.
-    #[error("{} line {line} is damaged ({cause}); restore it from a copy, or delete that line", path.display())]
+    #[error("{} line {line} is damaged ({cause}); restore it from a copy, or delete that \
+        line", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -321,7 +328,8 @@ impl Appender {
         Appender::open(run)
     }
 
-    /// Goes on with the run in the directory `run`: gives what it holds, and cuts off what a crash tore.
+    /// Goes on with the run in the directory `run`: gives what it holds, and cuts off what a crash
+    /// tore.
     ///
     /// # Errors
     /// As [`read`].

@@ -1,11 +1,11 @@
 //! A run: the cases of an experiment, one after the other, each recorded when it is complete.
 //!
-//! * `RUN-1` A case is in the records wholly, its last record being `case_seconds`, or it is measured again when the run goes
-//!   on: what a crash or ^C left of it is cut off.
-//! * `RUN-2` All backends of a case see the same operations. From round to round their order turns, so that what the
-//!   machine does beside falls on each of them.
-//! * `RUN-3` What this machine cannot make is said, in the header too, and the others are measured; also where that shows
-//!   only when a case is made. Its further rounds are left out then.
+//! * `RUN-1` A case is in the records wholly, its last record being `case_seconds`, or it is
+//!   measured again when the run goes on: what a crash or ^C left of it is cut off.
+//! * `RUN-2` All backends of a case see the same operations. From round to round their order turns,
+//!   so that what the machine does beside falls on each of them.
+//! * `RUN-3` What this machine cannot make is said, in the header too, and the others are measured;
+//!   also where that shows only when a case is made. Its further rounds are left out then.
 
 mod machine;
 pub mod request;
@@ -42,8 +42,8 @@ pub struct Circumstances {
     pub started: String,
     /// The command line that repeats it.
     pub command: String,
-    /// When to end; `None`: when all is measured. A case that is expected to end later, as the same case of an earlier round
-    /// did, is not begun; one that is not complete then is given up.
+    /// When to end; `None`: when all is measured. A case that is expected to end later, as the same
+    /// case of an earlier round did, is not begun; one that is not complete then is given up.
     pub deadline: Option<Instant>,
 }
 
@@ -93,7 +93,8 @@ pub struct Summary {
     pub left_out: usize,
 }
 
-/// Measures what `request` asks for. [`Kind::Stopped`] when `stop` becomes true; the same call goes on later.
+/// Measures what `request` asks for. [`Kind::Stopped`] when `stop` becomes true; the same call goes
+/// on later.
 pub fn run(
     request: &Request,
     circumstances: &Circumstances,

@@ -13,7 +13,8 @@ pub enum Sizes {
     Constant,
     /// Half to one and a half of the mean.
     Uniform,
-    /// Logarithms normal with deviation 1: many small ones, few large ones; between 1/16 and 16 of the mean.
+    /// Logarithms normal with deviation 1: many small ones, few large ones; between 1/16 and 16 of
+    /// the mean.
     Lognormal,
 }
 

@@ -1,9 +1,10 @@
 //! What can be said of figures that were measured several times.
 //!
-//! A *median* stands for what is typical; its interval is one of order statistics, so it assumes nothing
-//! about the distribution. *Ratios* are compared by their logarithms, with Student's t: a ratio of 2 and one
-//! of ½ are equally far from 1. The *noise* of a measure is how far repetitions of the same case lie from
-//! each other. Nothing here is random: the same records give the same answers.
+//! A *median* stands for what is typical; its interval is one of order statistics, so it assumes
+//! nothing about the distribution. *Ratios* are compared by their logarithms, with Student's t: a
+//! ratio of 2 and one of ½ are equally far from 1. The *noise* of a measure is how far repetitions
+//! of the same case lie from each other. Nothing here is random: the same records give the same
+//! answers.
 //!
 //! * `STATISTICS-1` An interval of a ratio covers the true ratio at the rate that it states.
 
@@ -42,8 +43,8 @@ pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     Some(below + (above - below) * at.fract())
 }
 
-/// The median with the narrowest pair of order statistics that holds it at 95 %; with fewer than six
-/// values the least and the greatest, and the confidence that they have. Nothing of nothing.
+/// The median with the narrowest pair of order statistics that holds it at 95 %; with fewer than
+/// six values the least and the greatest, and the confidence that they have. Nothing of nothing.
 pub fn median(values: &[f64]) -> Option<Estimate> {
     let value = quantile(values, 0.5)?;
     let mut sorted = values.to_vec();
@@ -100,7 +101,8 @@ impl Noise {
         }
     }
 
-    /// The factor by which two single measurements of the same thing differ at most, 19 times of 20.
+    /// The factor by which two single measurements of the same thing differ at most, 19 times of
+    /// 20.
     pub fn factor(&self) -> f64 {
         (student_t(self.degrees) * self.deviation * 2.0_f64.sqrt()).exp()
     }
@@ -132,8 +134,8 @@ pub fn noise_by_measure<'a>(
         .collect()
 }
 
-/// The ratio of two systems measured in turns: `pairs` of (this, that) of the same round. Nothing when no
-/// pair is positive; a single pair has no bounds (confidence 0).
+/// The ratio of two systems measured in turns: `pairs` of (this, that) of the same round. Nothing
+/// when no pair is positive; a single pair has no bounds (confidence 0).
 pub fn paired_ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
     let positive = pairs.iter().filter(|(a, b)| *a > 0.0 && *b > 0.0);
     let logs: Vec<f64> = positive.map(|(a, b)| (a / b).ln()).collect();
@@ -142,8 +144,8 @@ pub fn paired_ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
     (!logs.is_empty()).then(|| ratio(mean(&logs), error, noise.degrees))
 }
 
-/// The ratio `these` ÷ `those` of values measured apart from each other, when single measurements have
-/// the noise `noise`. Nothing when one side has no positive value.
+/// The ratio `these` ÷ `those` of values measured apart from each other, when single measurements
+/// have the noise `noise`. Nothing when one side has no positive value.
 pub fn unpaired_ratio(these: &[f64], those: &[f64], noise: Noise) -> Option<Estimate> {
     let (these, those) = (logarithms(these), logarithms(those));
     if these.is_empty() || those.is_empty() {

@@ -1,13 +1,13 @@
 //! Volumes: filesystems on loop images, which nobody else sees and which nothing leaves behind.
 //!
-//! A volume is an image file, already without a name, behind a loop device with direct I/O, mounted in a mount
-//! namespace of our own.
+//! A volume is an image file, already without a name, behind a loop device with direct I/O, mounted
+//! in a mount namespace of our own.
 //!
-//! * `VOLUME-1` Nothing of a volume outlives the process that made it, however that ends: the kernel takes the mounts
-//!   with the namespace, the device with its last user, the image with the device. SIGKILL leaves empty directories,
-//!   where the mount points were.
-//! * `VOLUME-2` What is read after [`Volume::at_rest`] comes from the device: neither the filesystem nor the host has
-//!   it in memory.
+//! * `VOLUME-1` Nothing of a volume outlives the process that made it, however that ends: the
+//!   kernel takes the mounts with the namespace, the device with its last user, the image with the
+//!   device. SIGKILL leaves empty directories, where the mount points were.
+//! * `VOLUME-2` What is read after [`Volume::at_rest`] comes from the device: neither the
+//!   filesystem nor the host has it in memory.
 //!
 //! A namespace belongs to a thread and to the threads and processes that it starts.
 
@@ -23,7 +23,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What the kernel reads ahead on every volume, KiB: its default for disks, which loop devices do not have.
+/// What the kernel reads ahead on every volume, KiB: its default for disks, which loop devices do
+/// not have.
 const READAHEAD_KIB: u32 = 128;
 
 /// The kinds of filesystem that volumes can have.
@@ -229,7 +230,8 @@ impl Filesystem {
         Ok(process::output("modprobe", &[OsStr::new(kernel_name)]).is_ok() && is_known()?)
     }
 
-    /// The command that serves it on `device` at `mountpoint`, in the foreground; `None`: the kernel does.
+    /// The command that serves it on `device` at `mountpoint`, in the foreground; `None`: the
+    /// kernel does.
     fn server(&self, device: &Path, mountpoint: &Path) -> Result<Option<Command>> {
         let (program, options) = match self.kind {
             FilesystemKind::Ntfs => ("ntfs-3g", "no_detach,noatime,permissions"),
@@ -289,12 +291,13 @@ impl PrivateMounts {
     pub fn enter() -> Result<PrivateMounts> {
         let refused = |errno: rustix::io::Errno| {
             Error::cannot(format!(
-                "volumes need the right to mount ({errno}); run as root, or name places that exist: dir:PATH, \
+                "volumes need the right to mount ({errno}); run as root, or name places that \
+                 exist: dir:PATH, \
                  sqlite:PATH, larder:PATH"
             ))
         };
-        // SAFETY: only the mount namespace (and with it the working directory's sharing) of this thread is
-        // unshared; no memory or descriptor is.
+        // SAFETY: only the mount namespace (and with it the working directory's sharing) of this
+        // thread is unshared; no memory or descriptor is.
         unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
             .map_err(refused)?;
         let own = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -392,8 +395,8 @@ impl Volume {
         self.sys("stat")
     }
 
-    /// Unmounts, so that everything is on the device and nothing in memory, calls `visit` with the device, and mounts
-    /// again (`VOLUME-2`).
+    /// Unmounts, so that everything is on the device and nothing in memory, calls `visit` with the
+    /// device, and mounts again (`VOLUME-2`).
     pub fn at_rest<T>(&mut self, visit: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         self.unmount()?;
         self.forget()?;
@@ -497,7 +500,8 @@ fn detach(device: &Path) -> Result<()> {
 
 fn no_room(errno: rustix::io::Errno, bytes: u64, directory: &Path) -> Error {
     let text = format!(
-        "a volume of {} MiB does not fit in '{}': {errno}; name another place with --work, or a smaller --volume",
+        "a volume of {} MiB does not fit in '{}': {errno}; name another place with --work, or a \
+         smaller --volume",
         bytes >> 20,
         directory.display()
     );

@@ -1,9 +1,9 @@
 //! Workloads: what is done to a subject, and when it is measured.
 //!
-//! * `WORKLOAD-1` Every object that is read is compared with what was written; what differs ends the run
-//!   ([`crate::error::Kind::Lost`]).
-//! * `WORKLOAD-2` What is done, in which order, with which bytes, follows from the seed. With several writers, what
-//!   they do at the same time does; who is first does not.
+//! * `WORKLOAD-1` Every object that is read is compared with what was written; what differs ends
+//!   the run ([`crate::error::Kind::Lost`]).
+//! * `WORKLOAD-2` What is done, in which order, with which bytes, follows from the seed. With
+//!   several writers, what they do at the same time does; who is first does not.
 //!
 //! Time is taken around calls of the backend only: making and comparing bytes does not count.
 
@@ -20,7 +20,8 @@ use crate::sizes::Random;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Free objects that a volume must have room for, for a run to mean something: \[BLOB\] found 40 to be bad, 400 fine.
+/// Free objects that a volume must have room for, for a run to mean something: \[BLOB\] found 40 to
+/// be bad, 400 fine.
 pub const FREE_POOL_OBJECTS_MIN: u64 = 40;
 
 /// When to stop.

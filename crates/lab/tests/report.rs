@@ -1,5 +1,6 @@
-//! The report on made-up runs: every figure is drawn when its records exist and named when not, what is
-//! written is well-formed and refers to nothing outside, and a browser has nothing to complain about.
+//! The report on made-up runs: every figure is drawn when its records exist and named when not,
+//! what is written is well-formed and refers to nothing outside, and a browser has nothing to
+//! complain about.
 
 #![allow(clippy::unwrap_used)]
 
@@ -309,10 +310,12 @@ fn a_browser_draws_it_without_a_complaint() {
     }
 }
 
-/// What a frame of this width sees of the page: a window is wider than a telephone, a frame need not be.
+/// What a frame of this width sees of the page: a window is wider than a telephone, a frame need
+/// not be.
 fn browse(browser: &str, scratch: &Path, page: &Path, width: usize) -> String {
     let frame = scratch.join("frame.html");
-    let script = "const d = this.contentDocument, all = [...d.querySelectorAll('section.figure svg')]; \
+    let script = "const d = this.contentDocument, all = [...d.querySelectorAll('section.figure \
+        svg')]; \
         const seen = all.filter(one => one.getClientRects().length > 0); \
         const clipped = seen.flatMap(one => [...one.querySelectorAll('text')].filter(text => { \
             const a = one.getBoundingClientRect(), b = text.getBoundingClientRect(); \
@@ -321,7 +324,8 @@ fn browse(browser: &str, scratch: &Path, page: &Path, width: usize) -> String {
             + ' high=' + d.documentElement.scrollHeight + ' clipped=' + clipped.length \
             + ' ' + clipped.map(text => text.textContent).join('|') + ' end';";
     let html = format!(
-        "<body style='margin:0'><iframe style='border:0' width='{width}' height='900' src='file://{}' onload=\"{script}\"></iframe>",
+        "<body style='margin:0'><iframe style='border:0' width='{width}' height='900' \
+         src='file://{}' onload=\"{script}\"></iframe>",
         page.display()
     );
     fs::write(&frame, html).unwrap();

@@ -17,7 +17,8 @@
 //! * `COMMIT-3` Extents retired by a commit are reusable only after a later commit has deleted
 //!   their rows, and that one is durable.
 //! * `COMMIT-4` After a failed write, flush or commit nothing more is changed: memory is ahead of
-//!   the catalog, and only reopening finds out how far. What the user's rules refuse is no failure (`refused`).
+//!   the catalog, and only reopening finds out how far. What the user's rules refuse is no failure
+//!   (`refused`).
 //! * `COMMIT-5` A group is committed a commit interval after its first change, and a seventh of
 //!   that after its last one; what is being written delays it. So the row of a file is soon there,
 //!   and a stream of changes costs no more commits.
@@ -273,9 +274,10 @@ impl Engine {
         });
     }
 
-    /// Up to which commit retired extents can be reclaimed now; `None` if there are none. Every commit
-    /// asks: what waits for reclaim is missing where the next objects want to go. Reclaiming is for
-    /// who has the turn; it may have gone while the caller waited for `commit_lock` (TURN-1).
+    /// Up to which commit retired extents can be reclaimed now; `None` if there are none. Every
+    /// commit asks: what waits for reclaim is missing where the next objects want to go. Reclaiming
+    /// is for who has the turn; it may have gone while the caller waited for `commit_lock`
+    /// (TURN-1).
     fn find_reclaimable(&self) -> Result<Option<Horizon>> {
         if !self.turn.is_held() || self.private.is_some() {
             return Ok(None);
@@ -318,7 +320,8 @@ impl Engine {
         Ok(is_worth_it.then_some(horizon))
     }
 
-    /// Freezes and commits the open group. The caller holds `commit_lock`. `is_awaited`: a sync waits for it.
+    /// Freezes and commits the open group. The caller holds `commit_lock`. `is_awaited`: a sync
+    /// waits for it.
     fn commit_group(&self, horizon: Option<Horizon>, is_awaited: bool) -> Result<()> {
         self.check_running()?;
         let is_any = horizon.is_some() || !lock(&self.group).is_empty();
@@ -525,7 +528,8 @@ impl Engine {
         if self.session.workspace.is_some() {
             assert_granted(&self.catalog.grants(), &set.allocated);
         }
-        // COMMIT-2: the extents above were flushed by flush_contents, or are patched by this commit.
+        // COMMIT-2: the extents above were flushed by flush_contents, or are patched by this
+        // commit.
         let mut moved_away = group.moved_away;
         let outcome = self.commit_accepted(generation, &mut nodes, &mut set, &mut moved_away)?;
         self.publish(generation, &nodes, &set, &outcome, moved_away);
@@ -616,8 +620,8 @@ impl Engine {
     }
 
     /// Commits the catalog; waits out an SQL client that keeps the write lock, and a host without
-    /// space: nothing is lost by waiting, and both can be helped from outside. Not in a client's transaction, which
-    /// has the lock, and of which SQLite may have taken back a part.
+    /// space: nothing is lost by waiting, and both can be helped from outside. Not in a client's
+    /// transaction, which has the lock, and of which SQLite may have taken back a part.
     pub(crate) fn commit_catalog(
         &self,
         set: &ChangeSet,

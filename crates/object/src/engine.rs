@@ -47,8 +47,8 @@ use std::thread::JoinHandle;
 /// No schema has this version: SQLite counts from 0.
 pub(crate) const NO_SCHEMA: i64 = i64::MIN;
 
-/// A view of the present through which files are changed: of the session itself, or of a transaction beside it. It can do
-/// all that a [`View`] can.
+/// A view of the present through which files are changed: of the session itself, or of a
+/// transaction beside it. It can do all that a [`View`] can.
 pub struct Engine {
     pub(crate) view: View,
     pub(crate) turn: Turn,
@@ -363,7 +363,8 @@ impl Engine {
             Some(readonly) => Err(Error::new(
                 ErrorKind::ReadOnly,
                 format!(
-                    "{} is read-only for this process; make the directory and its files writable, or work on a copy",
+                    "{} is read-only for this process; make the directory and its files writable, \
+                     or work on a copy",
                     readonly.database().path().display()
                 ),
             )),

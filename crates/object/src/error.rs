@@ -43,7 +43,8 @@ pub enum ErrorKind {
     CrossStore,
     /// Somebody else is using it; try again later.
     Busy,
-    /// Somebody else has kept the database's writer lock for as long as this session was to wait; the message says who.
+    /// Somebody else has kept the database's writer lock for as long as this session was to wait;
+    /// the message says who.
     TimedOut,
     /// Somebody else has changed what a transaction has read. It has no effect; run it again.
     Conflict,

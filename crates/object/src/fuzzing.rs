@@ -1,5 +1,5 @@
-//! The decoders of this crate that `cargo xtask fuzz` calls: of files and names in the directory of a database. Only built
-//! by it.
+//! The decoders of this crate that `cargo xtask fuzz` calls: of files and names in the directory of
+//! a database. Only built by it.
 
 use crate::session::{barrier, peers};
 use crate::txn::workspace;

@@ -1,31 +1,37 @@
 //! How much history may go: the horizon of reclaim, and giving history up when space is short.
 //!
 //! # Words
-//! The *cut*: the commit up to which the retention lets history go. *Pressing*: moving the cut on because somebody
-//! needs the space. The *pool*: free space that pressing keeps ahead, in a database that can grow no more.
+//! The *cut*: the commit up to which the retention lets history go. *Pressing*: moving the cut on
+//! because somebody needs the space. The *pool*: free space that pressing keeps ahead, in a
+//! database that can grow no more.
 //!
 //! # Invariants
-//! * `TIME-1` Reclaim goes up to the oldest of: the pins (`SESSION-2`), the cut, what is held (snapshots and readers of the
-//!   past). The catalog looks at what is held again, in the commit that reclaims (`HISTORY-3`).
-//! * `TIME-2` Pressing gives up the oldest history first, never more than a pin or a hold allows, and at least
-//!   [`PRESS_DIVISOR`]th part of the segments at a time.
-//! * `TIME-3` A session that has the turn knows the retention: it is changed with the turn, and read anew when the turn is
-//!   taken after a foreign commit. The transactions of a session decide by what the session knows, which may be older by
-//!   one look at foreign commits (20 ms; 1 s beside clients). What a commit keeps is decided by the catalog in any case.
+//! * `TIME-1` Reclaim goes up to the oldest of: the pins (`SESSION-2`), the cut, what is held
+//!   (snapshots and readers of the past). The catalog looks at what is held again, in the commit
+//!   that reclaims (`HISTORY-3`).
+//! * `TIME-2` Pressing gives up the oldest history first, never more than a pin or a hold allows,
+//!   and at least [`PRESS_DIVISOR`]th part of the segments at a time.
+//! * `TIME-3` A session that has the turn knows the retention: it is changed with the turn, and
+//!   read anew when the turn is taken after a foreign commit. The transactions of a session decide
+//!   by what the session knows, which may be older by one look at foreign commits (20 ms; 1 s
+//!   beside clients). What a commit keeps is decided by the catalog in any case.
 //! * `TIME-4` Where the retention is guaranteed, nothing in it is pressed.
-//! * `TIME-5` A transaction that was refused room lets the next one find it; one that has left less than the pool
-//!   makes it good when it has ended. Who only reads does neither, but after a refusal.
+//! * `TIME-5` A transaction that was refused room lets the next one find it; one that has left less
+//!   than the pool makes it good when it has ended. Who only reads does neither, but after a
+//!   refusal.
 //!
-//! * `TIME-7` A database without a capacity does not grow for history that takes more than what lives and
-//!   [`GROWN_BLOCKS_MIN`]: the host has other uses for its space. (Guaranteed history, and what is held, it grows for.)
+//! * `TIME-7` A database without a capacity does not grow for history that takes more than what
+//!   lives and [`GROWN_BLOCKS_MIN`]: the host has other uses for its space. (Guaranteed history,
+//!   and what is held, it grows for.)
 //!
 //! # Why there is a pool
-//! Best fit keeps objects whole while the free space is many times an object. History would fill all of it, and
-//! then every object would be placed in what was just given up. So it keeps out of a [`POOL_DIVISOR`]th part.
+//! Best fit keeps objects whole while the free space is many times an object. History would fill
+//! all of it, and then every object would be placed in what was just given up. So it keeps out of a
+//! [`POOL_DIVISOR`]th part.
 //!
 //! # Stores with retentions of their own
-//! Each store has a cut (`larder_catalog::Cuts`); pressing moves the cuts of all on to one commit, but those that are guaranteed
-//! (`TIME-8`, in `retention`).
+//! Each store has a cut (`larder_catalog::Cuts`); pressing moves the cuts of all on to one commit,
+//! but those that are guaranteed (`TIME-8`, in `retention`).
 //!
 //! The cut moves in steps of a part of the retention, so that not every commit reclaims.
 
@@ -61,8 +67,8 @@ const POOL_DIVISOR: u64 = 16;
 /// A database without a capacity grows for so much history, whatever lives: 256 MiB.
 pub(crate) const GROWN_BLOCKS_MIN: u64 = (256 << 20) / BLOCK_BYTES;
 
-/// How long commits do not look whether another session has stopped reading what is to go. Less than a prune waits
-/// between two of its own looks.
+/// How long commits do not look whether another session has stopped reading what is to go. Less
+/// than a prune waits between two of its own looks.
 const PIN_PAUSE: Duration = Duration::from_millis(20);
 
 /// Up to which commit what was superseded and retired may go.
@@ -127,9 +133,11 @@ struct HistoryClock {
     pressed: CommitSeq,
     /// Pruned up to here.
     pruned: Cuts,
-    /// Blocks of the retired that pressing does not set free, where somebody had to know (`TIME-7`).
+    /// Blocks of the retired that pressing does not set free, where somebody had to know
+    /// (`TIME-7`).
     kept_blocks: u64,
-    /// What is held, read, or guaranteed keeps all there is: pressing ahead waits for the next look, or until something was pruned.
+    /// What is held, read, or guaranteed keeps all there is: pressing ahead waits for the next
+    /// look, or until something was pruned.
     is_spent: bool,
     /// Another session reads what is to go; before that time nobody asks again.
     pinned_until: Option<Instant>,
@@ -161,7 +169,8 @@ impl Engine {
         clock.is_spent = false;
     }
 
-    /// Another session may have ended what keeps history here. (What begins to is looked for by who reclaims.)
+    /// Another session may have ended what keeps history here. (What begins to is looked for by who
+    /// reclaims.)
     pub(crate) fn learn_holds(&self) -> Result<()> {
         let known = lock(&self.history.clock).found.held;
         if known.is_some() && self.catalog.oldest_held()? != known {
@@ -213,8 +222,8 @@ impl Engine {
         Ok(cuts.passes(&lock(&self.history.clock).pruned))
     }
 
-    /// History was pruned up to there. Not what was wished: who began to hold something in between lets go of it later,
-    /// and then there is a prune to be made.
+    /// History was pruned up to there. Not what was wished: who began to hold something in between
+    /// lets go of it later, and then there is a prune to be made.
     pub(crate) fn note_pruned(&self, kept: &Cuts) {
         let mut clock = lock(&self.history.clock);
         if kept.passes(&clock.pruned) {
@@ -223,7 +232,8 @@ impl Engine {
         }
     }
 
-    /// Whether another session was found, just now, to keep what is to go: to ask again costs a look at all of them.
+    /// Whether another session was found, just now, to keep what is to go: to ask again costs a
+    /// look at all of them.
     pub(crate) fn is_known_pinned(&self) -> bool {
         let until = lock(&self.history.clock).pinned_until;
         until.is_some_and(|until| Instant::now() < until)
@@ -238,8 +248,8 @@ impl Engine {
         is_pinned
     }
 
-    /// Lets as much of the oldest history go as gives `blocks` blocks (`TIME-2`); the next commits reclaim it. Says
-    /// whether anything goes that was kept. O(rows that go).
+    /// Lets as much of the oldest history go as gives `blocks` blocks (`TIME-2`); the next commits
+    /// reclaim it. Says whether anything goes that was kept. O(rows that go).
     pub(crate) fn press_history(&self, blocks: u64) -> Result<bool> {
         let may_press = self.keeps_history() && self.private.is_none();
         if !may_press {
@@ -274,8 +284,8 @@ impl Engine {
         lock(&self.history.clock).pressed >= seq
     }
 
-    /// Lets history go that has come into the pool. The caller has the turn. A look at some counts, unless
-    /// the pool is short.
+    /// Lets history go that has come into the pool. The caller has the turn. A look at some counts,
+    /// unless the pool is short.
     pub(crate) fn press_ahead(&self) -> Result<()> {
         if !self.keeps_history() || lock(&self.history.clock).is_spent {
             return Ok(());
@@ -298,7 +308,8 @@ impl Engine {
             .saturating_sub(space.available_blocks(Purpose::Ordinary))
     }
 
-    /// Whether the segments grow before history is given up, as far as the database has a say in it.
+    /// Whether the segments grow before history is given up, as far as the database has a say in
+    /// it.
     pub(crate) fn can_grow(&self) -> bool {
         let blocks = self.lock_room().space.capacity_blocks();
         self.capacity_blocks().is_none_or(|max| blocks < max) && !self.is_history_large()
@@ -318,8 +329,8 @@ impl Engine {
         is_partly_spare && retired.saturating_sub(clock.kept_blocks) > most
     }
 
-    /// Blocks that are retired, and how many of them a database without a capacity grows for; `None` where these are not more, or
-    /// there is a capacity.
+    /// Blocks that are retired, and how many of them a database without a capacity grows for;
+    /// `None` where these are not more, or there is a capacity.
     fn large_history(&self) -> Option<(u64, u64)> {
         if self.capacity_blocks().is_some() || !self.keeps_history() {
             return None;
@@ -330,7 +341,8 @@ impl Engine {
         (retired > most).then_some((retired, most))
     }
 
-    /// Blocks of the retired that are guaranteed or held, where only some are and they are so many that it matters. O(retired rows).
+    /// Blocks of the retired that are guaranteed or held, where only some are and they are so many
+    /// that it matters. O(retired rows).
     fn count_kept(&self, found: &HistoryHorizon) -> Result<u64> {
         let is_partly_spare = !found.is_spare() && !found.is_all_guaranteed();
         match self.large_history().filter(|_| is_partly_spare) {
@@ -339,7 +351,8 @@ impl Engine {
         }
     }
 
-    /// Places that content was moved away from and nobody reads any more, up to a commit (`HISTORY-5`).
+    /// Places that content was moved away from and nobody reads any more, up to a commit
+    /// (`HISTORY-5`).
     pub(crate) fn moved_away_until(&self, pinned: CommitSeq) -> Vec<(Extent, CommitSeq)> {
         let room = self.lock_room();
         let moved = room.moved_away.iter();
@@ -376,7 +389,8 @@ impl Engine {
         Ok(has_moved || self.catalog.has_retired_by(&cuts)?)
     }
 
-    /// Blocks that a commit or two set free: what was moved away from, and without history all that was retired.
+    /// Blocks that a commit or two set free: what was moved away from, and without history all that
+    /// was retired.
     pub(crate) fn settling_blocks(&self) -> u64 {
         if !self.keeps_history() {
             return self.lock_room().space.quarantined_blocks();
@@ -441,8 +455,9 @@ impl Engine {
         self.history.rooms_made.load(Ordering::SeqCst)
     }
 
-    /// Makes the room that transactions were refused, unless nothing helps; with `is_writer` also what they have left the
-    /// pool short of. Not while another has the turn, who may be a transaction of the caller's.
+    /// Makes the room that transactions were refused, unless nothing helps; with `is_writer` also
+    /// what they have left the pool short of. Not while another has the turn, who may be a
+    /// transaction of the caller's.
     pub fn make_missed_room(&self, is_writer: bool) -> Result<()> {
         let history = &self.history;
         let is_missed = history.missed_blocks.load(Ordering::SeqCst) > 0
@@ -464,9 +479,10 @@ impl Engine {
         self.make_room(0).map(drop)
     }
 
-    /// Makes the room that a transaction was refused which began when it had been made `since` times ([`Engine::rooms_made`]),
-    /// and so many `doublings` of it; waits for the turn. Whether it has a reason to try again: there is more room than
-    /// before, or somebody else has made some meanwhile.
+    /// Makes the room that a transaction was refused which began when it had been made `since`
+    /// times ([`Engine::rooms_made`]), and so many `doublings` of it; waits for the turn. Whether
+    /// it has a reason to try again: there is more room than before, or somebody else has made some
+    /// meanwhile.
     pub fn make_room_again(&self, doublings: u32, since: u64) -> Result<bool> {
         if !self.keeps_history() || self.private.is_some() {
             return Ok(false);
@@ -512,12 +528,14 @@ impl Engine {
             true => Ok(()),
             false => Err(Error::new(
                 ErrorKind::InvalidInput,
-                "the database keeps no history (its retention is 0); 'larder retention DB 1h' begins one",
+                "the database keeps no history (its retention is 0); 'larder retention DB 1h' \
+                 begins one",
             )),
         }
     }
 
-    /// Has what plain SQL changed by itself become a commit. Takes the turn only where there is such a change.
+    /// Has what plain SQL changed by itself become a commit. Takes the turn only where there is
+    /// such a change.
     pub(crate) fn sync_loose_changes(&self) -> Result<()> {
         let is_wanted = self.keeps_history()
             && !self.session.options.is_extension
@@ -541,7 +559,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives the present, all that ended before, a name. One row; where no history is kept it begins, for snapshots alone.
+    /// Gives the present, all that ended before, a name. One row; where no history is kept it
+    /// begins, for snapshots alone.
     pub fn create_snapshot(&self, name: &str) -> Result<SnapshotRow> {
         self.keep_for_snapshots()?;
         let _edit = self.edit()?;
@@ -582,113 +601,4 @@ impl Engine {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::view::node::Node;
-    use larder_catalog::InodeRow;
-    use larder_space::format::{FileKind, Ino, StoreId};
-    use std::path::Path;
-    use std::sync::Arc;
-
-    const HOUR_NS: i64 = 3_600_000_000_000;
-
-    impl Engine {
-        /// Until when nobody asks whether somebody reads what is to go, and what has gone.
-        pub(crate) fn prune_state(&self) -> (Option<Instant>, CommitSeq) {
-            let clock = lock(&self.history.clock);
-            (clock.pinned_until, clock.pruned.base())
-        }
-    }
-
-    /// A database of 64 MiB with an hour of history, without a background, and a file in it that has no name.
-    fn with_a_file(path: &Path) -> (Arc<Engine>, Arc<Node>) {
-        let options = crate::EngineOptions {
-            has_background: false,
-            ..crate::EngineOptions::default()
-        };
-        let init = crate::InitOptions {
-            capacity_bytes: Some(64 << 20),
-            retention_ns: HOUR_NS,
-            root_mode: 0o755,
-            root_uid: 0,
-            root_gid: 0,
-            group: None,
-        };
-        Engine::create(path, &init, &options).unwrap();
-        let host = Engine::open(path, "host", &options).unwrap();
-        let root = host.node(StoreId::MAIN, Ino::ROOT).unwrap();
-        let row = InodeRow {
-            kind: FileKind::File,
-            nlink: 1,
-            ..host.row(&root).unwrap()
-        };
-        let guard = host.write_guard().unwrap();
-        let node = guard.insert(StoreId::MAIN, row, None).unwrap();
-        guard.commit().unwrap();
-        (host, node)
-    }
-
-    /// What is guaranteed is not looked for again with each commit.
-    #[test]
-    fn guaranteed_history_is_not_pressed_with_each_commit() {
-        let guarantee = larder_catalog::Retention {
-            retention_ns: HOUR_NS,
-            is_guaranteed: true,
-        };
-        for store in [Some(StoreId::MAIN), None] {
-            let dir = tempfile::tempdir().unwrap();
-            let (host, node) = with_a_file(&dir.path().join("db"));
-            match store {
-                Some(store) => host.set_store_retention(store, Some(guarantee)).unwrap(),
-                None => host.set_retention(guarantee).unwrap(),
-            }
-            // All but the pool.
-            let is_short = (0..64).any(|salt| {
-                host.write(&node, 0, &vec![salt; 1 << 20]).unwrap();
-                host.sync().unwrap();
-                host.find_short_pool() > 0
-            });
-            host.press_ahead().unwrap();
-            assert!(is_short && lock(&host.history.clock).is_spent, "{store:?}");
-            drop(node);
-            host.close().unwrap();
-        }
-    }
-
-    /// What a read keeps is not pressed again with each commit; when it has ended, pressing ahead goes on.
-    #[test]
-    fn pressing_in_vain_waits() {
-        let dir = tempfile::tempdir().unwrap();
-        let (host, node) = with_a_file(&dir.path().join("db"));
-        let rewrite = |salt: u8| {
-            host.write(&node, 0, &vec![salt; 2 << 20]).unwrap();
-            host.sync().unwrap();
-        };
-        let is_spent = || lock(&host.history.clock).is_spent;
-        let free_bytes = || {
-            let space = &host.lock_room().space;
-            space.available_blocks(Purpose::Ordinary) * BLOCK_BYTES
-        };
-        (0..40).for_each(rewrite);
-        assert!(!is_spent());
-        let pin = host.begin_read();
-        // What was retired before is pressed out of its reach; then nothing more helps.
-        let full = (40..90).find(|salt| {
-            rewrite(*salt);
-            free_bytes() < 3 << 20
-        });
-        (0..2).for_each(|_| host.commit_now().unwrap());
-        assert!(full.is_some() && is_spent(), "{full:?}: {}", free_bytes());
-        drop(pin);
-        rewrite(90);
-        rewrite(91);
-        assert!(!is_spent(), "something was pruned");
-        assert!(
-            free_bytes() >= (64 << 20) / 16 - (2 << 20),
-            "{}",
-            free_bytes()
-        );
-        drop(node);
-        host.close().unwrap();
-    }
-}
+mod tests;

@@ -6,9 +6,9 @@
 //! still reach).
 //!
 //! # Invariants
-//! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`, `MAP-4`,
-//! `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `CHECKPOINT-n`, `LEADER-n`, `ROOM-n`,
-//! `PRIVATE-n`, `SHARE-n`, `FOREIGN-3`, `FOREIGN-4`.
+//! Each module states its own: `TURN-n`, `SESSION-n`, `CACHE-n`, `NODE-n`, `GATHER-n`, `WHOLE-n`,
+//! `MAP-4`, `PIECE-n`, `PATCH-n`, `LOGGED-n`, `POOL-n`, `EDIT-n`, `COMMIT-n`, `CHECKPOINT-n`,
+//! `LEADER-n`, `ROOM-n`, `PRIVATE-n`, `SHARE-n`, `FOREIGN-3`, `FOREIGN-4`.
 //!
 //! # The road
 //! ```text

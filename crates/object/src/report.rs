@@ -18,12 +18,13 @@ pub struct SpaceReport {
     pub live_bytes: u64,
     /// Held by content that was replaced or deleted and is not reclaimed yet.
     pub retired_bytes: u64,
-    /// Of the retired ones, those that history gives up when somebody needs them. They count as free to whoever asks
-    /// how full the database is: see [`SpaceReport::used_bytes`].
+    /// Of the retired ones, those that history gives up when somebody needs them. They count as
+    /// free to whoever asks how full the database is: see [`SpaceReport::used_bytes`].
     pub spare_bytes: u64,
     /// Neither live nor retired; includes what is held back.
     pub free_bytes: u64,
-    /// What ordinary writes may take: of the free and the spare bytes, less what is held back and promised.
+    /// What ordinary writes may take: of the free and the spare bytes, less what is held back and
+    /// promised.
     pub available_bytes: u64,
     /// Small overwrites in the catalog that wait for being written in place.
     pub patch_bytes: u64,
@@ -108,7 +109,8 @@ pub struct StatsReport {
     pub live_bytes: u64,
     /// Replaced or deleted, and not reclaimed yet.
     pub retired_bytes: u64,
-    /// Of these, what a prune of all history would free now: the rest is held by snapshots and readers of the past.
+    /// Of these, what a prune of all history would free now: the rest is held by snapshots and
+    /// readers of the past.
     pub history_bytes: u64,
     /// What clones would take more if they shared nothing.
     pub shared_bytes: u64,

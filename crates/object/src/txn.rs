@@ -1,12 +1,13 @@
-//! Transactions over files and rows: short ones, which are one SQLite transaction, and long ones, which work on a copy of the
-//! catalog.
+//! Transactions over files and rows: short ones, which are one SQLite transaction, and long ones,
+//! which work on a copy of the catalog.
 //!
 //! # Words
-//! A short transaction has the writer lock from its first change on. A long one has a *workspace*, a directory of its own,
-//! until it is merged.
+//! A short transaction has the writer lock from its first change on. A long one has a *workspace*,
+//! a directory of its own, until it is merged.
 //!
 //! # Invariants
-//! `PRIVATE-n` in `short`, `WORKSPACE-6` to `WORKSPACE-8` in `workspace`, `CLIENT-3` to `CLIENT-7` in `client`.
+//! `PRIVATE-n` in `short`, `WORKSPACE-6` to `WORKSPACE-8` in `workspace`, `CLIENT-3` to `CLIENT-7`
+//! in `client`.
 
 pub(crate) mod client;
 pub(crate) mod long;

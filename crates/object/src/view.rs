@@ -1,12 +1,13 @@
-//! What is read: inodes, entries and extent maps in memory, in front of the catalog, and the road of a read.
+//! What is read: inodes, entries and extent maps in memory, in front of the catalog, and the road
+//! of a read.
 //!
 //! # Words
-//! A *node* is an inode in memory. What others commit *invalidates* what is remembered. An *as-of view* shows a
-//! moment of the past.
+//! A *node* is an inode in memory. What others commit *invalidates* what is remembered. An *as-of
+//! view* shows a moment of the past.
 //!
 //! # Invariants
-//! `NODE-n` in `node`, `CACHE-n` in `cache`, `MAP-4` in `extent_map`, `PIECE-n` in `pieces`, `FOREIGN-3` and `FOREIGN-4` in
-//! `invalidation`, `PAST-n` in `as_of`.
+//! `NODE-n` in `node`, `CACHE-n` in `cache`, `MAP-4` in `extent_map`, `PIECE-n` in `pieces`,
+//! `FOREIGN-3` and `FOREIGN-4` in `invalidation`, `PAST-n` in `as_of`.
 
 pub(crate) mod as_of;
 pub(crate) mod cache;
@@ -39,8 +40,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// What shows a database at one moment, the present or one of the past: a connection of the catalog, and what was read
-/// through it. Nothing can be changed through it.
+/// What shows a database at one moment, the present or one of the past: a connection of the
+/// catalog, and what was read through it. Nothing can be changed through it.
 pub struct View {
     pub(crate) session: Arc<Session>,
     pub(crate) catalog: Catalog,
@@ -94,7 +95,8 @@ impl View {
         }
     }
 
-    /// Whether the database cannot be written by this process, and is shown as it was when it was opened.
+    /// Whether the database cannot be written by this process, and is shown as it was when it was
+    /// opened.
     pub fn is_readonly(&self) -> bool {
         self.session.options.readonly.is_some()
     }
@@ -205,7 +207,8 @@ impl View {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
                     format!(
-                        "segment {} is truncated: {} blocks expected, {found} found; restore it from a copy",
+                        "segment {} is truncated: {} blocks expected, {found} found; restore it \
+                         from a copy",
                         row.segment, row.block_count
                     ),
                 ));

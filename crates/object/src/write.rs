@@ -1,13 +1,14 @@
-//! What is changed, before it is committed: names and attributes, content in memory, and whole objects at once.
+//! What is changed, before it is committed: names and attributes, content in memory, and whole
+//! objects at once.
 //!
 //! # Words
-//! Dirty blocks are *gathered*. Their memory comes from *buffers*, after a *claim*. An object whose size may still
-//! grow has its allocation *delayed*.
+//! Dirty blocks are *gathered*. Their memory comes from *buffers*, after a *claim*. An object whose
+//! size may still grow has its allocation *delayed*.
 //!
 //! # Invariants
-//! `EDIT-n` in `edit`, `GATHER-n` in `gather`, `POOL-n` in `buffers`, `CLAIM-n` in `claims`, `WHOLE-n` in
-//! `delayed_allocation`, `SAVE-4` in `saves`, `GUARD-n` in `guard`, `CONSTRAINT-5` in `rules`,
-//! `NAMELESS-n` in `nameless`.
+//! `EDIT-n` in `edit`, `GATHER-n` in `gather`, `POOL-n` in `buffers`, `CLAIM-n` in `claims`,
+//! `WHOLE-n` in `delayed_allocation`, `SAVE-4` in `saves`, `GUARD-n` in `guard`, `CONSTRAINT-5` in
+//! `rules`, `NAMELESS-n` in `nameless`.
 
 pub(crate) mod buffers;
 pub(crate) mod claims;

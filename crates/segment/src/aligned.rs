@@ -54,8 +54,8 @@ impl AlignedBuf {
         self.raw.capacity() - self.skip
     }
 
-    /// Sets the length to `len_bytes`. What was there stays only if the room sufficed; what is new is
-    /// zero. `false` when there is no memory for it; then the buffer is empty.
+    /// Sets the length to `len_bytes`. What was there stays only if the room sufficed; what is new
+    /// is zero. `false` when there is no memory for it; then the buffer is empty.
     pub fn try_resize(&mut self, len_bytes: usize) -> bool {
         if len_bytes > self.raw.capacity().saturating_sub(self.skip) {
             *self = AlignedBuf::default();

@@ -3,7 +3,8 @@
 //! # Contract
 //! * Reads and writes are exact: all bytes, or an error. A failed write may have reached the device
 //!   in part.
-//! * What was written is seen by later reads at once, and is durable after a later [`Device::flush`].
+//! * What was written is seen by later reads at once, and is durable after a later
+//!   [`Device::flush`].
 //! * All methods may be called at once from several threads.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,8 +17,8 @@ pub trait Device: Send + Sync {
     /// Fills `buf` from `offset_bytes`; past the end it fails with `UnexpectedEof`.
     fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()>;
 
-    /// Fills `slices`, one behind the other, from `offset_bytes` on: in one request where the device
-    /// can.
+    /// Fills `slices`, one behind the other, from `offset_bytes` on: in one request where the
+    /// device can.
     fn read_vectored_at(&self, offset_bytes: u64, slices: &mut [IoSliceMut<'_>]) -> io::Result<()> {
         let mut at = offset_bytes;
         for slice in slices {
@@ -42,8 +43,8 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// How many requests at once this device profits from, at least 1. With 1, the default, a caller
-    /// sends one after the other, in order.
+    /// How many requests at once this device profits from, at least 1. With 1, the default, a
+    /// caller sends one after the other, in order.
     fn requests_in_flight_max(&self) -> usize {
         1
     }
@@ -69,8 +70,8 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Waits for, and takes, the exclusive lock between sessions that growth needs. Devices that only
-    /// one session can open do nothing.
+    /// Waits for, and takes, the exclusive lock between sessions that growth needs. Devices that
+    /// only one session can open do nothing.
     fn lock(&self) -> io::Result<()> {
         Ok(())
     }
@@ -86,8 +87,8 @@ pub trait Storage: Send + Sync {
     /// Opens the device of an existing segment; `NotFound` when there is none.
     fn open_segment(&self, segment: SegmentIndex) -> io::Result<Arc<dyn Device>>;
 
-    /// Makes an empty device for a new segment, and makes its name durable; `AlreadyExists` when the
-    /// segment exists.
+    /// Makes an empty device for a new segment, and makes its name durable; `AlreadyExists` when
+    /// the segment exists.
     fn create_segment(&self, segment: SegmentIndex) -> io::Result<Arc<dyn Device>>;
 
     /// The segments that exist, in order.

@@ -9,7 +9,8 @@ use larder_format::{Checksum, SegmentIndex, SuperblockError};
 pub enum SegmentError {
     /// The bytes bear no superblock at all.
     #[error(
-        "segment {segment} is not a Larder segment: it has no superblock; restore the file, or check the path"
+        "segment {segment} is not a Larder segment: it has no superblock; restore the file, or \
+         check the path"
     )]
     NotASegment {
         /// Which segment.
@@ -17,7 +18,8 @@ pub enum SegmentError {
     },
     /// A newer Larder wrote it.
     #[error(
-        "segment {segment} has format version {found}, this larder reads up to {known}; upgrade larder"
+        "segment {segment} has format version {found}, this larder reads up to {known}; upgrade \
+         larder"
     )]
     NewerFormat {
         /// Which segment.
@@ -43,7 +45,8 @@ pub enum SegmentError {
     },
     /// The segment is another one of the same database: files were renamed or swapped.
     #[error(
-        "segment {segment} holds segment {found} of this database; give the files their own names back"
+        "segment {segment} holds segment {found} of this database; give the files their own names \
+         back"
     )]
     WrongSegment {
         /// The segment that was opened.
@@ -53,7 +56,8 @@ pub enum SegmentError {
     },
     /// Both superblock copies are damaged.
     #[error(
-        "segment {segment}: both superblock copies are damaged ({damage}); restore the segment from a backup"
+        "segment {segment}: both superblock copies are damaged ({damage}); restore the segment \
+         from a backup"
     )]
     TornSuperblock {
         /// Which segment.
@@ -63,7 +67,8 @@ pub enum SegmentError {
     },
     /// The device is shorter than its superblock says.
     #[error(
-        "segment {segment} is truncated: expected at least {expected_bytes} bytes, found {found_bytes}; restore it from a backup"
+        "segment {segment} is truncated: expected at least {expected_bytes} bytes, found \
+         {found_bytes}; restore it from a backup"
     )]
     Truncated {
         /// Which segment.
@@ -75,7 +80,8 @@ pub enum SegmentError {
     },
     /// Blocks that the segment does not have.
     #[error(
-        "segment {segment} has {segment_blocks} blocks, and {block_count} at block {start_block} were asked for; run larder check"
+        "segment {segment} has {segment_blocks} blocks, and {block_count} at block {start_block} \
+         were asked for; run larder check"
     )]
     OutOfRange {
         /// Which segment.
@@ -89,7 +95,8 @@ pub enum SegmentError {
     },
     /// A block does not hold what was written to it.
     #[error(
-        "segment {segment} block {block} is damaged: checksum expected {expected:08x}, found {found:08x}; restore the file that uses it"
+        "segment {segment} block {block} is damaged: checksum expected {expected:08x}, found \
+         {found:08x}; restore the file that uses it"
     )]
     Checksum {
         /// Which segment.
@@ -103,7 +110,8 @@ pub enum SegmentError {
     },
     /// The host has no space for growth; the segment keeps its size.
     #[error(
-        "no space on the host to grow segment {segment} by {wanted_bytes} bytes; free some there, or lower --capacity"
+        "no space on the host to grow segment {segment} by {wanted_bytes} bytes; free some there, \
+         or lower --capacity"
     )]
     NoSpace {
         /// Which segment.
@@ -123,7 +131,8 @@ pub enum SegmentError {
     },
     /// An earlier write or flush failed (`SEGMENT-4`).
     #[error(
-        "segment {segment} is stopped because an earlier write or flush failed; reopen the database to recover"
+        "segment {segment} is stopped because an earlier write or flush failed; reopen the \
+         database to recover"
     )]
     Poisoned {
         /// Which segment.

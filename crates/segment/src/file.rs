@@ -4,15 +4,15 @@
 //!
 //! # Direct or through the page cache
 //! Long writes from aligned memory go to the device directly (`O_DIRECT`), and so do long reads.
-//! Everything else goes through the page cache: small content that was read stays in it, and reading
-//! it again costs no request. Each file is open twice for that.
+//! Everything else goes through the page cache: small content that was read stays in it, and
+//! reading it again costs no request. Each file is open twice for that.
 //!
 //! The two never disagree. A direct write first writes back and drops the pages of its range, and
 //! drops them again when it has ended, also those that somebody maps; where the kernel cannot drop
 //! one beforehand it writes through the page cache. Readahead may read neighbouring blocks into the
-//! page cache while they are being written; these pages are among those that are dropped in the end,
-//! and nobody reads a block before its write has returned (`COMMIT-2` of the engine). A page that
-//! were stale all the same would not match its checksum (`SEGMENT-3`).
+//! page cache while they are being written; these pages are among those that are dropped in the
+//! end, and nobody reads a block before its write has returned (`COMMIT-2` of the engine). A page
+//! that were stale all the same would not match its checksum (`SEGMENT-3`).
 //!
 //! Where the host cannot do direct I/O (some FUSE and network filesystems), or asks for more than
 //! 4096-byte alignment, everything goes through the page cache: slower, the same otherwise. A log
@@ -165,8 +165,9 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens an existing file; refuses one that is not a regular file of its own (`DIRECTORY-2`) or has no
-    /// write permission, even when the process is privileged enough to write it all the same.
+    /// Opens an existing file; refuses one that is not a regular file of its own (`DIRECTORY-2`) or
+    /// has no write permission, even when the process is privileged enough to write it all the
+    /// same.
     fn open(database: &DatabaseDir, name: &Path) -> io::Result<FileDevice> {
         let path = database.join(name);
         let file = database
@@ -522,8 +523,8 @@ mod tests {
         assert_eq!(try_lock(), Ok(()));
     }
 
-    /// Direct or not, aligned or not: what was written last is read, also where the page cache holds
-    /// older bytes.
+    /// Direct or not, aligned or not: what was written last is read, also where the page cache
+    /// holds older bytes.
     #[test]
     fn direct_and_cached_requests_see_the_same_bytes() {
         let place = tempfile::tempdir().unwrap();

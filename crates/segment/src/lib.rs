@@ -1,12 +1,12 @@
 //! Segments: the only crate that touches data devices.
 //!
 //! # Words
-//! *Segment*: one self-describing data file: two superblock copies, then data blocks of 4 KiB,
-//! all of them preallocated. *Device*: the opened resource under a segment ([`Device`]).
-//! *Storage*: where a database's segments live and are made ([`Storage`]). *Grow*: to write zeros
-//! behind the last block, and only then to count them as blocks. *Shrink*: to count fewer blocks, and
-//! only then to cut the device. *Poisoned*: a write or flush
-//! failed, so what the device holds is unknown until the database is reopened.
+//! *Segment*: one self-describing data file: two superblock copies, then data blocks of 4 KiB, all
+//! of them preallocated. *Device*: the opened resource under a segment ([`Device`]). *Storage*:
+//! where a database's segments live and are made ([`Storage`]). *Grow*: to write zeros behind the
+//! last block, and only then to count them as blocks. *Shrink*: to count fewer blocks, and only
+//! then to cut the device. *Poisoned*: a write or flush failed, so what the device holds is unknown
+//! until the database is reopened.
 //!
 //! # Invariants
 //! * `SEGMENT-1` Only `0..block_count` of a valid superblock is ever read or written as data; a
@@ -16,17 +16,18 @@
 //! * `SEGMENT-3` Every block read is verified against the checksum the caller brings.
 //! * `SEGMENT-4` After a failed write or flush every later write and flush fails: the kernel
 //!   reports a lost page once, so a flush that succeeds after one that failed proves nothing.
-//! * `SEGMENT-5` When growth returns, both superblock copies hold the new size: damage to either one
-//!   later loses nothing.
-//! * `SEGMENT-6` One session grows or shrinks a segment at a time ([`Device::lock`]), and it begins by
-//!   reading what the others left.
-//! * `SEGMENT-7` A device is cut only behind what both superblock copies durably count: a crash while a
-//!   segment shrinks leaves the old size or the new one, valid.
+//! * `SEGMENT-5` When growth returns, both superblock copies hold the new size: damage to either
+//!   one later loses nothing.
+//! * `SEGMENT-6` One session grows or shrinks a segment at a time ([`Device::lock`]), and it begins
+//!   by reading what the others left.
+//! * `SEGMENT-7` A device is cut only behind what both superblock copies durably count: a crash
+//!   while a segment shrinks leaves the old size or the new one, valid.
 //!
 //! # Concurrency
 //! Every method takes `&self`; reads and writes run in parallel, also while [`Segment::grow`] works
-//! in the background; nobody uses what [`Segment::shrink`] cuts off. Flushes of one segment run one after the other (`SEGMENT-4`). Lock order:
-//! growth, then flush; the count is a leaf. Two writes to one block at once are the caller's bug.
+//! in the background; nobody uses what [`Segment::shrink`] cuts off. Flushes of one segment run one
+//! after the other (`SEGMENT-4`). Lock order: growth, then flush; the count is a leaf. Two writes
+//! to one block at once are the caller's bug.
 //!
 //! # Recovery
 //! [`Segment::open`] takes the valid superblock copy of the highest generation. Bytes behind the

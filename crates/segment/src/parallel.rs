@@ -1,8 +1,8 @@
 //! Several requests in flight at once.
 //!
 //! # Words
-//! A *request* is what one call of the device transfers: at most [`REQUEST_BLOCKS`]. A *worker* takes
-//! one request after the other until none is left.
+//! A *request* is what one call of the device transfers: at most [`REQUEST_BLOCKS`]. A *worker*
+//! takes one request after the other until none is left.
 //!
 //! # Concurrency
 //! The caller is the first worker; the others live as long as the call. How many are useful is the
@@ -50,8 +50,8 @@ pub(crate) fn cut_slices<'b>(
     requests
 }
 
-/// Runs `work(0)` to `work(count - 1)`, `in_flight` at once, until all are done or one fails; returns
-/// the first failure.
+/// Runs `work(0)` to `work(count - 1)`, `in_flight` at once, until all are done or one fails;
+/// returns the first failure.
 pub(crate) fn run_parallel(
     count: usize,
     in_flight: usize,

@@ -35,9 +35,9 @@ struct Request<'a> {
 }
 
 /// Writes all of `writes`, several requests in flight at once where the device profits, and returns
-/// the checksums of each write's blocks, in order. Durable after the next [`Segment::flush`] of each
-/// segment. The first failure poisons its segment (`SEGMENT-4`) and is returned; the other writes
-/// may have happened or not.
+/// the checksums of each write's blocks, in order. Durable after the next [`Segment::flush`] of
+/// each segment. The first failure poisons its segment (`SEGMENT-4`) and is returned; the other
+/// writes may have happened or not.
 pub fn write_all(writes: &[BlockWrite<'_>]) -> Result<Vec<Vec<Checksum>>, SegmentError> {
     let requests: Vec<Request<'_>> = writes
         .iter()

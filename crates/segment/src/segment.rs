@@ -86,7 +86,8 @@ impl Segment {
         let segment = Segment::new(device, database_id, index);
         let chosen = segment.read_superblock()?;
         if let Some(damage) = chosen.damaged_copy {
-            tracing::warn!(segment = index.0, %damage, "one superblock copy is damaged, the other is used");
+            tracing::warn!(segment = index.0, %damage, "one superblock copy is damaged, the other \
+                is used");
         }
         segment.publish(chosen.superblock.block_count);
         Ok(segment)
@@ -131,9 +132,9 @@ impl Segment {
         Ok(self.read_superblock()?.damaged_copy)
     }
 
-    /// Fills `buf` from `start_block` on, and verifies each block against its checksum (`SEGMENT-3`):
-    /// one that fails is [`SegmentError::Checksum`]. `buf` holds one block per checksum. One request;
-    /// from 768 KiB on, several at once where the device profits.
+    /// Fills `buf` from `start_block` on, and verifies each block against its checksum
+    /// (`SEGMENT-3`): one that fails is [`SegmentError::Checksum`]. `buf` holds one block per
+    /// checksum. One request; from 768 KiB on, several at once where the device profits.
     pub fn read(
         &self,
         start_block: u64,
@@ -275,10 +276,11 @@ impl Segment {
             .map_err(|error| self.poison("flush", error))
     }
 
-    /// Grows the segment to `new_block_count` blocks of zeros, durably, and returns the count it has
-    /// then: more than asked for when another session grew it further. May run in the background
-    /// of reads and writes. A full host is [`SegmentError::NoSpace`]; then the segment keeps its size
-    /// and what was written goes back to the host. Cost: the growth written once, in large requests.
+    /// Grows the segment to `new_block_count` blocks of zeros, durably, and returns the count it
+    /// has then: more than asked for when another session grew it further. May run in the
+    /// background of reads and writes. A full host is [`SegmentError::NoSpace`]; then the segment
+    /// keeps its size and what was written goes back to the host. Cost: the growth written once, in
+    /// large requests.
     pub fn grow(&self, new_block_count: u64) -> Result<u64, SegmentError> {
         assert!(
             new_block_count <= BLOCK_COUNT_MAX,
@@ -322,11 +324,11 @@ impl Segment {
         Ok(())
     }
 
-    /// Cuts the segment to `new_block_count` blocks, durably, and gives the space behind them back to
-    /// the host; nothing happens when it is not longer. The caller has made sure that nothing durable,
-    /// retained or pinned lies there, and that no session will write there (`SEGMENT-7`). A device that
-    /// cannot be cut is [`SegmentError::Io`]; the count is lower all the same, and the bytes behind it
-    /// wait for the next growth. Cost: two flushes.
+    /// Cuts the segment to `new_block_count` blocks, durably, and gives the space behind them back
+    /// to the host; nothing happens when it is not longer. The caller has made sure that nothing
+    /// durable, retained or pinned lies there, and that no session will write there (`SEGMENT-7`).
+    /// A device that cannot be cut is [`SegmentError::Io`]; the count is lower all the same, and
+    /// the bytes behind it wait for the next growth. Cost: two flushes.
     pub fn shrink(&self, new_block_count: u64) -> Result<(), SegmentError> {
         let _growth = hold(&self.growth);
         self.check_poison()?;
@@ -345,7 +347,8 @@ impl Segment {
             self.publish(superblock.block_count);
             return Ok(());
         }
-        // Also when it is no longer already: of an interrupted shrinking one copy may be left behind.
+        // Also when it is no longer already: of an interrupted shrinking one copy may be left
+        // behind.
         superblock.block_count = new_block_count;
         self.write_superblock(&mut superblock)?;
         self.publish(new_block_count);
@@ -359,7 +362,8 @@ impl Segment {
     fn write_zeros(&self, from: u64, to: u64) -> Result<(), SegmentError> {
         self.try_write_zeros(from, to).inspect_err(|_| {
             if let Err(error) = self.device.truncate(from) {
-                tracing::warn!(segment = self.index.0, %error, "space behind the segment stays taken until it grows");
+                tracing::warn!(segment = self.index.0, %error, "space behind the segment stays \
+                    taken until it grows");
             }
         })
     }

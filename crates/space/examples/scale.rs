@@ -3,13 +3,14 @@
 //!
 //! The catalog is stood in for by a generator: an allocation group (AG) holds, until it is first
 //! read, a row of objects of 128–384 blocks (0.5–1.5 MB) with holes between them, made from its
-//! number. AGs that were changed are remembered. Every step replaces one object in a window of AGs or
-//! anywhere: allocate, commit, quarantine the old one, and release it a commit later, as the engine
-//! does. Each commit also adds one large object, for which AGs are searched that nothing else needs.
+//! number. AGs that were changed are remembered. Every step replaces one object in a window of AGs
+//! or anywhere: allocate, commit, quarantine the old one, and release it a commit later, as the
+//! engine does. Each commit also adds one large object, for which AGs are searched that nothing
+//! else needs.
 //!
 //! ```text
 //! cargo run --release -p larder-space --example scale                 # the large case
-//! cargo run --release -p larder-space --example scale -- small        # 4000 objects, exact best fit
+//! cargo run --release -p larder-space --example scale -- small   # 4000 objects, exact best fit
 //! cargo run --release -p larder-space --example scale -- large 110000 400000   # AGs, steps
 //! ```
 //! Exits with 1 when the process was larger than 256 MiB, or when objects are split.
@@ -214,7 +215,8 @@ fn large(ag_count: u64, steps: u64) -> ExitCode {
         }
     }
     println!(
-        "{objects} objects in {ag_count} allocation groups, {:.1} TB, {:.1} % full; opened in {:.0} ms",
+        "{objects} objects in {ag_count} allocation groups, {:.1} TB, {:.1} % full; opened in \
+         {:.0} ms",
         space.capacity_blocks() as f64 * 4096e-12,
         space.allocated_blocks() as f64 * 100.0 / space.capacity_blocks() as f64,
         (opening.elapsed() - generating).as_secs_f64() * 1e3
@@ -247,7 +249,8 @@ fn large(ag_count: u64, steps: u64) -> ExitCode {
             }
         }
         println!(
-            "round {round}: {:.4} fragments per object; {:.0} ns per allocation, {:.0} ns per release, \
+            "round {round}: {:.4} fragments per object; {:.0} ns per allocation, {:.0} ns per \
+             release, \
              {} loads of {:.0} µs, {:.0} MiB loaded; {:.0} fragments per 64 MiB",
             figures.fragments as f64 / figures.objects as f64,
             figures.allocate.as_nanos() as f64 / figures.objects as f64,
@@ -427,7 +430,8 @@ fn small() -> ExitCode {
         }
         let standing = objects.iter().map(Vec::len).sum::<usize>() as f64 / objects.len() as f64;
         println!(
-            "{} objects, {percent} % of {of_what} full, age 10: {standing:.4} fragments per object, {:.4} per object placed last",
+            "{} objects, {percent} % of {of_what} full, age 10: {standing:.4} fragments per \
+             object, {:.4} per object placed last",
             objects.len(),
             f64::from(fragments as u32) / f64::from(placed),
         );

@@ -6,9 +6,9 @@
 //!     ▲  ◀── unload: over the budget       ▲  ◀── settle: committed ──────┘
 //!     └───── summarize: another session committed
 //! ```
-//! A *known* AG has counts, and what is remembered of its holes. A *loaded* one has two trees of its
-//! holes, by start and by length. Blocks are counted from the start of the AG, so that a hole takes
-//! 8 bytes in each.
+//! A *known* AG has counts, and what is remembered of its holes. A *loaded* one has two trees of
+//! its holes, by start and by length. Blocks are counted from the start of the AG, so that a hole
+//! takes 8 bytes in each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -254,8 +254,8 @@ impl Ag {
         }
     }
 
-    /// Free blocks from `block` on that are not set aside yet; it is loaded, or `block` is no block in
-    /// its middle.
+    /// Free blocks from `block` on that are not set aside yet; it is loaded, or `block` is no block
+    /// in its middle.
     pub fn open_blocks_from(&self, block: u32) -> u32 {
         if block == 0 {
             return self.open_blocks();
@@ -269,7 +269,8 @@ impl Ag {
             .sum()
     }
 
-    /// Blocks from `block` on that are set aside; 0 where only the holes can tell and it is not loaded.
+    /// Blocks from `block` on that are set aside; 0 where only the holes can tell and it is not
+    /// loaded.
     pub fn aside_blocks_from(&self, block: u32) -> u32 {
         if block <= self.closed_at {
             return self.aside_blocks;

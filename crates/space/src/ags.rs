@@ -2,8 +2,9 @@
 //! which of them to load and to unload.
 //!
 //! The index holds each length that an AG has open holes of, with the AG: the best fit is its first
-//! entry that is long enough, and then the first hole of that length in the AG. So it is as large as
-//! the set of large holes, but has at most 63 entries per AG for holes below 64 blocks (256 KiB).
+//! entry that is long enough, and then the first hole of that length in the AG. So it is as large
+//! as the set of large holes, but has at most 63 entries per AG for holes below 64 blocks (256
+//! KiB).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -256,8 +257,8 @@ impl Ags {
         self.find_best_fit(len.into())
     }
 
-    /// As [`Ags::find_best_fit`], but of holes of which at least `blocks` lie below `limit`; the part
-    /// below it. `None` for a limit means none. O(different lengths of holes · log holes).
+    /// As [`Ags::find_best_fit`], but of holes of which at least `blocks` lie below `limit`; the
+    /// part below it. `None` for a limit means none. O(different lengths of holes · log holes).
     pub fn find_best_fit_below(&self, blocks: u64, limit: Option<Address>) -> Option<Extent> {
         let Some(limit) = limit else {
             return self.find_best_fit(blocks);
@@ -459,9 +460,9 @@ impl Ags {
         self.accounts.loaded_bytes > self.memory_bytes_max
     }
 
-    /// Unloads AGs until an eighth of the budget is unused: those with the shortest holes first, none
-    /// that is dirty, `is_held`, or was loaded for the allocation to come. O(AGs), about once per that
-    /// eighth.
+    /// Unloads AGs until an eighth of the budget is unused: those with the shortest holes first,
+    /// none that is dirty, `is_held`, or was loaded for the allocation to come. O(AGs), about once
+    /// per that eighth.
     pub fn evict(&mut self, is_held: impl Fn(&Ag) -> bool) {
         let mut candidates: Vec<(u32, AgKey)> = self
             .iter()

@@ -1,18 +1,19 @@
 //! Planning of compaction: which live extents to move so that small holes become large ones.
 //!
 //! Pure: from the holes of all segments, and the movable extents of some allocation groups, to a
-//! bounded list of moves. The caller copies, commits, and later finds the space of the moved extents
-//! free (it is not a target of the same plan).
+//! bounded list of moves. The caller copies, commits, and later finds the space of the moved
+//! extents free (it is not a target of the same plan).
 //!
 //! # Words
-//! *Score*: the sum of the squared lengths of all holes, blocks². Joining two holes raises it; cutting
-//! one lowers it. *Gain*: what a plan adds to the score. *Window*: neighbouring holes and movable
-//! extents of one AG.
+//! *Score*: the sum of the squared lengths of all holes, blocks². Joining two holes raises it;
+//! cutting one lowers it. *Gain*: what a plan adds to the score. *Window*: neighbouring holes and
+//! movable extents of one AG.
 //!
 //! # Invariants
 //! * `COMPACT-1` The places that a plan moves to are free before it, overlap neither each other nor
 //!   what is moved, and lie each in one AG.
-//! * `COMPACT-2` A plan that is not empty raises the score; so planning ends when nothing else happens.
+//! * `COMPACT-2` A plan that is not empty raises the score; so planning ends when nothing else
+//!   happens.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,9 +54,10 @@ pub fn hole_score(holes: impl IntoIterator<Item = Extent>) -> u128 {
     holes.into_iter().map(|hole| square(hole.block_count)).sum()
 }
 
-/// Plans a hole of at least `wanted_blocks` in the AGs of `live` (movable extents, in any order), for
-/// at most `budget_blocks` of copying: the cheapest window whose extents all find a place elsewhere.
-/// `holes` are all holes; `None` when there is no such window. O((holes + live) · log holes).
+/// Plans a hole of at least `wanted_blocks` in the AGs of `live` (movable extents, in any order),
+/// for at most `budget_blocks` of copying: the cheapest window whose extents all find a place
+/// elsewhere. `holes` are all holes; `None` when there is no such window. O((holes + live) · log
+/// holes).
 pub fn plan_hole(
     holes: impl IntoIterator<Item = Extent>,
     live: &[Extent],
@@ -67,9 +69,9 @@ pub fn plan_hole(
 }
 
 /// Plans moves that join holes, the best gain per block first: at most `moves_max`, and
-/// `budget_blocks` of copying. A move must gain at least the square of what it moves, so a lone block
-/// is moved from between two holes, and a long extent only for the sake of long holes. Empty when
-/// nothing gains. O((holes + live) · log (holes + live)).
+/// `budget_blocks` of copying. A move must gain at least the square of what it moves, so a lone
+/// block is moved from between two holes, and a long extent only for the sake of long holes. Empty
+/// when nothing gains. O((holes + live) · log (holes + live)).
 pub fn plan_joins(
     holes: impl IntoIterator<Item = Extent>,
     live: &[Extent],
@@ -217,8 +219,8 @@ impl Holes {
         plan
     }
 
-    /// Where `from` would best go, and the gain, if that is worth the copying: the hole that fits it
-    /// best, or the far end of a hole beside it.
+    /// Where `from` would best go, and the gain, if that is worth the copying: the hole that fits
+    /// it best, or the far end of a hole beside it.
     fn best_target(&mut self, targets: &Holes, from: Extent) -> Option<(Extent, u128)> {
         let len = from.block_count;
         let fits = |hole: &Extent| hole.block_count >= len;

@@ -5,7 +5,8 @@ use larder_format::{Extent, SegmentIndex};
 /// There is less space than was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no space: {wanted_blocks} blocks wanted, {available_blocks} available; delete something or raise the capacity"
+    "no space: {wanted_blocks} blocks wanted, {available_blocks} available; delete something or \
+     raise the capacity"
 )]
 pub struct NoSpace {
     /// Blocks asked for.
@@ -28,7 +29,8 @@ pub enum SpaceError {
     InUse(Extent),
     /// Other sessions took blocks that are promised here (`SPACE-6`).
     #[error(
-        "allocation group {ag_index} of segment {segment}: another session took {missing_blocks} blocks that are promised here"
+        "allocation group {ag_index} of segment {segment}: another session took {missing_blocks} \
+         blocks that are promised here"
     )]
     Overcommitted {
         /// The segment of the AG.
@@ -40,7 +42,8 @@ pub enum SpaceError {
     },
     /// A part of a segment cannot be closed: what is free there is needed (`SPACE-9`).
     #[error(
-        "segment {segment} cannot be closed from block {block} on: {free_blocks} free blocks would go, and {spare_blocks} can be spared; the rest is promised or held back"
+        "segment {segment} cannot be closed from block {block} on: {free_blocks} free blocks \
+         would go, and {spare_blocks} can be spared; the rest is promised or held back"
     )]
     CannotClose {
         /// The segment.
@@ -54,7 +57,8 @@ pub enum SpaceError {
     },
     /// A segment cannot end here: behind it are blocks that are not set aside (`SPACE-9`).
     #[error(
-        "segment {segment} cannot shrink to {block_count} blocks: {used_blocks} blocks behind that are in use or open"
+        "segment {segment} cannot shrink to {block_count} blocks: {used_blocks} blocks behind \
+         that are in use or open"
     )]
     CannotShrink {
         /// The segment.
@@ -74,7 +78,8 @@ pub enum SpaceError {
     },
     /// The extents of an AG are not what its summary says, or the summary is impossible.
     #[error(
-        "allocation group {ag_index} of segment {segment}: its summary says {summary_blocks} blocks in use, and there are {extent_blocks}; run larder check"
+        "allocation group {ag_index} of segment {segment}: its summary says {summary_blocks} \
+         blocks in use, and there are {extent_blocks}; run larder check"
     )]
     SummaryDiffers {
         /// The segment of the AG.

@@ -6,12 +6,12 @@
 //! # Words
 //! *Reserve*: to promise blocks, counted but without a place. *Allocate*: to turn a promise into
 //! extents. *Retire*: to drop the last reference; here, to put an extent into *quarantine* until
-//! that is durable. *Revive*: to take it back into use, where it is. *Release* (the end of reclaim): to make it free
-//! again. *Hole*: a maximal run of
-//! free blocks in one allocation group (AG). *Soft region*: a part of a hole, held in memory for a
-//! stream of unknown length. *Held back*: the part of the capacity only privileged work may use.
-//! *Closed*: the end of a segment that is being emptied; *set aside*: free blocks there. A *known* AG
-//! has a *summary*, how much of it is in use; a *loaded* one is known hole by hole.
+//! that is durable. *Revive*: to take it back into use, where it is. *Release* (the end of
+//! reclaim): to make it free again. *Hole*: a maximal run of free blocks in one allocation group
+//! (AG). *Soft region*: a part of a hole, held in memory for a stream of unknown length. *Held
+//! back*: the part of the capacity only privileged work may use. *Closed*: the end of a segment
+//! that is being emptied; *set aside*: free blocks there. A *known* AG has a *summary*, how much of
+//! it is in use; a *loaded* one is known hole by hole.
 //!
 //! # The life of a block
 //! ```text
@@ -46,14 +46,15 @@
 //! # What is in memory
 //! Of every AG, counts (about 80 bytes). Of a loaded one, its holes in two trees, by start and by
 //! length, about 64 bytes per hole with the index over all of them. The owner reads: it enters the
-//! summaries when it opens a database, and loads the AGs that [`Space::find_wanted_ag`] names before
-//! it allocates. Where all AGs with free blocks fit into memory, these are all; else a window of the
-//! most promising, and more where no hole fits. What is in quarantine is a count: the catalog knows
-//! where.
+//! summaries when it opens a database, and loads the AGs that [`Space::find_wanted_ag`] names
+//! before it allocates. Where all AGs with free blocks fit into memory, these are all; else a
+//! window of the most promising, and more where no hole fits. What is in quarantine is a count: the
+//! catalog knows where.
 //!
 //! # Concurrency and recovery
 //! No I/O, no clock, no locks: the owner serialises the calls. Nothing here is ever stored. On open
-//! the owner enters what the catalog has in use, and free is the complement; so a crash leaks nothing.
+//! the owner enters what the catalog has in use, and free is the complement; so a crash leaks
+//! nothing.
 //!
 //! # Cost
 //! O(log n) per operation and piece; where no hole fits, plus O(streams · log holes). Measured by

@@ -24,8 +24,8 @@ pub enum Placement {
         stream: StreamId,
         /// The block after the stream's last one.
         after: Option<(SegmentIndex, u64)>,
-        /// The whole length that was announced for the stream, from its first allocation on: what is
-        /// still to come decides the hole and the size of the soft region. `None`: not known.
+        /// The whole length that was announced for the stream, from its first allocation on: what
+        /// is still to come decides the hole and the size of the soft region. `None`: not known.
         expected_blocks: Option<u64>,
     },
 }
@@ -77,7 +77,8 @@ impl Space {
         }
     }
 
-    /// Learns how many blocks long transactions have been granted: of them nothing is held back here.
+    /// Learns how many blocks long transactions have been granted: of them nothing is held back
+    /// here.
     pub fn set_granted(&mut self, blocks: u64) {
         self.granted_blocks = blocks;
     }
@@ -123,8 +124,8 @@ impl Space {
         self.granted_blocks
     }
 
-    /// Blocks of all segments but for those that long transactions have been granted: what one writes, and may take back,
-    /// says nothing about how much others will write.
+    /// Blocks of all segments but for those that long transactions have been granted: what one
+    /// writes, and may take back, says nothing about how much others will write.
     pub fn own_blocks(&self) -> u64 {
         self.capacity_blocks().saturating_sub(self.granted_blocks)
     }
@@ -198,10 +199,10 @@ impl Space {
         pieces
     }
 
-    /// Turns `blocks` (≥ 1) of a promise into one extent, for content that is moved. `None`, with the
-    /// promise untouched, when no loaded AG has such a hole: it never splits
-    /// ([`Space::find_wanted_ag_for`]). Panics as [`Space::allocate`] does. O(log holes), for [`Target::Below`] times the number of different
-    /// lengths of the holes that fit.
+    /// Turns `blocks` (≥ 1) of a promise into one extent, for content that is moved. `None`, with
+    /// the promise untouched, when no loaded AG has such a hole: it never splits
+    /// ([`Space::find_wanted_ag_for`]). Panics as [`Space::allocate`] does. O(log holes), for
+    /// [`Target::Below`] times the number of different lengths of the holes that fit.
     pub fn allocate_whole(
         &mut self,
         reservation: &mut Reservation,
@@ -224,8 +225,8 @@ impl Space {
         self.streams.forget(stream);
     }
 
-    /// Retires allocated blocks: they are out of use, but not free before [`Space::release`]. Panics
-    /// when they are known to be free, or more than the AG has allocated (`SPACE-2`).
+    /// Retires allocated blocks: they are out of use, but not free before [`Space::release`].
+    /// Panics when they are known to be free, or more than the AG has allocated (`SPACE-2`).
     pub fn quarantine(&mut self, extent: Extent) {
         assert_eq!(self.check_place(&extent), Ok(()), "SPACE-3");
         assert!(
@@ -235,8 +236,8 @@ impl Space {
         self.ags.quarantine(&extent);
     }
 
-    /// Quarantined blocks are in use again. Panics when they are known to be free, or more than the AG has in
-    /// quarantine (`SPACE-2`).
+    /// Quarantined blocks are in use again. Panics when they are known to be free, or more than the
+    /// AG has in quarantine (`SPACE-2`).
     pub fn revive(&mut self, extent: Extent) {
         assert_eq!(self.check_place(&extent), Ok(()), "SPACE-3");
         assert!(
@@ -251,8 +252,8 @@ impl Space {
         self.ags.overlaps(extent) || !self.streams.find_overlapping(extent).is_empty()
     }
 
-    /// Frees quarantined blocks; those of a closed part are set aside (`SPACE-9`). Panics when they are
-    /// known to be free, or more than the AG has in quarantine (`SPACE-2`).
+    /// Frees quarantined blocks; those of a closed part are set aside (`SPACE-9`). Panics when they
+    /// are known to be free, or more than the AG has in quarantine (`SPACE-2`).
     pub fn release(&mut self, extent: Extent) {
         assert!(
             self.streams.find_overlapping(&extent).is_empty(),
@@ -272,8 +273,8 @@ impl Space {
             .unwrap_or(0)
     }
 
-    /// How many holes have `2^i ..= 2^(i+1) − 1` blocks, for each class `i`; of AGs that are not loaded,
-    /// what is remembered. Soft regions are not counted in. O(AGs + holes).
+    /// How many holes have `2^i ..= 2^(i+1) − 1` blocks, for each class `i`; of AGs that are not
+    /// loaded, what is remembered. Soft regions are not counted in. O(AGs + holes).
     pub fn hole_histogram(&self) -> [u64; 64] {
         let mut sum = [0; 64];
         for ag in self.ags.iter() {
@@ -284,7 +285,8 @@ impl Space {
         sum
     }
 
-    /// All holes of the loaded AGs by address, soft regions counted as free. O(holes), time and memory.
+    /// All holes of the loaded AGs by address, soft regions counted as free. O(holes), time and
+    /// memory.
     pub fn holes(&self) -> impl Iterator<Item = Extent> + use<> {
         let mut parts: Vec<Extent> = self.ags.holes().chain(self.streams.regions()).collect();
         parts.sort_unstable();
@@ -479,7 +481,8 @@ impl Space {
         holes
     }
 
-    /// The hole around a maximal open hole or around the first region in it, regions counted as free.
+    /// The hole around a maximal open hole or around the first region in it, regions counted as
+    /// free.
     fn true_hole(&self, part: Extent) -> Extent {
         let mut hole = part;
         while !hole.start_block.is_multiple_of(self.ag_blocks)

@@ -81,7 +81,8 @@ impl Streams {
     }
 
     /// How many blocks a region should hold once the stream has `blocks` more: the rest of the
-    /// `expected` whole length; where that is not known or passed, twice what it has, within bounds.
+    /// `expected` whole length; where that is not known or passed, twice what it has, within
+    /// bounds.
     pub fn blocks_to_come(&self, stream: StreamId, blocks: u64, expected: Option<u64>) -> u64 {
         let before = self.by_id.get(&stream);
         let allocated = before.map_or(0, |stream| stream.allocated_blocks) + blocks;

@@ -1,8 +1,9 @@
 //! The SQLite extension: Larder's functions about files in any program's SQLite.
 //!
-//! This is the door only: it takes SQLite's functions from the program that loads it, and hands the program's
-//! connection to `larder::attach_client`, which does everything. So there is one SQLite in the process: a second
-//! one would lose the first one's locks whenever it closes a file (POSIX drops them all).
+//! This is the door only: it takes SQLite's functions from the program that loads it, and hands the
+//! program's connection to `larder::attach_client`, which does everything. So there is one SQLite
+//! in the process: a second one would lose the first one's locks whenever it closes a file (POSIX
+//! drops them all).
 //!
 //! It stays loaded for as long as the process lives, and works with SQLite from 3.40 on.
 
@@ -16,8 +17,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The oldest SQLite that it works with.
 const VERSION_MIN: c_int = 3_040_000;
 
-/// Where functions were added to SQLite's table since then: from which version on, and at which byte. An older
-/// table ends there.
+/// Where functions were added to SQLite's table since then: from which version on, and at which
+/// byte. An older table ends there.
 const ADDED: [(c_int, usize); 3] = [
     (3_041_000, offset_of!(sqlite3_api_routines, is_interrupted)),
     (3_043_000, offset_of!(sqlite3_api_routines, stmt_explain)),
@@ -66,7 +67,8 @@ unsafe fn bind(api: *mut sqlite3_api_routines) -> Result<(), String> {
         return Ok(());
     }
     if !bound.is_null() {
-        return Err("another copy of SQLite in this process has loaded the extension, and two would lose each other's locks; use one of them".into());
+        return Err("another copy of SQLite in this process has loaded the extension, and two \
+            would lose each other's locks; use one of them".into());
     }
     // SAFETY: every table has this function, near its beginning.
     let version = unsafe { (*api).libversion_number.map_or(0, |ask| ask()) };
@@ -86,8 +88,8 @@ unsafe fn bind(api: *mut sqlite3_api_routines) -> Result<(), String> {
         table
     };
     if version < ffi::SQLITE_VERSION_NUMBER {
-        // The bindings ask for the version that they were made from, lest they call what is not there. What
-        // came after 3.40 is not called here, and is none in `table`.
+        // The bindings ask for the version that they were made from, lest they call what is not
+        // there. What came after 3.40 is not called here, and is none in `table`.
         table.libversion_number = Some(claim_version);
     }
     // SAFETY: a table as SQLite has it.

@@ -1,6 +1,7 @@
 //! The extension in clients as people have them: the `sqlite3` shell and Python's `sqlite3`.
 //!
-//! `LARDER` names the `larder` command, and `LARDER_EXTENSION` the built library: `cargo xtask test` sets both.
+//! `LARDER` names the `larder` command, and `LARDER_EXTENSION` the built library:
+//! `cargo xtask test` sets both.
 
 mod common;
 
@@ -20,7 +21,8 @@ fn the_shell_reads_files_joined_with_rows() {
         "CREATE TABLE rated(ino INTEGER, stars INTEGER); \
          INSERT INTO rated SELECT ino, length(content(ino)) FROM files('/*.txt'); \
          SELECT path(ino), stars FROM rated WHERE CAST(content(ino) AS TEXT) LIKE '%beach%'; \
-         SELECT CAST(content('/b.txt', 1, 2) AS TEXT), content('/none') IS NULL, ino('/a.txt') > 1, \
+         SELECT CAST(content('/b.txt', 1, 2) AS TEXT), content('/none') IS NULL, ino('/a.txt') > \
+         1, \
          larder_time() > 1700000000000000000; SELECT count(*) FROM files('/**')",
     );
     assert_eq!(said, "/a.txt|13\nai|1|1|1\n2\n");
@@ -38,7 +40,8 @@ fn the_shell_writes_files_in_its_own_transactions() {
          ROLLBACK TO s; SELECT content('/b') IS NULL; \
          SELECT write_content('/c', zeroblob(500000)); COMMIT; \
          BEGIN; SELECT write_content('/d', 'D'); SELECT write_content('/a', 'other'); ROLLBACK; \
-         INSERT INTO n SELECT '/x' || value, write_content('/x' || value, 'v') FROM json_each('[1,2]'); \
+         INSERT INTO n SELECT '/x' || value, write_content('/x' || value, 'v') FROM \
+         json_each('[1,2]'); \
          BEGIN; SELECT write_content('/a', 'AA'), CAST(content('/a') AS TEXT); COMMIT; \
          SELECT path, size FROM files('/*'); SELECT p, b FROM n",
     );
@@ -228,7 +231,8 @@ fn clients_and_sessions_write_side_by_side_and_none_fails() {
                 "end = time.time() + 8\nn = 0\n\
                  while time.time() < end:\n\
                  \x20   db.execute('BEGIN IMMEDIATE')\n\
-                 \x20   db.execute(\"INSERT INTO log VALUES (?1, write_content(?1, ?2))\", ('/py%d' % n, b'x' * 9000))\n\
+                 \x20   db.execute(\"INSERT INTO log VALUES (?1, write_content(?1, ?2))\", \
+                 ('/py%d' % n, b'x' * 9000))\n\
                  \x20   db.execute('COMMIT')\n    n += 1\n\
                  print(n)\n",
             );
@@ -265,7 +269,8 @@ fn clients_and_sessions_write_side_by_side_and_none_fails() {
         });
     });
     let said = place.shell(
-        "SELECT count(*) FROM log WHERE bytes <> 9000 OR content(path) IS NULL OR length(content(path)) <> 9000; \
+        "SELECT count(*) FROM log WHERE bytes <> 9000 OR content(path) IS NULL OR \
+         length(content(path)) <> 9000; \
          SELECT (SELECT count(*) FROM files('/py*')) = (SELECT count(*) FROM log)",
     );
     assert_eq!(said, "0\n1\n", "CLIENT-3");

@@ -1,5 +1,6 @@
-//! What clients do that is not orderly: temporary tables in the way, triggers that roll back, statements that are
-//! given up, tracers of their own, two connections in one thread. Nothing is lost, and nobody waits for ever.
+//! What clients do that is not orderly: temporary tables in the way, triggers that roll back,
+//! statements that are given up, tracers of their own, two connections in one thread. Nothing is
+//! lost, and nobody waits for ever.
 
 mod common;
 
@@ -48,7 +49,8 @@ fn what_is_temporary_does_not_stand_for_the_catalog() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let said = shell(
-        "CREATE TEMP TABLE main_dirent AS SELECT * FROM main.main_dirent; SELECT write_content('/n', 'x')",
+        "CREATE TEMP TABLE main_dirent AS SELECT * FROM main.main_dirent; SELECT \
+         write_content('/n', 'x')",
     );
     assert!(
         said.contains("temp") && said.contains("main_dirent"),
@@ -81,7 +83,8 @@ fn a_table_named_like_ours_does_not_take_its_place() {
 }
 
 const ROLLS_BACK: &str = "db.execute('CREATE TABLE n(x)')\n\
-     db.execute(\"CREATE TRIGGER no BEFORE INSERT ON main WHEN NEW.size = 3 BEGIN SELECT RAISE(ROLLBACK, 'not three'); END\")\n\
+     db.execute(\"CREATE TRIGGER no BEFORE INSERT ON main WHEN NEW.size = 3 BEGIN SELECT \
+     RAISE(ROLLBACK, 'not three'); END\")\n\
      def lost(then):\n\
      \x20   db.execute('BEGIN')\n\
      \x20   db.execute('INSERT INTO n VALUES (1)')\n\
@@ -127,7 +130,8 @@ fn a_trigger_that_cannot_run_in_a_commit_is_told_at_once() {
     let place = Place::new("fts");
     place.script(
         "db.execute('CREATE VIRTUAL TABLE t USING fts5(x)')\n\
-         db.execute(\"CREATE TRIGGER g AFTER INSERT ON main BEGIN INSERT INTO t VALUES ('n'); END\")\n\
+         db.execute(\"CREATE TRIGGER g AFTER INSERT ON main BEGIN INSERT INTO t VALUES ('n'); \
+         END\")\n\
          signal.alarm(20)\n\
          refused(\"SELECT write_content('/a', 'x')\", 'BEGIN')\n\
          db.execute('BEGIN')\n\
@@ -139,7 +143,8 @@ fn a_trigger_that_cannot_run_in_a_commit_is_told_at_once() {
     place.check();
 }
 
-/// A full catalog: SQLite may roll all of it back, and what is left must not be written statement by statement.
+/// A full catalog: SQLite may roll all of it back, and what is left must not be written statement
+/// by statement.
 #[test]
 fn a_full_catalog_refuses_the_transaction_as_a_whole() {
     let place = Place::new("full-catalog");
@@ -155,13 +160,16 @@ fn a_full_catalog_refuses_the_transaction_as_a_whole() {
          \x20           if begins: db.execute('BEGIN')\n\
          \x20           if begins: db.execute('INSERT INTO n VALUES (1)')\n\
          \x20           for k in range(40):\n\
-         \x20               db.execute('SELECT write_content(?1, ?2)', ('/f%d' % k, b'x' * 2000)).fetchall()\n\
-         \x20               if not begins: db.execute(\"SELECT write_content('/f%d', 'x')\" % k).fetchall()\n\
+         \x20               db.execute('SELECT write_content(?1, ?2)', ('/f%d' % k, b'x' * \
+         2000)).fetchall()\n\
+         \x20               if not begins: db.execute(\"SELECT write_content('/f%d', 'x')\" % \
+         k).fetchall()\n\
          \x20           if begins: db.execute('INSERT INTO n VALUES (2)')\n\
          \x20           if begins: db.execute('COMMIT')\n\
          \x20           done = 1\n\
          \x20       except sqlite3.Error as error:\n\
-         \x20           if begins: assert 'full' in str(error) or 'rolled' in str(error) or 'interrupted' in str(error), error\n\
+         \x20           if begins: assert 'full' in str(error) or 'rolled' in str(error) or \
+         'interrupted' in str(error), error\n\
          \x20       if db.in_transaction: db.execute('ROLLBACK')\n\
          \x20       db.execute('PRAGMA max_page_count = 1000000').fetchall()\n\
          \x20       assert ask('SELECT open FROM larder_gate') == 0\n\
@@ -247,7 +255,8 @@ fn what_clients_alone_overwrite_becomes_free_again() {
 #[test]
 fn a_statement_that_is_given_up_lets_go() {
     let place = Place::new("given-up");
-    place.shell("BEGIN IMMEDIATE; SELECT write_content('/f' || value, 'x') FROM json_each('[1,2,3,4]'); COMMIT");
+    place.shell("BEGIN IMMEDIATE; SELECT write_content('/f' || value, 'x') FROM \
+        json_each('[1,2,3,4]'); COMMIT");
     let mut child = place
         .python(
             "rows = db.execute(\"SELECT path FROM files('/*')\")\n\
@@ -298,7 +307,8 @@ fn a_program_may_have_a_tracer_of_its_own() {
          db.execute(\"SELECT write_content('/a', 'A')\").fetchall()\n\
          assert ask(\"SELECT CAST(content('/a') AS TEXT)\") == 'A'\n\
          db.execute('CREATE TABLE n(x)')\n\
-         db.execute(\"INSERT INTO n SELECT write_content('/b' || value, 'B') FROM json_each('[1,2]')\")\n\
+         db.execute(\"INSERT INTO n SELECT write_content('/b' || value, 'B') FROM \
+         json_each('[1,2]')\")\n\
          db.execute('BEGIN IMMEDIATE')\n\
          db.execute(\"SELECT write_content('/c', 'C')\").fetchall()\n\
          db.execute(\"SELECT write_content('/d', 'D')\").fetchall()\n\
@@ -323,7 +333,8 @@ fn two_connections_in_one_thread_do_not_wait_for_each_other() {
     let place = Place::new("two");
     place.script(
         "def connect(timeout, loads=True):\n\
-         \x20   made = sqlite3.connect('t.larder/catalog.db', isolation_level=None, timeout=timeout)\n\
+         \x20   made = sqlite3.connect('t.larder/catalog.db', isolation_level=None, \
+         timeout=timeout)\n\
          \x20   made.enable_load_extension(True)\n\
          \x20   if loads: made.execute(\"select load_extension('./larder')\")\n\
          \x20   return made\n\
@@ -370,7 +381,8 @@ const C: &str = "import ctypes\n\
      \x20   return s.sqlite3_exec(c, sql.encode(), None, None, None)\n\
      def prepare(sql):\n\
      \x20   made = ctypes.c_void_p()\n\
-     \x20   assert s.sqlite3_prepare_v2(c, sql.encode(), -1, ctypes.byref(made), None) == 0, text()\n\
+     \x20   assert s.sqlite3_prepare_v2(c, sql.encode(), -1, ctypes.byref(made), None) == 0, \
+     text()\n\
      \x20   return made\n\
      def open():\n\
      \x20   assert s.sqlite3_open(b't.larder/catalog.db', ctypes.byref(c)) == 0\n\
@@ -406,7 +418,8 @@ fn a_close_that_is_refused_ends_no_transaction() {
          assert s.sqlite3_close(c) == 0\n\
          # What has failed stays so.\n\
          open()\n\
-         assert run(\"CREATE TRIGGER no BEFORE INSERT ON main WHEN NEW.size = 3 BEGIN SELECT RAISE(ABORT, 'not three'); END\") == 0\n\
+         assert run(\"CREATE TRIGGER no BEFORE INSERT ON main WHEN NEW.size = 3 BEGIN SELECT \
+         RAISE(ABORT, 'not three'); END\") == 0\n\
          assert run('BEGIN') == 0\n\
          assert run('INSERT INTO n VALUES (3)') == 0\n\
          assert run(\"SELECT write_content('/f', 'abc')\") == 0, text()\n\
@@ -480,13 +493,15 @@ fn it_may_be_loaded_again() {
     place.check();
 }
 
-/// A trigger may leave a row out without an error: then the change is refused, and not made without it.
+/// A trigger may leave a row out without an error: then the change is refused, and not made without
+/// it.
 #[test]
 fn a_trigger_that_ignores_a_row_refuses_the_file() {
     let place = Place::new("ignored");
     place.script(
         "db.execute('CREATE TABLE n(x)')\n\
-         db.execute(\"CREATE TRIGGER no BEFORE INSERT ON main WHEN NEW.size = 3 BEGIN SELECT RAISE(IGNORE); END\")\n\
+         db.execute(\"CREATE TRIGGER no BEFORE INSERT ON main WHEN NEW.size = 3 BEGIN SELECT \
+         RAISE(IGNORE); END\")\n\
          refused(\"SELECT write_content('/f', 'abc')\", 'IGNORE')\n\
          db.execute('BEGIN')\n\
          db.execute('INSERT INTO n VALUES (1)')\n\

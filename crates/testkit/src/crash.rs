@@ -1,8 +1,8 @@
 //! What a power failure may leave: an enumeration of the legal states of a recording.
 //!
-//! The plan is made first, without touching bytes (a point, what of its window survives, and whether a
-//! write is torn); then the states are made in the order of their points, so that the flushed part
-//! is carried along and only the window is applied per state.
+//! The plan is made first, without touching bytes (a point, what of its window survives, and
+//! whether a write is torn); then the states are made in the order of their points, so that the
+//! flushed part is carried along and only the window is applied per state.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -26,9 +26,9 @@ impl Recording {
         disk
     }
 
-    /// At most `budget` states with points in `from..=events.len()`, chosen by `seed`: up to half of
-    /// them the whole window and its least part at as many points as possible, the rest subsets and
-    /// tears.
+    /// At most `budget` states with points in `from..=events.len()`, chosen by `seed`: up to half
+    /// of them the whole window and its least part at as many points as possible, the rest subsets
+    /// and tears.
     pub fn states(&self, from: usize, seed: u64, budget: usize) -> States<'_> {
         self.states_on(&Disk::default(), from, seed, budget)
     }
@@ -78,8 +78,8 @@ impl Recording {
         for (index, event) in self.events.iter().enumerate() {
             window.advance(&self.events, index, |_| {});
             let at = index + 1;
-            // After a flush or a directory sync the possible states are some of those before it, and
-            // nothing more is promised.
+            // After a flush or a directory sync the possible states are some of those before it,
+            // and nothing more is promised.
             let is_new = is_volatile(event) || matches!(event, Event::Ack(_));
             if at >= from && is_new {
                 points.push(Point {

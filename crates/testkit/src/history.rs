@@ -1,12 +1,13 @@
 //! A checker of histories: did transactions see and do what their isolation promises? Pure.
 //!
-//! Transactions append values to lists and read whole lists. No value is appended twice to a list, so a list
-//! tells in which order its writers came, and each read tells whose writes it saw: from that follows the graph
-//! of dependencies (Adya 1999; Kingsbury and Alvaro, "Elle", VLDB 2020).
+//! Transactions append values to lists and read whole lists. No value is appended twice to a list,
+//! so a list tells in which order its writers came, and each read tells whose writes it saw: from
+//! that follows the graph of dependencies (Adya 1999; Kingsbury and Alvaro, "Elle", VLDB 2020).
 //!
 //! # Words
-//! *T1 ww T2*: T2 appended right behind T1. *T1 wr T2*: T2 read a list that ends with T1's append. *T1 rw T2*: T1
-//! read a list that T2 appended to next. *T1 before T2*: T2 began after T1 had ended.
+//! *T1 ww T2*: T2 appended right behind T1. *T1 wr T2*: T2 read a list that ends with T1's append.
+//! *T1 rw T2*: T1 read a list that T2 appended to next. *T1 before T2*: T2 began after T1 had
+//! ended.
 //!
 //! | finding | what is wrong |
 //! |---|---|
@@ -21,9 +22,9 @@
 //! | `Lost` | an append of a committed transaction is not in the last read of the list |
 //!
 //! # Invariants
-//! * `TESTKIT-5` A history of transactions that ran one after the other has no findings; of those that had
-//!   snapshots and of which the first committer won, none at [`Level::SnapshotIsolation`]; and each anomaly
-//!   planted into one is found.
+//! * `TESTKIT-5` A history of transactions that ran one after the other has no findings; of those
+//!   that had snapshots and of which the first committer won, none at [`Level::SnapshotIsolation`];
+//!   and each anomaly planted into one is found.
 
 use std::collections::{HashMap, HashSet};
 
@@ -79,7 +80,8 @@ pub struct Deed {
 /// What is promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Snapshots, and the first committer wins; a snapshot has all that was committed before it was taken.
+    /// Snapshots, and the first committer wins; a snapshot has all that was committed before it was
+    /// taken.
     SnapshotIsolation,
     /// As if one after the other, in an order that time allows.
     Serializable,
@@ -110,8 +112,8 @@ pub struct Finding {
     pub text: String,
 }
 
-/// Checks a history; empty when all is well. Lists begin empty. A transaction of unknown end may have happened or
-/// not; what others saw of it says that it has. Cost: about n log n of its steps.
+/// Checks a history; empty when all is well. Lists begin empty. A transaction of unknown end may
+/// have happened or not; what others saw of it says that it has. Cost: about n log n of its steps.
 pub fn check_history(history: &[Deed], level: Level) -> Vec<Finding> {
     let mut checker = Checker {
         history,
@@ -156,8 +158,9 @@ impl<'h> Checker<'h> {
         self.reads.clone().into_iter()
     }
 
-    /// Of a transaction of unknown end, whose appends nobody else has seen, nobody knows whether they happened:
-    /// what it read of its own is left out, and the rest is of a snapshot all the same.
+    /// Of a transaction of unknown end, whose appends nobody else has seen, nobody knows whether
+    /// they happened: what it read of its own is left out, and the rest is of a snapshot all the
+    /// same.
     fn note_reads(&mut self) {
         let mut seen: HashSet<usize> = HashSet::new();
         for (index, deed) in self.history.iter().enumerate() {
@@ -215,7 +218,8 @@ impl<'h> Checker<'h> {
                         let mine = own.get(list).map_or(&[][..], Vec::as_slice);
                         if expected != values || !values.ends_with(mine) {
                             let text = format!(
-                                "transaction {index} reads {values:?} of list {list} and appended {mine:?}"
+                                "transaction {index} reads {values:?} of list {list} and appended \
+                                 {mine:?}"
                             );
                             self.report(Anomaly::Internal, text);
                         }
@@ -270,7 +274,8 @@ impl<'h> Checker<'h> {
                 && self.last_of[&(writer, list)] != *last
             {
                 let text = format!(
-                    "transaction {index} reads list {list} up to {last}, in the middle of transaction {writer}"
+                    "transaction {index} reads list {list} up to {last}, in the middle of \
+                     transaction {writer}"
                 );
                 self.report(Anomaly::G1b, text);
             }
@@ -303,7 +308,8 @@ impl<'h> Checker<'h> {
                 rw.push((reader, writer(list, *next)));
             }
         }
-        // What nobody has read though it was there: committed, and all of the list was read afterwards.
+        // What nobody has read though it was there: committed, and all of the list was read
+        // afterwards.
         let mut unread: HashMap<u64, Vec<(u64, usize)>> = HashMap::new();
         for (&(list, value), &writer) in &self.writers {
             if !places.contains_key(&(list, value)) && self.history[writer].end == End::Committed {
@@ -314,7 +320,10 @@ impl<'h> Checker<'h> {
         for (reader, list, _) in self.reads() {
             for &(value, writer) in unread.get(&list).into_iter().flatten() {
                 if self.history[writer].ended < self.history[reader].began {
-                    lost.push(format!("{value} of list {list}, by transaction {writer}, is not there for transaction {reader}"));
+                    lost.push(format!(
+                        "{value} of list {list}, by transaction {writer}, is not \
+                        there for transaction {reader}"
+                    ));
                 }
             }
         }

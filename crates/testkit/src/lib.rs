@@ -3,8 +3,8 @@
 //!
 //! # Words
 //! *Recording*: one ordered log of what happened to segment devices and catalog files, with an
-//! *ack* wherever the code under test had said "durable". *Point*: a place in the log where the power
-//! fails. *Window*: what was written before the point and is covered by no flush of its file.
+//! *ack* wherever the code under test had said "durable". *Point*: a place in the log where the
+//! power fails. *Window*: what was written before the point and is covered by no flush of its file.
 //! *State*: what such a failure may leave on the medium: everything flushed, and any part of the
 //! window. *Script*: a generated list of operations with the digest of the tree after each.
 //!

@@ -19,8 +19,8 @@ pub struct Mix {
     /// Small overwrites of a file that was just synced, as databases make them, in percent of the
     /// operations; each follows a sync of the file, and another one follows it.
     pub overwrite_percent: u64,
-    /// Fragment operations, and files that are made without a name, in percent of the others. Only for
-    /// the Content API.
+    /// Fragment operations, and files that are made without a name, in percent of the others. Only
+    /// for the Content API.
     pub fragment_percent: u64,
 }
 
@@ -160,7 +160,8 @@ impl Generator {
         self.mix.fragment_percent = percent;
     }
 
-    /// A valid operation; [`Generator::note_made`] tells that it was done. Tries kinds at random until one fits the tree.
+    /// A valid operation; [`Generator::note_made`] tells that it was done. Tries kinds at random
+    /// until one fits the tree.
     pub fn next_op(&mut self) -> Op {
         loop {
             if let Some(op) = self.try_op() {

@@ -226,7 +226,8 @@ impl Model {
         }
     }
 
-    /// What `tree` says, with the bytes that `read` gives for the path of a file; inodes are those of `tree`.
+    /// What `tree` says, with the bytes that `read` gives for the path of a file; inodes are those
+    /// of `tree`.
     pub fn of(tree: &Tree, mut read: impl FnMut(&str) -> Vec<u8>) -> Model {
         let mut model = Model::new();
         for entry in &tree.entries {
@@ -381,7 +382,8 @@ impl Model {
         }
     }
 
-    /// Every path of a file, directory or symbolic link: `(path, is directory, length in bytes if a file)`.
+    /// Every path of a file, directory or symbolic link:
+    /// `(path, is directory, length in bytes if a file)`.
     pub fn paths(&self) -> impl Iterator<Item = (&str, bool, Option<u64>)> {
         self.names
             .iter()

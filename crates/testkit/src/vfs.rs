@@ -6,9 +6,10 @@
 //!
 //! # Safety, for the whole file
 //! SQLite calls the functions below with pointers that it got from [`RecordingVfs::register`] (the
-//! VFS) or that [`open`] filled in (files). Both outlive their use: a registered VFS is never freed,
-//! and SQLite frees a file's memory only after `xClose`. A file's memory is `szOsFile` bytes: first a
-//! [`RecordedFile`], behind it the file of the VFS below, which alone touches that part.
+//! VFS) or that [`open`] filled in (files). Both outlive their use: a registered VFS is never
+//! freed, and SQLite frees a file's memory only after `xClose`. A file's memory is `szOsFile`
+//! bytes: first a [`RecordedFile`], behind it the file of the VFS below, which alone touches that
+//! part.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::size_of;
@@ -62,8 +63,8 @@ struct RecordedFile {
 }
 
 impl RecordingVfs {
-    /// Registers a VFS that reports to `recorder`. Files are named by their last path component. The
-    /// registration lasts until the process ends (a few hundred bytes).
+    /// Registers a VFS that reports to `recorder`. Files are named by their last path component.
+    /// The registration lasts until the process ends (a few hundred bytes).
     pub fn register(recorder: &Recorder) -> RecordingVfs {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let name = format!("larder-recording-{}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -162,8 +163,8 @@ unsafe extern "C" fn open(
     // SAFETY: SQLite passes the VFS that was asked.
     let app = unsafe { app(vfs) };
     let head = file.cast::<RecordedFile>();
-    // SAFETY: the file's memory has `szOsFile` bytes and is aligned to 8, as the head needs. Without
-    // methods SQLite takes the file for closed.
+    // SAFETY: the file's memory has `szOsFile` bytes and is aligned to 8, as the head needs.
+    // Without methods SQLite takes the file for closed.
     unsafe {
         (*head).base.pMethods = std::ptr::null();
         (*head).recorder = &raw const app.recorder;

@@ -67,7 +67,10 @@ impl Window {
         };
         // Writes to a file whose name is gone for good are gone with it.
         let last_delete = |file: Option<&FileName>| {
-            let goes = |i: &&usize| matches!(&events[**i], Event::Delete { file: gone, .. } if Some(gone) == file);
+            let goes = |i: &&usize| match &events[**i] {
+                Event::Delete { file: gone, .. } => Some(gone) == file,
+                _ => false,
+            };
             self.0
                 .iter()
                 .rev()

@@ -1,4 +1,5 @@
-//! The crash replay on a store small enough to be seen through: blocks in a segment, rows in SQLite.
+//! The crash replay on a store small enough to be seen through: blocks in a segment, rows in
+//! SQLite.
 //!
 //! It also proves that the replay finds what it is for: each kind of missing flush turns it red.
 #![allow(clippy::unwrap_used)] // All of it is a test.

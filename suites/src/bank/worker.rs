@@ -17,8 +17,8 @@ pub const WORKER: &str = "bank-worker";
 /// A list takes entries for so long, nanoseconds: then there is a new one, so that none grows long.
 const LIST_NS: u64 = 2_000_000_000;
 
-/// What holds at every moment, in one query: documents where their rows say, documents in all, twice the moves less
-/// the entries of moves.
+/// What holds at every moment, in one query: documents where their rows say, documents in all,
+/// twice the moves less the entries of moves.
 const BALANCE: &str = "SELECT \
     (SELECT count(*) FROM doc JOIN main_dirent AS d ON d.name = 'doc' || doc.id \
        JOIN main_dirent AS f ON f.ino = d.parent AND f.parent = 1 AND f.name = 'f' || doc.folder), \
@@ -51,8 +51,10 @@ fn open(database: &Path) -> Result<Database, String> {
 pub(super) fn found(path: &Path) -> Result<(), String> {
     let database = open(path)?;
     let mut sql = database.sql(false).map_err(explain)?;
-    let tables = "CREATE TABLE doc (id INTEGER PRIMARY KEY, folder INTEGER NOT NULL, moves INTEGER NOT NULL);
-        CREATE TABLE entry (id INTEGER PRIMARY KEY, list INTEGER NOT NULL, value INTEGER NOT NULL, is_move INTEGER NOT NULL);
+    let tables = "CREATE TABLE doc (id INTEGER PRIMARY KEY, folder INTEGER NOT NULL, moves \
+        INTEGER NOT NULL);
+        CREATE TABLE entry (id INTEGER PRIMARY KEY, list INTEGER NOT NULL, value INTEGER NOT \
+        NULL, is_move INTEGER NOT NULL);
         CREATE INDEX entry_list ON entry (list)";
     sql.execute(tables, &mut |_| Ok(())).map_err(explain)?;
     let all = database.transaction(|txn| {

@@ -1,4 +1,5 @@
-//! CPython's own tests of files, their temporary directory on the mount and on ext4: the same results.
+//! CPython's own tests of files, their temporary directory on the mount and on ext4: the same
+//! results.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +52,8 @@ fn find_python() -> Result<String, String> {
         process::output(python, &["-c", "import test.test_os, test.test_sqlite3"]).is_ok()
     };
     let python = INTERPRETERS.into_iter().find(has_tests).ok_or(
-        "no Python with its own tests on the search path: install one by pyenv, or apt-get install libpython3-testsuite python3-full",
+        "no Python with its own tests on the search path: install one by pyenv, or apt-get \
+         install libpython3-testsuite python3-full",
     )?;
     println!(
         "{python}: {}",

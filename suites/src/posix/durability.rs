@@ -1,8 +1,9 @@
 //! What was promised to be durable survives kill -9 at once; what was replaced is whole.
 //!
-//! Each way of syncing is a case: write, sync, kill the server before anything else happens, mount, compare.
-//! A kill shows what the engine had committed, not what the disk had flushed: that is what the crash replay
-//! of `cargo xtask crash` is for. `syncfs` is not among the ways: the kernel hands it on to virtiofs only.
+//! Each way of syncing is a case: write, sync, kill the server before anything else happens, mount,
+//! compare. A kill shows what the engine had committed, not what the disk had flushed: that is what
+//! the crash replay of `cargo xtask crash` is for. `syncfs` is not among the ways: the kernel hands
+//! it on to virtiofs only.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -22,7 +23,8 @@ use xtask::mounts::Mount;
 
 const SEED: u64 = 11;
 
-/// Makes `bytes` the durable content of the file `path`, which may be there; the path's directory exists.
+/// Makes `bytes` the durable content of the file `path`, which may be there; the path's directory
+/// exists.
 type Way = fn(path: &Path, bytes: &[u8]) -> std::io::Result<()>;
 
 const WAYS: [(&str, Way); 8] = [
@@ -239,7 +241,8 @@ fn load_and_kill(
         }
         let is_killed = !load.is_finished();
         mount.kill_server()?;
-        // The dead mount ends the load. Taken away before, it would leave the directory below, where records can be synced.
+        // The dead mount ends the load. Taken away before, it would leave the directory below,
+        // where records can be synced.
         let ended = load.join().map_err(|_| "the load panicked".to_owned())?;
         mount.kill()?;
         match (ended, is_killed) {
@@ -273,7 +276,8 @@ fn written(path: &Path, flags: OFlags, bytes: &[u8]) -> std::io::Result<File> {
 fn map_and_sync(file: &File, bytes: &[u8]) -> std::io::Result<()> {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
     let (length, rights) = (bytes.len(), ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: a new map of `length` bytes at an address of the kernel's choice; the file has that length.
+    // SAFETY: a new map of `length` bytes at an address of the kernel's choice; the file has that
+    // length.
     let map = unsafe {
         mmap(
             std::ptr::null_mut(),

@@ -30,7 +30,8 @@ const JOBS: [(&str, &str); 8] = [
     ),
     (
         "direct, 16 requests in flight",
-        "--ioengine=libaio --direct=1 --iodepth=16 --rw=randwrite --bsrange=4k-128k --blockalign=4k --numjobs=2",
+        "--ioengine=libaio --direct=1 --iodepth=16 --rw=randwrite --bsrange=4k-128k \
+         --blockalign=4k --numjobs=2",
     ),
     (
         "direct, by sectors",
@@ -38,7 +39,8 @@ const JOBS: [(&str, &str); 8] = [
     ),
     (
         "synced writes",
-        "--ioengine=psync --rw=randwrite --bsrange=512-32k --bs_unaligned --fdatasync=16 --sync=dsync",
+        "--ioengine=psync --rw=randwrite --bsrange=512-32k --bs_unaligned --fdatasync=16 \
+         --sync=dsync",
     ),
     (
         "long sequential writes, 4 jobs",

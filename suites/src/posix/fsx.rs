@@ -1,8 +1,10 @@
-//! fsx 0.3.2, the registry's file system exerciser: random operations on one file, each read compared.
+//! fsx 0.3.2, the registry's file system exerciser: random operations on one file, each read
+//! compared.
 //!
-//! Every operation that it has is enabled. Each seed has another shape of file. fsx 0.3.2 never unmaps what it
-//! has read through a map, so that it slows down with the square of its operations, and the kernel's limit of
-//! 65,530 maps would end it on any filesystem: it runs in legs, each a process with a seed of its own.
+//! Every operation that it has is enabled. Each seed has another shape of file. fsx 0.3.2 never
+//! unmaps what it has read through a map, so that it slows down with the square of its operations,
+//! and the kernel's limit of 65,530 maps would end it on any filesystem: it runs in legs, each a
+//! process with a seed of its own.
 
 use std::fs;
 use std::process::Command;
@@ -82,8 +84,8 @@ pub fn run(site: &Site) -> Result<Tally, String> {
     Ok(cases.tally())
 }
 
-/// Operations have one byte at least: fsx takes the EINVAL that an empty fallocate gets on every filesystem for a
-/// failure.
+/// Operations have one byte at least: fsx takes the EINVAL that an empty fallocate gets on every
+/// filesystem for a failure.
 fn configuration_of(shape: &Shape) -> String {
     format!(
         "flen = {}

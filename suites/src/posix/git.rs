@@ -1,4 +1,5 @@
-//! git: clone, change, gc, fsck of a large repository on the mount; the work tree equals a clone beside it.
+//! git: clone, change, gc, fsck of a large repository on the mount; the work tree equals a clone
+//! beside it.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

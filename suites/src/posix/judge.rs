@@ -44,7 +44,8 @@ pub fn judge(ours: &Verdicts, ext4: &Verdicts) -> Tally {
         println!("failed: {name}: runs on ext4 only");
     }
     println!(
-        "{} cases: {} passed, {} failed; {skipped} skipped on both sides, {not_ours} failed on both",
+        "{} cases: {} passed, {} failed; {skipped} skipped on both sides, {not_ours} failed on \
+         both",
         ours.len(),
         tally.passed,
         tally.failed

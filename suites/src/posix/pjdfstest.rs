@@ -1,11 +1,12 @@
-//! pjdfstest 0.2.2, the Rust rewrite: every feature that Linux has, as root, on the mount and on ext4.
+//! pjdfstest 0.2.2, the Rust rewrite: every feature that Linux has, as root, on the mount and on
+//! ext4.
 //!
 //! What pjdfstest calls features but Linux has not: `chflags` and its flags, NFSv4 ACLs.
 //!
-//! * The tests of read-only filesystems remount what they run on. They run in a process of their own:
-//!   other tests leave files open for writing, which keeps ext4 from being remounted.
-//! * `mount -o remount` calls `/sbin/mount.fuse.larder`. The tests see it there, whether it is installed or
-//!   not: a mount namespace of their own shows the built command under that name.
+//! * The tests of read-only filesystems remount what they run on. They run in a process of their
+//!   own: other tests leave files open for writing, which keeps ext4 from being remounted.
+//! * `mount -o remount` calls `/sbin/mount.fuse.larder`. The tests see it there, whether it is
+//!   installed or not: a mount namespace of their own shows the built command under that name.
 //! * glibc does not know the link count limit of a FUSE filesystem: see `link_max.c`.
 
 use std::fs;
@@ -102,7 +103,10 @@ impl Pjdfstest {
         let mut command = Command::new("unshare");
         command
             .args(["--mount", "sh", "-euc"])
-            .arg("mount -t overlay overlay -o \"lowerdir=$1:/usr/sbin\" /usr/sbin; shift; exec \"$@\"")
+            .arg(
+                "mount -t overlay overlay -o \"lowerdir=$1:/usr/sbin\" /usr/sbin; shift; \
+                 exec \"$@\"",
+            )
             .arg("sh")
             .arg(self.scratch.join("helpers"))
             .arg("env");
@@ -206,7 +210,8 @@ mod tests {
     fn its_output_is_read() {
         let text = "\u{1b}[34mchmod::eperm\u{1b}[0m      \u{1b}[32mok\u{1b}[0m\n\
             link::max  skipped\n\tCannot get value\n\
-            open::x::y  FAILED\n\tassertion failed\n  left: 1\n\nBacktrace:\n   8: _start\n\nSummary: 1 failed\n";
+            open::x::y  FAILED\n\tassertion failed\n  left: 1\n\nBacktrace:\n   8: \
+            _start\n\nSummary: 1 failed\n";
         let verdicts = parse(text);
         assert_eq!(verdicts.len(), 3);
         assert_eq!(verdicts["chmod::eperm"], Verdict::Passed);

@@ -1,7 +1,8 @@
-//! PostgreSQL with its cluster on the mount: initdb, pgbench, kill -9 of the mount under load, recovery.
+//! PostgreSQL with its cluster on the mount: initdb, pgbench, kill -9 of the mount under load,
+//! recovery.
 //!
-//! pgbench logs each transaction that was committed. After recovery all of them must be in its history
-//! table, its sums must agree, amcheck and the page checksums must find nothing.
+//! pgbench logs each transaction that was committed. After recovery all of them must be in its
+//! history table, its sums must agree, amcheck and the page checksums must find nothing.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -21,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const USER: &str = "postgres";
 
 /// The three sums that pgbench keeps equal, and the number of its transactions.
-const SUMS: &str = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM pgbench_history) \
+const SUMS: &str = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM \
+    pgbench_history) \
     AND (SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT sum(delta) FROM pgbench_history) \
     AND (SELECT sum(bbalance) FROM pgbench_branches) = (SELECT sum(delta) FROM pgbench_history), \
     (SELECT count(*) FROM pgbench_history)";

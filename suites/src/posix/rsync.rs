@@ -1,4 +1,5 @@
-//! `rsync -aHAX --checksum` both ways: hard links, ACLs, extended attributes, devices, holes, times.
+//! `rsync -aHAX --checksum` both ways: hard links, ACLs, extended attributes, devices, holes,
+//! times.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -17,16 +18,21 @@ const TREE: &str = r#"
 mkdir -p "$1/deep/er/est" "$1/many" && cd "$1"
 echo small > a; : > empty; head -c 3000000 /dev/urandom > deep/large
 ln a hard; ln a deep/er/hard; ln deep/large many/large
-ln -s ../a deep/link; ln -s nowhere dangling; ln -s "$(head -c 3000 /dev/zero | tr '\0' x)" long-target
+ln -s ../a deep/link
+ln -s nowhere dangling
+ln -s "$(head -c 3000 /dev/zero | tr '\0' x)" long-target
 mkfifo pipe; mknod null c 1 3; mknod disk b 8 1; chmod 640 null
 truncate -s 80M holes; printf end | dd of=holes bs=1 seek=50000000 conv=notrunc status=none
 fallocate -p -o 4096 -l 100000 deep/large
 i=0; while [ $i -lt 300 ]; do echo $i > many/$i; i=$((i + 1)); done
-echo x > "$(printf 'line\nbreak')"; echo x > "$(printf 'latin-\351')"; echo x > "$(head -c 255 /dev/zero | tr '\0' n)"
+echo x > "$(printf 'line\nbreak')"
+echo x > "$(printf 'latin-\351')"
+echo x > "$(head -c 255 /dev/zero | tr '\0' n)"
 chmod 4751 a; chmod 2775 deep; chmod 1777 deep/er; chmod 0 empty
 chown 1234:5678 deep/large; chown -h 12:34 dangling; chown 65534 many
 setfattr -n user.one -v value a; setfattr -n user.empty a; setfattr -n trusted.two -v value deep
-setfattr -n security.three -v value deep/large; setfattr -n user.long -v "$(head -c 2000 /dev/zero | tr '\0' v)" many/1
+setfattr -n security.three -v value deep/large
+setfattr -n user.long -v "$(head -c 2000 /dev/zero | tr '\0' v)" many/1
 setfacl -m u:1234:rw,g:5678:r,m:rw a; setfacl -d -m u:1:rwx,g::rx deep; setfacl -m o::- many/2
 touch -d '2001-02-03 04:05:06.789012345' deep/large; touch -h -d '1960-01-02 03:04:05.25' dangling
 touch -d '2038-01-20 00:00:00.999999999' many/3; touch -d '1999-12-31 23:59:59' deep
@@ -36,7 +42,9 @@ touch -d '2038-01-20 00:00:00.999999999' many/3; touch -d '1999-12-31 23:59:59' 
 const CHANGE: &str = r#"
 cd "$1"
 echo more >> many/7; rm many/8; mv many/9 many/renamed; ln many/10 many/linked; chmod 600 many/11
-setfacl -m u:99:r many/12; setfattr -n user.new -v x many/13; touch -d '2020-02-02 02:02:02.2' many/14
+setfacl -m u:99:r many/12
+setfattr -n user.new -v x many/13
+touch -d '2020-02-02 02:02:02.2' many/14
 rm hard; ln -sf other deep/link; rm -r deep/er
 "#;
 
@@ -96,13 +104,15 @@ fn rsync(from: &Path, to: &Path) -> Result<(), String> {
 
 /// rsync finds nothing to do, and neither do our own eyes.
 fn compare(original: &Path, copy: &Path) -> Result<(), String> {
-    let script = "rsync -aHAXS --modify-window=-1 --checksum --delete --numeric-ids --dry-run --itemize-changes \"$1/\" \"$2/\"";
+    let script = "rsync -aHAXS --modify-window=-1 --checksum --delete --numeric-ids --dry-run \
+        --itemize-changes \"$1/\" \"$2/\"";
     let found = shell(script, &[original, copy], PATIENCE)?;
     if !found.trim().is_empty() {
         return Err(format!("rsync would change:\n{found}"));
     }
     shell(
-        "diff -r --no-dereference --exclude=pipe --exclude=socket --exclude=null --exclude=disk \"$1\" \"$2\"",
+        "diff -r --no-dereference --exclude=pipe --exclude=socket --exclude=null --exclude=disk \
+         \"$1\" \"$2\"",
         &[original, copy],
         PATIENCE,
     )?;

@@ -1,5 +1,5 @@
-//! Programs that may hang: each ends within its patience, with everything that it started, and no later than
-//! the thread that runs it.
+//! Programs that may hang: each ends within its patience, with everything that it started, and no
+//! later than the thread that runs it.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -49,15 +49,16 @@ pub fn succeed(command: &mut Command, patience: Duration) -> Result<String, Stri
     }
 }
 
-/// Runs a shell script that stops at the first error; `$1`… are `arguments`. Returns what it printed.
+/// Runs a shell script that stops at the first error; `$1`… are `arguments`. Returns what it
+/// printed.
 pub fn shell(script: &str, arguments: &[&Path], patience: Duration) -> Result<String, String> {
     let mut command = Command::new("sh");
     command.args(["-euc", script, "sh"]).args(arguments);
     succeed(&mut command, patience).map_err(|line| line.replace(script, "the script"))
 }
 
-/// A program that runs in a process group of its own, its output going to a file. Dropped, the group is
-/// killed.
+/// A program that runs in a process group of its own, its output going to a file. Dropped, the
+/// group is killed.
 pub struct Started {
     name: String,
     child: Child,
@@ -69,14 +70,14 @@ impl Started {
     pub fn new(command: &mut Command) -> Result<Started, String> {
         let name = describe(command);
         let explain = |error| format!("'{name}' does not run: {error}");
-        // A file, because what a program leaves running would keep a pipe open. Both handles share one
-        // offset.
+        // A file, because what a program leaves running would keep a pipe open. Both handles share
+        // one offset.
         let output = tempfile::NamedTempFile::new().map_err(explain)?;
         let stdout = output.reopen().map_err(explain)?;
         let stderr = stdout.try_clone().map_err(explain)?;
         let end_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
-        // SAFETY: the closure runs between fork and exec, where only one system call is made: no memory is
-        // allocated and no lock is taken.
+        // SAFETY: the closure runs between fork and exec, where only one system call is made: no
+        // memory is allocated and no lock is taken.
         unsafe { command.pre_exec(end_with_us) };
         let child = command
             .stdin(Stdio::null())

@@ -1,9 +1,9 @@
 //! SQLite on the mount: writers in several processes, in WAL and rollback modes, through kill -9.
 //!
-//! Each writer is an unmodified `sqlite3` that inserts numbered rows and counts them in a shared row, one
-//! transaction each, and says so when a transaction has ended. After the kill, the database must be
-//! sound, each writer's rows must be numbered without a gap, at least as many as it said, and the shared
-//! count must be their number.
+//! Each writer is an unmodified `sqlite3` that inserts numbered rows and counts them in a shared
+//! row, one transaction each, and says so when a transaction has ended. After the kill, the
+//! database must be sound, each writer's rows must be numbered without a gap, at least as many as
+//! it said, and the shared count must be their number.
 
 use std::fmt::Write;
 use std::fs;
@@ -46,7 +46,8 @@ pub fn run(site: &Site) -> Result<Tally, String> {
 fn kill_and_check(site: &Site, mode: &str, database: &Path, delay: Duration) -> Result<(), String> {
     let mount = site.mount()?;
     let setup = format!(
-        "PRAGMA journal_mode = {mode}; CREATE TABLE rows (writer, n, filler, PRIMARY KEY (writer, n)); \
+        "PRAGMA journal_mode = {mode}; CREATE TABLE rows (writer, n, filler, PRIMARY KEY (writer, \
+         n)); \
          CREATE TABLE total (n); INSERT INTO total VALUES (0)"
     );
     sqlite3(database, &setup)?;
@@ -84,7 +85,8 @@ fn kill_and_check(site: &Site, mode: &str, database: &Path, delay: Duration) -> 
         let (count, last): (u64, u64) = (number(count)?, number(last)?);
         if count != last || last < acknowledged {
             return Err(format!(
-                "writer {writer}: {count} rows, the last is {last}, {acknowledged} were acknowledged"
+                "writer {writer}: {count} rows, the last is {last}, {acknowledged} were \
+                 acknowledged"
             ));
         }
         counted += count;
@@ -114,8 +116,8 @@ fn script(site: &Site, mode: &str, writer: usize) -> Result<PathBuf, String> {
     if path.exists() {
         return Ok(path);
     }
-    // A connection's own: only WAL is kept in the file. With FULL the name of a deleted journal may come
-    // back after a failure, and undo the last transaction; that is so on every filesystem.
+    // A connection's own: only WAL is kept in the file. With FULL the name of a deleted journal may
+    // come back after a failure, and undo the last transaction; that is so on every filesystem.
     let mut text =
         format!(".timeout 60000\nPRAGMA journal_mode = {mode};\nPRAGMA synchronous = EXTRA;\n");
     for n in 1..=TRANSACTIONS {

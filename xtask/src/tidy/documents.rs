@@ -118,7 +118,8 @@ mod tests {
     use super::*;
     use xtask::workspace::Edge;
 
-    const TABLE: &str = "# A\n\n| crate | may use | what |\n|---|---|---|\n| `content` | `object` | x |\n| object | — | y |\n\nText.";
+    const TABLE: &str = "# A\n\n| crate | may use | what |\n|---|---|---|\n| `content` | `object` \
+        | x |\n| object | — | y |\n\nText.";
 
     fn packages() -> [Package; 2] {
         let package = |name: &str, uses: Vec<Edge>| Package {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Of one Cargo.lock: packages and their versions.
 type Versions<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
-/// Every version that `theirs` has of a package in `ours` is one of ours; both are texts of Cargo.lock files.
+/// Every version that `theirs` has of a package in `ours` is one of ours; both are texts of
+/// Cargo.lock files.
 pub fn check_locks(ours: &str, theirs: &str, path: &str) -> Vec<String> {
     let (ours, theirs) = (versions(ours), versions(theirs));
     let differs = |(name, found): (&&str, &BTreeSet<&str>)| {
@@ -13,7 +14,8 @@ pub fn check_locks(ours: &str, theirs: &str, path: &str) -> Vec<String> {
         let other = found.difference(known).next()?;
         let known: Vec<&str> = known.iter().copied().collect();
         Some(format!(
-            "{path}: {name} is {other}, and {} in Cargo.lock; `cargo update --manifest-path … {name} --precise …`",
+            "{path}: {name} is {other}, and {} in Cargo.lock; `cargo update --manifest-path … \
+             {name} --precise …`",
             known.join(", ")
         ))
     };

@@ -1,9 +1,9 @@
 //! Cycles between the modules of a crate, found by reading `crate::…` paths.
 //!
 //! A module is a file beside the crate's root, with the directory of the same name. What the root
-//! re-exports counts as its own module, so `use crate::Error` is an edge to `error`. The methods of one
-//! type may be told in several files: a file with an inherent `impl` of another module's type counts
-//! as part of that module.
+//! re-exports counts as its own module, so `use crate::Error` is an edge to `error`. The methods of
+//! one type may be told in several files: a file with an inherent `impl` of another module's type
+//! counts as part of that module.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,7 +83,8 @@ fn graph(sources: &[Source], root: &str) -> Graph {
     graph
 }
 
-/// The module that `module` is part of: that of the type whose methods it holds, unless it declares it, or itself.
+/// The module that `module` is part of: that of the type whose methods it holds, unless it declares
+/// it, or itself.
 fn home(module: &str, code: &BTreeMap<String, String>) -> String {
     let declares = |code: &str, name: &str| {
         code.lines().any(|line| {
@@ -115,7 +116,8 @@ fn home(module: &str, code: &BTreeMap<String, String>) -> String {
     owner.unwrap_or_else(|| module.to_owned())
 }
 
-/// The module that `module` is part of in the end: what it is part of may itself be part of another.
+/// The module that `module` is part of in the end: what it is part of may itself be part of
+/// another.
 fn last_home(module: &str, next: &BTreeMap<&str, String>) -> String {
     let mut seen = BTreeSet::new();
     let mut at = module;

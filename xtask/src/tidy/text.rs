@@ -3,6 +3,8 @@
 use xtask::workspace::{Line, Source};
 
 const LINES_MAX: usize = 700;
+/// Tests may have longer ones, and tables and drawings in comments.
+const COLUMNS_MAX: usize = 100;
 
 /// Words that stand for work not done. Taken apart, so that this file passes its own check.
 const PROMISES: [&str; 5] = [
@@ -45,6 +47,12 @@ pub fn check_source(source: &Source) -> Vec<String> {
                 format!("'{promise}': do it, or leave the word out"),
             );
         }
+        if is_too_long(line) {
+            at(
+                line.number,
+                format!("more than {COLUMNS_MAX} columns; break the line"),
+            );
+        }
         if line.is_test || line.is_comment() {
             continue;
         }
@@ -66,7 +74,14 @@ pub fn check_source(source: &Source) -> Vec<String> {
     found
 }
 
-/// Every package takes the lints of the workspace, which ask for docstrings on every reachable item.
+fn is_too_long(line: &Line<'_>) -> bool {
+    let comment = line.text.trim_start().trim_start_matches(['/', '!']);
+    let is_drawn = line.is_comment() && comment.contains(['|', '─', '▶']);
+    line.text.chars().count() > COLUMNS_MAX && !line.is_test && !is_drawn
+}
+
+/// Every package takes the lints of the workspace, which ask for docstrings on every reachable
+/// item.
 pub fn check_lints(path: &str, manifest: &str) -> Option<String> {
     let has_lints = manifest.contains("[lints]\nworkspace = true");
     (!has_lints).then(|| format!("{path}: add `[lints] workspace = true`"))
@@ -99,8 +114,8 @@ fn public_item(text: &str) -> Option<String> {
     (!name.is_empty()).then(|| format!("{word} {name}"))
 }
 
-/// Whether the last line stands in the `impl` of a type that the file declares without `pub`: such a
-/// method is not public, whatever it says.
+/// Whether the last line stands in the `impl` of a type that the file declares without `pub`: such
+/// a method is not public, whatever it says.
 fn is_of_private_type(lines: &[Line<'_>]) -> bool {
     let is_inside = lines.last().is_some_and(|line| line.text.starts_with(' '));
     let implemented = lines
@@ -201,9 +216,11 @@ mod tests {
 
     #[test]
     fn what_is_right_passes() {
-        let right = "/// Doc.\n#[derive(Debug)]\n#[error(\n    \"x\"\n)]\npub struct A;\n/// Doc.\npub fn f<T>() {}\npub(crate) fn g() {}\n\
+        let right = "/// Doc.\n#[derive(Debug)]\n#[error(\n    \"x\"\n)]\npub struct A;\n/// \
+            Doc.\npub fn f<T>() {}\npub(crate) fn g() {}\n\
             // x.unwrap() in words\npub mod a;\npub use b::C;\n\
-            pub(crate) struct P<T>;\nimpl<T> P<T> {\n    pub fn f() {}\n}\n#[cfg(test)]\nmod tests {\n x.unwrap();\n pub fn h() {}\n}";
+            pub(crate) struct P<T>;\nimpl<T> P<T> {\n    pub fn f() {}\n}\n#[cfg(test)]\nmod \
+            tests {\n x.unwrap();\n pub fn h() {}\n}";
         assert_eq!(findings(right), Vec::<String>::new());
         assert_eq!(
             check_lints("Cargo.toml", "[lints]\nworkspace = true\n"),

@@ -22,8 +22,8 @@ pub(super) fn collect(changes: &ChangeSet, before: &[Option<Ino>]) -> Vec<Change
     }
     let fresh = collected.fresh.clone();
     collected.names(before);
-    // So that most can be followed one by one: what leaves a name before what takes it, and directories, which
-    // have the lower numbers, before what was made in them.
+    // So that most can be followed one by one: what leaves a name before what takes it, and
+    // directories, which have the lower numbers, before what was made in them.
     collected
         .records
         .sort_by_key(|record| match record.operation {

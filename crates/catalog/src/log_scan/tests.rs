@@ -5,8 +5,8 @@ use rusqlite::{Connection, OpenFlags};
 
 const COMMITS: u64 = 12;
 
-/// A log of [`COMMITS`] commits of a few frames each, in a directory without anybody who has it open, and the number
-/// of the transaction of each frame.
+/// A log of [`COMMITS`] commits of a few frames each, in a directory without anybody who has it
+/// open, and the number of the transaction of each frame.
 struct Log {
     dir: tempfile::TempDir,
     bytes: Vec<u8>,

@@ -143,8 +143,8 @@ fn a_commit_without_its_flush_is_in_the_files_and_seen_by_others() {
     assert!(take_flushed(&writer) && !take_flushed(&writer));
 }
 
-/// Rolls back a transaction that is larger than the writer's cache, lets another connection commit, and
-/// lets the writer read. Whether what the other has committed is in the files then.
+/// Rolls back a transaction that is larger than the writer's cache, lets another connection commit,
+/// and lets the writer read. Whether what the other has committed is in the files then.
 fn others_survive_a_rollback(spill: &str) -> bool {
     let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = dir.path().join("t.db");

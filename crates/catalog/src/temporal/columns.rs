@@ -1,24 +1,28 @@
 //! The user's columns of a store's table: what keeps their past, and how it is read.
 //!
 //! # Words
-//! An *image* of an inode has the user's columns of its row, as JSON (`temporal`); the engine's have a past of their own
-//! (`history`). A view of them, `larder_temporal_N_image`, is what triggers and the engine take it from. A *record* has the inode
-//! as its key.
+//! An *image* of an inode has the user's columns of its row, as JSON (`temporal`); the engine's
+//! have a past of their own (`history`). A view of them, `larder_temporal_N_image`, is what
+//! triggers and the engine take it from. A *record* has the inode as its key.
 //!
 //! # Invariants
-//! * `TEMPORAL-4` While the database keeps history, the user's columns of an inode are as of a moment what its first record
-//!   after that says; without one what they are now, and NULL when it is gone. *Guard*: triggers keep what plain SQL and the
-//!   actions of foreign keys change; the engine, which runs without triggers, keeps what goes with a row that it deletes
-//!   ([`keep_deleted`]), and what a merge changes ([`keep_changed`]). Model tests of the layers above.
-//! * `TEMPORAL-5` Whoever changes no column of the user's writes no record: a new file has none, nor has one that is deleted
-//!   with NULL in all of them. Only an inode that comes back under its number (`ROLLBACK-1`) has a record of absence, since its
-//!   new row has the defaults ([`keep_absent`]).
+//! * `TEMPORAL-4` While the database keeps history, the user's columns of an inode are as of a
+//!   moment what its first record after that says; without one what they are now, and NULL when it
+//!   is gone. *Guard*: triggers keep what plain SQL and the actions of foreign keys change; the
+//!   engine, which runs without triggers, keeps what goes with a row that it deletes
+//!   ([`keep_deleted`]), and what a merge changes ([`keep_changed`]). Model tests of the layers
+//!   above.
+//! * `TEMPORAL-5` Whoever changes no column of the user's writes no record: a new file has none,
+//!   nor has one that is deleted with NULL in all of them. Only an inode that comes back under its
+//!   number (`ROLLBACK-1`) has a record of absence, since its new row has the defaults
+//!   ([`keep_absent`]).
 //!
-//! One trigger names the columns (`_set`), and works for everybody. The other (`_columns`) works for plain SQL that changes no
-//! attribute: so what a client does to a column that it has just added is seen, before a session makes the first one anew.
+//! One trigger names the columns (`_set`), and works for everybody. The other (`_columns`) works
+//! for plain SQL that changes no attribute: so what a client does to a column that it has just
+//! added is seen, before a session makes the first one anew.
 //!
-//! `DROP COLUMN` takes values with it that no record has. What is kept under the name that a column had before is not shown
-//! under its new one.
+//! `DROP COLUMN` takes values with it that no record has. What is kept under the name that a column
+//! had before is not shown under its new one.
 
 use super::shape::{NOW, UNTIL, joined, pair, text, value_in};
 use super::{Active, active};
@@ -66,17 +70,21 @@ impl Columns {
         let nulls = names.clone().map(|name| format!(", NULL AS {name}"));
         // As in an image of a row: what is dropped reads as NULL (TEMPORAL-2).
         let image = format!(
-            "CREATE VIEW {view} (ino, value) AS SELECT larder_row.ino, (SELECT (SELECT {} FROM {table} AS larder_copy \
-             WHERE larder_copy.ino = larder_row.ino) FROM (SELECT NULL AS larder_none{})) FROM {table} AS larder_row",
+            "CREATE VIEW {view} (ino, value) AS SELECT larder_row.ino, (SELECT (SELECT {} FROM \
+             {table} AS larder_copy \
+             WHERE larder_copy.ino = larder_row.ino) FROM (SELECT NULL AS larder_none{})) FROM \
+             {table} AS larder_row",
             image.as_deref().unwrap_or("json_object()"),
             joined(nulls, "")
         );
         let record = format!(
             "INSERT INTO larder_history (until_seq, what, ino, key, since_seq, value, mtime_ns) \
-             SELECT {UNTIL}, 'row', {id}, OLD.ino, 0, (SELECT value FROM {view} WHERE ino = OLD.ino), {NOW} \
+             SELECT {UNTIL}, 'row', {id}, OLD.ino, 0, (SELECT value FROM {view} WHERE ino = \
+             OLD.ino), {NOW} \
              WHERE (SELECT value FROM larder_meta WHERE key = 'retention_ns') > 0 AND NOT EXISTS \
              (SELECT 1 FROM larder_history AS larder_known WHERE larder_known.what = 'row' \
-             AND larder_known.ino = {id} AND larder_known.key = +OLD.ino AND larder_known.until_seq = {UNTIL} \
+             AND larder_known.ino = {id} AND larder_known.key = +OLD.ino AND \
+             larder_known.until_seq = {UNTIL} \
              AND larder_known.mtime_ns >= {NOW});"
         );
         let attributes = ENGINE_COLUMNS
@@ -174,17 +182,20 @@ fn stored_columns(connection: &Connection, table: &str) -> Result<Vec<String>> {
 
 // ---- what the engine changes ----------------------------------------------------------------
 
-/// The number of a store's table, if its columns are kept. 1 µs where none is; else a pass over the schema.
+/// The number of a store's table, if its columns are kept. 1 µs where none is; else a pass over the
+/// schema.
 pub(crate) fn find_kept(txn: &Connection, table: &str) -> Result<Option<i64>> {
     txn.prepare_cached(
         "SELECT id FROM larder_temporal AS t WHERE until_seq IS NULL AND name = ?1 AND EXISTS \
-         (SELECT 1 FROM main.sqlite_schema AS s WHERE s.type = 'view' AND s.name = 'larder_temporal_' || t.id || '_image')",
+         (SELECT 1 FROM main.sqlite_schema AS s WHERE s.type = 'view' AND s.name = \
+         'larder_temporal_' || t.id || '_image')",
     )
     .and_then(|mut find| find.query_row([table], |row| row.get(0)).optional())
     .at(TABLE)
 }
 
-/// Keeps the columns of an inode that commit `keeper` deletes, unless there is nothing in them (`TEMPORAL-5`).
+/// Keeps the columns of an inode that commit `keeper` deletes, unless there is nothing in them
+/// (`TEMPORAL-5`).
 pub(crate) fn keep_deleted(txn: &Connection, keeper: &Keeper, id: i64, ino: i64) -> Result<()> {
     let some = "AND EXISTS (SELECT 1 FROM json_each(larder_row.value) WHERE type <> 'null')";
     keeper.keep(txn, &keep_sql(id, some), params![ino])
@@ -199,7 +210,8 @@ fn keep_sql(id: i64, condition: &str) -> String {
     format!(
         "INSERT INTO main.larder_history (until_seq, what, ino, key, since_seq, value, mtime_ns) \
          SELECT ?1, 'row', {id}, ?2, 0, larder_row.value, {NOW} FROM main.{} AS larder_row \
-         WHERE larder_row.ino = ?2 {condition} AND NOT EXISTS (SELECT 1 FROM main.larder_history AS larder_known \
+         WHERE larder_row.ino = ?2 {condition} AND NOT EXISTS (SELECT 1 FROM main.larder_history \
+         AS larder_known \
          WHERE larder_known.what = 'row' AND larder_known.ino = {id} AND larder_known.key = +?2 \
          AND larder_known.until_seq = ?1)",
         image_view(id)
@@ -224,12 +236,13 @@ pub(crate) fn forget_table(txn: &Connection, table: &str, seq: CommitSeq) -> Res
     Ok(())
 }
 
-/// Drops the views of tables that are gone: an older version destroys a store without them, and ALTER TABLE stumbles over
-/// a view of nothing.
+/// Drops the views of tables that are gone: an older version destroys a store without them, and
+/// ALTER TABLE stumbles over a view of nothing.
 pub(super) fn drop_left(txn: &Connection, active: &[Active]) -> Result<()> {
     let views: Vec<String> = rows(
         txn,
-        "SELECT name FROM main.sqlite_schema WHERE type = 'view' AND name GLOB 'larder_temporal_[0-9]*_image'",
+        "SELECT name FROM main.sqlite_schema WHERE type = 'view' AND name GLOB \
+         'larder_temporal_[0-9]*_image'",
         [],
         |row| row.get(0),
     )
@@ -243,8 +256,8 @@ pub(super) fn drop_left(txn: &Connection, active: &[Active]) -> Result<()> {
 
 // ---- reading --------------------------------------------------------------------------------
 
-/// How to read the user's columns of a store's files, as of a moment or as they are, and to give them to files, in SQL of the
-/// present.
+/// How to read the user's columns of a store's files, as of a moment or as they are, and to give
+/// them to files, in SQL of the present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreColumns {
     /// The store's table.
@@ -260,20 +273,22 @@ pub struct StoreColumns {
     pub(super) after: String,
 }
 
-/// What gives columns to files: of the pairs of inodes in parameter 1, JSON like `[[2, 2], [3, null]]`, the second gets what the
-/// first had; null is one that is still to be made. For each of [`StoreColumns::inodes`] there is a parameter more, from 2 on:
-/// which files are other inodes now, JSON like `{"4": 9}`.
+/// What gives columns to files: of the pairs of inodes in parameter 1, JSON like
+/// `[[2, 2], [3, null]]`, the second gets what the first had; null is one that is still to be made.
+/// For each of [`StoreColumns::inodes`] there is a parameter more, from 2 on: which files are other
+/// inodes now, JSON like `{"4": 9}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColumnsStep {
-    /// A query for the number of files that get other values than they have, or, if they are still to be made, any.
+    /// A query for the number of files that get other values than they have, or, if they are still
+    /// to be made, any.
     pub count: String,
     /// The statement.
     pub run: String,
 }
 
 impl StoreColumns {
-    /// Of the store that owns a table, as of commit `seq`, and what plain SQL did after it up to `at_ns`; `None` when its
-    /// columns are not kept since then, or it has none.
+    /// Of the store that owns a table, as of commit `seq`, and what plain SQL did after it up to
+    /// `at_ns`; `None` when its columns are not kept since then, or it has none.
     pub(crate) fn find(
         connection: &Connection,
         store: StoreId,
@@ -327,7 +342,8 @@ impl StoreColumns {
             connection,
             "SELECT p.name, CASE WHEN l.partial OR p.name IS NULL THEN s.sql END \
              FROM pragma_index_list(?1, 'main') AS l, pragma_index_info(l.name, 'main') AS p \
-             LEFT JOIN main.sqlite_schema AS s ON s.type = 'index' AND s.name = l.name WHERE l.\"unique\"",
+             LEFT JOIN main.sqlite_schema AS s ON s.type = 'index' AND s.name = l.name WHERE \
+             l.\"unique\"",
             [table],
             |row| Ok((row.get(0)?, row.get(1)?)),
         )
@@ -358,13 +374,16 @@ impl StoreColumns {
         )
     }
 
-    /// What follows in a FROM clause that has the inode `ino`: its first record and its row, as far as there are such. (A table of
-    /// which nothing but the rowid is used SQLite takes for one that the statement around a view reads: `PASTSQL-1`.)
+    /// What follows in a FROM clause that has the inode `ino`: its first record and its row, as far
+    /// as there are such. (A table of which nothing but the rowid is used SQLite takes for one that
+    /// the statement around a view reads: `PASTSQL-1`.)
     pub(crate) fn joins(&self, ino: &str) -> String {
         format!(
-            " LEFT JOIN main.larder_history AS larder_record ON larder_record.id = (SELECT h.id FROM main.larder_history AS h \
+            " LEFT JOIN main.larder_history AS larder_record ON larder_record.id = (SELECT h.id \
+             FROM main.larder_history AS h \
              WHERE {} AND h.key = +{ino} ORDER BY h.until_seq, h.id LIMIT 1) \
-             LEFT JOIN main.{} AS larder_now ON larder_now.ino = {ino} AND larder_now.kind NOT NULL",
+             LEFT JOIN main.{} AS larder_now ON larder_now.ino = {ino} AND larder_now.kind NOT \
+             NULL",
             self.after,
             quoted(&self.table)
         )
@@ -383,9 +402,12 @@ impl StoreColumns {
     pub(super) fn select(&self, seq: CommitSeq) -> String {
         let (table, store) = (quoted(&self.table), self.store);
         format!(
-            "SELECT larder_of.ino AS larder_key, larder_of.ino AS ino{} FROM (SELECT ino FROM main.{table} \
-             WHERE since_seq <= {seq} UNION ALL SELECT ino FROM main.larder_history WHERE store = {store} \
-             AND what = 'inode' AND key = 0 AND until_seq > {seq} AND since_seq <= {seq}) AS larder_of{}",
+            "SELECT larder_of.ino AS larder_key, larder_of.ino AS ino{} FROM (SELECT ino FROM \
+             main.{table} \
+             WHERE since_seq <= {seq} UNION ALL SELECT ino FROM main.larder_history WHERE store = \
+             {store} \
+             AND what = 'inode' AND key = 0 AND until_seq > {seq} AND since_seq <= {seq}) AS \
+             larder_of{}",
             self.listed(),
             self.joins("larder_of.ino")
         )
@@ -402,7 +424,8 @@ impl StoreColumns {
         }
         let table = format!("main.{}", quoted(&self.table));
         let source = format!(
-            "SELECT larder_of.now AS larder_now_ino{} FROM (SELECT json_extract(value, '$[0]') AS was, \
+            "SELECT larder_of.now AS larder_now_ino{} FROM (SELECT json_extract(value, '$[0]') AS \
+             was, \
              json_extract(value, '$[1]') AS now FROM json_each(?1)) AS larder_of{}",
             self.listed(),
             self.joins("larder_of.was")
@@ -413,7 +436,8 @@ impl StoreColumns {
             .map(|name| format!("larder_row.{name} IS NOT larder_was.{name} COLLATE BINARY"));
         let differs = joined(differs, " OR ");
         let from = format!(
-            "FROM ({source}) AS larder_was LEFT JOIN {table} AS larder_row ON larder_row.ino = larder_was.larder_now_ino \
+            "FROM ({source}) AS larder_was LEFT JOIN {table} AS larder_row ON larder_row.ino = \
+             larder_was.larder_now_ino \
              WHERE ({differs})"
         );
         let set = columns
@@ -445,7 +469,8 @@ impl StoreColumns {
             let home = format!("larder_home{parameter}");
             listed += &format!(", coalesce({home}.now, larder_then.{name}) AS {name}");
             joins += &format!(
-                " LEFT JOIN (SELECT CAST(key AS INTEGER) AS was, value AS now FROM json_each(?{parameter})) AS {home} \
+                " LEFT JOIN (SELECT CAST(key AS INTEGER) AS was, value AS now FROM \
+                 json_each(?{parameter})) AS {home} \
                  ON {home}.was = larder_then.{name}"
             );
         }
@@ -500,9 +525,12 @@ impl ColumnsText {
         let image = |seq: &str| {
             format!(
                 "SELECT j.key, j.type, j.value FROM (SELECT CASE WHEN r.id IS NULL THEN \
-                 (SELECT value FROM main.{} WHERE ino = ?1) ELSE r.value END AS image FROM (SELECT 1) \
-                 LEFT JOIN main.larder_history AS r ON r.id = (SELECT h.id FROM main.larder_history AS h WHERE h.what = 'row' \
-                 AND h.ino = {id} AND h.key = +?1 AND h.until_seq > {seq} ORDER BY h.until_seq, h.id LIMIT 1)) AS i, \
+                 (SELECT value FROM main.{} WHERE ino = ?1) ELSE r.value END AS image FROM \
+                 (SELECT 1) \
+                 LEFT JOIN main.larder_history AS r ON r.id = (SELECT h.id FROM \
+                 main.larder_history AS h WHERE h.what = 'row' \
+                 AND h.ino = {id} AND h.key = +?1 AND h.until_seq > {seq} ORDER BY h.until_seq, \
+                 h.id LIMIT 1)) AS i, \
                  json_each(i.image) AS j WHERE j.type <> 'null' AND j.key IN ({names})",
                 image_view(id)
             )
@@ -512,7 +540,8 @@ impl ColumnsText {
             id,
             since: one.since,
             changed: format!(
-                "SELECT EXISTS (SELECT 1 FROM main.larder_history AS t WHERE t.what = 'row' AND t.ino = {id} \
+                "SELECT EXISTS (SELECT 1 FROM main.larder_history AS t WHERE t.what = 'row' AND \
+                 t.ino = {id} \
                  AND t.key = +?1 AND t.until_seq > ?2 AND t.until_seq <= ?3) \
                  AND (EXISTS (SELECT * FROM ({was}) EXCEPT SELECT * FROM ({is})) \
                  OR EXISTS (SELECT * FROM ({is}) EXCEPT SELECT * FROM ({was})))"

@@ -90,10 +90,13 @@ impl PastRows {
         let now = |column: &String| format!("larder_now.{}", quoted(column));
         let key = shape.key.of("larder_now");
         let select = format!(
-            "SELECT {key} AS larder_key, {} FROM main.{} AS larder_now WHERE NOT EXISTS (SELECT 1 FROM larder_history AS h \
+            "SELECT {key} AS larder_key, {} FROM main.{} AS larder_now WHERE NOT EXISTS (SELECT 1 \
+             FROM larder_history AS h \
              WHERE {after} AND h.key = {key}) \
-             UNION ALL SELECT larder_past.key, {} FROM (SELECT key, value FROM (SELECT key, value, row_number() OVER \
-             (PARTITION BY key ORDER BY until_seq, id) AS place FROM larder_history AS h WHERE {after}) WHERE place = 1) \
+             UNION ALL SELECT larder_past.key, {} FROM (SELECT key, value FROM (SELECT key, \
+             value, row_number() OVER \
+             (PARTITION BY key ORDER BY until_seq, id) AS place FROM larder_history AS h WHERE \
+             {after}) WHERE place = 1) \
              AS larder_past WHERE larder_past.value IS NOT NULL",
             joined(shape.columns.iter().map(now), ", "),
             quoted(&table),
@@ -130,9 +133,10 @@ impl PastRows {
         }
     }
 
-    /// What makes the present of the rows that `source` has, a query of the form of `select`, in this order. Rows that have
-    /// the key of one are that one, unless their key is a number that was given anew (`TEMPORAL-3`): then the table's own
-    /// number is a conflict, and a row without a primary key comes back beside the other.
+    /// What makes the present of the rows that `source` has, a query of the form of `select`, in
+    /// this order. Rows that have the key of one are that one, unless their key is a number that
+    /// was given anew (`TEMPORAL-3`): then the table's own number is a conflict, and a row without
+    /// a primary key comes back beside the other.
     pub fn restore(&self, source: &str, exact: Option<ExactRows<'_>>) -> Vec<RowsStep> {
         let table = format!("main.{}", quoted(&self.table));
         let mut steps = Vec::new();
@@ -178,7 +182,8 @@ impl PastRows {
         steps.push(RowsStep {
             change: RowsChange::Insert,
             run: format!(
-                "INSERT INTO {table} ({into}) SELECT {from} FROM ({gone}) ORDER BY larder_free IS NULL, larder_free"
+                "INSERT INTO {table} ({into}) SELECT {from} FROM ({gone}) ORDER BY larder_free IS \
+                 NULL, larder_free"
             ),
             count: format!("SELECT count(*) FROM ({gone})"),
         });
@@ -205,8 +210,8 @@ impl PastRows {
         }
     }
 
-    /// Those of `source` that are not there, with `larder_free`: the rowid that they had, if they should have it again and
-    /// nobody has it.
+    /// Those of `source` that are not there, with `larder_free`: the rowid that they had, if they
+    /// should have it again and nobody has it.
     fn gone(&self, source: &str, table: &str, exact: Option<ExactRows<'_>>) -> String {
         let it = self.is_it("larder_row", exact);
         let missing = format!("NOT EXISTS (SELECT 1 FROM {table} AS larder_row WHERE {it})");
@@ -217,10 +222,13 @@ impl PastRows {
         };
         let alias = self.alias();
         let free = format!(
-            "SELECT *, CASE WHEN NOT EXISTS (SELECT 1 FROM {table} AS larder_row WHERE larder_row.{alias} = {place}) \
-             THEN {place} END AS larder_free, {place} AS larder_place FROM ({source}) AS larder_was WHERE {missing}"
+            "SELECT *, CASE WHEN NOT EXISTS (SELECT 1 FROM {table} AS larder_row WHERE \
+             larder_row.{alias} = {place}) \
+             THEN {place} END AS larder_free, {place} AS larder_place FROM ({source}) AS \
+             larder_was WHERE {missing}"
         );
-        // Rows that came back beside another are known by their values: as many as are there need not come again.
+        // Rows that came back beside another are known by their values: as many as are there need
+        // not come again.
         let names = || self.columns.iter().map(|column| quoted(column));
         let columns = joined(names(), ", ");
         let alike = joined(
@@ -228,11 +236,14 @@ impl PastRows {
             " AND ",
         );
         format!(
-            "SELECT larder_was.* FROM (SELECT *, larder_place IS NOT NULL AND larder_free IS NULL AS larder_taken, \
-             row_number() OVER (PARTITION BY larder_place IS NOT NULL AND larder_free IS NULL, {columns}) AS larder_nth \
+            "SELECT larder_was.* FROM (SELECT *, larder_place IS NOT NULL AND larder_free IS NULL \
+             AS larder_taken, \
+             row_number() OVER (PARTITION BY larder_place IS NOT NULL AND larder_free IS NULL, \
+             {columns}) AS larder_nth \
              FROM ({free})) AS larder_was LEFT JOIN (SELECT {columns}, count(*) AS larder_count \
              FROM {table} AS larder_row WHERE NOT ({new}) AND {key} NOT IN (SELECT larder_key \
-             FROM ({select}) AS larder_was WHERE NOT {anew}) GROUP BY {columns}) AS larder_there ON larder_taken AND {alike} \
+             FROM ({select}) AS larder_was WHERE NOT {anew}) GROUP BY {columns}) AS larder_there \
+             ON larder_taken AND {alike} \
              WHERE NOT larder_taken OR larder_nth > coalesce(larder_count, 0)",
             new = exact.map_or("0".into(), |exact| self.is_new(exact)),
             key = self.key.of("larder_row"),
@@ -261,8 +272,10 @@ impl PastRows {
                 is_same_or_goes(row)
             ),
             Key::Declared(alias, names) => format!(
-                "{row}.{alias} = (SELECT larder_it.{alias} FROM {table} AS larder_it WHERE {} UNION ALL \
-                 SELECT larder_it.{alias} FROM {table} AS larder_it WHERE larder_it.{alias} = {} AND ({}) AND {})",
+                "{row}.{alias} = (SELECT larder_it.{alias} FROM {table} AS larder_it WHERE {} \
+                 UNION ALL \
+                 SELECT larder_it.{alias} FROM {table} AS larder_it WHERE larder_it.{alias} = {} \
+                 AND ({}) AND {})",
                 equal(names, "larder_it", "larder_was"),
                 placed(),
                 has_null(names, "larder_it"),
@@ -301,7 +314,8 @@ impl PastRows {
         format!("{} AND {is_other}", self.may_go(row, Some(exact)))
     }
 
-    /// That a restore may replace or delete a row of the present that is another than was asked for.
+    /// That a restore may replace or delete a row of the present that is another than was asked
+    /// for.
     fn may_go(&self, row: &str, exact: Option<ExactRows<'_>>) -> String {
         let Some(ExactRows { filter, .. }) = exact else {
             return "0".into();
@@ -327,17 +341,22 @@ impl PastRows {
         joined(terms, " OR ")
     }
 
-    /// That the number which is the key of `larder_was` has another row now (`TEMPORAL-3`): it was given anew since, and no
-    /// restore gave it back; or one gave it to what had it at another time, and it was given anew between the two.
+    /// That the number which is the key of `larder_was` has another row now (`TEMPORAL-3`): it was
+    /// given anew since, and no restore gave it back; or one gave it to what had it at another
+    /// time, and it was given anew between the two.
     fn is_given_anew(&self) -> String {
         let PastRows { id, seq, after, .. } = self;
         format!(
-            "coalesce((SELECT h.kind IS NOT 'restored' OR EXISTS (SELECT 1 FROM larder_history AS larder_between \
-             WHERE larder_between.what = 'row' AND larder_between.ino = {id} AND larder_between.key = h.key \
-             AND larder_between.until_seq > min({seq}, h.since_seq) AND larder_between.until_seq <= max({seq}, h.since_seq) \
+            "coalesce((SELECT h.kind IS NOT 'restored' OR EXISTS (SELECT 1 FROM larder_history AS \
+             larder_between \
+             WHERE larder_between.what = 'row' AND larder_between.ino = {id} AND \
+             larder_between.key = h.key \
+             AND larder_between.until_seq > min({seq}, h.since_seq) AND larder_between.until_seq \
+             <= max({seq}, h.since_seq) \
              AND larder_between.value IS NULL AND larder_between.kind IS NOT 'restored') \
              FROM larder_history AS h WHERE {after} AND h.key = larder_was.larder_key \
-             AND (h.value IS NULL OR h.kind = 'restored') ORDER BY h.until_seq DESC, h.id DESC LIMIT 1), 0)"
+             AND (h.value IS NULL OR h.kind = 'restored') ORDER BY h.until_seq DESC, h.id DESC \
+             LIMIT 1), 0)"
         )
     }
 

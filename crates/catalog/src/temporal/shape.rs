@@ -23,8 +23,8 @@ pub(super) const PLACE: &str = "rowid ";
 pub(super) enum Key {
     /// The rowid, under a name that no column hides. `Some`: it is the primary key, this column.
     Rowid(&'static str, Option<String>),
-    /// The primary key of a table that has rowids besides. One of which a column is NULL does not tell two rows apart:
-    /// then it is the rowid.
+    /// The primary key of a table that has rowids besides. One of which a column is NULL does not
+    /// tell two rows apart: then it is the rowid.
     Declared(&'static str, Vec<String>),
     /// The primary key of a table without rowids.
     Columns(Vec<String>),
@@ -84,8 +84,8 @@ pub(super) fn equal(names: &[String], left: &str, right: &str) -> String {
     joined(terms, " AND ")
 }
 
-/// A column and its value, as arguments of `json_object`. (`quote` keeps every real number exactly, but older versions write
-/// an infinite one so that none can read it.)
+/// A column and its value, as arguments of `json_object`. (`quote` keeps every real number exactly,
+/// but older versions write an infinite one so that none can read it.)
 pub(super) fn pair(column: &str) -> String {
     let name = quoted(column);
     format!(
@@ -107,8 +107,8 @@ pub(super) fn value_in(image: &str, column: &str) -> String {
 }
 
 impl Key {
-    /// Of the row that is called `row`. Without an affinity, and byte by byte: an index of keys has neither affinity nor
-    /// collation.
+    /// Of the row that is called `row`. Without an affinity, and byte by byte: an index of keys has
+    /// neither affinity nor collation.
     pub(super) fn of(&self, row: &str) -> String {
         let values = |names: &[String]| {
             let parts = names
@@ -159,7 +159,8 @@ impl Shape {
         // A primary key that is the rowid has no index.
         let kind: (bool, bool) = connection
             .query_row(
-                "SELECT wr, EXISTS (SELECT 1 FROM pragma_index_list(?1, 'main') WHERE origin = 'pk') \
+                "SELECT wr, EXISTS (SELECT 1 FROM pragma_index_list(?1, 'main') WHERE origin = \
+                 'pk') \
                  FROM pragma_table_list WHERE schema = 'main' AND name = ?1",
                 [name],
                 |row| Ok((row.get(0)?, row.get(1)?)),
@@ -176,7 +177,8 @@ impl Shape {
         let indexes: Vec<(String, bool, Option<String>)> = rows(
             connection,
             "SELECT l.name, l.partial, s.sql FROM pragma_index_list(?1, 'main') AS l \
-             LEFT JOIN main.sqlite_schema AS s ON s.type = 'index' AND s.name = l.name WHERE l.\"unique\"",
+             LEFT JOIN main.sqlite_schema AS s ON s.type = 'index' AND s.name = l.name WHERE \
+             l.\"unique\"",
             [name],
             |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )
@@ -204,11 +206,12 @@ impl Shape {
         Ok(shape)
     }
 
-    /// The image of the row of the table for which `condition` holds, in which it is called `larder_copy`
-    /// (`TEMPORAL-2`).
+    /// The image of the row of the table for which `condition` holds, in which it is called
+    /// `larder_copy` (`TEMPORAL-2`).
     fn image(&self, condition: &str) -> String {
         format!(
-            "(SELECT (SELECT json_object({}) FROM {} AS larder_copy WHERE {condition}) FROM (SELECT {}))",
+            "(SELECT (SELECT json_object({}) FROM {} AS larder_copy WHERE {condition}) FROM \
+             (SELECT {}))",
             joined(self.columns.iter().map(|column| pair(column)), ", "),
             quoted(&self.name),
             joined(
@@ -220,8 +223,8 @@ impl Shape {
         )
     }
 
-    /// A statement that keeps a record for all rows of `from` (`TEMPORAL-1`), unless this commit has one of the key since
-    /// `since`, a time, for which `known` holds.
+    /// A statement that keeps a record for all rows of `from` (`TEMPORAL-1`), unless this commit
+    /// has one of the key since `since`, a time, for which `known` holds.
     fn record(
         &self,
         until: &str,
@@ -232,17 +235,19 @@ impl Shape {
         let id = self.id;
         let Said { key, value, kind } = said;
         format!(
-            "INSERT INTO larder_history (until_seq, what, ino, key, since_seq, value, kind, mtime_ns) \
+            "INSERT INTO larder_history (until_seq, what, ino, key, since_seq, value, kind, \
+             mtime_ns) \
              SELECT {until}, 'row', {id}, {key}, 0, {value}, {kind}, {NOW} {from} \
              (SELECT value FROM larder_meta WHERE key = 'retention_ns') > 0 AND NOT EXISTS \
              (SELECT 1 FROM larder_history AS larder_known WHERE larder_known.what = 'row' \
-             AND larder_known.ino = {id} AND larder_known.key = {key} AND larder_known.until_seq = {until} \
+             AND larder_known.ino = {id} AND larder_known.key = {key} AND larder_known.until_seq \
+             = {until} \
              AND larder_known.mtime_ns >= {since}{known});"
         )
     }
 
-    /// A statement that keeps what the merge of a workspace is going to change, or with `is_done` has changed, of the rows
-    /// that are called `larder_row` in `from`, with commit `until`.
+    /// A statement that keeps what the merge of a workspace is going to change, or with `is_done`
+    /// has changed, of the rows that are called `larder_row` in `from`, with commit `until`.
     pub(super) fn record_merged(&self, until: &str, from: &str, is_done: bool) -> String {
         let key = self.key.of("larder_row");
         let value = match is_done {
@@ -268,12 +273,14 @@ impl Shape {
         let image = |row: &str| self.image(&self.key.same("larder_copy", row));
         let record = |row: &str, value: &str, kind: &str, from: &str| {
             let key = self.key.of(row);
-            // A number that is given anew is told (TEMPORAL-3), though the row that had it went at the same time.
+            // A number that is given anew is told (TEMPORAL-3), though the row that had it went at
+            // the same time.
             let known = match &self.key {
                 Key::Rowid(..) | Key::Declared(..) if value == "NULL" => {
                     " AND (larder_known.value IS NULL OR larder_known.kind = 'replaced')"
                 }
-                // That it was replaced is told beside what it was before a change in the same millisecond.
+                // That it was replaced is told beside what it was before a change in the same
+                // millisecond.
                 Key::Rowid(..) | Key::Declared(..) if kind != "NULL" => {
                     " AND larder_known.kind = 'replaced'"
                 }
@@ -351,7 +358,8 @@ impl Shape {
     pub(super) fn make_triggers(&self, txn: &Connection) -> Result<()> {
         if self.columns.len() > COLUMNS_MAX {
             return Err(CatalogError::invalid(format!(
-                "'{}' has {} columns, and the past of at most {COLUMNS_MAX} can be kept; move some to a table of their own",
+                "'{}' has {} columns, and the past of at most {COLUMNS_MAX} can be kept; move \
+                 some to a table of their own",
                 self.name,
                 self.columns.len()
             )));
@@ -382,8 +390,8 @@ impl Shape {
         Ok(found)
     }
 
-    /// Whether triggers with these texts keep rows under other keys than this shape has: older versions went by the rowid
-    /// wherever there is one.
+    /// Whether triggers with these texts keep rows under other keys than this shape has: older
+    /// versions went by the rowid wherever there is one.
     pub(super) fn has_other_keys(&self, triggers: &[String]) -> bool {
         let Key::Declared(alias, _) = &self.key else {
             return false;
@@ -393,12 +401,14 @@ impl Shape {
         triggers.iter().any(|sql| sql.contains(&rowid))
     }
 
-    /// Refuses what has a unique index over expressions: what REPLACE deletes by it could not be seen before.
+    /// Refuses what has a unique index over expressions: what REPLACE deletes by it could not be
+    /// seen before.
     pub(super) fn require_seen(&self) -> Result<()> {
         match &self.unseen {
             None => Ok(()),
             Some(index) => Err(CatalogError::invalid(format!(
-                "the unique index '{index}' of '{}' is over an expression, and what REPLACE deletes by it would have no \
+                "the unique index '{index}' of '{}' is over an expression, and what REPLACE \
+                 deletes by it would have no \
                  past; make it one over a generated column, or drop it",
                 self.name
             ))),
@@ -434,8 +444,8 @@ fn key(
     })
 }
 
-/// Which rows a partial index has: what follows WHERE in the statement that made it, outside of strings, names, comments
-/// and parentheses.
+/// Which rows a partial index has: what follows WHERE in the statement that made it, outside of
+/// strings, names, comments and parentheses.
 fn condition(sql: &str) -> Option<String> {
     let bytes = sql.as_bytes();
     let (mut at, mut depth) = (0, 0);
@@ -483,11 +493,13 @@ mod tests {
             ("CREATE UNIQUE INDEX i ON t (a)", None),
             ("CREATE UNIQUE INDEX i ON t (a) WHERE b", Some("b")),
             (
-                "CREATE UNIQUE INDEX \"where\" ON [where] (a, \"a\"\"where \") wHere\n a > (1) AND c = ' where '",
+                "CREATE UNIQUE INDEX \"where\" ON [where] (a, \"a\"\"where \") wHere\n a > (1) \
+                 AND c = ' where '",
                 Some("a > (1) AND c = ' where '"),
             ),
             (
-                "CREATE UNIQUE INDEX i ON t (a /* where */ COLLATE NOCASE) -- where\n WHERE nowhere IS 1 --",
+                "CREATE UNIQUE INDEX i ON t (a /* where */ COLLATE NOCASE) -- where\n WHERE \
+                 nowhere IS 1 --",
                 Some("nowhere IS 1 --"),
             ),
             (

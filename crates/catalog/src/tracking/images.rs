@@ -1,5 +1,5 @@
-//! The shape of a table, and the three images of a row: as it was when the workspace began, ours (the
-//! workspace's), theirs (the parent's).
+//! The shape of a table, and the three images of a row: as it was when the workspace began, ours
+//! (the workspace's), theirs (the parent's).
 
 use crate::error::{At, Result};
 use crate::names::quoted;
@@ -53,7 +53,8 @@ impl Shape {
             "SELECT name, type, \"notnull\", pk FROM pragma_table_xinfo(?1, ?2) \
              WHERE hidden = 0 AND NOT (name = ?3 AND dflt_value = '0' AND EXISTS \
                (SELECT 1 FROM larder_store AS s WHERE s.table_store = s.id AND ?1 IN \
-                 (s.name, s.name || '_dirent', s.name || '_content', s.name || '_map', s.name || '_xattr', \
+                 (s.name, s.name || '_dirent', s.name || '_content', s.name || '_map', s.name || \
+                 '_xattr', \
                   'larder_piece')))",
             // Which commit wrote a row is for each side to say.
             [table, schema, SINCE],
@@ -249,7 +250,8 @@ impl Touched {
     }
 }
 
-/// Calls `visit` with every touched key of a table, in batches; the parent's row may be changed there.
+/// Calls `visit` with every touched key of a table, in batches; the parent's row may be changed
+/// there.
 pub(crate) fn for_each_touched(
     connection: &Connection,
     shape: &Shape,
@@ -270,7 +272,8 @@ pub(crate) fn for_each_touched(
     let first_key = quoted(&shape.keys[0]);
     let select = |condition: &str| {
         format!(
-            "SELECT {}, o.existed, ours.{first_key} IS NOT NULL, theirs.{first_key} IS NOT NULL, {}, {}, {} \
+            "SELECT {}, o.existed, ours.{first_key} IS NOT NULL, theirs.{first_key} IS NOT NULL, \
+             {}, {}, {} \
              FROM ws.{old_table} AS o LEFT JOIN ws.{table} AS ours ON {} \
              LEFT JOIN main.{table} AS theirs ON {} {condition} ORDER BY {} LIMIT {BATCH}",
             list("o.", &key_names),

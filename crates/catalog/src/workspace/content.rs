@@ -1,8 +1,9 @@
 //! Merging the content of one file: inline bytes, extent map, list of pieces, patches.
 //!
-//! What the workspace wrote lies in its grants and is taken over as it is. What it left lies where the
-//! parent has it, which may be another place than when the workspace began: the parent moves content,
-//! and writes patches in place. So a block of the base is found in the parent's map by where it was.
+//! What the workspace wrote lies in its grants and is taken over as it is. What it left lies where
+//! the parent has it, which may be another place than when the workspace began: the parent moves
+//! content, and writes patches in place. So a block of the base is found in the parent's map by
+//! where it was.
 
 use super::files::Files;
 use super::merge::Findings;
@@ -72,8 +73,8 @@ impl Files<'_> {
             .at(name)
     }
 
-    /// Whether the parent's content is what it was when the workspace began. `is_same_mtime`: both rows
-    /// of the inode say the same time of modification.
+    /// Whether the parent's content is what it was when the workspace began. `is_same_mtime`: both
+    /// rows of the inode say the same time of modification.
     pub(crate) fn is_content_as_it_was(&self, ino: i64, is_same_mtime: bool) -> Result<bool> {
         let (old_inline, their_inline) = (self.old_inline(ino)?, self.inline("main", ino)?);
         if old_inline != their_inline || self.old_pieces(ino)? != self.pieces("main", ino)? {
@@ -84,8 +85,8 @@ impl Files<'_> {
         if old == theirs && old_patches == their_patches {
             return Ok(true);
         }
-        // Moved, or patched in place: every block has the bytes that it had. Where a file was written as
-        // well, its time says so, and equal checksums of other blocks are not trusted.
+        // Moved, or patched in place: every block has the bytes that it had. Where a file was
+        // written as well, its time says so, and equal checksums of other blocks are not trusted.
         Ok(is_same_mtime && effective(&old, &old_patches)? == effective(&theirs, &their_patches)?)
     }
 
@@ -112,7 +113,8 @@ impl Files<'_> {
         self.run(
             &format!(
                 "INSERT INTO main.larder_piece (store, ino, page, entries) \
-                 SELECT store, ino, page, entries FROM ws.larder_piece WHERE store = {store} AND ino = ?1"
+                 SELECT store, ino, page, entries FROM ws.larder_piece WHERE store = {store} AND \
+                 ino = ?1"
             ),
             ino,
         )?;
@@ -284,7 +286,8 @@ impl Files<'_> {
 
     fn patches(&self, schema: &str, ino: i64) -> Result<Vec<PatchBytes>> {
         let sql = format!(
-            "SELECT blocks, bytes FROM {schema}.larder_patch WHERE store = ?1 AND ino = ?2 ORDER BY id"
+            "SELECT blocks, bytes FROM {schema}.larder_patch WHERE store = ?1 AND ino = ?2 ORDER \
+             BY id"
         );
         self.patches_of(&sql, ino)
     }

@@ -20,9 +20,10 @@ use std::io;
 const HALF_MADE: &str = "catalog.new";
 
 impl Catalog {
-    /// Copies this catalog, as it is at one moment at or after the pin of `row`, into directory `dir`,
-    /// and makes it a workspace. Nobody is kept waiting. A crash leaves no `catalog.db` in `dir`, or a
-    /// whole and durable one. Cost: the pages of the catalog, and a scan of its extent rows.
+    /// Copies this catalog, as it is at one moment at or after the pin of `row`, into directory
+    /// `dir`, and makes it a workspace. Nobody is kept waiting. A crash leaves no `catalog.db` in
+    /// `dir`, or a whole and durable one. Cost: the pages of the catalog, and a scan of its extent
+    /// rows.
     pub fn copy_to_workspace(
         &self,
         dir: &DatabaseDir,
@@ -110,7 +111,8 @@ fn prepare(copy: &Connection, row: &TransactionRow, ranges: &[InoRange]) -> Resu
          DELETE FROM larder_extent WHERE store = 4294967295;
          DELETE FROM larder_ag;
          INSERT INTO larder_ag (segment, ag, changed_seq, used_blocks, retired_blocks)
-           SELECT segment, start_block / 262144, (SELECT value FROM larder_meta WHERE key = 'commit_seq'),
+           SELECT segment, start_block / 262144, (SELECT value FROM larder_meta WHERE key = \
+           'commit_seq'),
              sum(block_count), 0
            FROM larder_extent GROUP BY segment, start_block / 262144;",
     )

@@ -1,4 +1,5 @@
-//! The merge of names: who was moved, made and removed on both sides, and that the result is a tree.
+//! The merge of names: who was moved, made and removed on both sides, and that the result is a
+//! tree.
 
 use super::files::{DEPTH_MAX, Files, entry_id};
 use super::merge::Findings;
@@ -143,8 +144,8 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Files count their names; directories their subdirectories, by difference. New inodes came with
-    /// their counts.
+    /// Files count their names; directories their subdirectories, by difference. New inodes came
+    /// with their counts.
     pub(super) fn count_links(
         &self,
         changes: &[NameChange],

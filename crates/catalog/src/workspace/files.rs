@@ -1,5 +1,5 @@
-//! Merging the files of one store: inodes, attributes and user columns, extended attributes, and the
-//! names, which are keys of their own, so that directories merge.
+//! Merging the files of one store: inodes, attributes and user columns, extended attributes, and
+//! the names, which are keys of their own, so that directories merge.
 
 use super::merge::Findings;
 use super::rows::shown;
@@ -107,8 +107,8 @@ impl<'m> Files<'m> {
 
     // ---- inodes -------------------------------------------------------------------------------
 
-    /// What was saved here is other inodes now, which come with all that is attached to them (`SAVE-2`): those of the parent
-    /// give it away, so that no two rows have what must be unique.
+    /// What was saved here is other inodes now, which come with all that is attached to them
+    /// (`SAVE-2`): those of the parent give it away, so that no two rows have what must be unique.
     fn give_saved_away(&mut self) -> Result<()> {
         let (table, old) = (&self.sql.table, self.old("")?);
         let Some(first) = self.inode.columns.iter().position(|name| name == FIRST_INO) else {
@@ -159,7 +159,8 @@ impl<'m> Files<'m> {
         self.execute("DROP TABLE IF EXISTS temp.fresh")?;
         self.execute("CREATE TEMP TABLE fresh (ino INTEGER PRIMARY KEY)")?;
         self.execute(&format!(
-            "INSERT INTO temp.fresh SELECT o.k0 FROM ws.{} AS o JOIN ws.\"{table}\" AS n ON n.ino = o.k0
+            "INSERT INTO temp.fresh SELECT o.k0 FROM ws.{} AS o JOIN ws.\"{table}\" AS n ON n.ino \
+             = o.k0
                WHERE NOT o.existed AND n.nlink > 0;",
             self.old("")?
         ))?;
@@ -420,7 +421,8 @@ impl<'m> Files<'m> {
             .at(table)
     }
 
-    /// A file without a name goes when nobody has it open any more, as when another session removes it.
+    /// A file without a name goes when nobody has it open any more, as when another session removes
+    /// it.
     pub(super) fn make_orphan(&self, ino: i64) -> Result<()> {
         let table = &self.sql.table;
         self.txn

@@ -1,10 +1,10 @@
 //! The merge: what a workspace changed becomes one commit of its parent, or nothing does
 //! (`WORKSPACE-4`).
 //!
-//! The workspace's catalog is attached as `ws`. Everything is applied in one transaction on the parent;
-//! where something does not fit, that is noted and the rest goes on, so that all conflicts are found;
-//! then the transaction is rolled back. Triggers and foreign keys are off meanwhile: what they did in the
-//! workspace is in its rows. Foreign keys are checked at the end.
+//! The workspace's catalog is attached as `ws`. Everything is applied in one transaction on the
+//! parent; where something does not fit, that is noted and the rest goes on, so that all conflicts
+//! are found; then the transaction is rolled back. Triggers and foreign keys are off meanwhile:
+//! what they did in the workspace is in its rows. Foreign keys are checked at the end.
 
 use super::end;
 use super::files::Files;
@@ -98,9 +98,9 @@ impl Findings {
 }
 
 impl Catalog {
-    /// Merges the workspace in `dir` of transaction `id` into this catalog, its parent. The caller has
-    /// the parent's turn with nothing uncommitted, and nobody has the workspace open. Cost: what was
-    /// touched, and where foreign keys may be concerned the tables that have them.
+    /// Merges the workspace in `dir` of transaction `id` into this catalog, its parent. The caller
+    /// has the parent's turn with nothing uncommitted, and nobody has the workspace open. Cost:
+    /// what was touched, and where foreign keys may be concerned the tables that have them.
     pub fn merge_workspace(&self, dir: &DatabaseDir, id: u64, now_ns: i64) -> Result<Merged> {
         Place::of(dir).attach(&self.options, |path| self.merge(dir, path, id, now_ns))
     }
@@ -253,8 +253,10 @@ fn fits(txn: &Connection, tracked: &Tracked, findings: &mut Findings) -> Result<
 /// The schema and the stores of the workspace are those of its base.
 fn own_schema_conflicts(txn: &Connection, findings: &mut Findings) -> Result<()> {
     const OBJECTS: &str = "SELECT type, name, tbl_name, sql FROM ws.sqlite_schema \
-        WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'larder\\_track%' ESCAPE '\\' \
-          AND name NOT LIKE 'larder\\_old\\_%' ESCAPE '\\' AND name NOT LIKE 'larder\\_base\\_%' ESCAPE '\\'";
+        WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'larder\\_track%' ESCAPE \
+        '\\' \
+          AND name NOT LIKE 'larder\\_old\\_%' ESCAPE '\\' AND name NOT LIKE 'larder\\_base\\_%' \
+          ESCAPE '\\'";
     const BASE: &str = "SELECT type, name, tbl_name, sql FROM ws.larder_base_schema";
     let differing = format!(
         "SELECT DISTINCT type, name FROM (SELECT * FROM ({OBJECTS} EXCEPT {BASE}) \
@@ -274,7 +276,8 @@ fn own_schema_conflicts(txn: &Connection, findings: &mut Findings) -> Result<()>
            SELECT * FROM (SELECT id, name, provider, mount, table_store FROM ws.larder_store
              EXCEPT SELECT * FROM ws.larder_base_store)
            UNION ALL SELECT * FROM (SELECT * FROM ws.larder_base_store
-             EXCEPT SELECT id, name, provider, mount, table_store FROM ws.larder_store)) ORDER BY 1",
+             EXCEPT SELECT id, name, provider, mount, table_store FROM ws.larder_store)) ORDER BY \
+             1",
         [],
         |row| row.get(0),
     )

@@ -1,5 +1,6 @@
-//! What a merge supersedes (`HISTORY-1`): the rows of all keys that the workspace touched, before anything is
-//! applied. That may be more than the merge changes; all of them count as written by its commit.
+//! What a merge supersedes (`HISTORY-1`): the rows of all keys that the workspace touched, before
+//! anything is applied. That may be more than the merge changes; all of them count as written by
+//! its commit.
 
 use crate::codec::signed;
 use crate::error::{At, Result};
@@ -44,7 +45,8 @@ pub(super) fn keep(
             keeper.keep(txn, &text, &[])?;
         }
     }
-    // A change of content touches the inode, and takes inline content, pieces and patches from the workspace.
+    // A change of content touches the inode, and takes inline content, pieces and patches from the
+    // workspace.
     let Some(condition) = touched(tables, name, "ino") else {
         return Ok(());
     };

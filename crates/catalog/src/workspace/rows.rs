@@ -58,7 +58,8 @@ pub(crate) fn shadow_conflict(
         if touched.ours != touched.old {
             findings.conflict(
                 format!("table {}", shape.table),
-                "belongs to a virtual table that was changed here; change it outside of a long transaction",
+                "belongs to a virtual table that was changed here; change it outside of a long \
+                 transaction",
             );
         }
         Ok(())

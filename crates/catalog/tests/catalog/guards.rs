@@ -11,10 +11,13 @@ use std::process::Command;
 
 /// Statements that the guards refuse.
 const REFUSED: &[&str] = &[
-    "INSERT INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns)
+    "INSERT INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, \
+     ctime_ns, btime_ns)
        VALUES (9, 'file', 0, 0, 0, 1, 0, 0, 0, 0, 0, 0)",
-    "INSERT OR REPLACE INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns) \
-     SELECT ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns FROM main",
+    "INSERT OR REPLACE INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, \
+     mtime_ns, ctime_ns, btime_ns) \
+     SELECT ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, \
+     btime_ns FROM main",
     "DELETE FROM main WHERE ino = 2",
     "UPDATE main SET ino = 9 WHERE ino = 2",
     "UPDATE OR REPLACE main SET ino = 2 WHERE ino = 1",
@@ -66,7 +69,8 @@ const REFUSED: &[&str] = &[
     "UPDATE larder_history SET until_seq = 9",
     "DELETE FROM larder_history",
     "INSERT INTO larder_history (until_seq, what, key, since_seq) VALUES (2, 'commit', 0, 1)",
-    "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq) VALUES (99, 'inode', 0, 2, 0, 1)",
+    "INSERT INTO larder_history (until_seq, what, store, ino, key, since_seq) VALUES (99, \
+     'inode', 0, 2, 0, 1)",
     "INSERT INTO larder_home VALUES (0, 0, 1, 1, 0, 0)",
     "INSERT INTO larder_snapshot VALUES ('s', 0, 0, 0)",
     "INSERT INTO larder_hold VALUES ('s', 't')",
@@ -74,7 +78,8 @@ const REFUSED: &[&str] = &[
     "INSERT INTO larder_author (session, pid, uid, label, since_seq) VALUES (9, 1, 1, '', 0)",
     "INSERT INTO larder_seal (number, snapshot, seq, at_ns, sealed_ns, state, previous, link) \
      VALUES (1, 's', 0, 0, 0, zeroblob(32), zeroblob(32), zeroblob(32))",
-    "INSERT INTO larder_sealed (seal, what, store, number, from_seq, name, columns, entry_count, digest, hints) \
+    "INSERT INTO larder_sealed (seal, what, store, number, from_seq, name, columns, entry_count, \
+     digest, hints) \
      VALUES (1, 'store', 0, 0, 0, '', '', 0, zeroblob(32), x'')",
     "INSERT INTO larder_gate VALUES (1, 1)",
     "DELETE FROM larder_gate",
@@ -161,8 +166,8 @@ fn the_shell_is_refused_what_the_engine_keeps() {
     assert_eq!(catalog.check().unwrap(), Vec::<String>::new());
 }
 
-/// What no guard in the schema sees: SQLite runs no trigger for a row that REPLACE deletes unless the connection
-/// asks for it. The check finds what is left of the file.
+/// What no guard in the schema sees: SQLite runs no trigger for a row that REPLACE deletes unless
+/// the connection asks for it. The check finds what is left of the file.
 #[test]
 fn a_row_that_a_plain_shell_replaces_is_found_missing() {
     let (dir, catalog) = create();
@@ -420,8 +425,10 @@ fn users_triggers_and_foreign_keys_take_part() {
     let (dir, catalog) = create();
     plain(dir.path())
         .execute_batch(
-            "CREATE TABLE log(ino, what); CREATE TABLE album(photo INTEGER REFERENCES main(ino) DEFERRABLE INITIALLY DEFERRED);
-             CREATE TRIGGER seen AFTER INSERT ON main BEGIN INSERT INTO log VALUES (NEW.ino, 'new'); END;",
+            "CREATE TABLE log(ino, what); CREATE TABLE album(photo INTEGER REFERENCES main(ino) \
+             DEFERRABLE INITIALLY DEFERRED);
+             CREATE TRIGGER seen AFTER INSERT ON main BEGIN INSERT INTO log VALUES (NEW.ino, \
+             'new'); END;",
         )
         .unwrap();
     catalog.commit(&new_file(2, "f")).unwrap();
@@ -461,7 +468,8 @@ fn triggers_come_and_go_between_commits() {
         if round % 4 >= 2 {
             seen.push(ino.to_string());
         }
-        // The engine's own writes in the user's name leave the guards standing, and it passes them again.
+        // The engine's own writes in the user's name leave the guards standing, and it passes them
+        // again.
         catalog
             .set_user_column(MAIN, Ino(ino), "note", Some(b"x"))
             .unwrap();
@@ -619,10 +627,15 @@ fn check_finds_what_went_round_the_guards() {
     clean("DROP VIEW main_path", &["view main_path is missing"]);
     clean("DROP TABLE main_xattr", &["table main_xattr is missing"]);
     clean(
-        "INSERT INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns)
-           VALUES (8, 'dir', 0, 0, 0, 3, 0, 0, 0, 0, 0, 0), (9, 'dir', 0, 0, 0, 3, 0, 0, 0, 0, 0, 0);
+        "INSERT INTO main (ino, kind, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, \
+         ctime_ns, btime_ns)
+           VALUES (8, 'dir', 0, 0, 0, 3, 0, 0, 0, 0, 0, 0), (9, 'dir', 0, 0, 0, 3, 0, 0, 0, 0, 0, \
+           0);
          INSERT INTO main_dirent (parent, name, ino) VALUES (8, 'a', 9), (9, 'b', 8)",
-        &["directory 8 cannot be reached", "directory 9 cannot be reached"],
+        &[
+            "directory 8 cannot be reached",
+            "directory 9 cannot be reached",
+        ],
     );
 }
 

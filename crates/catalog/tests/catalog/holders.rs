@@ -1,5 +1,5 @@
-//! Who holds which blocks, against a map of single blocks: `SHARE-1`, `SHARE-2`, `SHARE-3`, `SHARE-9`,
-//! `CATALOG-1`, `CATALOG-8`.
+//! Who holds which blocks, against a map of single blocks: `SHARE-1`, `SHARE-2`, `SHARE-3`,
+//! `SHARE-9`, `CATALOG-1`, `CATALOG-8`.
 
 use crate::common::{MAIN, Rng, create};
 use larder_catalog::format::limits::AG_BLOCKS;
@@ -126,7 +126,8 @@ fn run(seed: u64) {
         for _ in 0..rng.below(8) {
             let ino = 2 + rng.below(5);
             if rng.below(2) == 0 {
-                // Of the present, or of a state of the past: what was retired since then lives again.
+                // Of the present, or of a state of the past: what was retired since then lives
+                // again.
                 let as_of = (rng.below(2) == 0).then(|| rng.below(seq).min(rng.below(seq)));
                 let can = |at| match model.blocks.get(&at) {
                     Some(Block::Held(by)) => !by.contains(&ino),

@@ -1,5 +1,5 @@
-//! Pages of maps that several objects share, against a model of all maps: the present, and the past as long as it is kept.
-//! `SHARE-7`, `SHARE-8`, `HISTORY-1`.
+//! Pages of maps that several objects share, against a model of all maps: the present, and the past
+//! as long as it is kept. `SHARE-7`, `SHARE-8`, `HISTORY-1`.
 use crate::common;
 
 use crate::common::pages::{page, share, two};
@@ -561,7 +561,8 @@ fn what_is_missing_is_an_error_and_never_another_page() {
     let (dir, catalog) = two(2000);
     plain(dir.path())
         .execute_batch(
-            "UPDATE larder_gate SET open = 1; DELETE FROM larder_map_page; DELETE FROM larder_map_page_use;
+            "UPDATE larder_gate SET open = 1; DELETE FROM larder_map_page; DELETE FROM \
+             larder_map_page_use;
              UPDATE larder_gate SET open = 0",
         )
         .unwrap();
@@ -610,7 +611,8 @@ fn an_origin_may_be_written_over_in_the_same_commit() {
     };
     catalog.commit(&set).unwrap();
     assert_counted(&catalog, "after the chain");
-    let counts = "SELECT group_concat(row_count) = '1,2' FROM (SELECT row_count FROM larder_map_page_use ORDER BY number)";
+    let counts = "SELECT group_concat(row_count) = '1,2' FROM (SELECT row_count FROM \
+        larder_map_page_use ORDER BY number)";
     assert_eq!(number(dir.path(), counts), 1, "SHARE-7");
     for (ino, expected) in [(2, 5), (3, 9), (4, 2), (5, 5)] {
         let found = catalog.map_page(MAIN, Ino(ino), 0).unwrap();

@@ -236,7 +236,8 @@ fn a_commit_that_fails_leaves_the_outcome_unknown() {
         let output = std::process::Command::new("sh")
             .args([
                 "-c",
-                "trap '' XFSZ; exec \"$0\" --exact open::a_commit_that_fails_leaves_the_outcome_unknown",
+                "trap '' XFSZ; exec \"$0\" --exact \
+                 open::a_commit_that_fails_leaves_the_outcome_unknown",
             ])
             .arg(std::env::current_exe().unwrap())
             .env(CHILD, "1")

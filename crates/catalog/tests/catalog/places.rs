@@ -1,5 +1,5 @@
-//! Where older content is by now, through moves and overwrites in place, against blocks in memory (`HISTORY-4`,
-//! `HISTORY-5`).
+//! Where older content is by now, through moves and overwrites in place, against blocks in memory
+//! (`HISTORY-4`, `HISTORY-5`).
 use crate::common;
 
 use larder_catalog::{ChangeSet, Cuts};

@@ -18,7 +18,8 @@ fn make(catalog: &Catalog, name: &str) -> StoreId {
     made.unwrap().store
 }
 
-/// A guarantee takes back what was given up of what it is for. What others gave up goes on (`TIME-6`).
+/// A guarantee takes back what was given up of what it is for. What others gave up goes on
+/// (`TIME-6`).
 #[test]
 fn a_guarantee_takes_back_only_what_it_is_for() {
     let (_dir, catalog) = common::create();
@@ -56,7 +57,8 @@ fn what_goes_of_destroyed_stores_hides_no_change() {
     common::plain(dir.path())
         .execute_batch(
             "UPDATE larder_gate SET open = 1; \
-             INSERT INTO larder_meta (key, value) SELECT 'history_begins_seq:gone', value FROM larder_meta \
+             INSERT INTO larder_meta (key, value) SELECT 'history_begins_seq:gone', value FROM \
+             larder_meta \
              WHERE key = 'commit_seq'; UPDATE larder_gate SET open = 0",
         )
         .unwrap();

@@ -393,7 +393,10 @@ fn a_refused_set_leaves_nothing_and_a_clean_connection() {
     let (dir, catalog) = create();
     catalog.commit(&new_file(2, "f")).unwrap();
     common::plain(dir.path())
-        .execute_batch("ALTER TABLE main ADD COLUMN tag TEXT; CREATE UNIQUE INDEX one_size ON main(size) WHERE size > 0")
+        .execute_batch(
+            "ALTER TABLE main ADD COLUMN tag TEXT; CREATE UNIQUE INDEX one_size ON \
+            main(size) WHERE size > 0",
+        )
         .unwrap();
     let mut changes = new_file(3, "g");
     changes

@@ -23,16 +23,22 @@ pub(crate) enum LabVerb {
 /// Run an experiment; the same command goes on with a run that was interrupted
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Lists are separated by commas; there is a case for each combination. Volumes are made on loop images (as root); nothing
+Lists are separated by commas; there is a case for each combination. Volumes are made on loop \
+images (as root); nothing
 is left of them. The defaults take at most 3 minutes and 3 GB.
 
-BACKENDS: ext2 ext3 ext4 xfs btrfs ntfs fat32, also with a block: ext4-1k, ntfs-64k; sqlite, postgres, postgres-lo, larder,
-larder-mount on an ext4 volume, or sqlite@xfs; dir:PATH, mount:PATH, sqlite:PATH, postgres:PATH, larder:PATH in a directory
-that exists; on a server that runs, postgres:URL and s3:URL (s3:https://HOST/BUCKET, keys from AWS_ACCESS_KEY_ID and
+BACKENDS: ext2 ext3 ext4 xfs btrfs ntfs fat32, also with a block: ext4-1k, ntfs-64k; sqlite, \
+postgres, postgres-lo, larder,
+larder-mount on an ext4 volume, or sqlite@xfs; dir:PATH, mount:PATH, sqlite:PATH, postgres:PATH, \
+larder:PATH in a directory
+that exists; on a server that runs, postgres:URL and s3:URL (s3:https://HOST/BUCKET, keys from \
+AWS_ACCESS_KEY_ID and
 AWS_SECRET_ACCESS_KEY).
-Options behind one: +bare (files without rows), +page=64k, +rollback (SQLite), +inline=512, +gather=64M (Larder). 'larder lab list' says what works here.
+Options behind one: +bare (files without rows), +page=64k, +rollback (SQLite), +inline=512, \
++gather=64M (Larder). 'larder lab list' says what works here.
 
-Example: larder lab run age --objects 1M --volume 2G --backends larder,ext4,sqlite --ages 0,2,4 --out aging")]
+Example: larder lab run age --objects 1M --volume 2G --backends larder,ext4,sqlite --ages 0,2,4 \
+--out aging")]
 pub(crate) struct LabRunArgs {
     /// What to find out
     #[arg(value_parser = experiments())]
@@ -85,7 +91,8 @@ pub(crate) struct LabRunArgs {
     /// Directory for the images of volumes, gone at the end [default: the directory of the run]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) work: Option<PathBuf>,
-    /// Record nothing that tells of time: for volumes in memory (--work /dev/shm), which have no device to be slow
+    /// Record nothing that tells of time: for volumes in memory (--work /dev/shm), which have no
+    /// device to be slow
     #[arg(long)]
     pub(crate) layout_only: bool,
     /// Also where the volume is too small for the objects
@@ -101,13 +108,23 @@ pub(crate) struct LabRunArgs {
     #[arg(long, value_name = "COUNT")]
     pub(crate) statements: Option<u32>,
     /// git: repository whose history is replayed
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, required_if_eq("experiment", "git"))]
+    #[arg(
+        long,
+        value_name = "DIR",
+        value_hint = ValueHint::DirPath,
+        required_if_eq("experiment", "git")
+    )]
     pub(crate) repository: Option<PathBuf>,
     /// git: commits of it, evenly spread, at most [default: 50]
     #[arg(long, value_name = "COUNT")]
     pub(crate) commits: Option<usize>,
     /// trace: CSV file with lines put,KEY,BYTES or get,KEY or delete,KEY
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, required_if_eq("experiment", "trace"))]
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+        required_if_eq("experiment", "trace")
+    )]
     pub(crate) trace: Option<PathBuf>,
     /// git, trace: how often to look at the store at rest [default: 4]
     #[arg(long, value_name = "COUNT")]

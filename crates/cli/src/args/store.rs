@@ -14,13 +14,15 @@ pub(crate) enum StoreVerb {
         db: PathBuf,
         /// Its name, also the name of its table: letters, digits and '_'
         name: String,
-        /// What serves it: files, readonly, or asof=MOMENT: a store as it was then, read-only, kept as long as this one
+        /// What serves it: files, readonly, or asof=MOMENT: a store as it was then, read-only, kept
+        /// as long as this one
         #[arg(long, default_value = "files")]
         provider: String,
         /// Where it hangs in the tree [default: /NAME]
         #[arg(long, value_name = "PATH")]
         mount: Option<String>,
-        /// Store whose files it presents, for providers that are views (readonly; asof, which presents main by default)
+        /// Store whose files it presents, for providers that are views (readonly; asof, which
+        /// presents main by default)
         #[arg(long, value_name = "STORE")]
         shows: Option<String>,
     },
@@ -57,8 +59,8 @@ pub(crate) enum StoreVerb {
         /// Where it hangs in the tree
         #[arg(long, value_name = "PATH")]
         mount: Option<String>,
-        /// What a file keeps when a program saves it by renaming a new one over it: your columns, its file_id and the rows
-        /// that refer to it, or nothing
+        /// What a file keeps when a program saves it by renaming a new one over it: your columns,
+        /// its file_id and the rows that refer to it, or nothing
         #[arg(long, value_name = "WHAT")]
         save_keeps: Option<SaveKeeps>,
     },

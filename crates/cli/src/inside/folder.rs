@@ -1,5 +1,5 @@
-//! Directories, files and other nodes of a database, held by their numbers: those stay the same whatever
-//! names lead to them (`CLI-40`).
+//! Directories, files and other nodes of a database, held by their numbers: those stay the same
+//! whatever names lead to them (`CLI-40`).
 
 use super::{for_each_entry, lookup};
 use crate::address::{DbAddress, join};

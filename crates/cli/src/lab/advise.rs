@@ -1,7 +1,7 @@
 //! `larder lab advise`: measures a plan within a time, answers, and writes what Larder is told.
 //!
-//! * `CLI-27` Nothing of a database changes without `--apply`, and with it only where the advice is beyond noise, and nothing
-//!   at all where it rests on times under load.
+//! * `CLI-27` Nothing of a database changes without `--apply`, and with it only where the advice is
+//!   beyond noise, and nothing at all where it rests on times under load.
 
 use crate::args::LabAdviseArgs;
 use crate::databases::with_database;
@@ -31,7 +31,8 @@ pub(crate) fn advise(args: &LabAdviseArgs, out: &mut Output, measure: Measure<'_
     if (args.apply || args.reset) && database.is_none() {
         let place = args.place.as_deref().unwrap_or(Path::new("")).display();
         return Err(Failure::Other(format!(
-            "'{place}' is no database, so there is nothing to write settings to; name one ('larder init' makes one)"
+            "'{place}' is no database, so there is nothing to write settings to; name one \
+             ('larder init' makes one)"
         )));
     }
     if let (true, Some(database)) = (args.reset, database) {
@@ -58,7 +59,8 @@ pub(crate) fn advise(args: &LabAdviseArgs, out: &mut Output, measure: Measure<'_
     match applied {
         // CLI-27
         None if args.apply => Err(Failure::Other(format!(
-            "nothing was applied: {} records were measured under load; measure again on a quiet machine",
+            "nothing was applied: {} records were measured under load; measure again on a quiet \
+             machine",
             advice.crowded_count
         ))),
         _ => Ok(()),
@@ -121,8 +123,8 @@ fn sizes_in_database(path: &Path) -> Result<Vec<u64>> {
     })
 }
 
-/// The lengths of files below a directory, the first [`FILES_MAX`] that are met. What cannot be read is passed over: they
-/// are a sample.
+/// The lengths of files below a directory, the first [`FILES_MAX`] that are met. What cannot be
+/// read is passed over: they are a sample.
 fn sizes_in_directory(place: &Path) -> Result<Vec<u64>> {
     let mut bytes = Vec::new();
     let mut directories = vec![place.to_owned()];
@@ -145,7 +147,8 @@ fn sizes_in_directory(place: &Path) -> Result<Vec<u64>> {
     Ok(bytes)
 }
 
-/// Writes what is beyond noise; what is not stays as it is (CLI-27). Returns what the database then asks for.
+/// Writes what is beyond noise; what is not stays as it is (CLI-27). Returns what the database then
+/// asks for.
 fn apply(path: &Path, advised: &Tuning) -> Result<Tuning> {
     with_database(path, "lab advise", |database| {
         let before = database.tuning()?;

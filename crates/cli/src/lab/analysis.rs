@@ -16,7 +16,8 @@ pub(super) fn read(runs: &[PathBuf]) -> Result<Vec<Results>> {
         let results = results::read(run).map_err(|error| Failure::Other(error.to_string()))?;
         if results.torn_bytes > 0 {
             warn(&format!(
-                "{}: {} bytes at the end are no whole record and were left out; the command that made the run goes on with it",
+                "{}: {} bytes at the end are no whole record and were left out; the command that \
+                 made the run goes on with it",
                 run.display(),
                 results.torn_bytes
             ));

@@ -1,5 +1,6 @@
-//! Attributes of what a descriptor holds. Of a regular file the descriptor is open; of everything else it only
-//! names the inode (`O_PATH`), and what the kernel does not offer for such a one goes by way of `/proc`.
+//! Attributes of what a descriptor holds. Of a regular file the descriptor is open; of everything
+//! else it only names the inode (`O_PATH`), and what the kernel does not offer for such a one goes
+//! by way of `/proc`.
 
 use super::lossy;
 use crate::error::{At, Failure, Result};

@@ -20,7 +20,8 @@ fn a_clone_is_made_at_once_and_changes_alone() {
     let said = place.ok(&["clone", "a.larder:/t", "a.larder:/u"]);
     assert_eq!(
         said,
-        "cloned to a.larder:/u: 2 files, 1 directories, 0 others; 781 KiB of content, 5 B of it copied\n"
+        "cloned to a.larder:/u: 2 files, 1 directories, 0 others; 781 KiB of content, 5 B of it \
+         copied\n"
     );
     assert_eq!(live(&place), before);
     let df = place.json(&["df", "a.larder"]);

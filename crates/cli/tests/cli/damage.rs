@@ -1,4 +1,5 @@
-//! Damaged catalogs and logs: every verb says what is damaged and what to do, and makes nothing worse.
+//! Damaged catalogs and logs: every verb says what is damaged and what to do, and makes nothing
+//! worse.
 
 use crate::support::{Done, Place};
 use std::io::{BufRead, BufReader, Write};

@@ -1,5 +1,5 @@
-//! A host filesystem that is full, then freed: whatever has filled it, what frees space works, and the database mounts again
-//! (`HOST-1`).
+//! A host filesystem that is full, then freed: whatever has filled it, what frees space works, and
+//! the database mounts again (`HOST-1`).
 
 use crate::support::Place;
 use std::fs::File;
@@ -56,7 +56,8 @@ impl Host {
         self.place.path("m").join(name)
     }
 
-    /// What was there is removed, durably; then all that looks after a database works, and it takes files again.
+    /// What was there is removed, durably; then all that looks after a database works, and it takes
+    /// files again.
     fn free(&mut self) {
         for entry in std::fs::read_dir(self.place.path("m")).unwrap() {
             let path = entry.unwrap().path();

@@ -1,8 +1,9 @@
-//! The corpus of hostile databases: everything that a generator can make wrong, met by every verb, as root and as an ordinary
-//! user. Nothing outside of the database changes, each verb ends in bounded time and memory, none panics, and one that
-//! fails says why (docs/security.md).
+//! The corpus of hostile databases: everything that a generator can make wrong, met by every verb,
+//! as root and as an ordinary user. Nothing outside of the database changes, each verb ends in
+//! bounded time and memory, none panics, and one that fails says why (docs/security.md).
 //!
-//! The tests here are a sample; `cargo xtask hostile` goes through all of it, for as long as it is given.
+//! The tests here are a sample; `cargo xtask hostile` goes through all of it, for as long as it is
+//! given.
 
 pub mod damage;
 pub mod sandbox;
@@ -13,7 +14,8 @@ use sandbox::{EVERYBODY, Figures, Sandbox, Who};
 use std::time::{Duration, Instant};
 use verbs::{VERBS, Verb};
 
-/// Pairs of a verb and a user that a damage meets in one round: of files and schemas there are few, of values many.
+/// Pairs of a verb and a user that a damage meets in one round: of files and schemas there are few,
+/// of values many.
 fn pairs_per_round(damage: &Damage) -> usize {
     match damage {
         Damage::File(..) | Damage::Schema(_) | Damage::Nothing => 8,

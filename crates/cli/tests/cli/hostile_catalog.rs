@@ -1,5 +1,6 @@
-//! Databases of strangers whose catalogs were made to harm: every verb ends in bounded time and memory, says what is wrong in
-//! one line, and touches nothing outside (SAFE-1 to SAFE-8). The corpus of all of it is [`crate::hostile`].
+//! Databases of strangers whose catalogs were made to harm: every verb ends in bounded time and
+//! memory, says what is wrong in one line, and touches nothing outside (SAFE-1 to SAFE-8). The
+//! corpus of all of it is [`crate::hostile`].
 
 use crate::hostile::damage::{ENDLESS, full, owner};
 use crate::hostile::sandbox::copy_tree;
@@ -43,7 +44,8 @@ fn hostile(place: &Place, change: impl FnOnce(&Connection)) {
 fn run(place: &Place, verb: &[&str], what: &str, figures: &mut Figures) -> Done {
     for left in ["out", "tree"] {
         let left = place.path(left);
-        let _ = fs::remove_dir_all(&left).or_else(|_| fs::remove_file(&left)); // It need not be there.
+        // It need not be there.
+        let _ = fs::remove_dir_all(&left).or_else(|_| fs::remove_file(&left));
     }
     let (stdout, stderr) = (place.path("stdout"), place.path("stderr"));
     let mut command: Command = place.command(verb);
@@ -187,7 +189,8 @@ fn code_on_system_tables_is_refused_by_name() {
             "larder_hold",
         ),
         (
-            "UPDATE sqlite_schema SET sql = replace(sql, 'seq INTEGER NOT NULL,', 'seq INTEGER NOT NULL, \
+            "UPDATE sqlite_schema SET sql = replace(sql, 'seq INTEGER NOT NULL,', 'seq INTEGER \
+             NOT NULL, \
              g INTEGER AS (length(hex(zeroblob(400000000)))),') WHERE name = 'larder_orphan'"
                 .into(),
             "larder_orphan",
@@ -206,7 +209,8 @@ fn code_on_system_tables_is_refused_by_name() {
             "harmless",
         ),
         (
-            "UPDATE sqlite_schema SET sql = CAST(x'435245415445205461626c6520ff' AS TEXT) WHERE name = 'album'"
+            "UPDATE sqlite_schema SET sql = CAST(x'435245415445205461626c6520ff' AS TEXT) WHERE \
+             name = 'album'"
                 .into(),
             "schema",
         ),
@@ -319,7 +323,8 @@ fn check_finds_names_that_nobody_writes() {
     let place = full();
     hostile(&place, |owner| {
         let names = "INSERT INTO main_dirent (parent, name, ino) \
-                     SELECT 1, column1, 999 FROM (VALUES (x'61'), ('a/b'), ('..'), (CAST(x'ff' AS TEXT)))";
+                     SELECT 1, column1, 999 FROM (VALUES (x'61'), ('a/b'), ('..'), (CAST(x'ff' AS \
+                     TEXT)))";
         behind_the_guards(owner, names);
     });
     let done = place.run(&["check", "x.larder"]);
@@ -373,7 +378,8 @@ fn code_of_strangers_is_refused_by_name() {
     }
     // Columns, indexes and constraints without code are data.
     hostile(&place, |owner| {
-        let data = "ALTER TABLE main ADD COLUMN stars INTEGER DEFAULT 3 CHECK (stars IN (1, 2, 3)); \
+        let data = "ALTER TABLE main ADD COLUMN stars INTEGER DEFAULT 3 CHECK (stars IN (1, 2, \
+            3)); \
                     CREATE INDEX by_stars ON main (stars); CREATE VIEW mine AS SELECT * FROM album";
         owner.execute_batch(data).unwrap();
     });

@@ -1,5 +1,6 @@
-//! Hostile directories: what was wrong once, of files of a database in whose place is something else, of modes and owners, of
-//! databases that cannot be written. The corpus of all of it is [`crate::hostile`].
+//! Hostile directories: what was wrong once, of files of a database in whose place is something
+//! else, of modes and owners, of databases that cannot be written. The corpus of all of it is
+//! [`crate::hostile`].
 
 use crate::hostile::damage::{Instead, replace};
 use crate::hostile::sandbox::make_outside;
@@ -208,13 +209,15 @@ fn a_verb_that_reads_removes_nothing_through_a_link() {
     }
 }
 
-/// What a dead transaction has left goes with the next verb that changes something, and with no other.
+/// What a dead transaction has left goes with the next verb that changes something, and with no
+/// other.
 #[test]
 fn only_a_verb_that_changes_something_sweeps() {
     let place = Place::new();
     let id = template(&place);
     let workspace = place.path("a.larder/transactions").join(&id);
-    fs::remove_file(workspace.join("catalog.db")).unwrap(); // As after a kill in the middle of its beginning.
+    // As after a kill in the middle of its beginning.
+    fs::remove_file(workspace.join("catalog.db")).unwrap();
     place.ok(&["ls", "a.larder:/"]);
     place.ok(&["txn", "list", "a.larder"]);
     assert!(workspace.exists());

@@ -1,6 +1,7 @@
 //! `lab`: the laboratory from the outside, on runs of a second.
 //!
-//! Volumes need root and loop devices; where there are none, a test of them says so on stderr and tests nothing.
+//! Volumes need root and loop devices; where there are none, a test of them says so on stderr and
+//! tests nothing.
 
 use crate::support::{Done, Place};
 use serde_json::{Value, json};

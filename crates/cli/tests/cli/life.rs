@@ -1,5 +1,6 @@
-//! The life of a mount as its users know it: helpers of mount(8), fstab, ordinary users, signals, service
-//! managers, the log. Needs `/dev/fuse`; those in a namespace of their own need root and util-linux.
+//! The life of a mount as its users know it: helpers of mount(8), fstab, ordinary users, signals,
+//! service managers, the log. Needs `/dev/fuse`; those in a namespace of their own need root and
+//! util-linux.
 
 use crate::support::Place;
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,9 +14,9 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs a script as root in a mount namespace of its own, so that nothing outlives it: /sbin has the
-/// helpers, /etc/fstab is a file of the test, /dev/fuse is there for everybody. `$L` is the command, `$D`
-/// the directory of `place`.
+/// Runs a script as root in a mount namespace of its own, so that nothing outlives it: /sbin has
+/// the helpers, /etc/fstab is a file of the test, /dev/fuse is there for everybody. `$L` is the
+/// command, `$D` the directory of `place`.
 fn in_namespace(place: &Place, script: &str) -> String {
     assert!(
         rustix::process::geteuid().is_root(),

@@ -36,7 +36,8 @@ fn files_are_rows() {
     );
 
     let change = "ALTER TABLE main ADD COLUMN title TEXT; \
-                  UPDATE main SET title = 'first', mode = 384 WHERE ino = (SELECT ino FROM main_path WHERE path = '/one')";
+                  UPDATE main SET title = 'first', mode = 384 WHERE ino = (SELECT ino FROM \
+                  main_path WHERE path = '/one')";
     assert_eq!(place.ok(&["sql", "a.larder", change]), "");
     let stat = place.json(&["stat", "a.larder:/one"]);
     assert_eq!(stat[0]["mode"], "0600", "an UPDATE of mode is a chmod");
@@ -59,7 +60,8 @@ fn wrong_sql_is_explained() {
     let done = place.run(&["sql", "a.larder", "SELECT 1;\nSELECT nowhere FROM main"]);
     assert_eq!(
         done.stderr,
-        "larder: line 2 column 8: no such column: nowhere; correct the statement\n    SELECT nowhere FROM main\n           ^\n",
+        "larder: line 2 column 8: no such column: nowhere; correct the statement\n    SELECT \
+         nowhere FROM main\n           ^\n",
         "CLI-1"
     );
     let done = place.run_with(&["sql", "a.larder"], b"SELECT 1;\n\n SELECT oops;\n");
@@ -107,7 +109,8 @@ fn wrong_sql_is_explained() {
 #[test]
 fn statements_come_from_stdin() {
     let place = with_files();
-    let script = b"CREATE TABLE note (\n  id INTEGER,\n  text);\n\nINSERT INTO note VALUES (1, 'a;b');\nSELECT * FROM note;\nSELECT 2 AS id, 'c' AS text";
+    let script = b"CREATE TABLE note (\n  id INTEGER,\n  text);\n\nINSERT INTO note VALUES (1, \
+        'a;b');\nSELECT * FROM note;\nSELECT 2 AS id, 'c' AS text";
     let done = place.run_with(&["sql", "a.larder", "--json"], script);
     assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
     let rows: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();

@@ -31,12 +31,14 @@ fn statements_read_and_write_files() {
         place.json(&["sql", "a.larder", query]),
         json!([{ "path": "/one", "size": 10, "n": 10, "same": 1 }])
     );
-    let write = "SELECT write_content(path || '.twice', content(path) || content(path)) AS n FROM files('/*')";
+    let write = "SELECT write_content(path || '.twice', content(path) || content(path)) AS n FROM \
+        files('/*')";
     assert_eq!(
         place.json(&["sql", "a.larder", write]),
         json!([{ "n": 20 }])
     );
-    let script = b"CREATE TABLE log (path, n);\nBEGIN;\nINSERT INTO log VALUES ('/a', write_content('/a', 'abc'));\n\
+    let script = b"CREATE TABLE log (path, n);\nBEGIN;\nINSERT INTO log VALUES ('/a', \
+        write_content('/a', 'abc'));\n\
         SELECT CAST(content('/a') AS TEXT) AS text FROM log;\nCOMMIT;\n\
         BEGIN;\nSELECT write_content('/b', 'b') AS n;\nROLLBACK;\n";
     let done = place.run_with(&["sql", "a.larder", "--json"], script);
@@ -199,7 +201,8 @@ fn a_statement_sees_the_past() {
     place.ok(&["snapshot", "create", "a.larder", "before"]);
     place.ok(&["sql", "a.larder", "CREATE TABLE docs (a)"]);
     place.ok(&["rm", "a.larder:/f"]);
-    let query = "SELECT path, size, length(content(path)) AS n FROM main_path JOIN main USING (ino) WHERE ino > 1";
+    let query = "SELECT path, size, length(content(path)) AS n FROM main_path JOIN main USING \
+        (ino) WHERE ino > 1";
     let was = json!([{ "path": "/f", "size": 10, "n": 10 }]);
     assert_eq!(place.json(&["sql", "a.larder", query]), json!([]));
     assert_eq!(

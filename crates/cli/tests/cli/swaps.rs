@@ -1,5 +1,5 @@
-//! Trees whose owner swaps names while root copies: a directory and a symbolic link change places in a
-//! loop, and nothing may land, be read, be changed or be removed behind the link (`CLI-40`).
+//! Trees whose owner swaps names while root copies: a directory and a symbolic link change places
+//! in a loop, and nothing may land, be read, be changed or be removed behind the link (`CLI-40`).
 
 use crate::mount::serve;
 use crate::support::{Place, describe};

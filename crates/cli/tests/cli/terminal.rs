@@ -3,7 +3,8 @@
 use crate::support::Place;
 use std::process::Command;
 
-/// A name that clears the screen, sets a colour by a C1 control, and turns the order of what follows.
+/// A name that clears the screen, sets a colour by a C1 control, and turns the order of what
+/// follows.
 const NAME: &str = "a\x1b[2J\u{9b}31m\u{202e}txt.exe\nlarder: forged";
 const VISIBLE: &str = "a\\x1b[2J\\u{9b}31m\\u{202e}txt.exe\\nlarder: forged";
 

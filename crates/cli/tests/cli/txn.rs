@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 const MAKEFILE: &str = "\
 install:
 \tmkdir -p $(DESTDIR)/bin $(DESTDIR)/share/doc
-\tfor i in `seq 1 200`; do cp tool $(DESTDIR)/bin/tool$$i; ln -s tool$$i $(DESTDIR)/bin/alias$$i; done
+\tfor i in `seq 1 200`; do cp tool $(DESTDIR)/bin/tool$$i; ln -s tool$$i $(DESTDIR)/bin/alias$$i; \
+done
 \tcp Makefile $(DESTDIR)/share/doc/
 \tchmod 700 $(DESTDIR)/bin/tool1
 ";
@@ -105,7 +106,8 @@ fn of_two_conflicting_runs_exactly_one_commits() {
     let database = place.path("a.larder").display().to_string();
     let script = |name: &str| {
         format!(
-            "echo {name} > result && {larder} sql {database} \"INSERT INTO runs VALUES (1, '{name}')\" && \
+            "echo {name} > result && {larder} sql {database} \"INSERT INTO runs VALUES (1, \
+             '{name}')\" && \
              touch '{database}/../{name}' && while [ ! -e '{database}/../go' ]; do sleep 0.05; done"
         )
     };
@@ -267,7 +269,8 @@ fn transactions_by_hand_survive_a_kill_of_their_mount() {
 fn runs_are_killed_at_any_moment() {
     let place = Place::with_database();
     place.write("data", 3 << 20);
-    let script = "i=0; while [ $i -lt 200 ]; do cp ../data f$i 2>/dev/null || cp \"$DATA\" f$((i % 5)); rm -f f$((i-3)); i=$((i+1)); done";
+    let script = "i=0; while [ $i -lt 200 ]; do cp ../data f$i 2>/dev/null || cp \"$DATA\" f$((i \
+        % 5)); rm -f f$((i-3)); i=$((i+1)); done";
     for round in 0..8_u64 {
         let mut command = place.command(&["txn", "run", "a.larder", "--", "sh", "-c", script]);
         command.env("DATA", place.path("data"));
@@ -351,7 +354,8 @@ fn the_database_is_covered_inside() {
          cat \"$db\"/inside*
          sqlite3 \"$db/catalog.db\" \"INSERT INTO note VALUES ('outside')\" 2> /dev/null && exit 3
          touch \"$db/new\" 2> /dev/null && exit 4
-         env -u LARDER_TXN $larder sql \"$db\" \"INSERT INTO note VALUES ('outside')\" 2>&1 && exit 5
+         env -u LARDER_TXN $larder sql \"$db\" \"INSERT INTO note VALUES ('outside')\" 2>&1 && \
+         exit 5
          env -u LARDER_TXN $larder put /dev/null \"$db:/outside\" 2> /dev/null && exit 6
          $larder mount \"$db\" . 2>&1 && exit 7
          echo kept > kept",

@@ -1,4 +1,5 @@
-//! Every verb on every state of a database: it does its work, or says in one line why not, and leaves the database whole.
+//! Every verb on every state of a database: it does its work, or says in one line why not, and
+//! leaves the database whole.
 
 use crate::support::{Done, Place};
 use std::collections::BTreeMap;
@@ -299,7 +300,8 @@ fn every_verb_tells_of_a_damaged_catalog() {
     every_verb_on(State::Damaged);
 }
 
-/// As its owner left it in a crash, a log that nobody has copied counts; a mount shows it; another writer is noticed.
+/// As its owner left it in a crash, a log that nobody has copied counts; a mount shows it; another
+/// writer is noticed.
 #[test]
 fn a_read_only_medium_with_a_log_is_read_and_mounted() {
     let mut case = Case::new(State::Unmounted);

@@ -31,7 +31,8 @@ impl<'d> Carrier<'d> {
         self.copied_bytes.get()
     }
 
-    /// Makes a file with the content that `was` has in the past, shared where it can be; attributes are set by the next.
+    /// Makes a file with the content that `was` has in the past, shared where it can be; attributes
+    /// are set by the next.
     pub(crate) fn make(&self, parent: NodeId, name: &Name, was: &Attr) -> Result<NodeId> {
         let owner = Caller {
             uid: was.uid,
@@ -80,8 +81,8 @@ impl<'d> Carrier<'d> {
         Ok(())
     }
 
-    /// Mode, owner, extended attributes and times as they were. Owner and attributes first: they take bits of the mode
-    /// and capabilities.
+    /// Mode, owner, extended attributes and times as they were. Owner and attributes first: they
+    /// take bits of the mode and capabilities.
     pub(crate) fn set_attributes(&self, was: &Attr, node: NodeId) -> Result<()> {
         let mode = Some(was.mode).filter(|_| was.kind != FileKind::Symlink);
         let owner = SetAttr {

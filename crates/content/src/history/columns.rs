@@ -27,7 +27,8 @@ pub(crate) struct ColumnsPair {
 pub(crate) enum Giving {
     /// It is counted how many files would get other values.
     Planned,
-    /// They get them, and are counted. A copy beside the original gets none that a unique index is about.
+    /// They get them, and are counted. A copy beside the original gets none that a unique index is
+    /// about.
     Restored,
     /// They get them, but none that a unique index is about, and are not counted.
     Cloned,
@@ -42,10 +43,10 @@ impl Giving {
     }
 }
 
-/// Gives files the user's columns that those of the pairs have in `source`: the transaction's own database, or a moment of it
-/// since which they are tracked. What a store has that shows another one stays there. Where they refer to
-/// inodes of files that were made anew, `homes`, they follow them. Cost: about 50 µs for each
-/// store, and a few lookups per pair where it has such columns.
+/// Gives files the user's columns that those of the pairs have in `source`: the transaction's own
+/// database, or a moment of it since which they are tracked. What a store has that shows another
+/// one stays there. Where they refer to inodes of files that were made anew, `homes`, they follow
+/// them. Cost: about 50 µs for each store, and a few lookups per pair where it has such columns.
 pub(crate) fn give_columns(
     transaction: &Transaction,
     source: &Database,
@@ -129,8 +130,8 @@ fn listed(pairs: &[ColumnsPair], is: impl Fn(&ColumnsPair) -> Option<NodeId>) ->
 }
 
 impl Transaction {
-    /// Files that were made anew, with others they were at commit `seq`, are the same to who knows them by their `file_id`,
-    /// unless another inode has that (`SAVE-1`). Cost: 10 µs each.
+    /// Files that were made anew, with others they were at commit `seq`, are the same to who knows
+    /// them by their `file_id`, unless another inode has that (`SAVE-1`). Cost: 10 µs each.
     pub(crate) fn be_files_again(
         &self,
         reader: &HistoryReader<'_>,

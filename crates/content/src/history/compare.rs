@@ -104,8 +104,8 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
         self.between.map(|(reader, ..)| reader)
     }
 
-    /// Visits what two roots have at every path of either, a directory before what is in it; of what is mounted below them,
-    /// the stores that `is_meant` names.
+    /// Visits what two roots have at every path of either, a directory before what is in it; of
+    /// what is mounted below them, the stores that `is_meant` names.
     pub(crate) fn walk(
         &mut self,
         roots: (Option<Attr>, Option<Attr>),
@@ -240,7 +240,8 @@ impl<'d, 'r, 'c> Comparison<'d, 'r, 'c> {
         Ok(is_untouched || xattrs(self.a, a)? == xattrs(self.b, b)?)
     }
 
-    /// Of two moments of one database, as far as the columns are kept since the earlier one (`TEMPORAL-4`).
+    /// Of two moments of one database, as far as the columns are kept since the earlier one
+    /// (`TEMPORAL-4`).
     fn has_same_columns(&self, a: NodeId, b: NodeId) -> Result<bool> {
         let Some((reader, from, to)) = self.between else {
             return Ok(true);

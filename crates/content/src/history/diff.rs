@@ -40,7 +40,8 @@ pub struct DiffChange {
     pub owner: bool,
     /// Extended attributes differ, access control lists among them; user columns do not count.
     pub xattrs: bool,
-    /// User columns differ: of two moments of one database, where they are tracked since the earlier one.
+    /// User columns differ: of two moments of one database, where they are tracked since the
+    /// earlier one.
     pub columns: bool,
     /// Content, target or device number differ.
     pub content: bool,
@@ -57,9 +58,10 @@ pub struct DiffReport {
     pub unread_bytes: u64,
 }
 
-/// Compares what `path_a` names in `a` with what `path_b` names in `b`, which may be of one database at two moments: names,
-/// kinds, modes, owners, extended attributes, tracked user columns and content, not times. A final symbolic link is not followed. Cost: both
-/// trees are listed, about 2 µs per file; of one database only the content is read of which something was written in
+/// Compares what `path_a` names in `a` with what `path_b` names in `b`, which may be of one
+/// database at two moments: names, kinds, modes, owners, extended attributes, tracked user columns
+/// and content, not times. A final symbolic link is not followed. Cost: both trees are listed,
+/// about 2 µs per file; of one database only the content is read of which something was written in
 /// between, up to the first byte that differs. Memory: the differences.
 pub fn diff(a: (&Database, &[u8]), b: (&Database, &[u8])) -> Result<DiffReport> {
     diff_of(a, b, &|_| true)

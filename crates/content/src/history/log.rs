@@ -120,15 +120,18 @@ impl File {
 }
 
 impl Database {
-    /// Calls `visit` with the commits that changed `path`, newest first, at most `limit`: a file is followed through its
-    /// renames, a directory stands for all below it, and `None` for everything. What is not there any more is found by
-    /// the last path it had. Times of directories, which every name in them moves, are no changes.
+    /// Calls `visit` with the commits that changed `path`, newest first, at most `limit`: a file is
+    /// followed through its renames, a directory stands for all below it, and `None` for
+    /// everything. What is not there any more is found by the last path it had. Times of
+    /// directories, which every name in them moves, are no changes.
     ///
-    /// `visit` may take its time: the history is read in between, not meanwhile, and what is given up by then is not told.
+    /// `visit` may take its time: the history is read in between, not meanwhile, and what is given
+    /// up by then is not told.
     ///
-    /// Cost: 20 µs per change told; of a directory, or everything, also a pass over the names of all stores for every
-    /// doubling of the commits looked at. Errors: [`ErrorKind::InvalidInput`] where the database keeps no history;
-    /// [`ErrorKind::NotFound`] when nothing ever had the path, as far as the history goes.
+    /// Cost: 20 µs per change told; of a directory, or everything, also a pass over the names of
+    /// all stores for every doubling of the commits looked at. Errors: [`ErrorKind::InvalidInput`]
+    /// where the database keeps no history; [`ErrorKind::NotFound`] when nothing ever had the path,
+    /// as far as the history goes.
     pub fn log(
         &self,
         path: Option<&[u8]>,

@@ -1,13 +1,15 @@
-//! Meeting what was with what is, name by name, for a restore: by path, but that what still is the same inode and lies
-//! elsewhere *comes* from there (`CONTENT-12`).
+//! Meeting what was with what is, name by name, for a restore: by path, but that what still is the
+//! same inode and lies elsewhere *comes* from there (`CONTENT-12`).
 //!
 //! ```text
 //!  was: /a (1)  /b (2)  /d (3)  /d/f (4)         is: /a (2)  /b (1)  /e (3)  /e/f (4)
-//!  met: /a: 1 comes from /b    /b: 2 comes from /a    /d: 3 comes from /e    /d/f: 4 is in 3 already
+//!  met: /a: 1 comes from /b    /b: 2 comes from /a    /d: 3 comes from /e
+//!       /d/f: 4 is in 3 already
 //! ```
 //!
-//! A name can be left only if what has it may go: it was another's, or the restore is exact. Directories come only in an
-//! exact restore, since they take with them what is in them; else those that have the paths now stay.
+//! A name can be left only if what has it may go: it was another's, or the restore is exact.
+//! Directories come only in an exact restore, since they take with them what is in them; else those
+//! that have the paths now stay.
 
 use crate::database::Database;
 use crate::history::compare::{Comparison, Differs, list};

@@ -72,9 +72,10 @@ pub(crate) fn net_change(
     }))
 }
 
-/// Makes one change of the two that a save is: the inode that the file was, and the one that it is from then on. What the
-/// latter was before, and what the former is if it stays, as a backup, are changes of their own. Cost: 5 µs for each file that
-/// is there after, and where some were saved for each that was before.
+/// Makes one change of the two that a save is: the inode that the file was, and the one that it is
+/// from then on. What the latter was before, and what the former is if it stays, as a backup, are
+/// changes of their own. Cost: 5 µs for each file that is there after, and where some were saved
+/// for each that was before.
 pub(crate) fn join_saves(
     reader: &HistoryReader<'_>,
     nets: Vec<NetChange>,

@@ -7,13 +7,15 @@ use larder_object::format::{FileKind, Ino, StoreId};
 use larder_object::{Error, ErrorKind, Result};
 
 impl Database {
-    /// Exchanges the places of two directories of one store, or of two stores, durably, in one commit: what `path` named is at
-    /// `other` from then on, and the other way round. Inode numbers stay with what they number, and names of stores and of their
-    /// tables too, since they stand for the rows.
+    /// Exchanges the places of two directories of one store, or of two stores, durably, in one
+    /// commit: what `path` named is at `other` from then on, and the other way round. Inode numbers
+    /// stay with what they number, and names of stores and of their tables too, since they stand
+    /// for the rows.
     ///
-    /// Errors: [`ErrorKind::NotADirectory`]; [`ErrorKind::CrossStore`] for directories of two stores;
-    /// [`ErrorKind::InvalidInput`] for a store and a directory, for `main`, which is always at `/`, for one that lies in
-    /// the other, and for twice the same; [`ErrorKind::Busy`] when other stores are mounted in one of them.
+    /// Errors: [`ErrorKind::NotADirectory`]; [`ErrorKind::CrossStore`] for directories of two
+    /// stores; [`ErrorKind::InvalidInput`] for a store and a directory, for `main`, which is always
+    /// at `/`, for one that lies in the other, and for twice the same; [`ErrorKind::Busy`] when
+    /// other stores are mounted in one of them.
     pub fn promote(&self, path: &[u8], other: &[u8]) -> Result<()> {
         self.whole()?;
         // With the turn: what is looked at is what is exchanged.
@@ -57,7 +59,8 @@ impl Database {
             _ => Err(refused(
                 path,
                 other,
-                "are a store and a directory; promote exchanges two of a kind, 'larder store set --mount' moves a store",
+                "are a store and a directory; promote exchanges two of a kind, 'larder store set \
+                 --mount' moves a store",
             )),
         }
     }
@@ -82,7 +85,8 @@ impl Database {
         (other, other_path): (StoreId, &[u8]),
     ) -> Result<()> {
         if one == StoreId::MAIN || other == StoreId::MAIN {
-            let why = "cannot be exchanged: store 'main' is always mounted at '/'; exchange directories in it";
+            let why = "cannot be exchanged: store 'main' is always mounted at '/'; exchange \
+                directories in it";
             return Err(refused(path, other_path, why));
         }
         let stores = self.read_stores();
@@ -95,7 +99,8 @@ impl Database {
             Some(inner) => Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "store '{}' is mounted in one of them; move it with 'larder store set --mount' first",
+                    "store '{}' is mounted in one of them; move it with 'larder store set \
+                     --mount' first",
                     inner.row.name
                 ),
             )),

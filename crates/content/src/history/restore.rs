@@ -5,9 +5,11 @@
 //!                                     └── a dry run ends here
 //! ```
 //!
-//! What is still the same inode keeps it, and comes back from where it lies now (`meet`): what users keep with inodes stays
-//! with them. What is gone is made anew; content is shared with the history where it can be, and copied where not. Another file that has its path now is written over only if it has no
-//! other names than those of the file that was there, else it loses the path and keeps its content.
+//! What is still the same inode keeps it, and comes back from where it lies now (`meet`): what
+//! users keep with inodes stays with them. What is gone is made anew; content is shared with the
+//! history where it can be, and copied where not. Another file that has its path now is written
+//! over only if it has no other names than those of the file that was there, else it loses the path
+//! and keeps its content.
 
 use crate::database::Database;
 use crate::history::carry::{Carrier, times};
@@ -29,19 +31,24 @@ use std::time::Duration;
 pub(crate) const TURN_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl Database {
-    /// Restores what `path` named in `past`, another moment of this database, durably: names, kinds, modes, owners, times
-    /// of access and modification, extended attributes, content, hard and symbolic links. What is there now and was not
-    /// then stays, unless `is_exact`. Directories above `path` that are gone come back too, without the rest that was in
-    /// them. What is still the same inode comes back from where it lies now, if that name had something else or the restore
-    /// is exact; directories only in an exact one. User columns of a tracked store become what they were, unless
-    /// `keeps_columns`; of one that is not they are kept where the inode is. A copy beside the original does not get what a
-    /// unique index is about. Rows of temporal tables come back with it, or without a path; where a foreign key of theirs refers to an inode that is gone,
-    /// they refer to the one that is in its place. It is one transaction, which keeps the turn meanwhile.
+    /// Restores what `path` named in `past`, another moment of this database, durably: names,
+    /// kinds, modes, owners, times of access and modification, extended attributes, content, hard
+    /// and symbolic links. What is there now and was not then stays, unless `is_exact`. Directories
+    /// above `path` that are gone come back too, without the rest that was in them. What is still
+    /// the same inode comes back from where it lies now, if that name had something else or the
+    /// restore is exact; directories only in an exact one. User columns of a tracked store become
+    /// what they were, unless `keeps_columns`; of one that is not they are kept where the inode is.
+    /// A copy beside the original does not get what a unique index is about. Rows of temporal
+    /// tables come back with it, or without a path; where a foreign key of theirs refers to an
+    /// inode that is gone, they refer to the one that is in its place. It is one transaction, which
+    /// keeps the turn meanwhile.
     ///
-    /// Errors: [`ErrorKind::NotFound`] when `path` was not there then; [`ErrorKind::Exists`] when a directory stands where
-    /// there was none, unless `is_exact`; [`ErrorKind::Conflict`] when the number of a row was given to another that
-    /// may not go; [`ErrorKind::InvalidInput`] when `past` is no moment of this database. None leaves anything changed. Cost: a comparison ([`crate::diff`]); for every file that is
-    /// made or differs what a clone costs ([`Database::clone_path`]), and its copy where it cannot be shared.
+    /// Errors: [`ErrorKind::NotFound`] when `path` was not there then; [`ErrorKind::Exists`] when a
+    /// directory stands where there was none, unless `is_exact`; [`ErrorKind::Conflict`] when the
+    /// number of a row was given to another that may not go; [`ErrorKind::InvalidInput`] when
+    /// `past` is no moment of this database. None leaves anything changed. Cost: a comparison
+    /// ([`crate::diff`]); for every file that is made or differs what a clone costs
+    /// ([`Database::clone_path`]), and its copy where it cannot be shared.
     pub fn restore(
         &self,
         past: &Database,
@@ -61,7 +68,8 @@ impl Database {
             return Err(Error::new(ErrorKind::InvalidInput, why));
         }
         if options.to.is_some() && !options.is_dry {
-            // Before the transaction, which cannot: beside the originals what is in place can be shared.
+            // Before the transaction, which cannot: beside the originals what is in place can be
+            // shared.
             self.whole()?.settle_content()?;
         }
         let transaction = self.begin_with(&TransactionOptions {
@@ -181,7 +189,8 @@ struct Plan<'d> {
     carrier: Carrier<'d>,
     to: &'d [u8],
     is_exact: bool,
-    /// Directories that lead to the root and are gone: their paths, and how they were. Outer ones first.
+    /// Directories that lead to the root and are gone: their paths, and how they were. Outer ones
+    /// first.
     parents: Vec<(Vec<u8>, Attr)>,
     /// What goes, a directory before what is in it.
     removals: Vec<Removal>,
@@ -357,7 +366,8 @@ impl<'d> Plan<'d> {
                 return Err(Error::new(
                     ErrorKind::Exists,
                     format!(
-                        "'{}' is a directory now and was none then; move it away, or restore exactly, which \
+                        "'{}' is a directory now and was none then; move it away, or restore \
+                         exactly, which \
                          removes it",
                         String::from_utf8_lossy(&shown)
                     ),
@@ -533,8 +543,8 @@ impl<'d> Plan<'d> {
         Ok(())
     }
 
-    /// Takes away what comes elsewhere, to names that nobody has: two may have exchanged theirs, and what was in a
-    /// directory may hold it now.
+    /// Takes away what comes elsewhere, to names that nobody has: two may have exchanged theirs,
+    /// and what was in a directory may hold it now.
     fn park(&self) -> Result<Parked> {
         let mut changed = HashMap::new();
         let names = self.parking_names()?;
@@ -554,8 +564,9 @@ impl<'d> Plan<'d> {
         Ok(Parked { changed, names })
     }
 
-    /// For each work that comes from elsewhere a name that nothing has in the root of its store, and that nothing gets
-    /// there. Cost: a lookup for each, and for each of the user's that looks like these.
+    /// For each work that comes from elsewhere a name that nothing has in the root of its store,
+    /// and that nothing gets there. Cost: a lookup for each, and for each of the user's that looks
+    /// like these.
     fn parking_names(&self) -> Result<Vec<Option<Name>>> {
         let paths = self.work.iter().map(|work| &work.path);
         let coming = paths.map(|path| joined(self.to, path));

@@ -5,9 +5,10 @@
 //!     └── a dry run ends here                ─▶ what came since goes, attributes back ─▶ commit
 //! ```
 //!
-//! A restore works by paths and makes files anew; this works by inodes, which keep their numbers or get them again
-//! (`ROLLBACK-1`), so that what refers to them does so as before. Rows come between: what they refer to is there before
-//! they come back, and what they referred to goes after they went.
+//! A restore works by paths and makes files anew; this works by inodes, which keep their numbers or
+//! get them again (`ROLLBACK-1`), so that what refers to them does so as before. Rows come between:
+//! what they refer to is there before they come back, and what they referred to goes after they
+//! went.
 
 use crate::copy::copy_differences;
 use crate::database::Database;
@@ -48,7 +49,8 @@ pub struct RollbackReport {
     pub revived_count: u64,
     /// Inodes that went.
     pub removed_count: u64,
-    /// Inodes that stayed and became what they were, directories left out that only got their times.
+    /// Inodes that stayed and became what they were, directories left out that only got their
+    /// times.
     pub changed_count: u64,
     /// Content that was written, bytes.
     pub content_bytes: u64,
@@ -61,17 +63,21 @@ pub struct RollbackReport {
 }
 
 impl Database {
-    /// Goes back to `moment`, durably: all stores and the rows and user columns of all temporal tables; with `path`, where a store is
-    /// mounted, only that store. Names, hard links, inode numbers, attributes, all times, extended attributes and content
-    /// become what they were, in one commit that keeps the turn meanwhile; what it undoes is history, so another rollback takes
-    /// it back. Files that came later go, and stay readable for who has them open. Not what has no past:
-    /// [`RollbackReport::left`]. Where content lies is not part of it. With `is_dry` only finds out.
+    /// Goes back to `moment`, durably: all stores and the rows and user columns of all temporal
+    /// tables; with `path`, where a store is mounted, only that store. Names, hard links, inode
+    /// numbers, attributes, all times, extended attributes and content become what they were, in
+    /// one commit that keeps the turn meanwhile; what it undoes is history, so another rollback
+    /// takes it back. Files that came later go, and stay readable for who has them open. Not what
+    /// has no past: [`RollbackReport::left`]. Where content lies is not part of it. With `is_dry`
+    /// only finds out.
     ///
-    /// Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future, without history, and where `path` is no
-    /// store's root; [`ErrorKind::Busy`] while a long transaction is open; [`ErrorKind::NoSpace`] when history could not give
-    /// way to what has to be written; [`ErrorKind::NotPermitted`] and [`ErrorKind::Sql`] when a constraint of the user's
-    /// refuses it. None leaves anything changed. Cost: one pass over the names of the stores, 30 µs per inode that changed since, and
-    /// reading the content of those that were written since, of which is written what differs.
+    /// Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future, without
+    /// history, and where `path` is no store's root; [`ErrorKind::Busy`] while a long transaction
+    /// is open; [`ErrorKind::NoSpace`] when history could not give way to what has to be written;
+    /// [`ErrorKind::NotPermitted`] and [`ErrorKind::Sql`] when a constraint of the user's refuses
+    /// it. None leaves anything changed. Cost: one pass over the names of the stores, 30 µs per
+    /// inode that changed since, and reading the content of those that were written since, of which
+    /// is written what differs.
     pub fn rollback(
         &self,
         moment: &Moment,
@@ -88,7 +94,8 @@ impl Database {
             tries += 1;
             let since = engine.rooms_made();
             match self.try_rollback(&past, path, is_dry) {
-                // History gives way, twice as much each time; not what is gone back to, which is open.
+                // History gives way, twice as much each time; not what is gone back to, which is
+                // open.
                 Err(error)
                     if error.kind() == ErrorKind::NoSpace
                         && tries < TRIES_MAX
@@ -148,7 +155,8 @@ impl Database {
                     return Err(Error::new(
                         ErrorKind::InvalidInput,
                         format!(
-                            "'{}' is not where a store is mounted; a rollback is of a store or of all of the database, \
+                            "'{}' is not where a store is mounted; a rollback is of a store or of \
+                             all of the database, \
                              'larder restore --exact' brings back a directory",
                             String::from_utf8_lossy(path)
                         ),
@@ -159,7 +167,8 @@ impl Database {
                     return Err(Error::new(
                         ErrorKind::InvalidInput,
                         format!(
-                            "'{}' only shows another store, which a rollback would change; name the place of that one",
+                            "'{}' only shows another store, which a rollback would change; name \
+                             the place of that one",
                             String::from_utf8_lossy(path)
                         ),
                     ));
@@ -314,7 +323,8 @@ impl<'d> Rollback<'d> {
             let is_known = self.is_tracked_since(store.row.store)?;
             if !columns.is_empty() && !is_known {
                 self.report.left.push(format!(
-                    "columns of your own of '{}' ({}) are not tracked since then: they stay, and are empty in files that came back",
+                    "columns of your own of '{}' ({}) are not tracked since then: they stay, and \
+                     are empty in files that came back",
                     store.row.name,
                     columns.join(", ")
                 ));
@@ -325,7 +335,8 @@ impl<'d> Rollback<'d> {
             transaction,
             "SELECT name FROM main.sqlite_schema AS t WHERE type = 'table' \
              AND name NOT LIKE 'larder\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' \
-             AND NOT EXISTS (SELECT 1 FROM larder_store AS s WHERE t.name IN (s.name, s.name || '_dirent', \
+             AND NOT EXISTS (SELECT 1 FROM larder_store AS s WHERE t.name IN (s.name, s.name || \
+             '_dirent', \
              s.name || '_content', s.name || '_map', s.name || '_xattr')) ORDER BY name",
         )?;
         if !is_whole {
@@ -365,7 +376,8 @@ impl<'d> Rollback<'d> {
         self.transaction.shared.shown.engine()
     }
 
-    /// Inodes, names and content as they were. What came since has no names then, and is there still.
+    /// Inodes, names and content as they were. What came since has no names then, and is there
+    /// still.
     fn bring_back(&mut self, reader: &HistoryReader<'_>) -> Result<()> {
         let transaction = self.transaction;
         transaction.enter(|engine| {
@@ -415,7 +427,8 @@ impl<'d> Rollback<'d> {
         Ok(())
     }
 
-    /// Inodes are the files that they were: what was saved since then goes back, with all that is attached to it (`SAVE-2`).
+    /// Inodes are the files that they were: what was saved since then goes back, with all that is
+    /// attached to it (`SAVE-2`).
     fn set_files(&self, engine: &Engine, reader: &HistoryReader<'_>) -> Result<()> {
         let then = CommitSeq(self.report.seq);
         let mut holders: HashMap<(StoreId, i64), Ino> = HashMap::new();
@@ -583,7 +596,8 @@ fn differs(was: &InodeRow, is: &InodeRow) -> bool {
     of(was) != of(is)
 }
 
-/// Makes the extended attributes of an inode what they were, as they are stored; says whether any were other ones.
+/// Makes the extended attributes of an inode what they were, as they are stored; says whether any
+/// were other ones.
 fn set_xattrs(past: &View, change: &WriteGuard<'_>, (store, ino): (StoreId, Ino)) -> Result<bool> {
     let was: BTreeMap<Vec<u8>, Vec<u8>> = {
         let look = past.look();

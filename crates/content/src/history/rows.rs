@@ -32,10 +32,11 @@ pub struct RowsReport {
 }
 
 impl Database {
-    /// Keeps what is superseded in a table of the user's from now on, by triggers, for every SQL client: its rows can be read
-    /// and restored as of any moment that the history has. The name of a store stands for the columns that the user added to
-    /// its table: they show in its past, and come back with its files. `ALTER TABLE` goes on working. Errors:
-    /// [`ErrorKind::InvalidInput`] for another table of larder, a view, more than 63 columns, and a database without history;
+    /// Keeps what is superseded in a table of the user's from now on, by triggers, for every SQL
+    /// client: its rows can be read and restored as of any moment that the history has. The name of
+    /// a store stands for the columns that the user added to its table: they show in its past, and
+    /// come back with its files. `ALTER TABLE` goes on working. Errors: [`ErrorKind::InvalidInput`]
+    /// for another table of larder, a view, more than 63 columns, and a database without history;
     /// [`ErrorKind::NotFound`]. Cost: one row per row that is superseded, about 10 µs.
     pub fn track_table(&self, table: &str) -> Result<()> {
         self.whole()?.track_table(table, true)
@@ -51,11 +52,11 @@ impl Database {
         self.read(View::temporal_tables)
     }
 
-    /// The rows of a temporal table as `past`, another moment of this database, has them, with the columns that the table
-    /// has now; those that it did not have are NULL. What plain SQL changed is seen as of the time that was asked
-    /// for, to the millisecond. `filter`: only rows for which this SQL holds. Errors:
-    /// [`ErrorKind::InvalidInput`] when the table was not tracked then; [`ErrorKind::Sql`]: the filter. Cost: reads the
-    /// table.
+    /// The rows of a temporal table as `past`, another moment of this database, has them, with the
+    /// columns that the table has now; those that it did not have are NULL. What plain SQL changed
+    /// is seen as of the time that was asked for, to the millisecond. `filter`: only rows for which
+    /// this SQL holds. Errors: [`ErrorKind::InvalidInput`] when the table was not tracked then;
+    /// [`ErrorKind::Sql`]: the filter. Cost: reads the table.
     pub fn rows_as_of(
         &self,
         past: &Database,
@@ -89,9 +90,10 @@ impl Transaction {
         self.enter(|engine| engine.past_rows(past.shared.shown.view(), table))
     }
 
-    /// Restores rows. A constraint may refuse what stands in their way, such as two that exchanged a unique value. Where they
-    /// refer to inodes of files that were made anew, `homes`, they follow them. [`ErrorKind::Conflict`] when the number of
-    /// one was given to another row that may not go.
+    /// Restores rows. A constraint may refuse what stands in their way, such as two that exchanged
+    /// a unique value. Where they refer to inodes of files that were made anew, `homes`, they
+    /// follow them. [`ErrorKind::Conflict`] when the number of one was given to another row that
+    /// may not go.
     pub(crate) fn restore_rows(
         &self,
         past: &Database,
@@ -161,7 +163,8 @@ impl Transaction {
             parameters.push(SqlValue::Text(moved_json(&moved)));
             let (number, name) = (parameters.len(), quoted(column));
             joins += &format!(
-                " LEFT JOIN (SELECT CAST(key AS INTEGER) AS old, value AS new FROM json_each(?{number})) \
+                " LEFT JOIN (SELECT CAST(key AS INTEGER) AS old, value AS new FROM \
+                 json_each(?{number})) \
                  AS larder_home{number} ON larder_home{number}.old = larder_row.{name}"
             );
             columns[at] = format!("coalesce(larder_home{number}.new, larder_row.{name}) AS {name}");
@@ -206,8 +209,10 @@ fn in_the_way(table: &str, named: &SqlResult) -> Error {
     Error::new(
         ErrorKind::Conflict,
         format!(
-            "the numbers of rows that were there belong to others now ({numbers} in '{table}'), which were inserted later; \
-             give those other numbers, or restore exactly, which replaces them where the condition holds for them"
+            "the numbers of rows that were there belong to others now ({numbers} in '{table}'), \
+             which were inserted later; \
+             give those other numbers, or restore exactly, which replaces them where the \
+             condition holds for them"
         ),
     )
 }

@@ -6,8 +6,8 @@
 //!                                          content and attributes back ─▶ commit
 //! ```
 //!
-//! Names go by way of others that nobody has, in the root of their store, so that two files can have exchanged theirs, and
-//! one can leave a directory that goes.
+//! Names go by way of others that nobody has, in the root of their store, so that two files can
+//! have exchanged theirs, and one can leave a directory that goes.
 
 use crate::database::Database;
 use crate::history::carry::{Carrier, times};
@@ -39,14 +39,15 @@ pub struct UndoReport {
 }
 
 impl Database {
-    /// Takes back what commit `seq` did to files, as a commit of its own: a transaction as a whole. What was changed later
-    /// beside it stays. With `is_dry` only finds out what would be done, and whether it conflicts. Times of directories are
-    /// not taken back.
+    /// Takes back what commit `seq` did to files, as a commit of its own: a transaction as a whole.
+    /// What was changed later beside it stays. With `is_dry` only finds out what would be done, and
+    /// whether it conflicts. Times of directories are not taken back.
     ///
-    /// Errors: [`ErrorKind::Conflict`] names the paths that a later commit changed, and nothing is done;
-    /// [`ErrorKind::InvalidInput`] before the history begins and after the newest commit;
-    /// [`ErrorKind::Unsupported`] when the commit changed rows of temporal tables too; [`ErrorKind::NotFound`] when it
-    /// changed nothing that people see. Cost: a pass over the names of all stores, and what is taken back.
+    /// Errors: [`ErrorKind::Conflict`] names the paths that a later commit changed, and nothing is
+    /// done; [`ErrorKind::InvalidInput`] before the history begins and after the newest commit;
+    /// [`ErrorKind::Unsupported`] when the commit changed rows of temporal tables too;
+    /// [`ErrorKind::NotFound`] when it changed nothing that people see. Cost: a pass over the names
+    /// of all stores, and what is taken back.
     pub fn undo(&self, seq: u64, is_dry: bool) -> Result<UndoReport> {
         let engine = self.whole()?;
         let (before, found) = engine.read_history(|reader| {
@@ -54,7 +55,10 @@ impl Database {
             if seq <= begins.0 {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
-                    format!("commit {seq} is not after commit {begins}, when the history begins; name a later one"),
+                    format!(
+                        "commit {seq} is not after commit {begins}, when the history begins; \
+                        name a later one"
+                    ),
                 ));
             }
             let found = reader.around(CommitSeq(seq))?;
@@ -64,7 +68,8 @@ impl Database {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!(
-                        "commit {seq} may have changed store '{name}' too, whose history begins at commit {begins}; use \
+                        "commit {seq} may have changed store '{name}' too, whose history begins \
+                         at commit {begins}; use \
                          'larder restore'"
                     ),
                 ));
@@ -117,7 +122,8 @@ fn in_the_way(error: Error, seq: CommitSeq) -> Error {
         ErrorKind::Exists | ErrorKind::NotEmpty | ErrorKind::NotFound => Error::new(
             ErrorKind::Conflict,
             format!(
-                "commit {seq} cannot be undone, later ones are in the way: {error}; use 'larder restore'"
+                "commit {seq} cannot be undone, later ones are in the way: {error}; use 'larder \
+                 restore'"
             ),
         ),
         _ => error,
@@ -141,7 +147,8 @@ impl Undo {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "commit {seq} changed rows of tracked tables too; use 'larder restore' with --table"
+                    "commit {seq} changed rows of tracked tables too; use 'larder restore' with \
+                     --table"
                 ),
             ));
         }
@@ -195,7 +202,8 @@ impl Undo {
             return Err(Error::new(
                 ErrorKind::Conflict,
                 format!(
-                    "commit {seq} cannot be undone, since later ones changed {}{more}; use 'larder restore'",
+                    "commit {seq} cannot be undone, since later ones changed {}{more}; use \
+                     'larder restore'",
                     named.join(", ")
                 ),
             ));
@@ -334,8 +342,8 @@ impl Undo {
         names.any(|(before, after)| before != after)
     }
 
-    /// The changes of a kind with the state that they have one of, directories by their depth: outer ones first, or
-    /// last; files where they harm nothing.
+    /// The changes of a kind with the state that they have one of, directories by their depth:
+    /// outer ones first, or last; files where they harm nothing.
     fn sorted(
         &self,
         is_wanted: impl Fn(&NetChange) -> bool,

@@ -1,5 +1,5 @@
-//! Digests, and of what they are: each begins with a word of its own, and lengths stand before what has one, so that no two
-//! things have the same bytes.
+//! Digests, and of what they are: each begins with a word of its own, and lengths stand before what
+//! has one, so that no two things have the same bytes.
 
 use ring::digest::{Context, SHA256};
 

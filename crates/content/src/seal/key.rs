@@ -1,7 +1,7 @@
 //! Keys that seals are signed with: Ed25519, in the PEM files that OpenSSL writes.
 //!
-//! A private key is PKCS#8 (RFC 8410), its public half a SubjectPublicKeyInfo; of both the bytes before the 32 of the key are
-//! always the same.
+//! A private key is PKCS#8 (RFC 8410), its public half a SubjectPublicKeyInfo; of both the bytes
+//! before the 32 of the key are always the same.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use larder_object::{Error, ErrorKind, Result};
@@ -130,9 +130,11 @@ mod tests {
         let (other, _) = SigningKey::generate().unwrap();
         assert!(!other.public_key().has_signed(b"message", &signature));
         // RFC 8410, section 10.3, by openssl(1): what others write is read.
-        let known = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n\
+        let known = "-----BEGIN PRIVATE \
+            KEY-----\nMC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n\
              -----END PRIVATE KEY-----\n";
-        let known_public = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n\
+        let known_public = "-----BEGIN PUBLIC \
+            KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n\
              -----END PUBLIC KEY-----\n";
         let known = SigningKey::parse(known).unwrap();
         assert_eq!(known.public_key().pem(), known_public);

@@ -55,7 +55,8 @@ impl Parts {
         Ok(parts)
     }
 
-    /// Reads what the commits after `after`, up to `upto`, superseded, in the place of what was read of it before.
+    /// Reads what the commits after `after`, up to `upto`, superseded, in the place of what was
+    /// read of it before.
     pub(crate) fn read_history(
         &mut self,
         present: &Database,
@@ -172,8 +173,9 @@ pub(crate) fn row_hint(key: &[u8], row: &[u8]) -> [u8; HINT_BYTES] {
     found
 }
 
-/// What the commits after `after`, up to `upto`, superseded, by store, of up to [`COMMITS`] commits each; and where
-/// the history begins. Of a store whose history begins within such commits there is nothing of them.
+/// What the commits after `after`, up to `upto`, superseded, by store, of up to [`COMMITS`] commits
+/// each; and where the history begins. Of a store whose history begins within such commits there is
+/// nothing of them.
 pub(crate) fn history_parts(
     present: &Database,
     after: CommitSeq,

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 /// Entries that are read at once.
 const PAGE: usize = 1000;
-/// Content is taken in pieces of so many bytes; pieces of zeros are left out, whether they are holes or not.
+/// Content is taken in pieces of so many bytes; pieces of zeros are left out, whether they are
+/// holes or not.
 const PIECE_BYTES: usize = 64 << 10;
 /// Content up to this length is read at once; more in steps of it, bytes.
 const STEP_BYTES: usize = 4 << 20;
@@ -114,8 +115,9 @@ impl TreeReader {
         }
     }
 
-    /// The digest of the whole tree, and how many entries the root has; `None`: the store was not there. Visits each
-    /// directory after all below it. Memory: the names on the way down, and 12 bytes for each of their entries.
+    /// The digest of the whole tree, and how many entries the root has; `None`: the store was not
+    /// there. Visits each directory after all below it. Memory: the names on the way down, and 12
+    /// bytes for each of their entries.
     pub(crate) fn digest(
         &mut self,
         visit: &mut dyn FnMut(&TreeReader, DoneDirectory) -> Result<()>,

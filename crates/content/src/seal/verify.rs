@@ -1,4 +1,5 @@
-//! Verifying: the chain, and each state again, with the places where one differs (`SEAL-3`, `SEAL-4`).
+//! Verifying: the chain, and each state again, with the places where one differs (`SEAL-3`,
+//! `SEAL-4`).
 
 use crate::database::Database;
 use crate::seal::digest::{HINT_BYTES, name_hint};
@@ -22,7 +23,8 @@ pub struct VerifyOptions {
     pub snapshot: Option<String>,
     /// Each of these seals must be signed by the owner of this key.
     pub public_key: Option<PublicKey>,
-    /// The chain must have this link: whoever wrote it down knows that nothing before was made anew.
+    /// The chain must have this link: whoever wrote it down knows that nothing before was made
+    /// anew.
     pub expected: Option<[u8; 32]>,
 }
 
@@ -57,9 +59,11 @@ pub struct VerifiedSeal {
     pub file_count: u64,
     /// Content that was read, bytes.
     pub content_bytes: u64,
-    /// Commits that it is of, the first and the last, whose rows were pruned since: their digests were not computed again.
+    /// Commits that it is of, the first and the last, whose rows were pruned since: their digests
+    /// were not computed again.
     pub pruned: Option<(u64, u64)>,
-    /// Stores of which it says nothing, by name: the snapshot does not show them, since their histories begin later.
+    /// Stores of which it says nothing, by name: the snapshot does not show them, since their
+    /// histories begin later.
     pub left_out: Vec<String>,
 }
 
@@ -89,9 +93,9 @@ fn finding(what: impl Into<String>) -> VerifyFinding {
 }
 
 impl Database {
-    /// Verifies seals: the links of the whole chain and their signatures, and what the snapshots show, against what was sealed. What
-    /// differs is a finding, not an error. Cost: as the sealing of each. Errors: [`ErrorKind::NotFound`]: there is no seal of this
-    /// snapshot, or none at all.
+    /// Verifies seals: the links of the whole chain and their signatures, and what the snapshots
+    /// show, against what was sealed. What differs is a finding, not an error. Cost: as the sealing
+    /// of each. Errors: [`ErrorKind::NotFound`]: there is no seal of this snapshot, or none at all.
     pub fn verify_seals(&self, options: &VerifyOptions) -> Result<VerifyReport> {
         let engine = self.whole()?;
         let all = engine.seals()?;
@@ -186,11 +190,13 @@ impl Database {
             (true, true) | (false, false) => {}
             (true, false) => {
                 findings = Findings::default();
-                let why = "what it shows is as it was sealed, but 'larder_sealed', which says where differences are, was changed";
+                let why = "what it shows is as it was sealed, but 'larder_sealed', which says \
+                    where differences are, was changed";
                 findings.add(finding(why));
             }
             (false, true) => {
-                let why = "its digest is not that of its parts: 'larder_seal' or 'larder_sealed' was changed";
+                let why = "its digest is not that of its parts: 'larder_seal' or 'larder_sealed' \
+                    was changed";
                 findings.add(finding(why));
             }
         }

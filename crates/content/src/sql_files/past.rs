@@ -1,8 +1,8 @@
 //! The moments that one SQL statement reads files of (`files_as_of`, `content_as_of`).
 //!
-//! They are opened beside the statement's transaction, and opening one writes to the catalog: a transaction that
-//! writes keeps everybody from that, and one that has read and writes later would meet it as a conflict. So other
-//! moments are read only where nothing can be written.
+//! They are opened beside the statement's transaction, and opening one writes to the catalog: a
+//! transaction that writes keeps everybody from that, and one that has read and writes later would
+//! meet it as a conflict. So other moments are read only where nothing can be written.
 
 use crate::database::Database;
 use crate::past::parse_moment;
@@ -16,7 +16,8 @@ const OPEN_COUNT_MAX: usize = 8;
 /// What one statement reads of the past.
 pub(super) struct Pasts {
     host: Option<Database>,
-    /// The statement's present, nanoseconds since 1970: a distance in time is from here in all of it.
+    /// The statement's present, nanoseconds since 1970: a distance in time is from here in all of
+    /// it.
     now_ns: i64,
     /// The one that was used last is at the end.
     open: Mutex<Vec<(Moment, Database)>>,
@@ -32,10 +33,12 @@ impl Pasts {
         }
     }
 
-    /// The database at a moment. [`ErrorKind::Unsupported`] where something may be written. Cost: [`Database::as_of`] when the statement has not asked for it lately.
+    /// The database at a moment. [`ErrorKind::Unsupported`] where something may be written. Cost:
+    /// [`Database::as_of`] when the statement has not asked for it lately.
     pub(super) fn find(&self, moment: SqlMoment<'_>) -> Result<Database> {
         let Some(host) = &self.host else {
-            let why = "the past is not read in a transaction or statement that may write; read it by a SELECT of its own";
+            let why = "the past is not read in a transaction or statement that may write; read it \
+                by a SELECT of its own";
             return Err(Error::new(ErrorKind::Unsupported, why));
         };
         let moment = match moment {

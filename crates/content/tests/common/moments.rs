@@ -27,7 +27,8 @@ impl Clock {
         Clock::applying_patches_at(EngineOptions::default().patch_bytes_max)
     }
 
-    /// Of sessions with room for so many bytes of patches: with little, patches are applied now and then.
+    /// Of sessions with room for so many bytes of patches: with little, patches are applied now and
+    /// then.
     pub fn applying_patches_at(patch_bytes_max: u64) -> Clock {
         Clock {
             now_ns: Arc::new(AtomicI64::new(BEGIN_NS)),
@@ -121,7 +122,8 @@ pub fn as_of(database: &Database, at_ns: i64) -> larder::Result<Database> {
     database.as_of(&Moment::At(at_ns))
 }
 
-/// A database with an hour of history and the clock of the machine; commits are made when the test says so.
+/// A database with an hour of history and the clock of the machine; commits are made when the test
+/// says so.
 pub fn create(dir: &Path, mib: u64) -> Database {
     let options = CreateOptions {
         retention_ns: Some(HOUR),

@@ -21,8 +21,8 @@ fn looks(db: &Database) -> u64 {
     gauges.foreign_exact_count + gauges.foreign_whole_count
 }
 
-/// Returns when all have looked at what was committed before. A look that was counted after the first commit here may have
-/// begun before it; the one after that has not.
+/// Returns when all have looked at what was committed before. A look that was counted after the
+/// first commit here may have begun before it; the one after that has not.
 pub fn settle(dir: &Path, all: &[Database]) {
     for _ in 0..2 {
         let before: Vec<u64> = all.iter().map(looks).collect();

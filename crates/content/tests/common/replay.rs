@@ -22,8 +22,8 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
 
-/// What is wrong with a state, if anything is: why `look` panics at the database in it. `look` hears of the last number
-/// that was acked, 0 if none was.
+/// What is wrong with a state, if anything is: why `look` panics at the database in it. `look`
+/// hears of the last number that was acked, 0 if none was.
 pub fn find_fault(state: &CrashState, look: impl FnOnce(&Database, u64)) -> Option<String> {
     let directory = super::scratch();
     state.disk.write_catalog(directory.path()).unwrap();
@@ -46,7 +46,8 @@ pub fn find_fault(state: &CrashState, look: impl FnOnce(&Database, u64)) -> Opti
     })
 }
 
-/// Nothing is wrong with any of the states from event `from` on: with so many of them, unless the environment says how many.
+/// Nothing is wrong with any of the states from event `from` on: with so many of them, unless the
+/// environment says how many.
 pub fn require_sound(recording: &Recording, from: usize, points: u64, find_fault: FindFault) {
     let points = setting("LARDER_CRASH_POINTS", points) as usize;
     let seed = seed();

@@ -232,7 +232,8 @@ fn a_damaged_map_page_harms_one_file() {
     // the gate is opened for it.
     victim.sql(
         "UPDATE larder_gate SET open = 1; \
-         UPDATE main_map SET runs = x'0102030405' WHERE ino = (SELECT ino FROM main_dirent WHERE name = 'f1'); \
+         UPDATE main_map SET runs = x'0102030405' WHERE ino = (SELECT ino FROM main_dirent WHERE \
+         name = 'f1'); \
          UPDATE larder_gate SET open = 0",
     );
     let db = open(&victim.path).unwrap();
@@ -257,8 +258,10 @@ fn a_leak_and_a_double_use_are_found() {
     let victim = Victim::new();
     victim.sql(
         "UPDATE larder_gate SET open = 1; \
-         INSERT INTO larder_extent (segment, start_block, block_count, store, ino) VALUES (0, 9000, 5, 0, 2); \
-         UPDATE main_map SET runs = (SELECT runs FROM main_map AS other WHERE other.ino <> main_map.ino LIMIT 1) \
+         INSERT INTO larder_extent (segment, start_block, block_count, store, ino) VALUES (0, \
+         9000, 5, 0, 2); \
+         UPDATE main_map SET runs = (SELECT runs FROM main_map AS other WHERE other.ino <> \
+         main_map.ino LIMIT 1) \
            WHERE ino = (SELECT ino FROM main_dirent WHERE name = 'f1'); \
          UPDATE larder_gate SET open = 0",
     );
@@ -296,7 +299,8 @@ fn a_damaged_list_of_pieces_is_found() {
             "PIECE-1",
         ),
         (
-            "INSERT INTO larder_piece (store, ino, page, entries) SELECT store, ino, 99, entries FROM larder_piece WHERE page = 1",
+            "INSERT INTO larder_piece (store, ino, page, entries) SELECT store, ino, 99, entries \
+             FROM larder_piece WHERE page = 1",
             "page 99 is in no list",
         ),
     ] {

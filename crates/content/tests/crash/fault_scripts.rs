@@ -1,7 +1,8 @@
-//! Failing devices under a mixed load: what an error means to the caller, and what is left after it.
+//! Failing devices under a mixed load: what an error means to the caller, and what is left after
+//! it.
 //!
-//! A script runs until an injected fault reaches it. What was promised before must last, the tree must
-//! be a prefix of the operations, and `check` must be clean, also if the power fails then.
+//! A script runs until an injected fault reaches it. What was promised before must last, the tree
+//! must be a prefix of the operations, and `check` must be clean, also if the power fails then.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -147,8 +148,8 @@ fn a_failed_flush_loses_nothing_that_was_promised() {
     assert_survives("failing flush", &Faults::fail_flush);
 }
 
-/// The host fills up below the database: the writer is told, nothing else is touched, and the rest of
-/// the script runs once there is room again (`EDIT-1`).
+/// The host fills up below the database: the writer is told, nothing else is touched, and the rest
+/// of the script runs once there is room again (`EDIT-1`).
 #[test]
 fn a_full_host_refuses_the_write_and_nothing_else() {
     let mix = Mix {

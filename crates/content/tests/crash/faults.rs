@@ -51,7 +51,8 @@ fn open(path: &Path, storage: &Arc<SimStorage>) -> Database {
     .unwrap()
 }
 
-/// Runs `fail` on the devices between a promised and a refused write; returns the reopened database.
+/// Runs `fail` on the devices between a promised and a refused write; returns the reopened
+/// database.
 fn fail_between(fail: impl Fn(&SimStorage)) {
     let dir = tempfile::tempdir().unwrap();
     let (path, storage) = create(dir.path());
@@ -101,7 +102,8 @@ fn a_failed_write_stops_the_engine_and_reopening_recovers() {
     fail_between(|storage| storage.faults().fail_write(1));
 }
 
-/// What is logged needs no device until it is applied; then a failure stops the engine, and nothing is lost.
+/// What is logged needs no device until it is applied; then a failure stops the engine, and nothing
+/// is lost.
 #[test]
 fn logged_content_survives_a_failed_apply() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Crash replay of the whole engine: what a power failure may leave opens, is clean, and is a prefix
-//! of the operations that holds everything that was promised (`CONTENT-3`, `CONTENT-5`, `COMMIT-1`);
-//! with a flush left out it is not, and the replay says so (`COMMIT-2`).
+//! Crash replay of the whole engine: what a power failure may leave opens, is clean, and is a
+//! prefix of the operations that holds everything that was promised (`CONTENT-3`, `CONTENT-5`,
+//! `COMMIT-1`); with a flush left out it is not, and the replay says so (`COMMIT-2`).
 //!
 //! A script runs on simulated devices and a recording SQLite VFS; the states of the recording are
 //! opened one by one. `LARDER_CRASH_SEED` and `LARDER_CRASH_POINTS` choose another run
@@ -50,8 +50,8 @@ enum Commits {
     WhenFull,
     /// Also a few milliseconds after a change, in the background.
     Background,
-    /// As `WhenFull`; and every few operations everything is moved so that it lies in one piece, or so
-    /// that the segment can be shorter.
+    /// As `WhenFull`; and every few operations everything is moved so that it lies in one piece, or
+    /// so that the segment can be shorter.
     Moving,
     /// The same, and history is kept.
     MovingWithPast,
@@ -147,7 +147,8 @@ fn record(seed: u64, commits: Commits, mix: Mix) -> Run {
     if commits == Commits::WhenFull && seed == 1 {
         assert!(
             patched_count > 5 && logged_count > 5 && applies.len() > 1,
-            "{patched_count} commits with patches, {logged_count} of new content, {} applies: not tested",
+            "{patched_count} commits with patches, {logged_count} of new content, {} applies: not \
+             tested",
             applies.len()
         );
     }
@@ -309,8 +310,8 @@ fn every_crash_leaves_a_clean_prefix_while_content_is_moved() {
     assert_whole(Commits::Moving, MIX);
 }
 
-/// Where content was is used again while older versions name it, and no crash parts them from where it is now
-/// (`HISTORY-5`).
+/// Where content was is used again while older versions name it, and no crash parts them from where
+/// it is now (`HISTORY-5`).
 #[test]
 fn every_crash_leaves_the_past_of_what_was_moved() {
     assert_whole(Commits::MovingWithPast, MIX);

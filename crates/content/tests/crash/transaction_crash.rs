@@ -1,5 +1,5 @@
-//! Crash replay and kill -9 of transactions: every state holds a transaction wholly or not at all, and those
-//! whose commit returned (`CONTENT-6`, `PRIVATE-2`). And processes that count together.
+//! Crash replay and kill -9 of transactions: every state holds a transaction wholly or not at all,
+//! and those whose commit returned (`CONTENT-6`, `PRIVATE-2`). And processes that count together.
 //!
 //! `LARDER_CRASH_SEED` and `LARDER_CRASH_POINTS` choose another run.
 use crate::common;
@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 const ROUNDS: u64 = 60;
 
-/// What transaction `number` makes of the database: three files, one of them over the last one's, and a row. How
-/// many steps logged new content (`LOGGED-1`): outside of savepoints, and in one that stays.
+/// What transaction `number` makes of the database: three files, one of them over the last one's,
+/// and a row. How many steps logged new content (`LOGGED-1`): outside of savepoints, and in one
+/// that stays.
 fn step(txn: &Transaction, number: u64) -> larder::Result<[bool; 2]> {
     let patched = |txn: &Transaction| -> larder::Result<SqlValue> {
         let sum = "SELECT coalesce(sum(block_count), 0) FROM larder_patch";

@@ -23,8 +23,9 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
 
-/// Fills a database to `percent`, replaces objects of 128 KiB to 384 KiB at random until as much has
-/// been replaced `age` times as lives, with or without steps of compaction, each after a commit.
+/// Fills a database to `percent`, replaces objects of 128 KiB to 384 KiB at random until as much
+/// has been replaced `age` times as lives, with or without steps of compaction, each after a
+/// commit.
 fn rewrite(percent: u64, age: u64, compacts: bool) -> Outcome {
     let dir = tempfile::tempdir().unwrap();
     let capacity_bytes = setting("LARDER_AGING_MIB", 64) << 20;
@@ -97,7 +98,8 @@ fn compaction_within_its_credit_keeps_objects_whole() {
         let with = rewrite(percent, age, true);
         let per_byte = with.moved_bytes as f64 / with.written_bytes as f64;
         println!(
-            "{percent} % full, age {age}: young {:.3}, without {:.3} (p99 {}), with {:.3} (p99 {}), {per_byte:.3} bytes moved per byte written",
+            "{percent} % full, age {age}: young {:.3}, without {:.3} (p99 {}), with {:.3} (p99 \
+             {}), {per_byte:.3} bytes moved per byte written",
             without.mean_before, without.mean, without.p99, with.mean, with.p99
         );
         assert!(per_byte <= 0.5, "COMPACT-5");

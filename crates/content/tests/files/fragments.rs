@@ -236,7 +236,8 @@ fn run(seed: u64, steps: usize) -> i64 {
         if found != model {
             let at = found.iter().zip(&model).position(|(a, b)| a != b);
             panic!(
-                "seed {seed}, step {index}, {what}: {} bytes, expected {}; first difference at {at:?}",
+                "seed {seed}, step {index}, {what}: {} bytes, expected {}; first difference at \
+                 {at:?}",
                 found.len(),
                 model.len()
             );

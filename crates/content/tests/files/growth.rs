@@ -1,6 +1,8 @@
-//! Segments grow while others go on (`ROOM-3`), and a long transaction that is aborted, or killed, gives back what it has made them grow.
+//! Segments grow while others go on (`ROOM-3`), and a long transaction that is aborted, or killed,
+//! gives back what it has made them grow.
 //!
-//! A lock on the file of a segment, which is what a growth holds, makes every other growth wait as long as a test likes.
+//! A lock on the file of a segment, which is what a growth holds, makes every other growth wait as
+//! long as a test likes.
 
 use crate::common::moments::newest;
 use crate::common::workspace::{assert_sound, begin, content, sql};
@@ -139,7 +141,8 @@ fn what_an_aborted_transaction_has_grown_goes_back_to_the_host() {
     db.put(b"/kept", b"after").unwrap();
     db.sync().unwrap();
     let before = (length(dir.path()), db.space().unwrap());
-    // The second transaction is so large that others, who are few, would grow the segments behind it if they took it for theirs.
+    // The second transaction is so large that others, who are few, would grow the segments behind
+    // it if they took it for theirs.
     let blocks = "SELECT block_count FROM larder_segment";
     let SqlValue::Integer(blocks_before) = sql(&db, blocks)[0][0] else {
         panic!("no segment");

@@ -1,5 +1,5 @@
-//! Listings with attributes say what listings and attributes say, whatever is committed already; and a
-//! file that is created open is an ordinary one.
+//! Listings with attributes say what listings and attributes say, whatever is committed already;
+//! and a file that is created open is an ordinary one.
 
 use crate::common::*;
 use larder::{Attr, Database, DirEntry, ErrorKind, Name, NewNode, NodeId, RenameMode};

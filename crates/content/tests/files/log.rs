@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// More than three times what makes the background copy the log; without that its file has all of it.
+/// More than three times what makes the background copy the log; without that its file has all of
+/// it.
 #[test]
 fn the_log_is_copied_beside_commits_and_begins_anew() {
     const WRITTEN: u64 = 110 << 20;
@@ -23,7 +24,8 @@ fn the_log_is_copied_beside_commits_and_begins_anew() {
     for index in 0..WRITTEN / bytes.len() as u64 {
         handle.write_at(index * bytes.len() as u64, &bytes).unwrap();
         handle.sync().unwrap();
-        // No faster than a device: a background that has no processor in time is not what is tested.
+        // No faster than a device: a background that has no processor in time is not what is
+        // tested.
         let due = Duration::from_millis(index);
         std::thread::sleep(due.saturating_sub(began.elapsed()));
     }
@@ -37,7 +39,8 @@ fn the_log_is_copied_beside_commits_and_begins_anew() {
     db.close().unwrap();
 }
 
-/// Transactions follow each other without a pause, so there is no moment in which all of the log is copied by itself.
+/// Transactions follow each other without a pause, so there is no moment in which all of the log is
+/// copied by itself.
 #[test]
 fn the_log_begins_anew_beside_transactions() {
     const COUNT: u64 = 2500;
@@ -129,8 +132,8 @@ impl Storage for SmallHost {
     }
 }
 
-/// What growth leaves to the host is there for the log, which takes it while commits are many: it takes nothing of what
-/// the database has said is available.
+/// What growth leaves to the host is there for the log, which takes it while commits are many: it
+/// takes nothing of what the database has said is available.
 #[test]
 fn a_long_log_takes_no_room_from_content() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Small overwrites: what is read, what `check` says, and what applying leaves, against a model; and
-//! readers of two sessions beside them.
+//! Small overwrites: what is read, what `check` says, and what applying leaves, against a model;
+//! and readers of two sessions beside them.
 
 use crate::common::*;
 use larder::{AllocateMode, Database, NodeId, OpenOptions};
@@ -148,8 +148,8 @@ fn small_overwrites_leave_one_fragment_and_large_ones_or_too_many_do_not() {
     assert_clean(&db);
 }
 
-/// A log that is opened, appended, synced and closed again and again stays in one place: its last block
-/// is patched, and what follows goes right behind it.
+/// A log that is opened, appended, synced and closed again and again stays in one place: its last
+/// block is patched, and what follows goes right behind it.
 #[test]
 fn a_log_of_open_append_close_stays_in_few_pieces() {
     let dir = tempfile::tempdir().unwrap();
@@ -197,8 +197,8 @@ fn removing_a_patched_file_or_store_removes_its_patches() {
 }
 
 /// One session overwrites whole generations of blocks and applies all the time; readers of both
-/// sessions, and their checks, never fail, and never see a block that is not of one generation, or of
-/// an older one than they saw before (`PATCH-2`, `PATCH-3`).
+/// sessions, and their checks, never fail, and never see a block that is not of one generation, or
+/// of an older one than they saw before (`PATCH-2`, `PATCH-3`).
 #[test]
 fn readers_of_two_sessions_never_meet_a_block_that_is_being_written_in_place() {
     const BLOCKS: u64 = 96;
@@ -273,8 +273,8 @@ fn patch_blocks(db: &Database) -> u64 {
     db.space().unwrap().patch_bytes / BLOCK
 }
 
-/// New content that a sync waits for goes into the log as long as all of it is small and nobody else has the
-/// database open; it is there for those who open it later.
+/// New content that a sync waits for goes into the log as long as all of it is small and nobody
+/// else has the database open; it is there for those who open it later.
 #[test]
 fn small_synced_content_is_logged_while_no_other_session_lives() {
     let dir = tempfile::tempdir().unwrap();
@@ -303,7 +303,8 @@ fn small_synced_content_is_logged_while_no_other_session_lives() {
     let (logged, node, bytes) = synced(&one, "not alone", 2);
     assert_eq!(logged, 0, "LOGGED-2");
     assert!(content(&two, node) == bytes);
-    // Of what its commit makes nobody has read patches before; to a transaction its own session is another one.
+    // Of what its commit makes nobody has read patches before; to a transaction its own session is
+    // another one.
     let before = patch_blocks(&one);
     let (path, bytes) = (b"/made".as_slice(), pattern(3 * BLOCK as usize - 9, 7));
     let node = make(&one, R, "made too");
@@ -337,8 +338,8 @@ fn small_synced_content_is_logged_while_no_other_session_lives() {
     assert_clean(&one);
 }
 
-/// Small files that are written, synced, overwritten, cut, punched, replaced and removed while their content
-/// is logged, kept, provisional or applied: the content is always the model's.
+/// Small files that are written, synced, overwritten, cut, punched, replaced and removed while
+/// their content is logged, kept, provisional or applied: the content is always the model's.
 #[test]
 fn logged_content_is_the_models() {
     const FILES: u64 = 5;

@@ -1,5 +1,5 @@
-//! What POSIX and Linux promise beyond plain files and names: anonymous files, access control lists,
-//! set-id bits, ranges that are inserted and taken out, copies, limits.
+//! What POSIX and Linux promise beyond plain files and names: anonymous files, access control
+//! lists, set-id bits, ranges that are inserted and taken out, copies, limits.
 
 use crate::common::*;
 use larder::{

@@ -191,7 +191,8 @@ fn what_cannot_be_shown_is_refused() {
     assert_eq!(db.stores().unwrap().len(), 1);
 }
 
-/// Who opens it first pins its moment by a commit, which cannot wait for a transaction that waits for it.
+/// Who opens it first pins its moment by a commit, which cannot wait for a transaction that waits
+/// for it.
 #[test]
 fn a_transaction_that_writes_can_be_the_first_to_look_into_it() {
     let dir = scratch();

@@ -1,5 +1,5 @@
-//! Clones: what they have, what they cost, what is refused, and that neither side sees the other's changes.
-//! `CLONE-1`, `SHARE-1` to `SHARE-6`.
+//! Clones: what they have, what they cost, what is refused, and that neither side sees the other's
+//! changes. `CLONE-1`, `SHARE-1` to `SHARE-6`.
 
 use crate::common::workspace::{begin, mkdir, remove, sql};
 use crate::common::{

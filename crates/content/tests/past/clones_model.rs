@@ -1,6 +1,6 @@
-//! Clones against a model: random writes, cuts, holes, clones of files and trees, copies of ranges, removals, renames,
-//! moves, prunes, kills and reopening; the present and the past read as the model says, and `check` finds nothing.
-//! `SHARE-1` to `SHARE-7`, `CLONE-1`.
+//! Clones against a model: random writes, cuts, holes, clones of files and trees, copies of ranges,
+//! removals, renames, moves, prunes, kills and reopening; the present and the past read as the
+//! model says, and `check` finds nothing. `SHARE-1` to `SHARE-7`, `CLONE-1`.
 
 use crate::common::moments::{Clock, HOUR, SECOND};
 use crate::common::workspace::sql;

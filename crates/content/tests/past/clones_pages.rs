@@ -1,5 +1,5 @@
-//! Clones share the pages of extent maps: what that costs, and that each side, each moment, each crash sees its own.
-//! `SHARE-7`, `SHARE-8`, `CLONE-1`.
+//! Clones share the pages of extent maps: what that costs, and that each side, each moment, each
+//! crash sees its own. `SHARE-7`, `SHARE-8`, `CLONE-1`.
 //!
 //! `LARDER_CRASH_SEED` and `LARDER_CRASH_POINTS` choose another run.
 
@@ -56,7 +56,8 @@ fn write_both(db: &Database, path: &str, model: &mut Vec<u8>, offset: usize, byt
 fn catalog_bytes(db: &Database) -> i64 {
     number(
         db,
-        "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, \
+        "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, \
+         pragma_freelist_count, \
          pragma_page_size",
     )
 }
@@ -140,7 +141,8 @@ fn the_past_of_shared_pages_is_kept_as_long_as_it_can_be_read() {
     for (round, name) in ["s1", "s2", "s3"].into_iter().enumerate() {
         db.create_snapshot(name).unwrap();
         states.push((name, model.clone()));
-        // Whole pages, so that the past is in the history; blocks are patched, moved, written elsewhere.
+        // Whole pages, so that the past is in the history; blocks are patched, moved, written
+        // elsewhere.
         let bytes = pattern([200, 3 * MIB, 300 * KIB][round], 10 + round as u64);
         write_both(&db, "/a", &mut model, (2 * round + 1) * MIB, &bytes);
         db.sync().unwrap();
@@ -304,7 +306,8 @@ fn long_transactions_see_and_merge_pages() {
     inside.sync().unwrap();
     assert!(inside.get(b"/before").unwrap() == before);
     assert!(inside.get(b"/shared").unwrap() == shared);
-    // Meanwhile the parent makes references of pages, and lets the pages go that the workspace began with.
+    // Meanwhile the parent makes references of pages, and lets the pages go that the workspace
+    // began with.
     let db = open(dir.path());
     clone(&db, "/x", "/y");
     clone(&db, "/shared", "/again");
@@ -393,7 +396,8 @@ fn an_aborted_transaction_shares_nothing() {
     assert!(db.get(b"/b").unwrap() == db.get(b"/d").unwrap());
 }
 
-// ---- crashes --------------------------------------------------------------------------------------------------
+// ---- crashes
+// --------------------------------------------------------------------------------------------------
 
 const ROUNDS: u64 = 40;
 /// Blocks of a file: its page is long enough to be shared.
@@ -411,7 +415,8 @@ fn mark(number: u64) -> Vec<u8> {
     pattern(100, 1000 + 2 * number)
 }
 
-/// Each a transaction: the clone goes, the origin is written anew now and then, a new clone, some bytes in it.
+/// Each a transaction: the clone goes, the origin is written anew now and then, a new clone, some
+/// bytes in it.
 fn step(db: &Database, number: u64) -> larder::Result<()> {
     db.transaction(|txn| {
         if number > 1 {

@@ -1,5 +1,6 @@
-//! Clones and restores of the past take over what the history keeps, and copy nothing: what that costs, that every past stays
-//! what it was, and that nobody gives such blocks out. `SHARE-9`, `SHARE-10`, `SHARE-4`, `HISTORY-3`, `HISTORY-8`.
+//! Clones and restores of the past take over what the history keeps, and copy nothing: what that
+//! costs, that every past stays what it was, and that nobody gives such blocks out. `SHARE-9`,
+//! `SHARE-10`, `SHARE-4`, `HISTORY-3`, `HISTORY-8`.
 //!
 //! `LARDER_CRASH_SEED` and `LARDER_CRASH_POINTS` choose another run.
 
@@ -168,7 +169,8 @@ fn a_clone_of_a_snapshot_shares_what_lives_and_what_is_gone() {
     put(&db, R, "a", &then);
     snapshot(&db, "s");
     let mut now = then.clone();
-    // Written elsewhere; in place, so that the block that was there is copied before; waiting; and moved.
+    // Written elsewhere; in place, so that the block that was there is copied before; waiting; and
+    // moved.
     write_both(&db, "/a", &mut now, MIB, &pattern(MIB, 2));
     db.sync().unwrap();
     for at in 0..5 {
@@ -442,7 +444,8 @@ fn no_session_gives_out_what_came_back() {
     );
 }
 
-// ---- crashes --------------------------------------------------------------------------------------------------
+// ---- crashes
+// --------------------------------------------------------------------------------------------------
 
 const ROUNDS: u64 = 30;
 const FILE: usize = 60 * KIB;
@@ -451,15 +454,16 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
 
-/// What round `number` leaves: `/a`, and what it was in the round before, with some bytes of its own.
+/// What round `number` leaves: `/a`, and what it was in the round before, with some bytes of its
+/// own.
 fn expected(number: u64) -> [Vec<u8>; 2] {
     let mut b = pattern(FILE, 2 * (number - 1));
     b[5000..5100].copy_from_slice(&pattern(100, 1001 + 2 * number));
     [pattern(FILE, 2 * number), b]
 }
 
-/// The origin is written anew, what it was is taken back out of the history, some bytes of that change, and the round before
-/// the last two is forgotten.
+/// The origin is written anew, what it was is taken back out of the history, some bytes of that
+/// change, and the round before the last two is forgotten.
 fn step(db: &Database, number: u64) -> larder::Result<()> {
     db.transaction(|txn| {
         txn.put(b"/a", &expected(number)[0])?;

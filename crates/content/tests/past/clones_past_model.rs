@@ -1,6 +1,7 @@
-//! Clones and restores out of the past against a model: random writes, cuts, removals, clones of the past and the present,
-//! restores, moves, prunes, kills and reopening, in two stores; after each step `check` finds nothing, and the present and all
-//! moments that are kept read as the model says. `SHARE-1` to `SHARE-10`, `CONTENT-12`, `HISTORY-3`, `HISTORY-8`.
+//! Clones and restores out of the past against a model: random writes, cuts, removals, clones of
+//! the past and the present, restores, moves, prunes, kills and reopening, in two stores; after
+//! each step `check` finds nothing, and the present and all moments that are kept read as the model
+//! says. `SHARE-1` to `SHARE-10`, `CONTENT-12`, `HISTORY-3`, `HISTORY-8`.
 //!
 //! `LARDER_SEED` and `LARDER_STEPS` choose another run.
 

@@ -1,4 +1,5 @@
-//! What comes out of the past beside patches that wait, or are being written in place (`SHARE-4`, `SHARE-10`).
+//! What comes out of the past beside patches that wait, or are being written in place (`SHARE-4`,
+//! `SHARE-10`).
 
 use crate::common::moments::{Clock, HOUR};
 use crate::common::workspace::{mkdir, remove};

@@ -1,5 +1,6 @@
-//! Clones beside writers: several threads write, copy ranges, clone and remove files of their own, while the background
-//! commits and writes patches in place. Each thread knows what its files hold. `SHARE-4`, `SHARE-6`, `CLONE-1`.
+//! Clones beside writers: several threads write, copy ranges, clone and remove files of their own,
+//! while the background commits and writes patches in place. Each thread knows what its files hold.
+//! `SHARE-4`, `SHARE-6`, `CLONE-1`.
 
 use crate::common::{assert_clean, make, moments, pattern, put, temporal};
 use larder::{CreateOptions, Database, ErrorKind, OpenOptions, copy_range};

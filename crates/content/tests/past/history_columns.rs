@@ -1,5 +1,6 @@
-//! The user's columns of files have a past where the store's table is tracked: read as a model says, brought back with their
-//! files, and costing nothing where they are not changed (`TEMPORAL-4`, `TEMPORAL-5`).
+//! The user's columns of files have a past where the store's table is tracked: read as a model
+//! says, brought back with their files, and costing nothing where they are not changed
+//! (`TEMPORAL-4`, `TEMPORAL-5`).
 use crate::common;
 
 use crate::common::columns::*;
@@ -23,13 +24,17 @@ fn a_directory_that_was_deleted_comes_back_with_its_ratings() {
     db.link(a, sub, &name("linked")).unwrap();
     db.sync().unwrap();
     other.run(
-        "UPDATE main SET rating = 5, tag = 'sea' WHERE ino = (SELECT ino FROM main_path WHERE path = '/d/a'); \
-         UPDATE main SET rating = 2.5 WHERE ino = (SELECT ino FROM main_path WHERE path = '/d/sub/b'); \
+        "UPDATE main SET rating = 5, tag = 'sea' WHERE ino = (SELECT ino FROM main_path WHERE \
+         path = '/d/a'); \
+         UPDATE main SET rating = 2.5 WHERE ino = (SELECT ino FROM main_path WHERE path = \
+         '/d/sub/b'); \
          UPDATE main SET tag = 'all' WHERE ino = (SELECT ino FROM main_path WHERE path = '/d'); \
-         UPDATE main SET rating = x'00ff' WHERE ino = (SELECT ino FROM main_path WHERE path = '/stays');",
+         UPDATE main SET rating = x'00ff' WHERE ino = (SELECT ino FROM main_path WHERE path = \
+         '/stays');",
     );
     let then = moment(&db, 1);
-    let sql = "SELECT path, rating, tag FROM main JOIN main_path USING (ino) WHERE path > '/' ORDER BY path";
+    let sql = "SELECT path, rating, tag FROM main JOIN main_path USING (ino) WHERE path > '/' \
+        ORDER BY path";
     let before = query(&db, sql);
     assert_eq!(asked(&db, &then, sql), before, "TEMPORAL-4");
     for (parent, file) in [(sub, "b"), (sub, "linked"), (d, "a"), (d, "plain")] {
@@ -334,7 +339,8 @@ fn the_merge_of_a_long_transaction_keeps_columns() {
     db.sync().unwrap();
     set(&db, "UPDATE main SET rating = 1 WHERE kind = 'file'");
     let then = moment(&db, 1);
-    let sql = "SELECT path, rating FROM main JOIN main_path USING (ino) WHERE kind = 'file' ORDER BY path";
+    let sql = "SELECT path, rating FROM main JOIN main_path USING (ino) WHERE kind = 'file' ORDER \
+        BY path";
     let before = query(&db, sql);
     let path = dir.path().join("t.larder");
     let txn = common::workspace::begin(&path);
@@ -478,7 +484,8 @@ fn a_copy_beside_the_original_leaves_unique_values_there() {
     db.sync().unwrap();
     set(
         &db,
-        "UPDATE main SET rating = 5, tag = 'only' WHERE ino = (SELECT ino FROM main_path WHERE path = '/a')",
+        "UPDATE main SET rating = 5, tag = 'only' WHERE ino = (SELECT ino FROM main_path WHERE \
+         path = '/a')",
     );
     let then = moment(&db, 1);
     let to = |path: &str| RestoreOptions {
@@ -486,7 +493,8 @@ fn a_copy_beside_the_original_leaves_unique_values_there() {
         ..RestoreOptions::default()
     };
     assert_eq!(restore(&db, &then, "/a", to("/copy")), 1);
-    let sql = "SELECT path, rating, tag FROM main JOIN main_path USING (ino) WHERE rating = 5 ORDER BY path";
+    let sql = "SELECT path, rating, tag FROM main JOIN main_path USING (ino) WHERE rating = 5 \
+        ORDER BY path";
     assert_eq!(
         query(&db, sql),
         [
@@ -528,7 +536,8 @@ fn plain_sql_has_moments_by_its_times() {
                 Some(expected),
                 "TEMPORAL-4: {when}"
             );
-            let sql = "SELECT CAST(rating AS BLOB) FROM main JOIN main_path USING (ino) WHERE path = '/a'";
+            let sql = "SELECT CAST(rating AS BLOB) FROM main JOIN main_path USING (ino) WHERE \
+                path = '/a'";
             assert_eq!(asked(&db, &then, sql), [[SqlValue::Blob(expected.clone())]]);
         }
     };

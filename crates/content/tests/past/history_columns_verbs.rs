@@ -35,7 +35,8 @@ fn an_undo_takes_columns_back() {
             ref other => panic!("{other:?}"),
         }
     };
-    let sql = "SELECT path, rating, tag FROM main JOIN main_path USING (ino) WHERE path LIKE '/d/%' ORDER BY path";
+    let sql = "SELECT path, rating, tag FROM main JOIN main_path USING (ino) WHERE path LIKE \
+        '/d/%' ORDER BY path";
     let before = query(&db, sql);
     // A removal.
     db.unlink(d, &name("a")).unwrap();
@@ -216,7 +217,8 @@ fn a_seal_covers_columns() {
     assert_eq!(findings(), [] as [String; 0]);
     other.run(&format!(
         "UPDATE larder_gate SET open = 1; \
-         UPDATE larder_history SET value = replace(value, '5', '4') WHERE what = 'row' AND key = {}; \
+         UPDATE larder_history SET value = replace(value, '5', '4') WHERE what = 'row' AND key = \
+         {}; \
          UPDATE larder_gate SET open = 0",
         a.ino
     ));
@@ -254,8 +256,10 @@ fn clones_have_the_columns_of_what_they_were_made_from() {
         query(
             &db,
             &format!(
-                "SELECT substr(p.path, {}), rating, tag, serial, c.path FROM main AS m JOIN main_path AS p USING (ino) \
-                 LEFT JOIN main_path AS c ON c.ino = m.cover WHERE p.path = '{root}' OR p.path GLOB '{root}/*' \
+                "SELECT substr(p.path, {}), rating, tag, serial, c.path FROM main AS m JOIN \
+                 main_path AS p USING (ino) \
+                 LEFT JOIN main_path AS c ON c.ino = m.cover WHERE p.path = '{root}' OR p.path \
+                 GLOB '{root}/*' \
                  ORDER BY p.path",
                 root.len() + 1
             ),
@@ -336,14 +340,18 @@ fn columns_in_conditions_and_expressions_of_unique_indexes_are_not_cloned() {
     put(&db, R, "a", b"a");
     db.sync().unwrap();
     other.run(
-        "ALTER TABLE main ADD COLUMN home; ALTER TABLE main ADD COLUMN title; ALTER TABLE main ADD COLUMN ratings; \
-         CREATE UNIQUE INDEX rating ON main (kind) WHERE home; CREATE UNIQUE INDEX tag ON main (lower(\"Title\")); \
-         UPDATE main SET home = 1, title = 'A', rating = 1, ratings = 2, tag = 3 WHERE kind = 'file';",
+        "ALTER TABLE main ADD COLUMN home; ALTER TABLE main ADD COLUMN title; ALTER TABLE main \
+         ADD COLUMN ratings; \
+         CREATE UNIQUE INDEX rating ON main (kind) WHERE home; CREATE UNIQUE INDEX tag ON main \
+         (lower(\"Title\")); \
+         UPDATE main SET home = 1, title = 'A', rating = 1, ratings = 2, tag = 3 WHERE kind = \
+         'file';",
     );
     db.clone_path(None, b"/a", b"/b").unwrap();
     let found = query(
         &db,
-        "SELECT home, title, rating, ratings, tag FROM main JOIN main_path USING (ino) WHERE path = '/b'",
+        "SELECT home, title, rating, ratings, tag FROM main JOIN main_path USING (ino) WHERE path \
+         = '/b'",
     );
     let null = SqlValue::Null;
     assert_eq!(

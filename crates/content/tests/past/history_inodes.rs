@@ -1,4 +1,5 @@
-//! A restore keeps inodes, and with them what users have joined to them: they come back from where they lie now.
+//! A restore keeps inodes, and with them what users have joined to them: they come back from where
+//! they lie now.
 
 use crate::common::temporal::{create, moment, query};
 use crate::common::{assert_clean, folder, name, put};
@@ -41,7 +42,8 @@ fn rate(db: &Database) {
 fn joined(db: &Database) -> BTreeMap<String, (u64, Vec<SqlValue>)> {
     let rows = query(
         db,
-        "SELECT p.path, p.ino, rating, n.path FROM main_path AS p JOIN main USING (ino) LEFT JOIN note AS n USING (ino)",
+        "SELECT p.path, p.ino, rating, n.path FROM main_path AS p JOIN main USING (ino) LEFT JOIN \
+         note AS n USING (ino)",
     );
     let entry = |row: Vec<SqlValue>| match &row[..] {
         [SqlValue::Text(path), SqlValue::Integer(ino), rest @ ..] => {

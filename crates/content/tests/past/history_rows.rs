@@ -1,4 +1,5 @@
-//! Tables of users whose rows have a past: as of every moment as a model says, through every kind of change.
+//! Tables of users whose rows have a past: as of every moment as a model says, through every kind
+//! of change.
 use crate::common;
 
 use crate::common::temporal::{
@@ -298,10 +299,11 @@ fn a_directory_and_its_rows_come_back_at_once() {
     let db = create(dir.path());
     let other = client(dir.path());
     other.run(
-            "PRAGMA foreign_keys = ON;
-             CREATE TABLE note (id INTEGER PRIMARY KEY, ino REFERENCES main (ino) ON DELETE CASCADE, text);
+        "PRAGMA foreign_keys = ON;
+             CREATE TABLE note (id INTEGER PRIMARY KEY, ino REFERENCES main (ino) ON DELETE \
+             CASCADE, text);
              CREATE TABLE tag (word TEXT PRIMARY KEY, dir TEXT)",
-        );
+    );
     db.track_table("note").unwrap();
     db.track_table("tag").unwrap();
     let folder = folder(&db, R, "d");
@@ -392,7 +394,8 @@ fn a_long_transaction_leaves_a_past() {
     let db = create(dir.path());
     query(
         &db,
-        "CREATE TABLE t (word TEXT PRIMARY KEY NOT NULL, n); INSERT INTO t VALUES ('a', 1), ('b', 2), ('c', 3)",
+        "CREATE TABLE t (word TEXT PRIMARY KEY NOT NULL, n); INSERT INTO t VALUES ('a', 1), ('b', \
+         2), ('c', 3)",
     );
     db.track_table("t").unwrap();
     let then = moment(&db, 1);
@@ -400,7 +403,8 @@ fn a_long_transaction_leaves_a_past() {
     let long = db.begin_long("test").unwrap();
     query(
         long.database().unwrap(),
-        "UPDATE t SET n = 22 WHERE word = 'b'; DELETE FROM t WHERE word = 'c'; INSERT INTO t VALUES ('d', 4)",
+        "UPDATE t SET n = 22 WHERE word = 'b'; DELETE FROM t WHERE word = 'c'; INSERT INTO t \
+         VALUES ('d', 4)",
     );
     long.commit().unwrap();
     let after = present(&db, "t");

@@ -1,4 +1,5 @@
-//! Rows that come back, and rows that must not be touched: keys given anew, names of others, other collations.
+//! Rows that come back, and rows that must not be touched: keys given anew, names of others, other
+//! collations.
 
 use crate::common::temporal::{as_of, client, create, moment, present, query, restore_rows};
 use crate::common::{assert_clean, folder, kind, name, put};
@@ -152,7 +153,8 @@ fn a_number_that_was_given_anew_is_a_conflict() {
 
 #[test]
 fn a_restore_touches_no_other_rows() {
-    // Where rows have no key, one that came back beside another is not known again when it is changed.
+    // Where rows have no key, one that came back beside another is not known again when it is
+    // changed.
     let tables = [
         (
             "k",
@@ -183,7 +185,8 @@ fn a_restore_touches_no_other_rows() {
                     2 => format!("UPDATE {table} SET n = {n} WHERE n < {about}"),
                     3 => format!("DELETE FROM {table} WHERE n < {about}"),
                     _ => format!(
-                        "DELETE FROM {table} WHERE n > {about}; INSERT INTO {table} VALUES ({values} {step}, {n})"
+                        "DELETE FROM {table} WHERE n > {about}; INSERT INTO {table} VALUES \
+                         ({values} {step}, {n})"
                     ),
                 };
                 match rng.below(2) {
@@ -276,7 +279,8 @@ fn what_an_older_version_kept_is_not_mistaken() {
         let mut sql = sql.clone();
         for row in ["NEW", "OLD", "larder_row"] {
             let key = format!(
-                "CASE WHEN {row}.\"word\" IS NULL THEN CAST('rowid ' || {row}.rowid AS BLOB) ELSE {row}.\"word\" END"
+                "CASE WHEN {row}.\"word\" IS NULL THEN CAST('rowid ' || {row}.rowid AS BLOB) ELSE \
+                 {row}.\"word\" END"
             );
             sql = sql.replace(&key, &format!("+{row}.rowid"));
         }
@@ -350,7 +354,8 @@ fn replace_is_seen_through_every_unique_index() {
     db.track_table("t").unwrap();
     let mut seen = Vec::new();
     for (salt, step) in [
-        "INSERT INTO t VALUES (1, 'a', 1, 'x'), (2, 'b', 0, 'x'), (3, 'c', 0, 'x'), (4, 'd', 1, 'y')",
+        "INSERT INTO t VALUES (1, 'a', 1, 'x'), (2, 'b', 0, 'x'), (3, 'c', 0, 'x'), (4, 'd', 1, \
+         'y')",
         "INSERT OR REPLACE INTO t VALUES (5, 'A', 0, 'x')",
         "INSERT OR REPLACE INTO t VALUES (6, 'f', 1, 'y')",
         "UPDATE OR REPLACE t SET name = 'F' WHERE id = 2",
@@ -389,7 +394,8 @@ fn keys_are_told_apart_byte_by_byte() {
     other.run(
         "CREATE TABLE k (word TEXT COLLATE NOCASE PRIMARY KEY, n COLLATE NOCASE) WITHOUT ROWID;
          CREATE TABLE r (word TEXT COLLATE NOCASE PRIMARY KEY, n COLLATE NOCASE);
-         CREATE TABLE w (a TEXT COLLATE NOCASE, n COLLATE NOCASE, PRIMARY KEY (a, n)) WITHOUT ROWID",
+         CREATE TABLE w (a TEXT COLLATE NOCASE, n COLLATE NOCASE, PRIMARY KEY (a, n)) WITHOUT \
+         ROWID",
     );
     for table in ["k", "r", "w"] {
         db.track_table(table).unwrap();
@@ -445,9 +451,11 @@ fn rows_follow_a_file_that_another_took_the_place_of() {
     let db = create(dir.path());
     let other = client(dir.path());
     other.run(
-        "CREATE TABLE note (id INTEGER PRIMARY KEY, ino REFERENCES main (ino) ON DELETE CASCADE, text);
+        "CREATE TABLE note (id INTEGER PRIMARY KEY, ino REFERENCES main (ino) ON DELETE CASCADE, \
+         text);
          CREATE TABLE stars (ino INTEGER PRIMARY KEY REFERENCES main (ino) ON DELETE CASCADE, n);
-         CREATE TABLE tag (ino REFERENCES main (ino) ON DELETE CASCADE, word, PRIMARY KEY (ino, word)) WITHOUT ROWID",
+         CREATE TABLE tag (ino REFERENCES main (ino) ON DELETE CASCADE, word, PRIMARY KEY (ino, \
+         word)) WITHOUT ROWID",
     );
     let tables = ["note", "stars", "tag"];
     for table in tables {
@@ -470,7 +478,8 @@ fn rows_follow_a_file_that_another_took_the_place_of() {
     let joined = || {
         query(
             &db,
-            "SELECT path, text, n, word FROM main_path JOIN note USING (ino) JOIN stars USING (ino) JOIN tag USING (ino)",
+            "SELECT path, text, n, word FROM main_path JOIN note USING (ino) JOIN stars USING \
+             (ino) JOIN tag USING (ino)",
         )
     };
     let expected = [row(&["/d/a", "of a", "5", "sea"])];

@@ -215,7 +215,8 @@ fn work_in_the_background_is_no_later_change() {
     assert_clean(&db);
 }
 
-/// Files that grow beside each other lie in parts, and are placed whole when nobody writes to them any more.
+/// Files that grow beside each other lie in parts, and are placed whole when nobody writes to them
+/// any more.
 #[test]
 fn what_is_placed_whole_later_is_no_later_change() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! How long the past stays: pressing, moves that keep it, prune and its accounts, changing the retention.
+//! How long the past stays: pressing, moves that keep it, prune and its accounts, changing the
+//! retention.
 
 use crate::common::moments::{BEGIN_NS, Clock, HOUR, SECOND, as_of};
 use crate::common::{assert_clean, kind, name, pattern, put};
@@ -24,8 +25,8 @@ fn history_bytes(database: &Database) -> (u64, u64) {
     (told, database.space().unwrap().retired_bytes)
 }
 
-/// Moves leave no space behind, and no moment is lost by them: also by those that follow, and by what is written
-/// where the content was (`HISTORY-5`).
+/// Moves leave no space behind, and no moment is lost by them: also by those that follow, and by
+/// what is written where the content was (`HISTORY-5`).
 #[test]
 fn the_past_follows_content_that_moves_and_its_old_place_is_free() {
     for seed in 1..=4 {
@@ -99,7 +100,8 @@ fn the_past_follows_content_that_moves_and_its_old_place_is_free() {
     }
 }
 
-/// Who reads the past goes on reading while the content moves, is moved again, and its place is used.
+/// Who reads the past goes on reading while the content moves, is moved again, and its place is
+/// used.
 #[test]
 fn a_reader_of_the_past_reads_on_while_content_moves() {
     let dir = tempfile::tempdir().unwrap();
@@ -479,7 +481,8 @@ fn every_session_follows_a_change_of_the_retention() {
     clock.put(&one, b"/b", b"x");
     clock.put(&one, b"/b", b"y");
     assert!(as_of(&one, third).is_ok());
-    // Shorter: it goes, by whoever commits next when the others have written their pins (SESSION-2).
+    // Shorter: it goes, by whoever commits next when the others have written their pins
+    // (SESSION-2).
     one.set_retention(keep(1)).unwrap();
     let until = Instant::now() + Duration::from_secs(5);
     while as_of(&one, third).is_ok() && Instant::now() < until {

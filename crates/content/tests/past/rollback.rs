@@ -1,5 +1,5 @@
-//! Going back: a rollback makes stores and rows what they were, to the last attribute, and can be taken back; and two
-//! places exchanged.
+//! Going back: a rollback makes stores and rows what they were, to the last attribute, and can be
+//! taken back; and two places exchanged.
 use crate::common;
 use crate::support;
 

@@ -136,7 +136,8 @@ fn a_crash_leaves_whole_saves() {
 
 /// What saves cost in a store without anything attached, and what they would without that.
 #[test]
-#[ignore = "a measurement: cargo test -p larder --test past saves_cost_little -- --ignored --nocapture"]
+#[ignore = "a measurement: cargo test -p larder --test past saves_cost_little -- --ignored \
+    --nocapture"]
 fn saves_cost_little() {
     let dir = common::scratch();
     let db = create(dir.path());

@@ -1,4 +1,5 @@
-//! Sealed snapshots: they verify whatever the engine does, and every change that it did not make is found and named.
+//! Sealed snapshots: they verify whatever the engine does, and every change that it did not make is
+//! found and named.
 use crate::common;
 
 use crate::common::moments::{Clock, HOUR, SECOND};
@@ -94,7 +95,8 @@ fn furnish(db: &Database) {
     db.track_table("album").unwrap();
     sql(
         db,
-        "INSERT INTO album VALUES ('/a', 'The sea', 1.5, x'00ff'), ('/b', NULL, -0.0, NULL), ('/c', 'x', 2, 'text')",
+        "INSERT INTO album VALUES ('/a', 'The sea', 1.5, x'00ff'), ('/b', NULL, -0.0, NULL), \
+         ('/c', 'x', 2, 'text')",
     );
     db.sync().unwrap();
 }
@@ -322,7 +324,8 @@ fn every_change_behind_a_seal_is_found_and_named() {
         (
             "inline content",
             sql_case(
-                "UPDATE main_content SET inline = CAST('fther bytes' AS BLOB) WHERE inline IS NOT NULL AND length(inline) = 11",
+                "UPDATE main_content SET inline = CAST('fther bytes' AS BLOB) WHERE inline IS NOT \
+                 NULL AND length(inline) = 11",
             ),
             &["/a/b/inline: its content differs"],
         ),
@@ -342,14 +345,16 @@ fn every_change_behind_a_seal_is_found_and_named() {
         (
             "a mode",
             sql_case(
-                "UPDATE main SET mode = 511 WHERE ino = (SELECT ino FROM main_dirent WHERE name = 'inline')",
+                "UPDATE main SET mode = 511 WHERE ino = (SELECT ino FROM main_dirent WHERE name = \
+                 'inline')",
             ),
             &["/a/b/inline: its attributes differ"],
         ),
         (
             "a time of a directory",
             sql_case(
-                "UPDATE main SET mtime_ns = mtime_ns - 1 WHERE ino = (SELECT ino FROM main_dirent WHERE name = 'empty')",
+                "UPDATE main SET mtime_ns = mtime_ns - 1 WHERE ino = (SELECT ino FROM main_dirent \
+                 WHERE name = 'empty')",
             ),
             &["/a/empty: its attributes differ"],
         ),
@@ -389,14 +394,16 @@ fn every_change_behind_a_seal_is_found_and_named() {
             "a row that is gone",
             sql_case(
                 "DROP TRIGGER larder_temporal_1_bd; DELETE FROM album WHERE path = '/c'; \
-                      CREATE TRIGGER larder_temporal_1_bd BEFORE DELETE ON album BEGIN SELECT 1; END",
+                      CREATE TRIGGER larder_temporal_1_bd BEFORE DELETE ON album BEGIN SELECT 1; \
+                      END",
             ),
             &["table 'album': 1 of the rows that were sealed are missing"],
         ),
         (
             "a state between the two",
             sql_case(
-                "UPDATE larder_history SET value = CAST('A few bytes' AS BLOB) WHERE what = 'content'",
+                "UPDATE larder_history SET value = CAST('A few bytes' AS BLOB) WHERE what = \
+                 'content'",
             ),
             &[
                 "/a/b/inline: its content differs",
@@ -406,7 +413,8 @@ fn every_change_behind_a_seal_is_found_and_named() {
         (
             "the history of rows",
             sql_case(
-                "UPDATE larder_history SET value = replace(value, 'sea', 'see') WHERE what = 'row' AND value IS NOT NULL",
+                "UPDATE larder_history SET value = replace(value, 'sea', 'see') WHERE what = \
+                 'row' AND value IS NOT NULL",
             ),
             &[
                 "table 'album': row '/a' differs",
@@ -416,7 +424,8 @@ fn every_change_behind_a_seal_is_found_and_named() {
         (
             "when a commit was",
             sql_case(
-                "UPDATE larder_history SET key = key - 1 WHERE what = 'commit' AND until_seq = (SELECT seq FROM larder_snapshot WHERE name = 'first')",
+                "UPDATE larder_history SET key = key - 1 WHERE what = 'commit' AND until_seq = \
+                 (SELECT seq FROM larder_snapshot WHERE name = 'first')",
             ),
             &["the times of commits "],
         ),
@@ -470,19 +479,23 @@ fn every_change_behind_a_seal_is_found_and_named() {
         (
             "what says where differences are",
             sql_case(
-                "UPDATE larder_sealed SET hints = zeroblob(length(hints)) WHERE what = 'directory' AND seal = 1",
+                "UPDATE larder_sealed SET hints = zeroblob(length(hints)) WHERE what = \
+                 'directory' AND seal = 1",
             ),
             &[
-                "what it shows is as it was sealed, but 'larder_sealed', which says where differences are, was changed",
+                "what it shows is as it was sealed, but 'larder_sealed', which says where \
+                 differences are, was changed",
             ],
         ),
         (
             "the table of parts",
             sql_case(
-                "UPDATE larder_sealed SET digest = zeroblob(32) WHERE what = 'store' AND store = 0 AND seal = 1",
+                "UPDATE larder_sealed SET digest = zeroblob(32) WHERE what = 'store' AND store = \
+                 0 AND seal = 1",
             ),
             &[
-                "what it shows is as it was sealed, but 'larder_sealed', which says where differences are, was changed",
+                "what it shows is as it was sealed, but 'larder_sealed', which says where \
+                 differences are, was changed",
             ],
         ),
     ];

@@ -83,7 +83,8 @@ fn seals_of_random_trees_verify_after_random_operations() {
 
 /// What the rows of commits cost to be hashed: most of sealing a small tree with much history.
 #[test]
-#[ignore = "a measurement: cargo test --release -p larder --test past seals_model::costs -- --ignored --nocapture"]
+#[ignore = "a measurement: cargo test --release -p larder --test past seals_model::costs -- \
+    --ignored --nocapture"]
 fn what_a_row_of_the_history_costs() {
     let dir = support::scratch();
     let clock = Clock::applying_patches_at(PATCH_BYTES_MAX);

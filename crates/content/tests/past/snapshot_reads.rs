@@ -1,5 +1,5 @@
-//! Whatever a transaction can read: if somebody changes it before the transaction's first change, that is a conflict
-//! (`PRIVATE-5`, `CONTENT-6`); and what it has not read is not.
+//! Whatever a transaction can read: if somebody changes it before the transaction's first change,
+//! that is a conflict (`PRIVATE-5`, `CONTENT-6`); and what it has not read is not.
 
 use crate::common::{OWNER, assert_clean, create, make, name, open, put, sql};
 use larder::{
@@ -19,7 +19,8 @@ fn run(db: &Database, text: &str) {
     sql::run(&mut db.sql(false).unwrap(), text).unwrap();
 }
 
-/// `/f`, `/l` to it, `/d` with `x` and `sub` in it, a store at `/s`; the user has added column `stars`.
+/// `/f`, `/l` to it, `/d` with `x` and `sub` in it, a store at `/s`; the user has added column
+/// `stars`.
 fn furnish(db: &Database) {
     put(db, R, "f", b"one");
     let d = sql::directory(db, R, "d");

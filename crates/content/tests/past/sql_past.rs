@@ -1,4 +1,5 @@
-//! SQL of the past: sessions that see one moment against a model, and the functions that read other moments.
+//! SQL of the past: sessions that see one moment against a model, and the functions that read other
+//! moments.
 use crate::support;
 
 use crate::common::moments::{BEGIN_NS, Clock, HOUR, MILLISECOND};
@@ -52,8 +53,10 @@ fn walk(session: &mut SqlSession) -> Tree {
         let of_node = xattrs.entry(number(&row[0])).or_default();
         of_node.insert(string(&row[1]), value.clone());
     }
-    let query = "SELECT path, mode, ino, kind, nlink, size, target, iif(kind = 'file', content(ino), NULL) \
-                 FROM main_path JOIN main USING (ino) LEFT JOIN main_content USING (ino) WHERE ino <> 1";
+    let query = "SELECT path, mode, ino, kind, nlink, size, target, iif(kind = 'file', \
+        content(ino), NULL) \
+                 FROM main_path JOIN main USING (ino) LEFT JOIN main_content USING (ino) WHERE \
+                 ino <> 1";
     let entries = rows(session, query).into_iter().map(|row| Entry {
         path: string(&row[0]),
         mode: number(&row[1]) as u32,
@@ -153,8 +156,12 @@ fn moments_are_joined_with_the_present_and_with_one_another() {
     db.put(b"/raw/r", b"changed").unwrap();
     let mut sql = db.sql(false).unwrap();
     run(&mut sql, "CREATE TABLE wanted (path, moment)").unwrap();
-    run(&mut sql, "INSERT INTO wanted VALUES ('/a', 'first'), ('/b.txt', '-0s'), ('/gone', 'first'), ('/gone', '-0s')")
-        .unwrap();
+    run(
+        &mut sql,
+        "INSERT INTO wanted VALUES ('/a', 'first'), ('/b.txt', '-0s'), ('/gone', \
+        'first'), ('/gone', '-0s')",
+    )
+    .unwrap();
     let found = run(
         &mut sql,
         "SELECT length(content_as_of(moment, path)) FROM wanted ORDER BY wanted.rowid",
@@ -174,7 +181,8 @@ fn moments_are_joined_with_the_present_and_with_one_another() {
         one(&mut sql, "SELECT content_as_of('first', '/a')"),
         blob(&old)
     );
-    let deleted = "SELECT was.path FROM files_as_of('first', '/**') AS was LEFT JOIN files('/**') AS now USING (path) \
+    let deleted = "SELECT was.path FROM files_as_of('first', '/**') AS was LEFT JOIN files('/**') \
+        AS now USING (path) \
                    WHERE now.path IS NULL";
     assert_eq!(one(&mut sql, deleted), text("/gone"));
     let changed = "SELECT path FROM files_as_of('-1s', '/*.txt') \
@@ -204,7 +212,8 @@ fn moments_are_joined_with_the_present_and_with_one_another() {
                 SELECT group_concat(CAST(content_as_of('-' || n || 's', '/n') AS TEXT)) FROM s";
     let expected: Vec<String> = (0..20).rev().map(|round: i32| round.to_string()).collect();
     assert_eq!(one(&mut sql, many), text(&expected.join(",")));
-    // Where something may be written it is refused; in a session that only reads, a transaction may ask too.
+    // Where something may be written it is refused; in a session that only reads, a transaction may
+    // ask too.
     let told_why = |outcome: Result<Vec<SqlValue>, larder::Error>| {
         let refused = outcome.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");

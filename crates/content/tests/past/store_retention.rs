@@ -1,5 +1,5 @@
-//! Stores that keep their past for different times: what goes and stays, who is refused, what they share, pressure, guarantees,
-//! sessions, snapshots and seals.
+//! Stores that keep their past for different times: what goes and stays, who is refused, what they
+//! share, pressure, guarantees, sessions, snapshots and seals.
 
 use crate::common::moments::{Clock, HOUR, MINUTE, SECOND, as_of, keep, two_stores};
 use crate::common::{assert_clean, kind, name, pattern};
@@ -93,7 +93,8 @@ fn a_store_with_a_short_past_frees_its_space_and_nobody_elses() {
     assert_clean(&database);
 }
 
-/// What two stores have shared goes when both have let it go, in whichever order they do (`HISTORY-8`).
+/// What two stores have shared goes when both have let it go, in whichever order they do
+/// (`HISTORY-8`).
 #[test]
 fn content_that_stores_have_shared_stays_as_long_as_one_of_them_needs_it() {
     for (long, short) in [("a", "b"), ("b", "a")] {
@@ -380,7 +381,8 @@ fn seals_of_stores_that_were_pruned_apart_verify() {
     assert_clean(&database);
 }
 
-/// A snapshot of a moment that the history of some store does not reach is sealed without that store, which is named.
+/// A snapshot of a moment that the history of some store does not reach is sealed without that
+/// store, which is named.
 #[test]
 fn a_seal_says_what_its_snapshot_does_not_show() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! Stores that keep their past for different times: at each moment each store reads as the model says it was, or refuses with the
-//! time when its history begins; through expiry, changes of retentions, prunes, pressure, snapshots, readers, crashes and reopening.
+//! Stores that keep their past for different times: at each moment each store reads as the model
+//! says it was, or refuses with the time when its history begins; through expiry, changes of
+//! retentions, prunes, pressure, snapshots, readers, crashes and reopening.
 use crate::common;
 use crate::support;
 
@@ -197,7 +198,8 @@ impl World {
         }
     }
 
-    /// Each store is as it was, or says where its history begins, and then it was not to be kept. `is_whole`: all have to be there.
+    /// Each store is as it was, or says where its history begins, and then it was not to be kept.
+    /// `is_whole`: all have to be there.
     fn look(&mut self, past: &Database, was: Was, is_whole: bool, when: &str) {
         let (seq, _) = past.shows().unwrap();
         for (nth, store) in STORES.into_iter().enumerate() {
@@ -327,7 +329,8 @@ fn run(seed: u64, op_count: usize) -> (u64, u64) {
             assert_clean(&found);
             for _ in 0..6 {
                 let was = *rng.pick(&world.moments);
-                // Its history may have gone further than the crash let it, never less far than it must.
+                // Its history may have gone further than the crash let it, never less far than it
+                // must.
                 if let Ok(past) = found.as_of(&Moment::At(was.at_ns)) {
                     for (nth, store) in STORES.into_iter().enumerate() {
                         let root = format!("/{store}");

@@ -1,5 +1,5 @@
-//! What a strict reader found in retentions per store: content that an older version shared, stores that were made later, guarantees
-//! beside prunes that wait, and stores that keep nothing.
+//! What a strict reader found in retentions per store: content that an older version shared, stores
+//! that were made later, guarantees beside prunes that wait, and stores that keep nothing.
 
 use crate::common::moments::{Clock, HOUR, MINUTE, SECOND, as_of, keep, two_stores};
 use crate::common::{assert_clean, kind, pattern};
@@ -110,7 +110,8 @@ fn a_store_that_was_made_later_was_not_there() {
     assert_clean(&database);
 }
 
-/// What a store that keeps nothing lets go is some seconds old: other sessions have looked at it by then.
+/// What a store that keeps nothing lets go is some seconds old: other sessions have looked at it by
+/// then.
 #[test]
 fn a_store_that_keeps_nothing_lets_go_after_some_seconds() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The past: as of any commit within the retention, everything reads as the model says it was then; through applies of
-//! patches, moves, reclaim under pressure, and reopening.
+//! The past: as of any commit within the retention, everything reads as the model says it was then;
+//! through applies of patches, moves, reclaim under pressure, and reopening.
 use crate::common;
 use crate::support;
 mod worlds;
@@ -90,8 +90,8 @@ fn begin_reading(database: &Database) -> Transaction {
     reader
 }
 
-/// Two sessions that take turns, each with its background, which applies patches whenever some wait: everything may
-/// happen between any two steps of an apply.
+/// Two sessions that take turns, each with its background, which applies patches whenever some
+/// wait: everything may happen between any two steps of an apply.
 fn run_beside_the_background(seed: u64, op_count: usize) -> BTreeMap<String, i64> {
     let dir = support::scratch();
     let clock = Clock::new();

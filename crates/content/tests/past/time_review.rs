@@ -261,7 +261,8 @@ fn attributes_that_sql_has_changed_are_in_the_next_snapshot() {
     place.pass(SECOND);
     change(0o640);
     place.pass(SECOND);
-    // Whoever only asks which commit a time means is told the same one (`times.rs` of the mount, seed 1).
+    // Whoever only asks which commit a time means is told the same one (`times.rs` of the mount,
+    // seed 1).
     let (seq, _) = db.resolve_moment(&Moment::At(place.now())).unwrap();
     let at = db.as_of(&Moment::At(place.now())).unwrap();
     assert_eq!(at.attr(node).unwrap().mode, 0o640, "CONTENT-9");

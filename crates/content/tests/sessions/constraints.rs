@@ -1,4 +1,5 @@
-//! What users' rules refuse, before and after it was answered, and what is left of an operation that failed.
+//! What users' rules refuse, before and after it was answered, and what is left of an operation
+//! that failed.
 
 use crate::common::others::plain;
 use crate::common::{OWNER, content, create, folder, make, name, put, scratch};
@@ -377,7 +378,8 @@ fn what_is_refused_after_its_answer_goes_alone_and_is_kept() {
     assert_eq!(content(&db, kept), b"KEPT");
 }
 
-/// What later operations did to what is refused goes with it, also those of the group that is open meanwhile.
+/// What later operations did to what is refused goes with it, also those of the group that is open
+/// meanwhile.
 #[test]
 fn deferred_keys_and_checks_are_rules() {
     let dir = scratch();
@@ -387,7 +389,8 @@ fn deferred_keys_and_checks_are_rules() {
     plain(
         dir.path(),
         &format!(
-            "CREATE TABLE refers (ino INTEGER REFERENCES main (ino) DEFERRABLE INITIALLY DEFERRED); \
+            "CREATE TABLE refers (ino INTEGER REFERENCES main (ino) DEFERRABLE INITIALLY \
+             DEFERRED); \
              INSERT INTO refers VALUES ({}); ALTER TABLE main ADD COLUMN c CHECK (size < 1000)",
             file.ino.0
         ),

@@ -1,4 +1,5 @@
-//! What the user's rules refuse goes, and nothing else: random operations and rules against a model (`CONSTRAINT-1`).
+//! What the user's rules refuse goes, and nothing else: random operations and rules against a model
+//! (`CONSTRAINT-1`).
 
 use super::constraints::{FROZEN, open_quiet};
 use crate::common::others::plain;
@@ -31,8 +32,8 @@ enum Operation {
     Link(u64, u64, String),
 }
 
-/// An operation as it was answered: what it was, and the inodes that it changed, but for directories that only got or lost
-/// names.
+/// An operation as it was answered: what it was, and the inodes that it changed, but for
+/// directories that only got or lost names.
 #[derive(Debug, Clone)]
 struct Done {
     operation: Operation,
@@ -68,7 +69,8 @@ impl World {
         }
     }
 
-    /// Does a operation; the inodes that it changes, or `None` if it is refused. `made` is what it makes.
+    /// Does a operation; the inodes that it changes, or `None` if it is refused. `made` is what it
+    /// makes.
     fn run(&mut self, operation: &Operation, made: u64) -> Option<Vec<u64>> {
         let has = |world: &World, dir: u64| dir == 1 || world.inodes.contains_key(&dir);
         match operation {
@@ -238,8 +240,8 @@ fn shown(db: &Database) -> World {
     world
 }
 
-/// The history without what was refused and what depends on it: operations of refused inodes, and those that would not do
-/// the same without these.
+/// The history without what was refused and what depends on it: operations of refused inodes, and
+/// those that would not do the same without these.
 fn without(start: &World, done: &[Done], frozen: &[u64]) -> (World, usize) {
     let after = done.iter().fold(start.clone(), |mut world, one| {
         world.run(&one.operation, one.made);

@@ -182,11 +182,15 @@ fn plain_sql_is_told_in_its_own_transaction() {
         database.watch_table(bad, true).unwrap_err();
     }
     let mut changes = database.changes(since);
-    run("BEGIN; INSERT INTO t VALUES (1), (2); UPDATE t SET a = 3 WHERE rowid = 2; DELETE FROM t WHERE rowid = 1; COMMIT;
+    run(
+        "BEGIN; INSERT INTO t VALUES (1), (2); UPDATE t SET a = 3 WHERE rowid = 2; DELETE FROM t \
+        WHERE rowid = 1; COMMIT;
          BEGIN; INSERT INTO t VALUES (9); ROLLBACK;
          INSERT INTO w VALUES ('k', 1); UPDATE w SET b = 2;
-         UPDATE main SET note = 'n', mode = 384 WHERE ino = 2; UPDATE main SET note = 'm' WHERE ino = 2")
-        .unwrap();
+         UPDATE main SET note = 'n', mode = 384 WHERE ino = 2; UPDATE main SET note = 'm' WHERE \
+         ino = 2",
+    )
+    .unwrap();
     let told = words(&all(&mut changes));
     assert_eq!(
         told,
@@ -243,7 +247,8 @@ fn plain_sql_is_told_in_its_own_transaction() {
     assert_eq!(report.findings, [""; 0]);
 }
 
-/// Many sessions and SQL clients at once; a follower that starts anew at random places misses and repeats nothing.
+/// Many sessions and SQL clients at once; a follower that starts anew at random places misses and
+/// repeats nothing.
 #[test]
 fn followers_of_busy_sessions_see_what_the_catalog_has() {
     let dir = tempfile::tempdir().unwrap();
@@ -347,7 +352,8 @@ fn followers_of_busy_sessions_see_what_the_catalog_has() {
 
 /// What the feed costs per created file.
 #[test]
-#[ignore = "a measurement: cargo test --release -p larder --test sessions feed::cost_of -- --ignored --nocapture"]
+#[ignore = "a measurement: cargo test --release -p larder --test sessions feed::cost_of -- \
+    --ignored --nocapture"]
 fn cost_of_the_feed() {
     let dir = tempfile::tempdir().unwrap();
     let database = database(dir.path());

@@ -1,5 +1,5 @@
-//! What a session knows after others have changed something: just what a session knows that has opened anew, and what
-//! nobody has changed stays in memory.
+//! What a session knows after others have changed something: just what a session knows that has
+//! opened anew, and what nobody has changed stays in memory.
 
 use crate::common;
 
@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex};
 
 const R: NodeId = NodeId::ROOT;
 const HOUR_NS: i64 = 3_600_000_000_000;
-/// With this, the test `crash_of_one` is a session that dies in the middle, on the database that it names.
+/// With this, the test `crash_of_one` is a session that dies in the middle, on the database that it
+/// names.
 const CRASHES: &str = "LARDER_TEST_CRASHES";
 const SEED: &str = "LARDER_TEST_SEED";
 const STEPS: &str = "LARDER_TEST_STEPS";
@@ -187,7 +188,8 @@ fn change(db: &Database, rng: &mut Rng) -> (String, Result<()>) {
     (step, outcome)
 }
 
-/// One step of the test: usually a change by one of the sessions, and sometimes something else that leads to commits.
+/// One step of the test: usually a change by one of the sessions, and sometimes something else that
+/// leads to commits.
 fn step(dir: &Path, all: &[Database], rng: &mut Rng) -> String {
     let db = &all[rng.below(all.len() as u64) as usize];
     let path = dir.join("t.larder");
@@ -341,7 +343,8 @@ fn step(dir: &Path, all: &[Database], rng: &mut Rng) -> String {
             // What reaches nothing of ours keeps nobody from knowing.
             let audit = match rng.chance(50) {
                 true => {
-                    "CREATE TRIGGER IF NOT EXISTS audits AFTER UPDATE ON main BEGIN INSERT INTO audit VALUES (NEW.ino); END"
+                    "CREATE TRIGGER IF NOT EXISTS audits AFTER UPDATE ON main BEGIN INSERT INTO \
+                     audit VALUES (NEW.ino); END"
                 }
                 false => "DROP TRIGGER IF EXISTS audits",
             };
@@ -512,7 +515,8 @@ fn what_nobody_has_changed_stays_in_memory() {
         "FOREIGN-1"
     );
     assert!(after.foreign_exact_count >= before.foreign_exact_count + 20);
-    // The directory of theirs and the files are not in memory here at all; nothing of mine has gone.
+    // The directory of theirs and the files are not in memory here at all; nothing of mine has
+    // gone.
     assert_eq!(
         after.foreign_dropped_count, before.foreign_dropped_count,
         "FOREIGN-3"
@@ -555,7 +559,8 @@ fn what_nobody_has_changed_stays_in_memory() {
         let after = reader.gauges().unwrap();
         assert!(after.foreign_whole_count > before, "FOREIGN-4: {sql}");
     }
-    // Triggers that reach nothing of ours in commits of the engine change nothing of that, once they are known.
+    // Triggers that reach nothing of ours in commits of the engine change nothing of that, once
+    // they are known.
     plain(
         dir.path(),
         "CREATE TRIGGER audits AFTER UPDATE ON main BEGIN INSERT INTO other VALUES (NEW.size); END",

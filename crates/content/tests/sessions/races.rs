@@ -206,7 +206,8 @@ fn stores_that_cannot_be_served_or_placed_are_refused_one_by_one() {
     db.sql(false)
         .unwrap()
         .execute(
-            "UPDATE larder_gate SET open = 1; UPDATE larder_store SET provider = 'mine' WHERE name = 's'; \
+            "UPDATE larder_gate SET open = 1; UPDATE larder_store SET provider = 'mine' WHERE \
+             name = 's'; \
              UPDATE larder_gate SET open = 0",
             &mut |_| Ok(()),
         )

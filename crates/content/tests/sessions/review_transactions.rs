@@ -36,8 +36,8 @@ fn plain(database: &Path, sql: &str) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// PRIVATE-5: an operation that fails for another reason than a conflict, after the snapshot was given up, must
-/// not let the next one go on with a newer snapshot: what was read may have changed.
+/// PRIVATE-5: an operation that fails for another reason than a conflict, after the snapshot was
+/// given up, must not let the next one go on with a newer snapshot: what was read may have changed.
 #[test]
 fn a_transaction_that_has_lost_its_snapshot_is_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -47,7 +47,8 @@ fn a_transaction_that_has_lost_its_snapshot_is_over() {
     db.sync().unwrap();
     let txn = db.begin().unwrap();
     assert_eq!(txn.get(b"/balance").unwrap(), b"10");
-    // Somebody makes the snapshot old, and a segment that cannot be opened when the transaction looks.
+    // Somebody makes the snapshot old, and a segment that cannot be opened when the transaction
+    // looks.
     for part in 0..5 {
         let path = format!("/large{part}");
         db.put(path.as_bytes(), &pattern(16 << 20, part)).unwrap();
@@ -94,7 +95,8 @@ fn a_store_that_was_taken_back_is_forgotten() {
     assert_clean(&db);
 }
 
-/// WORKSPACE-5: inode numbers that a short transaction got from the parent and did not keep are nobody's.
+/// WORKSPACE-5: inode numbers that a short transaction got from the parent and did not keep are
+/// nobody's.
 #[test]
 fn inode_numbers_that_were_taken_back_are_not_used() {
     let dir = tempfile::tempdir().unwrap();
@@ -232,8 +234,8 @@ fn write_after<T>(
     outcome.map_err(|error| error.kind())
 }
 
-/// CONTENT-6: extended attributes of a directory, and where it is, are read like everything else, and so is
-/// that an attribute is not there.
+/// CONTENT-6: extended attributes of a directory, and where it is, are read like everything else,
+/// and so is that an attribute is not there.
 #[test]
 fn what_was_read_of_a_directory_is_not_lost() {
     let dir = tempfile::tempdir().unwrap();
@@ -288,7 +290,8 @@ fn what_was_read_of_a_directory_is_not_lost() {
     assert_eq!(kept, Ok(()), "PRIVATE-5");
 }
 
-/// PRIVATE-5: that a name is absent is read, also where the engine of transactions knows all names itself.
+/// PRIVATE-5: that a name is absent is read, also where the engine of transactions knows all names
+/// itself.
 #[test]
 fn an_absent_name_in_a_directory_of_its_own_is_read() {
     let dir = tempfile::tempdir().unwrap();

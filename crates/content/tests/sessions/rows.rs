@@ -25,8 +25,12 @@ fn attributes_and_user_columns_show_as_xattrs_and_rows() {
     );
     db.sync().unwrap();
     let mut sql = db.sql(false).unwrap();
-    sql.execute("ALTER TABLE main ADD COLUMN place TEXT; UPDATE main SET place = 'Split', mode = 384 WHERE kind = 'file'", &mut |_| Ok(()))
-        .unwrap();
+    sql.execute(
+        "ALTER TABLE main ADD COLUMN place TEXT; UPDATE main SET place = 'Split', mode = \
+        384 WHERE kind = 'file'",
+        &mut |_| Ok(()),
+    )
+    .unwrap();
     let patience = Instant::now();
     while db.attr(node).unwrap().mode != 0o600 {
         assert!(
@@ -210,8 +214,12 @@ fn a_foreign_key_of_the_users_refuses_unlink_and_nothing_else() {
     put(&db, NodeId::ROOT, "free", b"draft");
     db.sync().unwrap();
     let mut sql = db.sql(false).unwrap();
-    sql.execute("CREATE TABLE deal (id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES main (ino) ON DELETE RESTRICT)", &mut |_| Ok(()))
-        .unwrap();
+    sql.execute(
+        "CREATE TABLE deal (id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES main \
+        (ino) ON DELETE RESTRICT)",
+        &mut |_| Ok(()),
+    )
+    .unwrap();
     sql.execute(
         &format!("INSERT INTO deal (file) VALUES ({})", kept.ino),
         &mut |_| Ok(()),

@@ -52,8 +52,8 @@ fn what_a_young_session_has_open_stays_readable() {
     assert_clean(&one);
 }
 
-/// What another one commits makes a session forget the content that it has read of a file that is open; a change of
-/// attributes after that drops no row of the catalog.
+/// What another one commits makes a session forget the content that it has read of a file that is
+/// open; a change of attributes after that drops no row of the catalog.
 #[test]
 fn tiny_content_survives_a_foreign_commit_and_a_change_of_attributes() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
-//! Crash replay of transactions that share the flush of their commits: each is there wholly or not at all, and
-//! those whose commit returned are (`CONTENT-6`, `FLUSH-1`), while the session syncs and applies patches beside. The same
-//! of two sessions on one database, one of which comes and goes: what it was told, and what it has seen when a sync
-//! of its own returned, is there (`FLUSH-2`). And who sees what, while nobody may see what is not durable.
+//! Crash replay of transactions that share the flush of their commits: each is there wholly or not
+//! at all, and those whose commit returned are (`CONTENT-6`, `FLUSH-1`), while the session syncs
+//! and applies patches beside. The same of two sessions on one database, one of which comes and
+//! goes: what it was told, and what it has seen when a sync of its own returned, is there
+//! (`FLUSH-2`). And who sees what, while nobody may see what is not durable.
 //!
 //! `LARDER_CRASH_SEED` and `LARDER_CRASH_POINTS` choose another run.
 use crate::common;
@@ -48,8 +49,8 @@ fn block(thread: u64, number: u64) -> Vec<u8> {
     pattern(4096, 7 + thread * 1000 + number)
 }
 
-/// Transaction `number` of a thread: a file that is new, in place of its last one; an overwrite in an old one, which
-/// becomes a patch; and a row.
+/// Transaction `number` of a thread: a file that is new, in place of its last one; an overwrite in
+/// an old one, which becomes a patch; and a row.
 fn step(txn: &Transaction, thread: u64, number: u64) -> larder::Result<()> {
     let path = |number: u64| format!("/t{thread}/new-{number}");
     txn.put(path(number).as_bytes(), &content(thread, number))?;
@@ -122,8 +123,8 @@ impl Recorded {
         let engine = EngineOptions {
             storage: Some(Arc::new(SimStorage::recording(&recorder))),
             catalog_vfs: Some(vfs.name().to_owned()),
-            // Small enough to be written in place now and then. With a background: only that gives the turn back when
-            // a transaction waits for it behind others.
+            // Small enough to be written in place now and then. With a background: only that gives
+            // the turn back when a transaction waits for it behind others.
             patch_bytes_max: 1_000_000,
             ..EngineOptions::default()
         };
@@ -237,9 +238,9 @@ struct Two {
     visits: Vec<std::ops::Range<usize>>,
 }
 
-/// Two sessions on the same files. The first one's threads share flushes; the second one comes, looks, syncs, acks
-/// what it has seen, commits what it has seen, and goes, again and again. With `is_blind` the first one does not see
-/// that it lives: an engine without that part of `FLUSH-2`.
+/// Two sessions on the same files. The first one's threads share flushes; the second one comes,
+/// looks, syncs, acks what it has seen, commits what it has seen, and goes, again and again. With
+/// `is_blind` the first one does not see that it lives: an engine without that part of `FLUSH-2`.
 fn record_two(is_blind: bool) -> Two {
     let recorded = Recorded::create();
     let db = recorded.open("first", true);
@@ -315,7 +316,8 @@ fn record_two(is_blind: bool) -> Two {
 fn hide(beside: &Database) {
     let mut session = beside.sql(false).unwrap();
     let hide = "BEGIN IMMEDIATE; UPDATE larder_gate SET open = 1; \
-                DELETE FROM larder_session WHERE label = 'second'; UPDATE larder_gate SET open = 0; COMMIT";
+                DELETE FROM larder_session WHERE label = 'second'; UPDATE larder_gate SET open = \
+                0; COMMIT";
     sql::run(&mut session, hide).unwrap();
 }
 
@@ -387,8 +389,8 @@ fn find_fault(state: &CrashState) -> Option<String> {
     })
 }
 
-/// Whether what was written to the log ends a commit: the header of the last frame says how long the catalog is then.
-/// (A transaction that reads what it has written writes more than once.)
+/// Whether what was written to the log ends a commit: the header of the last frame says how long
+/// the catalog is then. (A transaction that reads what it has written writes more than once.)
 fn ends_commit(offset_bytes: u64, bytes: &Payload) -> bool {
     const FRAME_BYTES: usize = 24 + 4096;
     let Payload::Bytes(bytes) = bytes else {
@@ -400,7 +402,8 @@ fn ends_commit(offset_bytes: u64, bytes: &Payload) -> bool {
     is_frame && header.is_some_and(|length| length != [0; 4])
 }
 
-/// Events of the log, writes within a commit left out: whether a flush, and whether it, or the write before it, is of its head.
+/// Events of the log, writes within a commit left out: whether a flush, and whether it, or the
+/// write before it, is of its head.
 fn log_events(recording: &Recording) -> Vec<(usize, bool, bool)> {
     let mut is_head = false;
     let mut found = Vec::new();
@@ -500,8 +503,9 @@ fn every_crash_leaves_what_two_sessions_were_told_and_have_seen() {
     replay::require_sound(&two.recording, two.created, 300, find_fault);
 }
 
-/// The negative control: an engine that does not see the other session leaves out flushes beside it, and what that
-/// one has seen and synced is lost. In which run it looks at the wrong moment the machine decides; it has some.
+/// The negative control: an engine that does not see the other session leaves out flushes beside
+/// it, and what that one has seen and synced is lost. In which run it looks at the wrong moment the
+/// machine decides; it has some.
 #[test]
 fn a_session_that_is_not_seen_loses_what_it_has_synced() {
     let is_found = replay::quietly(|| (0..RUNS_MAX).any(|_| loses_what_was_synced()));

@@ -130,7 +130,8 @@ fn files_are_listed_by_patterns() {
     }
     let row = run(
         &mut sql,
-        "SELECT f.store, f.kind, f.size, m.size, f.mtime_ns = m.mtime_ns, content(f.path) FROM files('/a/1*') f JOIN main m USING (ino)",
+        "SELECT f.store, f.kind, f.size, m.size, f.mtime_ns = m.mtime_ns, content(f.path) FROM \
+         files('/a/1*') f JOIN main m USING (ino)",
     );
     let expected = [
         text("main"),
@@ -259,7 +260,8 @@ fn write_content_happens_with_its_statement_or_not_at_all() {
     assert_eq!(db.attr(node).unwrap().size_bytes, 4);
     assert_eq!(one(&mut sql, "SELECT bytes FROM log"), integer(4));
     // The row is refused: no file. The file is refused: no row.
-    let refused = "INSERT INTO log VALUES (write_content('/c', 'short')), (write_content('/d', 'much too long'))";
+    let refused = "INSERT INTO log VALUES (write_content('/c', 'short')), (write_content('/d', \
+        'much too long'))";
     assert!(told(&mut sql, refused).contains("CHECK"));
     assert_eq!(
         kind(db.resolve(b"/c", false)),
@@ -272,7 +274,8 @@ fn write_content_happens_with_its_statement_or_not_at_all() {
     assert_eq!(count(&mut sql), integer(1));
     for path in ["/frozen/a", "/none/f", "/", "/frozen", "e"] {
         let refused = format!(
-            "INSERT INTO log SELECT write_content(v.p, 'x') FROM (SELECT '/e' AS p UNION ALL SELECT '{path}') AS v"
+            "INSERT INTO log SELECT write_content(v.p, 'x') FROM (SELECT '/e' AS p UNION ALL \
+             SELECT '{path}') AS v"
         );
         assert!(run(&mut sql, &refused).is_err(), "{path}");
         assert_eq!(count(&mut sql), integer(1), "CONTENT-8: {path}");

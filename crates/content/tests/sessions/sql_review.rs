@@ -40,7 +40,8 @@ fn who_says_replace_and_means_the_function_starts_no_recursion() {
     assert_clean(&db);
 }
 
-/// The session knows whether deletes by REPLACE are seen: its user does not change that behind its back.
+/// The session knows whether deletes by REPLACE are seen: its user does not change that behind its
+/// back.
 #[test]
 fn no_setting_hides_from_the_guards_what_replace_deletes() {
     let dir = tempfile::tempdir().unwrap();

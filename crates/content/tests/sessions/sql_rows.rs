@@ -1,4 +1,5 @@
-//! SQL over content: keys between files and rows, user columns, full-text search, long transactions.
+//! SQL over content: keys between files and rows, user columns, full-text search, long
+//! transactions.
 
 use crate::common::sql::*;
 use crate::common::*;
@@ -216,7 +217,8 @@ fn the_example_of_full_text_search_works() {
     assert_eq!(found, expected);
     // By the API: file and index in one commit, or neither.
     let find = "SELECT path(rowid) FROM note_text WHERE note_text MATCH 'storm'";
-    let index = "INSERT INTO note_text (rowid, body) SELECT ino, CAST(content(ino) AS TEXT) FROM files('/notes/storm.txt')";
+    let index = "INSERT INTO note_text (rowid, body) SELECT ino, CAST(content(ino) AS TEXT) FROM \
+        files('/notes/storm.txt')";
     let txn = db.begin().unwrap();
     txn.put(b"/notes/storm.txt", b"a storm at sea").unwrap();
     txn.sql(index, &[]).unwrap();

@@ -1,4 +1,5 @@
-//! Content of any size in a transaction: nobody waits for it, and what is not committed leaves nothing.
+//! Content of any size in a transaction: nobody waits for it, and what is not committed leaves
+//! nothing.
 
 use crate::common::{assert_clean, create, kind, open, pattern};
 use larder::{Database, ErrorKind, SqlValue};

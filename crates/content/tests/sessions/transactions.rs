@@ -435,8 +435,8 @@ fn mistakes_are_told_and_the_transaction_goes_on() {
     assert_clean(&db);
 }
 
-/// What the guards refuse is refused though the engine's own steps run without them; and so is what comes to
-/// a guarded table by a foreign key.
+/// What the guards refuse is refused though the engine's own steps run without them; and so is what
+/// comes to a guarded table by a foreign key.
 #[test]
 fn the_guards_stand_between_steps() {
     let dir = tempfile::tempdir().unwrap();

@@ -28,7 +28,8 @@ fn what_is_committed_is_one_commit_and_what_is_not_leaves_no_trace() {
     view.sync().unwrap();
     sql(
         view,
-        "UPDATE notes SET text = 'uno' WHERE id = 1; DELETE FROM notes WHERE id = 2; INSERT INTO notes VALUES (3, 'tres')",
+        "UPDATE notes SET text = 'uno' WHERE id = 1; DELETE FROM notes WHERE id = 2; INSERT INTO \
+         notes VALUES (3, 'tres')",
     );
     assert_sound(view);
     assert_eq!(parent.get(b"/kept").unwrap(), content(300_000, 1));
@@ -217,7 +218,8 @@ fn attributes_and_columns_merge_one_by_one() {
             view.sync().unwrap();
             sql(
                 view,
-                "UPDATE main SET title = 'g' WHERE ino = (SELECT ino FROM main_path WHERE path = '/g')",
+                "UPDATE main SET title = 'g' WHERE ino = (SELECT ino FROM main_path WHERE path = \
+                 '/g')",
             );
         },
         |parent| {
@@ -290,7 +292,8 @@ fn every_conflict_of_files_is_listed_with_its_path() {
             view.sync().unwrap();
             sql(
                 view,
-                "UPDATE main SET title = 'h' WHERE ino = (SELECT ino FROM main_path WHERE path = '/title')",
+                "UPDATE main SET title = 'h' WHERE ino = (SELECT ino FROM main_path WHERE path = \
+                 '/title')",
             );
         },
         |parent| {
@@ -306,7 +309,8 @@ fn every_conflict_of_files_is_listed_with_its_path() {
             parent.sync().unwrap();
             sql(
                 parent,
-                "UPDATE main SET title = 't' WHERE ino = (SELECT ino FROM main_path WHERE path = '/title')",
+                "UPDATE main SET title = 't' WHERE ino = (SELECT ino FROM main_path WHERE path = \
+                 '/title')",
             );
         },
     );
@@ -368,14 +372,16 @@ fn every_conflict_of_rows_is_listed_with_its_key() {
                 view,
                 "UPDATE notes SET text = 'uno' WHERE id = 1; DELETE FROM notes WHERE id = 2;
                  INSERT INTO notes VALUES (7, 'seven'); INSERT INTO notes VALUES (8, 'unique');
-                 INSERT OR REPLACE INTO words VALUES ('a', 5); INSERT INTO tags VALUES (5, 3, NULL);",
+                 INSERT OR REPLACE INTO words VALUES ('a', 5); INSERT INTO tags VALUES (5, 3, \
+                 NULL);",
             );
             remove(view, b"/f");
         },
         |parent| {
             sql(
                 parent,
-                "UPDATE notes SET text = 'eins' WHERE id = 1; UPDATE notes SET text = 'zwei' WHERE id = 2;
+                "UPDATE notes SET text = 'eins' WHERE id = 1; UPDATE notes SET text = 'zwei' \
+                 WHERE id = 2;
                  INSERT INTO notes VALUES (7, 'sieben'); INSERT INTO notes VALUES (9, 'unique');
                  UPDATE words SET count = 6 WHERE word = 'a'; DELETE FROM notes WHERE id = 3;
                  INSERT INTO tags SELECT 6, NULL, ino FROM main_path WHERE path = '/f';",

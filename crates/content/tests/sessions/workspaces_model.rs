@@ -5,8 +5,8 @@ use larder::{Database, ErrorKind, SqlValue};
 use larder_testkit::Rng;
 use std::time::Duration;
 
-/// Random changes on both sides of a small tree; what comes of it is compared path by path, aspect by
-/// aspect, with what a merge must be.
+/// Random changes on both sides of a small tree; what comes of it is compared path by path, aspect
+/// by aspect, with what a merge must be.
 #[test]
 fn a_merge_is_what_both_sides_did_or_names_what_both_touched() {
     let (mut merged, mut refused) = (0, 0);

@@ -150,7 +150,8 @@ impl ContentTree {
         }
     }
 
-    /// Has everything moved to where it lies better, or as far forward as possible; returns bytes moved.
+    /// Has everything moved to where it lies better, or as far forward as possible; returns bytes
+    /// moved.
     #[allow(dead_code)] // Only the crash replay does it.
     pub fn move_content(&self, shrinks: bool) -> Result<u64> {
         if shrinks {
@@ -353,7 +354,8 @@ pub fn find_fault(
             let older = script.find_prefix(&walked, 0, promised);
             let difference = explain_difference(&script.tree(least), &walked);
             return Ok(Some(format!(
-                "{attempt} open: no prefix of {least}..={most} (an older one: {older:?}); against {least}:\n{difference}"
+                "{attempt} open: no prefix of {least}..={most} (an older one: {older:?}); against \
+                 {least}:\n{difference}"
             )));
         };
         (least, most) = (prefix, prefix);

@@ -1,5 +1,6 @@
-//! What was looked at, by which way, and what had happened to it since. A look at a moment that nothing has happened to proves
-//! little, and a test that never looked proves nothing: so it is counted, and the tests require the counts.
+//! What was looked at, by which way, and what had happened to it since. A look at a moment that
+//! nothing has happened to proves little, and a test that never looked proves nothing: so it is
+//! counted, and the tests require the counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -84,7 +85,8 @@ impl Coverage {
         }
     }
 
-    /// Each of these ways has looked so often, and so often at what was there before each of `events`.
+    /// Each of these ways has looked so often, and so often at what was there before each of
+    /// `events`.
     pub fn require(
         &self,
         ways: &[&'static str],

@@ -1,4 +1,5 @@
-//! What changes much at once, and what it must leave: clones, restores, undo, promote, rollback, prune.
+//! What changes much at once, and what it must leave: clones, restores, undo, promote, rollback,
+//! prune.
 //!
 //! Each is done between two noted moments, so that what was is known.
 
@@ -543,7 +544,8 @@ impl World {
         });
     }
 
-    /// The past goes up to a moment, whose state stays. `may_stay`: somebody reads older ones, who keeps them for a while.
+    /// The past goes up to a moment, whose state stays. `may_stay`: somebody reads older ones, who
+    /// keeps them for a while.
     pub fn prune(&mut self, may_stay: bool) {
         // Half of it at most.
         let half = self.moments.len() as u64 / 2;

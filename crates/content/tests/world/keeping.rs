@@ -1,10 +1,12 @@
-//! Stores that keep their past for different times: what changes for how long, and what must be there then.
+//! Stores that keep their past for different times: what changes for how long, and what must be
+//! there then.
 //!
-//! From its *floor* on each store must be as it was. A floor rises with the clock, as the retention says; to the cuts of prunes; and
-//! to now under pressure, where nothing is guaranteed; but never past a snapshot that is there, nor past a reader of the past that
-//! shows the store. Where the history of a store really begins the database says. That must not be past the floor, and after
-//! a prune not before the cut; from there on all must be as it was, and before it all must be refused, with words that say why
-//! (`HISTORY-7`, `TIME-4`, `TIME-6`, `TIME-8`).
+//! From its *floor* on each store must be as it was. A floor rises with the clock, as the retention
+//! says; to the cuts of prunes; and to now under pressure, where nothing is guaranteed; but never
+//! past a snapshot that is there, nor past a reader of the past that shows the store. Where the
+//! history of a store really begins the database says. That must not be past the floor, and after a
+//! prune not before the cut; from there on all must be as it was, and before it all must be
+//! refused, with words that say why (`HISTORY-7`, `TIME-4`, `TIME-6`, `TIME-8`).
 
 use super::coverage::{PRESSURE, STORE_PRUNE, STORE_RETENTION};
 use super::seen::{EVERYTHING, see};
@@ -70,7 +72,8 @@ impl Keeping {
         self.readers.clear();
     }
 
-    /// What a copy of the database knows of, which nobody reads: to be put back when the look at it is over.
+    /// What a copy of the database knows of, which nobody reads: to be put back when the look at it
+    /// is over.
     fn of_a_copy(&mut self) -> Keeping {
         let copy = Keeping {
             default: self.default,
@@ -145,7 +148,8 @@ impl World {
         self.raise(None, was.at_ns);
     }
 
-    /// The oldest commit that is held: by a snapshot, unless all but the held ones are to go, or by a reader.
+    /// The oldest commit that is held: by a snapshot, unless all but the held ones are to go, or by
+    /// a reader.
     pub(super) fn oldest_held(&self, with_all_snapshots: bool) -> Option<u64> {
         let is_held = |was: &&Was| {
             let name = was.snapshot.as_ref();
@@ -158,7 +162,8 @@ impl World {
             .min()
     }
 
-    /// The stores of a database, of this one or of a copy, that can be seen as of a moment. Who keeps that moment open asks.
+    /// The stores of a database, of this one or of a copy, that can be seen as of a moment. Who
+    /// keeps that moment open asks.
     pub fn reached(&mut self, database: &Database, was: &Was) -> BTreeSet<StoreId> {
         let is_apart = self.options.keeps_apart;
         let begins = is_apart.then(|| beginnings(database));
@@ -177,7 +182,8 @@ impl World {
         let floor_ns = self.keeping.stores[&store].floor_ns;
         assert!(
             is_reached || was.at_ns < floor_ns,
-            "TIME-8, seed {}: store {store} begins at commit {}, and must show commit {} ({}; its floor is {floor_ns})\n{:?}",
+            "TIME-8, seed {}: store {store} begins at commit {}, and must show commit {} ({}; its \
+             floor is {floor_ns})\n{:?}",
             self.seed,
             begins.of(store),
             was.seq,
@@ -509,7 +515,8 @@ impl World {
         self.count("reader");
     }
 
-    /// Somebody needs more than is free: the oldest history goes, of stores whose is not guaranteed.
+    /// Somebody needs more than is free: the oldest history goes, of stores whose is not
+    /// guaranteed.
     pub fn press(&mut self) {
         let now = self.before();
         self.age();

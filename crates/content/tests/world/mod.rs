@@ -1,17 +1,20 @@
-//! Everything that has a past at once, against a model: trees in several stores and a tracked table, and all that may happen to
-//! the history in between.
+//! Everything that has a past at once, against a model: trees in several stores and a tracked
+//! table, and all that may happen to the history in between.
 //!
-//! A *branch* is a directory of `main`, or a store, in which generated operations run. The model says names, kinds, modes,
-//! extended attributes, links and content of the present. When a moment is *noted*, the present is compared with it; then
-//! all that people see is remembered, owners, times and inode numbers too. Whatever shows that moment later must show that.
-//! *Deeds* (`deeds.rs`) change much at once, a rollback for example: what they must leave is compared with what is
-//! remembered, and the model goes on from there.
+//! A *branch* is a directory of `main`, or a store, in which generated operations run. The model
+//! says names, kinds, modes, extended attributes, links and content of the present. When a moment
+//! is *noted*, the present is compared with it; then all that people see is remembered, owners,
+//! times and inode numbers too. Whatever shows that moment later must show that. *Deeds*
+//! (`deeds.rs`) change much at once, a rollback for example: what they must leave is compared with
+//! what is remembered, and the model goes on from there.
 //!
-//! Stores may keep their past for different times, be pruned and pressed (`keeping.rs`): then a look at one before its
-//! history begins must be refused. What was looked at is counted, and what had happened to it since (`coverage.rs`).
+//! Stores may keep their past for different times, be pruned and pressed (`keeping.rs`): then a
+//! look at one before its history begins must be refused. What was looked at is counted, and what
+//! had happened to it since (`coverage.rs`).
 //!
 //! This module is shared: operations and looks by way of a mount are in the tests of the mount.
-#![allow(dead_code, missing_docs, unused_imports)] // Each test that has this module uses some of it.
+// Each test that has this module uses some of it.
+#![allow(dead_code, missing_docs, unused_imports)]
 
 pub mod coverage;
 mod deeds;
@@ -88,7 +91,8 @@ pub struct Branch {
 /// How a world is made.
 pub struct Options {
     pub engine: EngineOptions,
-    /// Lets about so many nanoseconds pass, a millisecond at least, so that what follows is of another moment.
+    /// Lets about so many nanoseconds pass, a millisecond at least, so that what follows is of
+    /// another moment.
     pub pass: Box<dyn Fn(i64)>,
     /// SQL may change rows beside the engine's transactions: the clock is the machine's.
     pub has_plain_sql: bool,

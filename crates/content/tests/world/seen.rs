@@ -1,4 +1,5 @@
-//! What people see of a tree, by the ways there are to look at it. What one way does not show is left out of the comparison.
+//! What people see of a tree, by the ways there are to look at it. What one way does not show is
+//! left out of the comparison.
 
 use larder::{Database, FileKind, Name, NodeId, Result, SqlSession, SqlValue};
 use larder_testkit::{Entry, EntryKind, Tree};
@@ -96,8 +97,8 @@ pub fn find_difference(expected: &Sight, found: &Sight) -> Option<String> {
     Some(lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// What is at `path` and below it, as if that were the root; number of names are those in there, and inodes are
-/// numbered by their first paths.
+/// What is at `path` and below it, as if that were the root; number of names are those in there,
+/// and inodes are numbered by their first paths.
 pub fn below(sight: &Sight, path: &str) -> Sight {
     let inside = format!("{path}/");
     let all = sight
@@ -284,7 +285,8 @@ pub const BY_FUNCTIONS: Shows = Shows {
 pub fn see_functions(session: &mut SqlSession, moment: &str, root: &str) -> Result<Sight> {
     let sql = format!(
         "SELECT path, kind, mode, uid, gid, nlink, ino, mtime_ns, ctime_ns, btime_ns, size, '', \
-         iif(kind = 'file', content_as_of({moment}, path), NULL) FROM files_as_of({moment}, '{root}/**')"
+         iif(kind = 'file', content_as_of({moment}, path), NULL) FROM files_as_of({moment}, \
+         '{root}/**')"
     );
     see_rows(session, &sql, root, &BTreeMap::new())
 }
@@ -307,7 +309,8 @@ pub fn see_session(session: &mut SqlSession, root: &str) -> Result<Sight> {
         Ok(())
     })?;
     let sql = format!(
-        "SELECT path, kind, mode, uid, gid, nlink, ino, mtime_ns, ctime_ns, btime_ns, size, target, \
+        "SELECT path, kind, mode, uid, gid, nlink, ino, mtime_ns, ctime_ns, btime_ns, size, \
+         target, \
          iif(kind = 'file', content(ino), NULL) FROM main_path JOIN main USING (ino) \
          LEFT JOIN main_content USING (ino) WHERE path LIKE '{root}/%'"
     );

@@ -10,7 +10,8 @@ use crate::values::NodeNumber;
 use crate::wire;
 use std::sync::Mutex;
 
-/// Panics when it looks for "panic" or in the step that it is told, waits in `setlkw`, and notes how requests end.
+/// Panics when it looks for "panic" or in the step that it is told, waits in `setlkw`, and notes
+/// how requests end.
 #[derive(Default)]
 struct Odd {
     panics_in: Mutex<&'static str>,

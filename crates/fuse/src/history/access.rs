@@ -1,8 +1,9 @@
 //! Who may use what a moment shows.
 //!
-//! A file that was readable by everybody may hold what its owner took from them since. So by default both
-//! must allow it: the permissions of then, and those of now where the file is still there (`FUSE-13`). The
-//! kernel judges by one owner, one group and one mode: the ones shown here allow nobody more than either.
+//! A file that was readable by everybody may hold what its owner took from them since. So by
+//! default both must allow it: the permissions of then, and those of now where the file is still
+//! there (`FUSE-13`). The kernel judges by one owner, one group and one mode: the ones shown here
+//! allow nobody more than either.
 
 use crate::options::HistoryAccess;
 use larder::{Attr, Database, Error, ErrorKind, NodeId};
@@ -66,8 +67,8 @@ fn acl(database: &Database, node: NodeId) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// The mode for the owner and the group of now. Who is somebody else then and now gets what every class that
-/// he may have been in allows.
+/// The mode for the owner and the group of now. Who is somebody else then and now gets what every
+/// class that he may have been in allows.
 fn both(then: &Attr, now: &Attr) -> u32 {
     let (is_same_user, is_same_group) = (then.uid == now.uid, then.gid == now.gid);
     let [owner, group, other] = [6, 3, 0].map(|shift| then.mode >> shift & 0o7);
@@ -120,7 +121,8 @@ mod tests {
         of.mode >> shift & 0o7
     }
 
-    /// Every pair of modes, of the same and of other owners and groups: nobody gets what one of the two refuses.
+    /// Every pair of modes, of the same and of other owners and groups: nobody gets what one of the
+    /// two refuses.
     #[test]
     fn nobody_gets_more_than_then_or_now() {
         let owners = [(1, 1), (1, 2), (2, 1), (2, 2)];

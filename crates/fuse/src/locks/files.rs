@@ -1,7 +1,9 @@
-//! The files whose locks stand for the locks of programs: `locks/NODE` in the database, NODE in hexadecimal.
+//! The files whose locks stand for the locks of programs: `locks/NODE` in the database, NODE in
+//! hexadecimal.
 //!
-//! Who has locks on a node has its file open, once for each owner, and holds it by a shared lock on one byte
-//! far behind all others, which also tells its process. Who finds nobody else holding the file removes it.
+//! Who has locks on a node has its file open, once for each owner, and holds it by a shared lock on
+//! one byte far behind all others, which also tells its process. Who finds nobody else holding the
+//! file removes it.
 //!
 //! ```text
 //!   bytes of the file       identities, one byte for each process
@@ -102,8 +104,8 @@ impl LockFiles {
         remove_if_alone(&self.directory, &name_of(node), &file.0)
     }
 
-    /// A lock on bytes that `range` conflicts with and that is not `own`, and a process that may hold it: 0 if
-    /// none is found. `locals` are processes that do not.
+    /// A lock on bytes that `range` conflicts with and that is not `own`, and a process that may
+    /// hold it: 0 if none is found. `locals` are processes that do not.
     pub(crate) fn foreign_lock(
         &self,
         node: NodeNumber,
@@ -143,7 +145,8 @@ impl LockFiles {
 }
 
 impl LockFile {
-    /// Sets a lock; `EAGAIN` when another owner's is in the way. The bytes end before [`BYTES_END`].
+    /// Sets a lock; `EAGAIN` when another owner's is in the way. The bytes end before
+    /// [`BYTES_END`].
     pub(crate) fn set(&self, class: Class, start: u64, last: u64, kind: Kind) -> Result<(), Errno> {
         match class {
             Class::Bytes => set_range(&self.0, start, last, kind),
@@ -161,7 +164,8 @@ impl LockFile {
 }
 
 impl LockFile {
-    /// Drops all locks. Explicitly, since a process that is just being started may have the descriptor too.
+    /// Drops all locks. Explicitly, since a process that is just being started may have the
+    /// descriptor too.
     pub(crate) fn unlock(&self) {
         let unlocked = flock(&self.0, FlockOperation::Unlock)
             .map_err(Errno::from)
@@ -196,7 +200,8 @@ fn remove_if_alone(directory: &DatabaseDir, name: &str, file: &OwnedFd) -> io::R
     Ok(())
 }
 
-/// A lock of the open file description (`F_OFD_SETLK`): other descriptions of this process conflict too.
+/// A lock of the open file description (`F_OFD_SETLK`): other descriptions of this process conflict
+/// too.
 fn set_range(file: &OwnedFd, start: u64, last: u64, kind: Kind) -> Result<(), Errno> {
     let kind = match kind {
         Kind::None => libc::F_UNLCK,
@@ -237,8 +242,8 @@ fn description(start: u64, last: u64, kind: i32) -> libc::flock {
 }
 
 fn control(file: &OwnedFd, command: i32, lock: &mut libc::flock) -> Result<(), Errno> {
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the two commands read and write one
-    // `struct flock`, which `lock` borrows exclusively.
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the two commands read and write
+    // one `struct flock`, which `lock` borrows exclusively.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, std::ptr::from_mut(lock)) } {
         0 => Ok(()),
         _ => match Errno::from(io::Error::last_os_error()) {

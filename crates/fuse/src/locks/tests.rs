@@ -1,5 +1,5 @@
-//! Two mounts are two [`Locks`] on one directory: the host's kernel keeps open file descriptions of one process
-//! apart as it does those of two.
+//! Two mounts are two [`Locks`] on one directory: the host's kernel keeps open file descriptions of
+//! one process apart as it does those of two.
 
 use super::*;
 use proptest::prelude::*;

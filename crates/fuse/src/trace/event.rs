@@ -99,7 +99,8 @@ impl TraceMessage {
         out
     }
 
-    /// The first message in `bytes` and its length; `None`: it is not all there. `Err`: no such thing.
+    /// The first message in `bytes` and its length; `None`: it is not all there. `Err`: no such
+    /// thing.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(TraceMessage, usize)>, Malformed> {
         let Some(length) = bytes.first_chunk() else {
             return Ok(None);

@@ -1,8 +1,8 @@
 //! Both ends of a tracer's pipe.
 //!
-//! The name of a pipe, `trace/PID.SERIAL.SLOWER_NS.OPERATIONS`, says which events its tracer wants, so that
-//! the others do not crowd it. It appears under that name when it has a reader, never before: a pipe
-//! without one is left over.
+//! The name of a pipe, `trace/PID.SERIAL.SLOWER_NS.OPERATIONS`, says which events its tracer wants,
+//! so that the others do not crowd it. It appears under that name when it has a reader, never
+//! before: a pipe without one is left over.
 
 use crate::trace::event::{MESSAGE_BYTES_MAX, Malformed, TraceEvent, TraceMessage};
 use larder::directory::DatabaseDir;
@@ -203,7 +203,8 @@ impl Tracer {
         }
     }
 
-    /// `false`: there is no room. The pipe does not block, and takes all of it or nothing (`TRACE-2`).
+    /// `false`: there is no room. The pipe does not block, and takes all of it or nothing
+    /// (`TRACE-2`).
     fn write(&self, bytes: &[u8]) -> bool {
         loop {
             match rustix::io::write(&self.pipe, bytes) {
@@ -220,8 +221,8 @@ impl Tracer {
     }
 }
 
-/// Opens a tracer's pipe for writing; `None`: it is no pipe, or may not be written, or its tracer is
-/// dead: then it is removed.
+/// Opens a tracer's pipe for writing; `None`: it is no pipe, or may not be written, or its tracer
+/// is dead: then it is removed.
 fn open_pipe(directory: &DatabaseDir, name: &str) -> Option<File> {
     match directory.open_fifo(name, OFlags::WRONLY) {
         Ok(pipe) => Some(pipe),
@@ -289,7 +290,8 @@ impl TraceListener {
 
     fn listen(database: &DatabaseDir, filter: TraceFilter) -> io::Result<TraceListener> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
-        // The server may be another user than root, who traces: what is made is the owner's (DIRECTORY-4).
+        // The server may be another user than root, who traces: what is made is the owner's
+        // (DIRECTORY-4).
         let directory = database.make_dir(DIRECTORY)?;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed) as u32;
         let new = format!("{}.{serial}.new", std::process::id());

@@ -1,6 +1,6 @@
-//! The same operations on a mount and on the filesystem that holds the test's own directory (ext4, say):
-//! the same results. What differs on purpose is tested elsewhere. Needs root, and the packages `acl` and
-//! `attr`.
+//! The same operations on a mount and on the filesystem that holds the test's own directory (ext4,
+//! say): the same results. What differs on purpose is tested elsewhere. Needs root, and the
+//! packages `acl` and `attr`.
 
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
@@ -148,8 +148,9 @@ fn access_lists_are_kept_changed_and_enforced_alike() {
 #[test]
 fn set_id_bits_and_capabilities_go_alike() {
     let pair = Pair::new();
-    // Setgid without the group's right to execute is not among them: a change by somebody outside the
-    // group takes it on the host, but the kernel does not tell a FUSE filesystem who is outside.
+    // Setgid without the group's right to execute is not among them: a change by somebody outside
+    // the group takes it on the host, but the kernel does not tell a FUSE filesystem who is
+    // outside.
     let modes = "for mode in 6777 4777 2777 1777; do chmod $mode f; ";
     for (what, command) in [
         (
@@ -183,12 +184,14 @@ fn set_id_bits_and_capabilities_go_alike() {
         ),
         (
             "direct",
-            "as 30 30 dd if=/dev/zero of=f bs=4096 count=1 oflag=direct conv=notrunc status=none; mode f",
+            "as 30 30 dd if=/dev/zero of=f bs=4096 count=1 oflag=direct conv=notrunc status=none; \
+             mode f",
         ),
         ("touch", "as 30 30 touch f; mode f; touch f; mode f"),
         (
             "chown",
-            "chown 40 f; mode f; chmod $mode f; chown :41 f; mode f; chmod $mode f; chown 40:41 f; mode f",
+            "chown 40 f; mode f; chmod $mode f; chown :41 f; mode f; chmod $mode f; chown 40:41 \
+             f; mode f",
         ),
         (
             "group",
@@ -390,7 +393,8 @@ fn errors_and_times_are_alike() {
     pair.script(
         "shown",
         "touch f; setfattr -n trusted.a -v 1 f; setfattr -n user.a -v 1 f; chmod 666 f
-         names f; as 30 30 names f; as 30 30 setfattr -n trusted.b -v 1 f; as 30 30 getfattr -n trusted.a f",
+         names f; as 30 30 names f; as 30 30 setfattr -n trusted.b -v 1 f; as 30 30 getfattr -n \
+         trusted.a f",
     );
     pair.same("ranges", |directory| {
         let path = directory.join("f");

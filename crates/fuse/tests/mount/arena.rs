@@ -2,7 +2,8 @@
 //!
 //! Two kinds of truth can be checked without knowing the order in which the threads came:
 //!
-//! * A name that only one thread changes is always as that thread left it, whatever others do beside it.
+//! * A name that only one thread changes is always as that thread left it, whatever others do
+//!   beside it.
 //! * Of operations that exclude each other exactly one succeeds, and those that add up, add up.
 #![allow(clippy::unwrap_used)]
 

@@ -99,13 +99,14 @@ pub fn new_directory() -> TempDir {
     directory
 }
 
-/// With this, the test `life::serve_until_killed` is the server of another test, for the directory that it names.
+/// With this, the test `life::serve_until_killed` is the server of another test, for the directory
+/// that it names.
 pub const SERVED_DIRECTORY: &str = "LARDER_TEST_SERVED_DIRECTORY";
 /// And serves with so many threads.
 pub const SERVED_THREADS: &str = "LARDER_TEST_SERVED_THREADS";
 
-/// Another process that has mounted the database in `directory`, and serves it with so many threads; 0: the default. Who
-/// starts it detaches the mount and ends it.
+/// Another process that has mounted the database in `directory`, and serves it with so many
+/// threads; 0: the default. Who starts it detaches the mount and ends it.
 pub fn serve(directory: &Path, threads: usize) -> Child {
     let mut server = Command::new(std::env::current_exe().expect("a test"))
         .args([
@@ -134,8 +135,8 @@ fn is_served(directory: &Path) -> bool {
     larder_fuse::is_mounted(&place).expect("a table of mounts") && std::fs::read_dir(place).is_ok()
 }
 
-/// A new database that another process has mounted. A server that is in the process of those who map its files
-/// can wait for itself: a page fault may hold what the server needs to get memory.
+/// A new database that another process has mounted. A server that is in the process of those who
+/// map its files can wait for itself: a page fault may hold what the server needs to get memory.
 pub struct Elsewhere {
     server: Child,
     directory: TempDir,

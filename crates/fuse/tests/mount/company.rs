@@ -360,8 +360,10 @@ fn git_works_on_one_repository_by_two_mounts() {
     let two = Two::new();
     let roots = two.roots();
     let git = |root: &Path, script: &str| {
-        let start = "export GIT_CONFIG_GLOBAL=/dev/null HOME=/nonexistent; cd \"$1/r\"; git() { command git \
-                     -c user.name=a -c user.email=a@b -c gc.auto=0 -c safe.directory='*' \"$@\"; }; ";
+        let start = "export GIT_CONFIG_GLOBAL=/dev/null HOME=/nonexistent; cd \"$1/r\"; git() { \
+            command git \
+                     -c user.name=a -c user.email=a@b -c gc.auto=0 -c safe.directory='*' \"$@\"; \
+                     }; ";
         shell(&format!("{start}{script}"), &[root])
     };
     fs::create_dir(roots[0].join("r")).unwrap();

@@ -1,5 +1,5 @@
-//! Two mounts of one database against a model: each operation on one of them is made durable, and the other shows the
-//! tree of the model, and goes on from there.
+//! Two mounts of one database against a model: each operation on one of them is made durable, and
+//! the other shows the tree of the model, and goes on from there.
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 use crate::locks::Two;

@@ -1,4 +1,5 @@
-//! Asynchronous `O_DIRECT` writes, by the kernel's own interface, beside readers of the page cache (`FUSE-8`).
+//! Asynchronous `O_DIRECT` writes, by the kernel's own interface, beside readers of the page cache
+//! (`FUSE-8`).
 #![allow(clippy::unwrap_used)]
 
 use crate::common::Elsewhere;
@@ -57,7 +58,8 @@ impl Queue {
         Queue(context)
     }
 
-    /// Writes one page after the other, all at once, from page `first` on; tells `finished` of each as it ends.
+    /// Writes one page after the other, all at once, from page `first` on; tells `finished` of each
+    /// as it ends.
     fn write(&self, file: &File, first: usize, data: &Aligned, finished: impl Fn(usize)) {
         let write = |index: usize| Iocb {
             data: index as u64,

@@ -1,4 +1,5 @@
-//! What the kernel has cached after others have changed something: nothing that is stale, and all the rest.
+//! What the kernel has cached after others have changed something: nothing that is stale, and all
+//! the rest.
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 use crate::common::{TestMount, database_path, noise};
@@ -252,8 +253,8 @@ fn until(what: &str, is_so: &dyn Fn() -> bool) {
     }
 }
 
-/// Who is in a directory that is removed asks for names there; then the directory comes back, under its number, and no row
-/// of the history names it.
+/// Who is in a directory that is removed asks for names there; then the directory comes back, under
+/// its number, and no row of the history names it.
 #[test]
 fn what_was_absent_in_a_directory_that_comes_back_is_there_again() {
     let mount = TestMount::new();
@@ -366,7 +367,8 @@ fn what_nobody_has_changed_stays_in_the_kernel() {
         let metrics = mount.mounted().monitor().metrics().unwrap();
         metrics.operations.iter().map(|one| one.count).sum()
     };
-    // The first change that is noticed tells of everything, and replies of the last seconds may be told again.
+    // The first change that is noticed tells of everything, and replies of the last seconds may be
+    // told again.
     put(0);
     std::thread::sleep(Duration::from_millis(1500));
     read_mine();

@@ -1,5 +1,5 @@
-//! What has lost its name and is held still, without a handle of the server's: it lives until the kernel forgets it
-//! (`FUSE-19`).
+//! What has lost its name and is held still, without a handle of the server's: it lives until the
+//! kernel forgets it (`FUSE-19`).
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 use crate::alike::Pair;
@@ -162,7 +162,8 @@ fn what_nobody_holds_any_more_goes() {
     when("FUSE-19: all are let go", || {
         inode_count(&database) == before
     });
-    // The end of the mount lets go of all the rest, also of what is held by a mount that was detached.
+    // The end of the mount lets go of all the rest, also of what is held by a mount that was
+    // detached.
     let held = Held::make(&mount.root());
     Held::remove(&mount.root());
     mount.mounted().unmounter().detach().unwrap();

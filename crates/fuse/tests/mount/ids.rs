@@ -1,4 +1,5 @@
-//! Whose files a mount shows: squashed, mapped, and by an idmapped mount of the kernel on top. As root.
+//! Whose files a mount shows: squashed, mapped, and by an idmapped mount of the kernel on top. As
+//! root.
 
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
@@ -110,7 +111,8 @@ fn mapped_ids_are_translated_both_ways() {
     assert_eq!(owner(&mount.path("new")), (1000, 1002), "IDMAP-1");
     // Someone of this machine who has no place in the database.
     let refused = shell(
-        "setpriv --reuid=7 --regid=7 --clear-groups sh -c 'echo x > \"$1/no\"' sh \"$1\" 2>&1 || true",
+        "setpriv --reuid=7 --regid=7 --clear-groups sh -c 'echo x > \"$1/no\"' sh \"$1\" 2>&1 || \
+         true",
         &[&mount.root()],
     );
     assert!(refused.contains("too large"), "IDMAP-2: {refused}");
@@ -167,7 +169,8 @@ fn set_idmap(tree: &impl AsRawFd, user_namespace: &impl AsRawFd) -> std::io::Res
         propagation: 0,
         userns_fd: user_namespace.as_raw_fd() as u64,
     };
-    // SAFETY: the kernel reads an empty string and a structure of the length that is given, both alive.
+    // SAFETY: the kernel reads an empty string and a structure of the length that is given, both
+    // alive.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

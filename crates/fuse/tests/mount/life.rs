@@ -302,7 +302,8 @@ fn serve_until_killed() {
     mounted.unwrap().wait().unwrap();
 }
 
-// The moment between the reply to a LOOKUP and its use is short: many look, while another session changes.
+// The moment between the reply to a LOOKUP and its use is short: many look, while another session
+// changes.
 #[test]
 fn names_and_modes_of_others_are_seen_though_they_change_while_they_are_looked_up() {
     let mount = TestMount::new();

@@ -1,4 +1,5 @@
-//! Locks across two mounts of one database, each served by a process of its own, taken by processes of their own.
+//! Locks across two mounts of one database, each served by a process of its own, taken by processes
+//! of their own.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests.
 
@@ -158,8 +159,8 @@ impl Drop for Actor {
     }
 }
 
-/// Obeys orders: `COMMAND KIND START LEN`, where COMMAND is `set`, `wait`, `get`, `flock`, `flockwait`; or `open`,
-/// `close` (of a second descriptor), `time COUNT`.
+/// Obeys orders: `COMMAND KIND START LEN`, where COMMAND is `set`, `wait`, `get`, `flock`,
+/// `flockwait`; or `open`, `close` (of a second descriptor), `time COUNT`.
 #[test]
 fn act() {
     let Some(path) = std::env::var_os(LOCKED) else {

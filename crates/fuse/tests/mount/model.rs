@@ -1,15 +1,16 @@
 //! Random operations from several threads on one mount, against models in memory.
 //!
-//! Each thread runs a generated script in a directory of its own and, in turn with it, operations in
-//! directories that all of them use:
+//! Each thread runs a generated script in a directory of its own and, in turn with it, operations
+//! in directories that all of them use:
 //!
-//! * *own*: after each operation the file is read back by a way chosen at random; now and then the whole
-//!   tree is compared with the model's; files that lose their last name are read through open handles.
-//! * *shared* (`arena.rs`): names that one thread owns among those of others, and what only one thread can
-//!   win, or that all of them must count to the same sum.
+//! * *own*: after each operation the file is read back by a way chosen at random; now and then the
+//!   whole tree is compared with the model's; files that lose their last name are read through open
+//!   handles.
+//! * *shared* (`arena.rs`): names that one thread owns among those of others, and what only one
+//!   thread can win, or that all of them must count to the same sum.
 //!
-//! After each round all threads wait and everything is compared. Between some rounds, and at the end,
-//! the filesystem is unmounted, the database checked, mounted again, and compared again.
+//! After each round all threads wait and everything is compared. Between some rounds, and at the
+//! end, the filesystem is unmounted, the database checked, mounted again, and compared again.
 //!
 //! `LARDER_MODEL_SEED` and `LARDER_MODEL_ROUNDS` make another run, or a longer one.
 #![allow(clippy::unwrap_used)]
@@ -255,8 +256,8 @@ fn read_mapped(file: &File) -> Vec<u8> {
     if length == 0 {
         return Vec::new();
     }
-    // SAFETY: the file is this thread's own and keeps its length while it is mapped; it is read only,
-    // through one slice, before the map goes.
+    // SAFETY: the file is this thread's own and keeps its length while it is mapped; it is read
+    // only, through one slice, before the map goes.
     unsafe {
         let at = mmap(
             std::ptr::null_mut(),

@@ -88,8 +88,8 @@ fn words(word: u64, len_bytes: usize) -> Vec<u8> {
     word.to_ne_bytes().repeat(len_bytes / 8)
 }
 
-// A write of the whole file takes long, between the kernel's dropping of its pages and the end, so that page
-// reads come in between.
+// A write of the whole file takes long, between the kernel's dropping of its pages and the end, so
+// that page reads come in between.
 #[test]
 fn what_a_finished_write_has_replaced_is_never_seen_again() {
     let mount = Elsewhere::new(0);
@@ -134,8 +134,8 @@ fn what_a_finished_write_has_replaced_is_never_seen_again() {
     );
 }
 
-// The first half of the first page and the second half of the last are stored by a mapping, all between
-// is written.
+// The first half of the first page and the second half of the last are stored by a mapping, all
+// between is written.
 #[test]
 fn stores_by_a_mapping_and_writes_beside_them_both_last() {
     let mount = Elsewhere::new(0);
@@ -201,7 +201,8 @@ fn a_file_written_past_the_page_cache_is_read_from_it() {
     assert_eq!(&seen, b"one two three", "FUSE-8");
 }
 
-/// A word of one thread alone, at which every other byte belongs to another: thread `of`, word `at`.
+/// A word of one thread alone, at which every other byte belongs to another: thread `of`, word
+/// `at`.
 const STRESS_BYTES: usize = 16 * PAGE_BYTES;
 const STRESS_THREADS: usize = 4;
 
@@ -223,8 +224,8 @@ impl Mapping {
     }
 }
 
-// Half of the threads write single bytes and runs past the page cache, the others store single bytes of the
-// same pages by mappings; every byte has one thread that writes it.
+// Half of the threads write single bytes and runs past the page cache, the others store single
+// bytes of the same pages by mappings; every byte has one thread that writes it.
 #[test]
 fn bytes_of_shared_pages_keep_what_was_written_and_stored_last() {
     let mount = Elsewhere::new(0);
@@ -288,7 +289,8 @@ fn bytes_of_shared_pages_keep_what_was_written_and_stored_last() {
     }
 }
 
-// More writers than a quarter of the workers wait for pages to be dropped, and the pages for page reads.
+// More writers than a quarter of the workers wait for pages to be dropped, and the pages for page
+// reads.
 #[test]
 fn many_writers_beside_readers_wait_for_each_other_and_are_not_interrupted() {
     const WRITERS: usize = 40;
@@ -326,8 +328,8 @@ fn many_writers_beside_readers_wait_for_each_other_and_are_not_interrupted() {
     });
 }
 
-// Another session shortens the file, so that an append goes where the kernel does not expect it: into a page
-// that is mapped.
+// Another session shortens the file, so that an append goes where the kernel does not expect it:
+// into a page that is mapped.
 #[test]
 fn an_append_is_seen_where_it_went() {
     let mount = Elsewhere::new(0);

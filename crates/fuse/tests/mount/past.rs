@@ -1,4 +1,5 @@
-//! History on mounts: moments below `.larder`, and mounts of one moment, against a model and with programs.
+//! History on mounts: moments below `.larder`, and mounts of one moment, against a model and with
+//! programs.
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
 
 use crate::common::{TestMount, database_path, mount_at, noise, shell, when_free};
@@ -531,8 +532,10 @@ fn a_mistake_is_mended_with_cp() {
     let mount = clock.mount(HOUR);
     let root = mount.root();
     shell(
-        "cd \"$1\"; mkdir -p dir/sub; seq 10000 > dir/numbers; ln dir/numbers dir/sub/again; ln -s ../numbers dir/sub/l; \
-         chmod 640 dir/numbers; touch -d 2001-02-03 dir/sub; setfattr -n user.x -v y dir/numbers 2>/dev/null || true",
+        "cd \"$1\"; mkdir -p dir/sub; seq 10000 > dir/numbers; ln dir/numbers dir/sub/again; ln \
+         -s ../numbers dir/sub/l; \
+         chmod 640 dir/numbers; touch -d 2001-02-03 dir/sub; setfattr -n user.x -v y dir/numbers \
+         2>/dev/null || true",
         &[&root],
     );
     sync(&mount);
@@ -560,7 +563,8 @@ fn a_mistake_is_mended_with_cp() {
         &[&root],
     );
     assert_eq!(differs, "differs\n0\n1\n");
-    let rsync = "command -v rsync >/dev/null || exit 0; cd \"$1\"; rsync -aH --delete .larder/at/-1m/dir/ dir/; \
+    let rsync = "command -v rsync >/dev/null || exit 0; cd \"$1\"; rsync -aH --delete \
+        .larder/at/-1m/dir/ dir/; \
                  diff -r .larder/at/-1m/dir dir";
     shell(rsync, &[&root]);
 }
@@ -689,12 +693,8 @@ fn stores_that_came_later_are_not_in_the_past() {
     let then = mount.path(".larder/snapshots/third/raw/r");
     assert_eq!(fs::read_to_string(&then).unwrap(), "in a store");
     assert_eq!(fs::read_to_string(mount.path("raw/r")).unwrap(), "changed");
-    let (store, root) = (
-        then.parent().unwrap(),
-        mount.path(".larder/snapshots/third"),
-    );
-    assert_eq!(
-        fs::metadata(store.join("..")).unwrap().ino(),
-        fs::metadata(root).unwrap().ino()
-    );
+    let above = then.parent().unwrap().join("..");
+    let root = mount.path(".larder/snapshots/third");
+    let [above, root] = [above, root].map(|path| fs::metadata(path).unwrap().ino());
+    assert_eq!(above, root);
 }

@@ -6,7 +6,8 @@ use larder_fuse::HistoryAccess;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-/// What was 0644 and is 0600 now is closed then too, at once, and stays closed while somebody who may has it open.
+/// What was 0644 and is 0600 now is closed then too, at once, and stays closed while somebody who
+/// may has it open.
 #[test]
 fn what_was_readable_once_is_for_whom_it_is_now() {
     if !rustix::process::geteuid().is_root() {
@@ -24,7 +25,8 @@ fn what_was_readable_once_is_for_whom_it_is_now() {
     snapshot(&mut mount, &clock, "s");
     let script = "cd \"$1/.larder/snapshots/s\"; \
                   as() { setpriv --reuid 12345 --clear-groups --regid 12345 \"$@\"; }; \
-                  for f in was gone given; do as cat $f 2>/dev/null || printf no; printf ' '; done; \
+                  for f in was gone given; do as cat $f 2>/dev/null || printf no; printf ' '; \
+                  done; \
                   as ls .. 2>/dev/null || echo no";
     let seen = |mount: &TestMount| shell(script, &[&mount.root()]);
     assert_eq!(seen(&mount), "was gone given s\n");
@@ -39,7 +41,8 @@ fn what_was_readable_once_is_for_whom_it_is_now() {
     assert_eq!(open.metadata().unwrap().mode() & 0o777, 0o600, "FUSE-13");
     drop(open);
     chmod(&mount, "", 0o700);
-    let outside = "setpriv --reuid 12345 --clear-groups --regid 12345 ls \"$1/.larder/snapshots\" 2>&1 || true";
+    let outside = "setpriv --reuid 12345 --clear-groups --regid 12345 ls \"$1/.larder/snapshots\" \
+        2>&1 || true";
     assert!(
         shell(outside, &[&mount.root()]).contains("Permission denied"),
         "FUSE-13"

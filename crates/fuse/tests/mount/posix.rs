@@ -453,7 +453,8 @@ fn ranges_are_copied_allocated_and_punched() {
     assert_eq!(insert, Err(Errno::OPNOTSUPP));
 }
 
-/// The kernel hands `copy_file_range` to a filesystem of ours, and not `FICLONE`: cp(1) falls back from that to this.
+/// The kernel hands `copy_file_range` to a filesystem of ours, and not `FICLONE`: cp(1) falls back
+/// from that to this.
 #[test]
 fn copies_within_the_mount_share_their_blocks() {
     let mount = TestMount::new();

@@ -8,7 +8,8 @@ use std::path::Path;
 
 const RATING: &str = "user.column.rating";
 
-/// A mount with user columns, a table that refers to files in both ways, and another session that asks.
+/// A mount with user columns, a table that refers to files in both ways, and another session that
+/// asks.
 struct Rated {
     mount: TestMount,
     database: Database,
@@ -53,7 +54,8 @@ impl Rated {
         rustix::fs::setxattr(&path, RATING, b"5", XattrFlags::empty()).expect("a column");
         self.sync();
         self.ask(&format!(
-            "INSERT INTO album SELECT path, ino, file_id FROM main JOIN main_path USING (ino) WHERE path = '/{name}'"
+            "INSERT INTO album SELECT path, ino, file_id FROM main JOIN main_path USING (ino) \
+             WHERE path = '/{name}'"
         ));
         self.number("file_id", name)
     }
@@ -78,7 +80,8 @@ impl Rated {
             text.parse().expect("a number")
         });
         let found = self.ask(&format!(
-            "SELECT count(*) FROM album JOIN main ON main.ino = album.photo AND main.file_id = album.file \
+            "SELECT count(*) FROM album JOIN main ON main.ino = album.photo AND main.file_id = \
+             album.file \
              JOIN main_path USING (ino) WHERE main_path.path = '/{name}'"
         ));
         let is_it = self.number("file_id", name) == id;
@@ -113,7 +116,8 @@ os.write(d, b\"new\"); os.fsync(d); os.close(d); os.replace(t, f)' \"$1\"",
         ("mv", "echo mv > \"$1.tmp\"; mv \"$1.tmp\" \"$1\""),
         (
             "install",
-            "s=$(mktemp); echo x > $s; install -b -m 644 $s \"$1.new\"; mv \"$1.new\" \"$1\"; rm $s",
+            "s=$(mktemp); echo x > $s; install -b -m 644 $s \"$1.new\"; mv \"$1.new\" \"$1\"; rm \
+             $s",
         ),
         ("truncate", "echo written in place > \"$1\""),
         ("cp", "s=$(mktemp); echo cp > $s; cp $s \"$1\"; rm $s"),
@@ -183,7 +187,8 @@ fn editors_save_and_nothing_is_lost() {
         remove(&format!("{f}~"));
     };
     let vim_yes = |f: &str| {
-        // backupcopy=yes, and nano, and LibreOffice beside its lock file: a copy aside, the file in place.
+        // backupcopy=yes, and nano, and LibreOffice beside its lock file: a copy aside, the file in
+        // place.
         write(&format!("{f}~"), "old");
         write(f, "vim");
         remove(&format!("{f}~"));

@@ -1,6 +1,7 @@
-//! The past of a database that a mount, the API and SQL change by turns, against one model, by all ways to look at it: the API,
-//! SQL, `.larder` on the mount of the present, and mounts of a moment. The server of the mount is a process of its own, which is
-//! killed now and then; in between there are clones, restores, rollbacks, defrag and prunes (`content/tests/world`).
+//! The past of a database that a mount, the API and SQL change by turns, against one model, by all
+//! ways to look at it: the API, SQL, `.larder` on the mount of the present, and mounts of a moment.
+//! The server of the mount is a process of its own, which is killed now and then; in between there
+//! are clones, restores, rollbacks, defrag and prunes (`content/tests/world`).
 //!
 //! `LARDER_SEED` makes another run.
 #![allow(clippy::unwrap_used)] // Helpers outside test functions are tests too.
@@ -248,7 +249,8 @@ impl Mounted {
         let found = self.states();
         assert!(
             self.trail.contains(&found),
-            "seed {}: after a kill the present is none of the {} states since the last sync: {found:?}, {:?}; {models:?}",
+            "seed {}: after a kill the present is none of the {} states since the last sync: \
+             {found:?}, {:?}; {models:?}",
             self.world.seed,
             self.trail.len(),
             self.trail
@@ -300,8 +302,8 @@ impl Mounted {
         }
     }
 
-    /// The kernel knows of every commit up to now. The second change after what is to be known may be told with it; when a
-    /// third one is seen, the thread that tells has ended with that.
+    /// The kernel knows of every commit up to now. The second change after what is to be known may
+    /// be told with it; when a third one is seen, the thread that tells has ended with that.
     fn wait_until_told(&mut self) {
         let marker = self.root().join("marker");
         let node = self.world.database.resolve(b"/marker", false).unwrap().node;

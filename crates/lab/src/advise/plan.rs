@@ -1,6 +1,6 @@
-//! What is measured for advice when there is nothing else: rows, files and Larder in the place itself, and volumes that
-//! become full. All of it takes about three minutes on an idle machine; where it would take longer, later rounds are left
-//! out.
+//! What is measured for advice when there is nothing else: rows, files and Larder in the place
+//! itself, and volumes that become full. All of it takes about three minutes on an idle machine;
+//! where it would take longer, later rounds are left out.
 
 use crate::advise::settings::trials;
 use crate::backend::Spec;

@@ -1,9 +1,11 @@
-//! What Larder itself is told: up to which size it keeps content in the row, and how much it gathers.
+//! What Larder itself is told: up to which size it keeps content in the row, and how much it
+//! gathers.
 //!
-//! The inline threshold is measured: two databases, one that keeps all it can in rows ([`trials`]), one that keeps nothing
-//! there, with small objects. An object is written once and read once, so what counts is the geometric mean of both
-//! speeds. The gather is reckoned: the engine places an object as a whole up to a quarter of the gather, so four times
-//! what nearly all objects are long is enough.
+//! The inline threshold is measured: two databases, one that keeps all it can in rows ([`trials`]),
+//! one that keeps nothing there, with small objects. An object is written once and read once, so
+//! what counts is the geometric mean of both speeds. The gather is reckoned: the engine places an
+//! object as a whole up to a quarter of the gather, so four times what nearly all objects are long
+//! is enough.
 //!
 //! * `ADVICE-2` What is advised is inside the bounds of the format ([`Tuning::check`]).
 
@@ -38,7 +40,8 @@ impl ObjectSizes {
     }
 }
 
-/// The backends that are compared for the threshold, by what stands before their options: all in rows, nothing.
+/// The backends that are compared for the threshold, by what stands before their options: all in
+/// rows, nothing.
 pub fn trials(kind: &str) -> [String; 2] {
     [
         format!("{kind}+inline={INLINE_BYTES_MAX}"),

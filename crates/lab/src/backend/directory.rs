@@ -35,7 +35,8 @@ impl Directory {
                 let rows = Pool::new(log.join("rows.db"), None, false)?;
                 rows.with(|connection| {
                     connection.execute_batch(
-                        "CREATE TABLE object (key INTEGER PRIMARY KEY, path TEXT NOT NULL, bytes INTEGER NOT NULL)",
+                        "CREATE TABLE object (key INTEGER PRIMARY KEY, path TEXT NOT NULL, bytes \
+                         INTEGER NOT NULL)",
                     )?;
                     Ok(())
                 })?;

@@ -19,8 +19,8 @@ use tempfile::TempDir;
 
 /// Bytes of the volume of logs. It is sparse: its size is a bound.
 pub const LOG_VOLUME_BYTES: u64 = 1 << 30;
-/// A volume that a Larder database lies on is at least so large, bytes: its catalog and its log want room beside the
-/// smallest capacity.
+/// A volume that a Larder database lies on is at least so large, bytes: its catalog and its log
+/// want room beside the smallest capacity.
 const LARDER_VOLUME_BYTES_MIN: u64 = 2 * CAPACITY_BYTES_MIN;
 
 /// Where backends can be made.
@@ -236,8 +236,8 @@ impl Ground {
         }
     }
 
-    /// Calls `visit` with what raw bytes there are (the device, or the files of a database), while nothing of them is
-    /// in memory. Nobody has anything open on it.
+    /// Calls `visit` with what raw bytes there are (the device, or the files of a database), while
+    /// nothing of them is in memory. Nobody has anything open on it.
     pub fn at_rest<T>(&mut self, visit: impl FnOnce(&[&Path]) -> Result<T>) -> Result<T> {
         match &mut self.kind {
             GroundKind::Volumes { data, .. } => data.at_rest(|device| visit(&[device])),
@@ -249,7 +249,8 @@ impl Ground {
                     opened.sync_all()?;
                     rustix::fs::fadvise(&opened, 0, None, Advice::DontNeed)?;
                 }
-                // Databases have few files; where each object is a file, there is no raw device here.
+                // Databases have few files; where each object is a file, there is no raw device
+                // here.
                 let objects = self.place.data.join("objects");
                 let is_raw = |file: &&PathBuf| {
                     file.starts_with(&self.place.data) && !file.starts_with(&objects)
@@ -270,7 +271,8 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Makes the backend, empty, on a volume of `volume_bytes`, or in the place that the spec names.
+    /// Makes the backend, empty, on a volume of `volume_bytes`, or in the place that the spec
+    /// names.
     pub fn make(spec: &Spec, site: &Site, volume_bytes: u64) -> Result<Subject> {
         let ground = Ground::make(spec, site, volume_bytes)?;
         let place = &ground.place;
@@ -294,7 +296,8 @@ impl Subject {
         Ok(Subject { backend, ground })
     }
 
-    /// A backend of one's own in a directory of one's own, without a device that could be looked at; for tests.
+    /// A backend of one's own in a directory of one's own, without a device that could be looked
+    /// at; for tests.
     pub fn of(backend: Box<dyn Backend>, directory: TempDir) -> Subject {
         let path = directory.path().to_owned();
         let ground = Ground {
@@ -318,7 +321,8 @@ impl Subject {
         &self.ground
     }
 
-    /// Bytes that the backend holds on the volume, over those of an empty filesystem; `None` without a volume.
+    /// Bytes that the backend holds on the volume, over those of an empty filesystem; `None`
+    /// without a volume.
     pub fn held_bytes(&self) -> Result<Option<u64>> {
         match &self.ground.kind {
             GroundKind::Volumes {
@@ -330,7 +334,8 @@ impl Subject {
         }
     }
 
-    /// Bytes of objects that the backend can take, still; with `volume_bytes` where nothing else bounds it.
+    /// Bytes of objects that the backend can take, still; with `volume_bytes` where nothing else
+    /// bounds it.
     pub fn available_bytes(&self, volume_bytes: u64) -> Result<u64> {
         if let Some(bytes) = self.backend.available_bytes()? {
             return Ok(bytes);
@@ -342,8 +347,8 @@ impl Subject {
         }
     }
 
-    /// Puts everything at rest: nothing is open, nothing in memory. Calls `visit` with what raw bytes there are, and
-    /// opens the backend again.
+    /// Puts everything at rest: nothing is open, nothing in memory. Calls `visit` with what raw
+    /// bytes there are, and opens the backend again.
     pub fn at_rest<T>(&mut self, visit: impl FnOnce(&[&Path]) -> Result<T>) -> Result<T> {
         self.backend.close()?;
         let visited = self.ground.at_rest(visit)?;

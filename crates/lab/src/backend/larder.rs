@@ -81,7 +81,8 @@ fn name_of(text: &str) -> Result<Name> {
 }
 
 impl Backend for Larder {
-    /// With a known length in one call, else in parts to another name, which then takes the object's.
+    /// With a known length in one call, else in parts to another name, which then takes the
+    /// object's.
     fn put(&self, key: u64, content: &[u8], how: &Put) -> Result<()> {
         let database = self.database()?;
         if how.is_size_known {
@@ -219,7 +220,8 @@ impl Backend for Mounted {
         self.files.delete(key)
     }
 
-    /// What the mount says, not the volume below it: there, what the database has taken ahead is gone already.
+    /// What the mount says, not the volume below it: there, what the database has taken ahead is
+    /// gone already.
     fn available_bytes(&self) -> Result<Option<u64>> {
         free_bytes(&self.mountpoint).map(Some)
     }

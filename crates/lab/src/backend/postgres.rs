@@ -1,8 +1,9 @@
-//! PostgreSQL: objects in a column of type `bytea` that is neither compressed nor inline, or as large objects; on a private
-//! cluster of our own, or on a server that runs.
+//! PostgreSQL: objects in a column of type `bytea` that is neither compressed nor inline, or as
+//! large objects; on a private cluster of our own, or on a server that runs.
 //!
-//! A private cluster has its write-ahead log beside the volume (`BACKEND-2`), serves a socket only, and vacuums when the
-//! laboratory says so, not when it thinks so (`WORKLOAD-2`). As root it runs as another user: it refuses root.
+//! A private cluster has its write-ahead log beside the volume (`BACKEND-2`), serves a socket only,
+//! and vacuums when the laboratory says so, not when it thinks so (`WORKLOAD-2`). As root it runs
+//! as another user: it refuses root.
 
 use crate::backend::ground::Place;
 use crate::backend::{Backend, Put};
@@ -80,7 +81,8 @@ impl Cluster {
         }
         process::run(initdb).map_err(|error| Error::cannot(error.text))?;
         let settings = format!(
-            "\nlisten_addresses = ''\nunix_socket_directories = '{}'\nautovacuum = off\nmax_wal_size = '{}MB'\n",
+            "\nlisten_addresses = ''\nunix_socket_directories = '{}'\nautovacuum = \
+             off\nmax_wal_size = '{}MB'\n",
             cluster.socket.display(),
             if is_log_apart { 512 } else { 128 }
         );
@@ -142,7 +144,8 @@ fn find_programs() -> Result<PathBuf> {
     let on_path = || Some(process::find("initdb")?.parent()?.to_owned());
     debian.or_else(on_path).ok_or_else(|| {
         Error::cannot(
-            "there is no PostgreSQL server here; install postgresql (apt-get install postgresql), or name one that \
+            "there is no PostgreSQL server here; install postgresql (apt-get install postgresql), \
+             or name one that \
              runs: postgres:postgresql://USER@HOST/DATABASE",
         )
     })
@@ -199,7 +202,8 @@ impl Postgres {
             .map_err(|error| Error::failed(format!("this is no address of a server: {error}")))?;
         if let Err(error) = config.connect(NoTls) {
             return Err(Error::cannot(format!(
-                "no PostgreSQL answers ({}); start it, or name the backend 'postgres', which runs a private server on a \
+                "no PostgreSQL answers ({}); start it, or name the backend 'postgres', which runs \
+                 a private server on a \
                  volume, or 'postgres:DIR', which runs one in a directory",
                 tell(&error)
             )));
@@ -226,7 +230,8 @@ impl Postgres {
         let table = &backend.table;
         let kind = if is_large_objects { "oid" } else { "bytea" };
         let mut create = format!(
-            "CREATE TABLE {table} (key bigint PRIMARY KEY, bytes bigint NOT NULL, content {kind} NOT NULL);"
+            "CREATE TABLE {table} (key bigint PRIMARY KEY, bytes bigint NOT NULL, content {kind} \
+             NOT NULL);"
         );
         if !is_large_objects {
             create += &format!("ALTER TABLE {table} ALTER content SET STORAGE EXTERNAL;");
@@ -379,7 +384,8 @@ impl Backend for Postgres {
             let table = &self.table;
             // In parts: each large object is a lock until its transaction ends.
             let unlink = format!(
-                "WITH part AS (DELETE FROM {table} WHERE key IN (SELECT key FROM {table} LIMIT 1000) RETURNING content) \
+                "WITH part AS (DELETE FROM {table} WHERE key IN (SELECT key FROM {table} LIMIT \
+                 1000) RETURNING content) \
                  SELECT count(lo_unlink(content)) FROM part"
             );
             let drop_table = format!("DROP TABLE {table}");

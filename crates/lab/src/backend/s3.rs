@@ -1,7 +1,7 @@
 //! Objects in a bucket of an S3-compatible store, by path-style addresses.
 //!
-//! Credentials come from the environment, by the names that all clients know. What the store has in memory or on disk nobody
-//! shows us: there is neither coldness nor layout, only times.
+//! Credentials come from the environment, by the names that all clients know. What the store has in
+//! memory or on disk nobody shows us: there is neither coldness nor layout, only times.
 
 use crate::backend::{Backend, Put};
 use crate::error::{Error, Kind, Result};
@@ -27,13 +27,14 @@ pub struct S3 {
 }
 
 impl S3 {
-    /// The bucket at `address`, `https://HOST/BUCKET` or `https://HOST/BUCKET/PREFIX`; credentials and region of the
-    /// environment.
+    /// The bucket at `address`, `https://HOST/BUCKET` or `https://HOST/BUCKET/PREFIX`; credentials
+    /// and region of the environment.
     pub fn connect(address: &str) -> Result<S3> {
         let variable = |name: &str| {
             std::env::var(name).map_err(|_| {
                 Error::cannot(format!(
-                    "S3 needs credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ({name} is missing)"
+                    "S3 needs credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY \
+                     ({name} is missing)"
                 ))
             })
         };
@@ -56,7 +57,8 @@ impl S3 {
     pub fn with(address: &str, credentials: Credentials, region: String) -> Result<S3> {
         let wrong = |why: &str| {
             Error::failed(format!(
-                "this is no address of a bucket ({why}); write s3:https://HOST/BUCKET or s3:https://HOST/BUCKET/PREFIX"
+                "this is no address of a bucket ({why}); write s3:https://HOST/BUCKET or \
+                 s3:https://HOST/BUCKET/PREFIX"
             ))
         };
         let (scheme, rest) = address

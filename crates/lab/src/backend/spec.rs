@@ -1,11 +1,16 @@
 //! The names of backends on the command line.
 //!
 //! ```text
-//! ext4  ext4-1k  xfs  btrfs  ntfs-64k  fat32  …   files on a volume of that filesystem, its block behind the dash
-//! sqlite  postgres  postgres-lo  larder  larder-mount      on an ext4 volume; on another with sqlite@xfs, larder@btrfs-4k
-//! dir:PATH  mount:PATH  sqlite:PATH  postgres:PATH  larder:PATH   in a place that exists
-//! postgres:URL  s3:URL                                     on a server that runs; records name them postgres:server, postgres:server-2
-//! +OPTION behind any of them: +bare (files without rows), +page=64k, +rollback (SQLite), +inline=512, +gather=64M (Larder)
+//! ext4  ext4-1k  xfs  btrfs  ntfs-64k  fat32  …
+//!     files on a volume of that filesystem, its block behind the dash
+//! sqlite  postgres  postgres-lo  larder  larder-mount
+//!     on an ext4 volume; on another with sqlite@xfs, larder@btrfs-4k
+//! dir:PATH  mount:PATH  sqlite:PATH  postgres:PATH  larder:PATH
+//!     in a place that exists
+//! postgres:URL  s3:URL
+//!     on a server that runs; records name them postgres:server, postgres:server-2
+//! +OPTION behind any of them
+//!     +bare (files without rows), +page=64k, +rollback (SQLite), +inline=512, +gather=64M (Larder)
 //! ```
 
 use crate::backend::postgres::{identity, is_directory};
@@ -88,8 +93,10 @@ impl Spec {
         let unknown = || {
             let filesystems: Vec<&str> = Filesystem::names().collect();
             Error::failed(format!(
-                "'{text}' is no backend; there are {} (with -BLOCK), sqlite, postgres, postgres-lo, larder, larder-mount \
-                 (with @FILESYSTEM), and dir:PATH, mount:PATH, sqlite:PATH, postgres:PATH, postgres:URL, larder:PATH, s3:URL",
+                "'{text}' is no backend; there are {} (with -BLOCK), sqlite, postgres, \
+                 postgres-lo, larder, larder-mount \
+                 (with @FILESYSTEM), and dir:PATH, mount:PATH, sqlite:PATH, postgres:PATH, \
+                 postgres:URL, larder:PATH, s3:URL",
                 filesystems.join(", ")
             ))
         };
@@ -153,8 +160,10 @@ impl Spec {
         for option in parts {
             spec.set(option).ok_or_else(|| {
                 Error::failed(format!(
-                    "'{text}': '{option}' is no option of this backend; files have +bare, SQLite has +page=BYTES \
-                     (a power of two, 512 to 64k) and +rollback, Larder has +inline=BYTES (0 to 2k) and +gather=BYTES (1M or more)"
+                    "'{text}': '{option}' is no option of this backend; files have +bare, SQLite \
+                     has +page=BYTES \
+                     (a power of two, 512 to 64k) and +rollback, Larder has +inline=BYTES (0 to \
+                     2k) and +gather=BYTES (1M or more)"
                 ))
             })?;
             spec.name = format!("{}+{option}", spec.name);
@@ -162,7 +171,8 @@ impl Spec {
         Ok(spec)
     }
 
-    /// Tells servers of one kind apart by a number behind the second and all further ones: addresses are not shown.
+    /// Tells servers of one kind apart by a number behind the second and all further ones:
+    /// addresses are not shown.
     pub fn number(specs: &mut [Spec]) {
         let mut counts: HashMap<String, u32> = HashMap::new();
         for spec in specs {

@@ -1,5 +1,6 @@
-//! BLOBs in SQLite, one row each. Its write-ahead log lies beside the volume (`BACKEND-2`): the database file on
-//! the volume is bound to a name on the volume of logs, where SQLite looks for the log.
+//! BLOBs in SQLite, one row each. Its write-ahead log lies beside the volume (`BACKEND-2`): the
+//! database file on the volume is bound to a name on the volume of logs, where SQLite looks for the
+//! log.
 
 use crate::backend::ground::Place;
 use crate::backend::spec::{Spec, Where};
@@ -116,7 +117,8 @@ impl Sqlite {
         sqlite.open()?;
         sqlite.pool()?.with(|connection| {
             connection.execute_batch(
-                "CREATE TABLE object (key INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, content BLOB NOT NULL)",
+                "CREATE TABLE object (key INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, content \
+                 BLOB NOT NULL)",
             )?;
             Ok(())
         })?;
@@ -135,12 +137,14 @@ impl Sqlite {
 }
 
 impl Backend for Sqlite {
-    /// The whole value in one statement: SQLite's interface takes no parts of a value whose length it does not know.
+    /// The whole value in one statement: SQLite's interface takes no parts of a value whose length
+    /// it does not know.
     fn put(&self, key: u64, content: &[u8], _how: &Put) -> Result<()> {
         self.pool()?.with(|connection| {
             let mut statement = connection.prepare_cached(
                 "INSERT INTO object (key, bytes, content) VALUES (?1, ?2, ?3)
-                 ON CONFLICT (key) DO UPDATE SET bytes = excluded.bytes, content = excluded.content",
+                 ON CONFLICT (key) DO UPDATE SET bytes = excluded.bytes, content = \
+                 excluded.content",
             )?;
             statement.execute((key as i64, content.len() as i64, content))?;
             Ok(())

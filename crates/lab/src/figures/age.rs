@@ -113,8 +113,8 @@ fn read_after_load(aging: &Selection<'_>) -> Figure {
     Figure::new(papers::READ_AFTER_LOAD, charts, here, (&used, shown))
 }
 
-/// Where rows and files break even at an age, one sentence for each system of rows; only what is beyond
-/// noise, if `is_sure`.
+/// Where rows and files break even at an age, one sentence for each system of rows; only what is
+/// beyond noise, if `is_sure`.
 pub(crate) fn crossings(used: &Selection<'_>, age: f64, is_sure: bool) -> Vec<String> {
     let backends = used.backends();
     let rows = backends.iter().filter(|name| is_row_store(name));
@@ -460,7 +460,8 @@ fn free_pool(data: &Data) -> Figure {
         .collect();
     let here = match (pools.first(), pools.last()) {
         (Some(least), Some(most)) => sentence(&format!(
-            "with {} free objects instead of {}, at age {oldest}, fragments per object are multiplied: {}",
+            "with {} free objects instead of {}, at age {oldest}, fragments per object are \
+             multiplied: {}",
             say(*least, Unit::Plain),
             say(*most, Unit::Plain),
             extremes(&smallest, ("most", "least"), |factor| format!(
@@ -521,7 +522,8 @@ fn write_size(data: &Data) -> Figure {
     let swing: Vec<(String, f64)> = swing.collect();
     let factor = |value: f64| format!("× {}", say(value, Unit::Plain));
     let differ = sentence(&format!(
-        "between the best and the worst request size, at age {oldest}, fragments per object differ: {}",
+        "between the best and the worst request size, at age {oldest}, fragments per object \
+         differ: {}",
         extremes(&swing, ("most", "least"), factor)
     ));
     let here = [Some(differ), layout::filled(&data.all(), &used)];

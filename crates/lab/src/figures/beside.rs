@@ -15,8 +15,10 @@ const DISK_MODEL: Paper = Paper {
     id: "modelled-disks",
     title: "The same layout on other disks: a model",
     source: "computed from the observed places of fragments, not measured",
-    found: "Virtual disks hide seeks. Here the places of all fragments are laid on four disks described by a few figures, and the time of reading is computed.",
-    differs: "A model knows no queues, no caches and no zones of a platter; the order of the systems and the trend over age are what it is good for.",
+    found: "Virtual disks hide seeks. Here the places of all fragments are laid on four disks \
+        described by a few figures, and the time of reading is computed.",
+    differs: "A model knows no queues, no caches and no zones of a platter; the order of the \
+        systems and the trend over age are what it is good for.",
     command: "larder lab run age",
 };
 
@@ -24,8 +26,13 @@ const AMPLIFICATION: Paper = Paper {
     id: "amplification",
     title: "What reaches the device, and what it occupies",
     source: "beside the papers",
-    found: "Write amplification: bytes written to the device for each byte of an object, logs included, those on a volume of their own too. Space amplification: bytes occupied for each byte that lives.",
-    differs: "Write-ahead logs and copies into place cost a second write; holes that are too small for the next object cost space. While a store is filled (age 0) Larder's segments grow, and growing writes zeros first, so that later writes in place need no log of the filesystem.",
+    found: "Write amplification: bytes written to the device for each byte of an object, logs \
+        included, those on a volume of their own too. Space amplification: bytes occupied for \
+        each byte that lives.",
+    differs: "Write-ahead logs and copies into place cost a second write; holes that are too \
+        small for the next object cost space. While a store is filled (age 0) Larder's segments \
+        grow, and growing writes zeros first, so that later writes in place need no log of the \
+        filesystem.",
     command: "larder lab run age",
 };
 
@@ -33,8 +40,10 @@ const HOLES: Paper = Paper {
     id: "holes",
     title: "The shape of free space",
     source: "beside the papers",
-    found: "The free bytes of the aged volume by the length of the hole that they lie in. Free space in long holes is what the next large object needs.",
-    differs: "Filesystems that keep free space in large groups look ahead of those that take the first hole.",
+    found: "The free bytes of the aged volume by the length of the hole that they lie in. Free \
+        space in long holes is what the next large object needs.",
+    differs: "Filesystems that keep free space in large groups look ahead of those that take the \
+        first hole.",
     command: "larder lab run age",
 };
 
@@ -42,8 +51,11 @@ const REPLAY: Paper = Paper {
     id: "replay",
     title: "Aging by a history of one's own",
     source: "beside the papers",
-    found: "What was done elsewhere, done again: the changes between the commits of a git repository, or the operations of a trace. Storage age is the papers': bytes that went, for each byte that lives.",
-    differs: "A history has its own sizes and its own order: what is changed often is changed again, where the papers chose at random.",
+    found: "What was done elsewhere, done again: the changes between the commits of a git \
+        repository, or the operations of a trace. Storage age is the papers': bytes that went, \
+        for each byte that lives.",
+    differs: "A history has its own sizes and its own order: what is changed often is changed \
+        again, where the papers chose at random.",
     command: "larder lab run git --repository DIR",
 };
 
@@ -110,7 +122,8 @@ fn disks(data: &Data) -> Figure {
 /// What reached the volume, and what reached the volume of logs.
 const WRITTEN: [&str; 2] = ["write_amplification", "log_amplification"];
 
-/// The bytes written for each byte of an object, on both volumes together: of each case, then the median.
+/// The bytes written for each byte of an object, on both volumes together: of each case, then the
+/// median.
 fn written(there: &Selection<'_>) -> Option<Estimate> {
     let [data, logs] = WRITTEN.map(|measure| there.measure(measure));
     let sum = |record: &Record| {

@@ -1,8 +1,8 @@
 //! Two kinds of chart: lines over a number, and dots beside names.
 //!
-//! Each system has a colour of the palette of Okabe and Ito, which people who see fewer colours can tell apart,
-//! and a mark of its own shape. Lines are named where they end. What was measured under load above the number
-//! of cores is hollow; what the papers measured is grey, hollow and dashed.
+//! Each system has a colour of the palette of Okabe and Ito, which people who see fewer colours can
+//! tell apart, and a mark of its own shape. Lines are named where they end. What was measured under
+//! load above the number of cores is hollow; what the papers measured is grey, hollow and dashed.
 
 use crate::data::{kind, system_name};
 use crate::figures::scale::{Scale, Spacing, Unit, say};

@@ -1,5 +1,5 @@
-//! What stands beside counts of fragments, so that they are read rightly: how full the volumes were, what a system counts
-//! itself, and what the markers did not see.
+//! What stands beside counts of fragments, so that they are read rightly: how full the volumes
+//! were, what a system counts itself, and what the markers did not see.
 
 use crate::data::{Selection, system_name};
 use crate::figures::scale::{Unit, say};
@@ -29,8 +29,8 @@ fn beside(all: &Selection<'_>, used: &Selection<'_>, backend: &str, measure: &st
 
 const LIVE: &str = "live_bytes";
 
-/// How much of the volume the objects fill, from most to least: the occupancy is a share of what each system says that it
-/// can take, which is less.
+/// How much of the volume the objects fill, from most to least: the occupancy is a share of what
+/// each system says that it can take, which is less.
 pub(super) fn filled(all: &Selection<'_>, used: &Selection<'_>) -> Option<String> {
     let share = |name: String| Some((beside(all, used, &name, LIVE)?, name));
     let mut shares: Vec<(f64, String)> = used.backends().into_iter().filter_map(share).collect();
@@ -58,7 +58,8 @@ pub(super) fn own_count(all: &Selection<'_>, used: &Selection<'_>) -> Option<Str
         .collect();
     let text = || {
         format!(
-            "{}: the markers, which are looked for on the device, also see where the filesystem below cut its segment file",
+            "{}: the markers, which are looked for on the device, also see where the filesystem \
+             below cut its segment file",
             differing.join(", ")
         )
     };
@@ -78,7 +79,8 @@ pub(super) fn unseen(all: &Selection<'_>, used: &Selection<'_>) -> Option<String
         .collect();
     let text = || {
         format!(
-            "of the markers were found: {}, all of the others; one that the edge of a database's page cuts in two is not seen",
+            "of the markers were found: {}, all of the others; one that the edge of a database's \
+             page cuts in two is not seen",
             unseen.join(", ")
         )
     };

@@ -1,7 +1,7 @@
 //! Writing SVG: elements, escaped text, and how wide text is.
 //!
-//! Colours are given twice: as attributes, in light colours, for programs that draw a file on white; and as
-//! classes, which the style sheet of the report replaces on dark screens.
+//! Colours are given twice: as attributes, in light colours, for programs that draw a file on
+//! white; and as classes, which the style sheet of the report replaces on dark screens.
 //!
 //! * `SVG-1` Whatever text goes in, the document stays well-formed.
 
@@ -76,7 +76,8 @@ impl Svg {
         let Ink { class, colour } = ink;
         let dash = dash_attribute(dash);
         self.put(format_args!(
-            "<line x1='{x1:.1}' y1='{y1:.1}' x2='{x2:.1}' y2='{y2:.1}' class='{class} s' stroke='{colour}' stroke-width='{width}'{dash}/>"
+            "<line x1='{x1:.1}' y1='{y1:.1}' x2='{x2:.1}' y2='{y2:.1}' class='{class} s' \
+             stroke='{colour}' stroke-width='{width}'{dash}/>"
         ));
     }
 
@@ -89,7 +90,8 @@ impl Svg {
         let (steps, dash) = (steps.join("L"), dash_attribute(dash));
         let Ink { class, colour } = ink;
         self.put(format_args!(
-            "<path d='M{steps}' class='{class} s' fill='none' stroke='{colour}' stroke-width='{width}' stroke-linejoin='round' stroke-linecap='round'{dash}/>"
+            "<path d='M{steps}' class='{class} s' fill='none' stroke='{colour}' \
+             stroke-width='{width}' stroke-linejoin='round' stroke-linecap='round'{dash}/>"
         ));
     }
 
@@ -132,7 +134,8 @@ impl Svg {
         };
         let title = escape(title);
         self.put(format_args!(
-            "<{element} {geometry} class='{class} {kind}' fill='{fill}' stroke='{colour}' stroke-width='1.6'><title>{title}</title></{element}>"
+            "<{element} {geometry} class='{class} {kind}' fill='{fill}' stroke='{colour}' \
+             stroke-width='1.6'><title>{title}</title></{element}>"
         ));
     }
 
@@ -176,7 +179,8 @@ impl Svg {
         };
         let (Ink { class, colour }, text) = (ink, escape(text));
         self.put(format_args!(
-            "<text x='{x:.1}' y='{y:.1}' class='{class} f' fill='{colour}' font-size='{size}' text-anchor='{anchor}'{style}>{text}</text>"
+            "<text x='{x:.1}' y='{y:.1}' class='{class} f' fill='{colour}' font-size='{size}' \
+             text-anchor='{anchor}'{style}>{text}</text>"
         ));
     }
 
@@ -192,14 +196,17 @@ impl Svg {
     pub fn element(&self, width: f64, height: f64, said: &str) -> String {
         let (said, body) = (escape(said), &self.body);
         format!(
-            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0} {height:.0}' width='{width:.0}' height='{height:.0}' role='img' aria-label='{said}' font-family=\"{FONTS}\">{body}</svg>"
+            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0} {height:.0}' \
+             width='{width:.0}' height='{height:.0}' role='img' aria-label='{said}' \
+             font-family=\"{FONTS}\">{body}</svg>"
         )
     }
 
     /// A document that stands alone, on white, or on black where the reader prefers it.
     pub fn document(&self, width: f64, height: f64, said: &str, style: &str) -> String {
         let ground = format!(
-            "<style>{style}</style><rect class='bg' width='{width:.0}' height='{height:.0}' fill='#ffffff'/>"
+            "<style>{style}</style><rect class='bg' width='{width:.0}' height='{height:.0}' \
+             fill='#ffffff'/>"
         );
         let element = self.element(width, height, said);
         let inside = element.find('>').map_or(element.len(), |at| at + 1);
@@ -223,7 +230,8 @@ fn dash_attribute(dash: &str) -> String {
     }
 }
 
-/// Text that is safe between tags and in quoted attributes (SVG-1). What XML cannot hold is left out.
+/// Text that is safe between tags and in quoted attributes (SVG-1). What XML cannot hold is left
+/// out.
 pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,4 +1,5 @@
-//! Where a filesystem says that a file lies: `FS_IOC_FIEMAP` (Documentation/filesystems/fiemap.rst).
+//! Where a filesystem says that a file lies: `FS_IOC_FIEMAP`
+//! (Documentation/filesystems/fiemap.rst).
 
 use crate::error::{Result, Said};
 use crate::measure::layout::Layout;
@@ -14,7 +15,8 @@ const EXTENT_COUNT: usize = 256;
 const FLAG_SYNC: u32 = 1;
 /// The last extent of the file.
 const EXTENT_LAST: u32 = 1;
-/// Its place is not known, or it does not lie in blocks of its own: unknown, delayed, inline, in a tail.
+/// Its place is not known, or it does not lie in blocks of its own: unknown, delayed, inline, in a
+/// tail.
 const EXTENT_NOT_PLACED: u32 = 0x2 | 0x4 | 0x200 | 0x400;
 
 /// `struct fiemap_extent`.
@@ -47,8 +49,8 @@ struct Fiemap<'a>(&'a mut Extents);
 /// What the number of the call counts: the structure without extents.
 const HEAD_BYTES: usize = 32;
 
-// SAFETY: the opcode is that of `FS_IOC_FIEMAP`, `_IOWR('f', 11, struct fiemap)`; the kernel reads the head and
-// writes at most `extent_count` extents behind it, and there is room for as many.
+// SAFETY: the opcode is that of `FS_IOC_FIEMAP`, `_IOWR('f', 11, struct fiemap)`; the kernel reads
+// the head and writes at most `extent_count` extents behind it, and there is room for as many.
 unsafe impl Ioctl for Fiemap<'_> {
     type Output = ();
     const IS_MUTATING: bool = true;

@@ -47,7 +47,8 @@ pub fn of_device(filesystem: Filesystem, device: &Path) -> Result<Option<Histogr
     Ok(Some(histogram))
 }
 
-/// `Block size: N`, and for each group `  Free blocks: A-B, C`. Holes of neighbouring groups are joined.
+/// `Block size: N`, and for each group ` Free blocks: A-B, C`. Holes of neighbouring groups are
+/// joined.
 fn parse_ext(text: &str) -> Vec<u64> {
     let block_bytes: u64 = text
         .lines()
@@ -97,9 +98,11 @@ mod tests {
 
     #[test]
     fn tools_are_understood() {
-        let ext = "Block size:               1024\n  Free blocks: 5-12, 20\n  Free inodes: 3-9\n  Free blocks: \n  Free blocks: 21-31\n";
+        let ext = "Block size:               1024\n  Free blocks: 5-12, 20\n  Free inodes: 3-9\n  \
+            Free blocks: \n  Free blocks: 21-31\n";
         assert_eq!(parse_ext(ext), [8 * 1024, 12 * 1024]);
-        let xfs = "       0       10        8\n       1      200     4096\n   from      to extents  blocks    pct\n      8      15       1       8   0.20\n";
+        let xfs = "       0       10        8\n       1      200     4096\n   from      to \
+            extents  blocks    pct\n      8      15       1       8   0.20\n";
         assert_eq!(parse_xfs(xfs, 4096), [8 * 4096, 4096 * 4096]);
         let mut histogram = Histogram::new();
         [100, 4096, 8 * 4096, 15 * 4096]

@@ -33,8 +33,9 @@ impl Latencies {
         self.bytes
     }
 
-    /// Figures for records, each with `prefix` before its name: `mb_s` (10^6 bytes), `ops_s`, `p50_us`, `p99_us`,
-    /// `max_us`. `workers` did them at the same time; only the time in operations counts. Nothing of nothing.
+    /// Figures for records, each with `prefix` before its name: `mb_s` (10^6 bytes), `ops_s`,
+    /// `p50_us`, `p99_us`, `max_us`. `workers` did them at the same time; only the time in
+    /// operations counts. Nothing of nothing.
     pub fn measures(mut self, prefix: &str, workers: u32) -> Vec<(String, f64)> {
         if self.nanoseconds.is_empty() {
             return Vec::new();

@@ -27,7 +27,8 @@ impl Layout {
         });
     }
 
-    /// Adds bytes that lie behind the last ones, up to `end_bytes`; pages may have other things between them.
+    /// Adds bytes that lie behind the last ones, up to `end_bytes`; pages may have other things
+    /// between them.
     pub fn extend_to(&mut self, end_bytes: u64) {
         if let Some(last) = self.fragments.last_mut() {
             last.length_bytes = last
@@ -55,8 +56,8 @@ pub struct Fragments {
     pub p99: u64,
     /// The worst object.
     pub max: u64,
-    /// Of two blocks (4 KiB) that follow one another in an object, the share that does so on the device
-    /// (Smith, Seltzer: "File System Aging", 1997); 1 when nothing has two.
+    /// Of two blocks (4 KiB) that follow one another in an object, the share that does so on the
+    /// device (Smith, Seltzer: "File System Aging", 1997); 1 when nothing has two.
     pub layout_score: f64,
 }
 

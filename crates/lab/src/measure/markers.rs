@@ -1,9 +1,13 @@
-//! Finding objects on a raw device by their markers, as \[FRAG\] does: files and BLOBs are measured alike.
+//! Finding objects on a raw device by their markers, as \[FRAG\] does: files and BLOBs are measured
+//! alike.
 //!
-//! * `MARKER-1` Only markers of versions that live count; what is left of others on the device does not.
-//! * `MARKER-2` Where a live version has several copies of a marker (logs, content that was moved), those count that
-//!   leave the object in the fewest parts: a copy in pieces in a log does not hide the whole one.
-//! * `MARKER-3` What a backend puts between the pages of an object on purpose does not part them ([`Pages`]).
+//! * `MARKER-1` Only markers of versions that live count; what is left of others on the device does
+//!   not.
+//! * `MARKER-2` Where a live version has several copies of a marker (logs, content that was moved),
+//!   those count that leave the object in the fewest parts: a copy in pieces in a log does not hide
+//!   the whole one.
+//! * `MARKER-3` What a backend puts between the pages of an object on purpose does not part them
+//!   ([`Pages`]).
 
 use crate::error::{Result, Said};
 use crate::measure::layout::Layout;
@@ -16,8 +20,8 @@ use std::path::Path;
 /// Read at once while scanning, bytes.
 const SCAN_BYTES: usize = 8 << 20;
 
-/// How far two markers that follow one another may lie from where they should, bytes, and still count as one
-/// stretch (`MARKER-3`). Both 0 for files.
+/// How far two markers that follow one another may lie from where they should, bytes, and still
+/// count as one stretch (`MARKER-3`). Both 0 for files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pages {
     /// Before their place; less than this.
@@ -54,8 +58,8 @@ struct Place {
     offset_bytes: u64,
 }
 
-/// Looks for the objects `0..wanted.len()` (`None`: not alive) in all of `devices`, which lie one behind the other.
-/// Cost: reads them once; 16 bytes of memory per KiB of content.
+/// Looks for the objects `0..wanted.len()` (`None`: not alive) in all of `devices`, which lie one
+/// behind the other. Cost: reads them once; 16 bytes of memory per KiB of content.
 pub fn scan(
     devices: &[&Path],
     pattern: &Pattern,
@@ -139,7 +143,8 @@ fn scan_file(
     }
 }
 
-/// The layout that the places of one object tell, ordered by sequence, and how many markers of it there are.
+/// The layout that the places of one object tell, ordered by sequence, and how many markers of it
+/// there are.
 fn assemble(places: &[Place], bytes: u64, pages: Pages) -> (Layout, u64) {
     let mut layout = Layout::default();
     let way = fewest_parts(places, pages);
@@ -156,10 +161,12 @@ fn assemble(places: &[Place], bytes: u64, pages: Pages) -> (Layout, u64) {
     (layout, way.len() as u64)
 }
 
-/// One place of each marker, so that the object has the fewest parts (`MARKER-2`). Cost: markers × copies².
+/// One place of each marker, so that the object has the fewest parts (`MARKER-2`). Cost: markers ×
+/// copies².
 fn fewest_parts(places: &[Place], pages: Pages) -> Vec<Place> {
     let markers: Vec<&[Place]> = places.chunk_by(|a, b| a.sequence == b.sequence).collect();
-    // For each copy of each marker: breaks on the best way up to it, and the copy of the marker before on that way.
+    // For each copy of each marker: breaks on the best way up to it, and the copy of the marker
+    // before on that way.
     let mut ways: Vec<Vec<(u64, usize)>> = Vec::with_capacity(markers.len());
     for (index, copies) in markers.iter().enumerate() {
         let way_to = |place: &Place| {
@@ -244,7 +251,8 @@ mod tests {
     #[test]
     fn a_copy_in_pieces_does_not_hide_the_whole_one() {
         let whole = content(0, 3, 8 * 1024);
-        // A log before the object has its pages of 4 KiB apart, and the first ones of another version.
+        // A log before the object has its pages of 4 KiB apart, and the first ones of another
+        // version.
         let mut bytes = content(0, 2, 4096);
         for page in whole.chunks(4096).rev() {
             bytes.extend_from_slice(page);

@@ -17,20 +17,23 @@ pub(super) fn in_short(data: &Data) -> Vec<String> {
     let noise = statistics::noise_by_measure(all.records());
     if let Some(noise) = noise.get("read_mb_s").filter(|noise| noise.degrees > 0) {
         points.push(format!(
-            "Noise: two single measurements of the same reading speed differ by up to a factor of {}; smaller differences between systems say nothing.",
+            "Noise: two single measurements of the same reading speed differ by up to a factor of \
+             {}; smaller differences between systems say nothing.",
             say(noise.factor(), Unit::Plain)
         ));
     }
     if all.crowded_count() > 0 {
         points.push(format!(
-            "{} of {} records were measured while more was running than the machine has cores. They are hollow in the figures and not to be trusted.",
+            "{} of {} records were measured while more was running than the machine has cores. \
+             They are hollow in the figures and not to be trusted.",
             say_count(all.crowded_count()),
             say_count(all.len())
         ));
     }
     for run in data.runs.iter().filter(|run| run.torn_bytes > 0) {
         points.push(format!(
-            "The run {} ended in the middle of a record; {} bytes at its end were left out. Resume it to complete it.",
+            "The run {} ended in the middle of a record; {} bytes at its end were left out. \
+             Resume it to complete it.",
             run.header.name, run.torn_bytes
         ));
     }
@@ -97,7 +100,9 @@ fn pairs(backends: &[String]) -> Vec<(String, String)> {
 pub(super) fn break_even(data: &Data) -> String {
     let used = reads(data);
     let ages = used.ages();
-    let title = "<section class='figure' id='break-even'><h3>Break-even sizes</h3><p class='source'>where the reading speeds of two systems cross, with the interval at 95 %</p>";
+    let title = "<section class='figure' id='break-even'><h3>Break-even sizes</h3><p \
+        class='source'>where the reading speeds of two systems cross, with the interval at 95 \
+        %</p>";
     let mut rows = String::new();
     for (this, that) in pairs(&used.backends()) {
         let answer = |age: &f64| {
@@ -112,7 +117,8 @@ pub(super) fn break_even(data: &Data) -> String {
     }
     if rows.is_empty() {
         return format!(
-            "{title}<p>A break-even size needs two systems of different kinds in the same run at two or more object sizes: <code>larder lab run break-even</code>.</p></section>"
+            "{title}<p>A break-even size needs two systems of different kinds in the same run at \
+             two or more object sizes: <code>larder lab run break-even</code>.</p></section>"
         );
     }
     let heads: String = ages
@@ -120,7 +126,8 @@ pub(super) fn break_even(data: &Data) -> String {
         .map(|age| format!("<th class='words'>age {age}</th>"))
         .collect();
     format!(
-        "{title}<p>In 2006, files and rows were equal at 1 MB on a clean store and at 256 KB after four overwrites. \
+        "{title}<p>In 2006, files and rows were equal at 1 MB on a clean store and at 256 KB \
+         after four overwrites. \
          An interval that is open at an end reaches beyond what was measured.</p>\
          <div class='scroll'><table><tr><th>between</th>{heads}</tr>{rows}</table></div></section>"
     )
@@ -174,7 +181,8 @@ pub(super) fn of_figure(figure: &Figure) -> String {
     let id = figure.paper.id;
     format!(
         "<details><summary>The numbers, and files</summary><div class='scroll'>{tables}</div>\
-         <p class='shown'>Medians, with the interval of order statistics where there is more than one round. \
+         <p class='shown'>Medians, with the interval of order statistics where there is more than \
+         one round. \
          <code>figures/{id}.svg</code> <code>figures/{id}.png</code></p></details>"
     )
 }
@@ -235,7 +243,8 @@ fn of_dots(chart: &DotChart) -> String {
         .collect();
     let (caption, label) = (escape(&chart.title), escape(&chart.x.label));
     format!(
-        "<table><caption>{caption}</caption><tr><th>filesystem and block</th><th>{label}</th><th></th></tr>{rows}</table>"
+        "<table><caption>{caption}</caption><tr><th>filesystem and \
+         block</th><th>{label}</th><th></th></tr>{rows}</table>"
     )
 }
 
@@ -272,16 +281,22 @@ pub(super) fn trust(data: &Data) -> String {
         })
         .collect();
     let table = match rows.is_empty() {
-        true => "<p>Every case was measured once, so the noise of this machine is not known and no difference can be called real. Measure more rounds.</p>".to_owned(),
+        true => "<p>Every case was measured once, so the noise of this machine is not known and \
+            no difference can be called real. Measure more rounds.</p>"
+            .to_owned(),
         false => format!(
-            "<div class='scroll'><table><tr><th>measure</th><th>two single measurements differ by up to</th><th>repetitions</th></tr>{rows}</table></div>"
+            "<div class='scroll'><table><tr><th>measure</th><th>two single measurements differ by \
+             up to</th><th>repetitions</th></tr>{rows}</table></div>"
         ),
     };
     format!(
         "<h2 id='trust'>How far to trust this</h2>\
-         <p>The noise is how far repetitions of the same case lie from each other, 19 times of 20. A difference between two systems that is smaller says nothing.</p>{table}\
-         <p style='margin-top:18px'>Points are medians; their bounds are order statistics at 95 %, or the least and the greatest where there are fewer than six rounds. \
-         A break-even size is where the mean logarithm of the ratio, straight between two measured sizes, is 0; its interval holds every size at which it cannot be told from 0.</p>"
+         <p>The noise is how far repetitions of the same case lie from each other, 19 times of \
+         20. A difference between two systems that is smaller says nothing.</p>{table}\
+         <p style='margin-top:18px'>Points are medians; their bounds are order statistics at 95 \
+         %, or the least and the greatest where there are fewer than six rounds. \
+         A break-even size is where the mean logarithm of the ratio, straight between two \
+         measured sizes, is 0; its interval holds every size at which it cannot be told from 0.</p>"
     )
 }
 

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Processor, cores, memory, kernel, the device below `work`, and the versions of the systems under test.
+/// Processor, cores, memory, kernel, the device below `work`, and the versions of the systems under
+/// test.
 pub fn describe(work: &Path) -> Result<BTreeMap<String, String>> {
     let read = |path: &str| fs::read_to_string(path).said(|| path.to_owned());
     let field = |text: &str, name: &str| {

@@ -137,7 +137,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// What is done if nothing else is said: at most three minutes and 3 GB, and the papers' effect shows.
+    /// What is done if nothing else is said: at most three minutes and 3 GB, and the papers' effect
+    /// shows.
     pub fn new(experiment: Experiment) -> Result<Request> {
         const KIB: u64 = 1024;
         let names: &[&str] = match experiment {
@@ -240,7 +241,8 @@ impl Request {
         if !self.experiment.is_aging() {
             return Ok(());
         }
-        // What fits no volume of this size, whatever lies on it; each store is looked at again when it is made.
+        // What fits no volume of this size, whatever lies on it; each store is looked at again when
+        // it is made.
         let means_something = |aging: &Aging| aging.check(aging.volume_bytes);
         self.agings().iter().try_for_each(means_something)
     }
@@ -559,7 +561,8 @@ impl Case {
         (&self.spec, &self.parameters) == (&other.spec, &other.parameters)
     }
 
-    /// The seed of what is random in it: the same for all backends (`RUN-2`), and in all versions of Rust.
+    /// The seed of what is random in it: the same for all backends (`RUN-2`), and in all versions
+    /// of Rust.
     pub fn seed(&self, seed: u64) -> u64 {
         let shared = self
             .parameters
@@ -592,8 +595,8 @@ mod tests {
     use super::*;
     use crate::backend::ground::LOG_VOLUME_BYTES;
 
-    /// The help promises at most 3 minutes and 3 GB. One store is there at a time; the minutes are 3 where 50 MB/s are
-    /// written and 2000 objects a second, which a disk of ten years ago does.
+    /// The help promises at most 3 minutes and 3 GB. One store is there at a time; the minutes are
+    /// 3 where 50 MB/s are written and 2000 objects a second, which a disk of ten years ago does.
     #[test]
     fn the_defaults_are_small() {
         for experiment in Experiment::ALL {

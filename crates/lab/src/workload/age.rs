@@ -1,4 +1,5 @@
-//! Aging (\[BLOB\], \[FRAG\]): load to an occupancy, replace at random, and look at the store at rest at each age.
+//! Aging (\[BLOB\], \[FRAG\]): load to an occupancy, replace at random, and look at the store at
+//! rest at each age.
 
 use crate::backend::Put;
 use crate::error::{Error, Result};
@@ -23,7 +24,8 @@ pub struct Aging {
     pub put: Put,
     /// So many write at the same time.
     pub writers: u32,
-    /// So many neighbours go at once and come again, one after the other; 1: each is replaced by a safe write.
+    /// So many neighbours go at once and come again, one after the other; 1: each is replaced by a
+    /// safe write.
     pub group: u64,
     /// Objects that are read at each age, at most.
     pub reads_max: usize,
@@ -34,15 +36,18 @@ pub struct Aging {
 }
 
 impl Aging {
-    /// What would mean nothing on `usable_bytes`, as an error of the kind [`crate::error::Kind::Cannot`].
+    /// What would mean nothing on `usable_bytes`, as an error of the kind
+    /// [`crate::error::Kind::Cannot`].
     pub fn check(&self, usable_bytes: u64) -> Result<()> {
         let free = usable_bytes as f64 * (1.0 - self.occupancy) / self.object_bytes as f64;
         if self.is_forced || free >= FREE_POOL_OBJECTS_MIN as f64 {
             return Ok(());
         }
         Err(Error::cannot(format!(
-            "a store of {} MiB ({} MiB usable) that is {} % full has room for {free:.0} more objects of {} KiB, and with \
-             less than {FREE_POOL_OBJECTS_MIN} a run means nothing; take a larger --volume, smaller --objects, less \
+            "a store of {} MiB ({} MiB usable) that is {} % full has room for {free:.0} more \
+             objects of {} KiB, and with \
+             less than {FREE_POOL_OBJECTS_MIN} a run means nothing; take a larger --volume, \
+             smaller --objects, less \
              --occupancy, or --force",
             self.volume_bytes >> 20,
             usable_bytes >> 20,
@@ -72,7 +77,8 @@ impl Aging {
                 let outcome = self.rewrite(work, &mut population, target_bytes, age, last_age);
                 is_full = population.tell_full(work, outcome)?;
             }
-            // The age that was asked for, which the last replacement has met or passed by an object.
+            // The age that was asked for, which the last replacement has met or passed by an
+            // object.
             let now = if is_full { population.age().age() } else { age };
             let figures = population.write_figures(work, &before, self.writers)?;
             work.figures(now, figures)?;

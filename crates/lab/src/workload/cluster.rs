@@ -1,5 +1,6 @@
-//! PostgreSQL's transactions over filesystem and block size (\[CLUSTER\]): inserts, selects and deletes of single rows,
-//! as many to a transaction as it takes, with everything of the server on the volume.
+//! PostgreSQL's transactions over filesystem and block size (\[CLUSTER\]): inserts, selects and
+//! deletes of single rows, as many to a transaction as it takes, with everything of the server on
+//! the volume.
 
 use crate::backend::Ground;
 use crate::backend::postgres::{Cluster, failed};
@@ -43,7 +44,8 @@ impl Transactions {
         let mut cluster = Cluster::create(&ground.place, false)?;
         connect(&cluster)?
             .batch_execute(
-                "CREATE TABLE test (\"ID\" INT PRIMARY KEY, \"testNumber\" INT, \"testString\" varchar(100));",
+                "CREATE TABLE test (\"ID\" INT PRIMARY KEY, \"testNumber\" INT, \"testString\" \
+                 varchar(100));",
             )
             .map_err(failed)?;
         let rows = self.transactions * self.statements;

@@ -1,4 +1,5 @@
-//! The objects of a subject: what should be there, doing something to them, and measuring them at rest.
+//! The objects of a subject: what should be there, doing something to them, and measuring them at
+//! rest.
 
 use crate::age::StorageAge;
 use crate::backend::ground::Traffic;
@@ -109,8 +110,8 @@ impl Population {
         }
     }
 
-    /// Does `steps`, whose keys differ, all at the same time. [`Kind::NoSpace`]: the volume is full after its upkeep,
-    /// too; steps that were done count.
+    /// Does `steps`, whose keys differ, all at the same time. [`Kind::NoSpace`]: the volume is full
+    /// after its upkeep, too; steps that were done count.
     pub fn apply(&mut self, work: &mut Work<'_>, how: &Put, steps: &[Step]) -> Result<()> {
         self.apply_with(work, how, steps, steps.len())
     }
@@ -131,7 +132,10 @@ impl Population {
         }
         let backend = work.subject.backend();
         let mut outcomes = self.try_steps(backend, &work.pattern, how, steps, threads);
-        let is_full = |outcome: &Result<Duration>| matches!(outcome, Err(error) if error.kind == Kind::NoSpace);
+        let is_full = |outcome: &Result<Duration>| {
+            let error = outcome.as_ref().err();
+            error.is_some_and(|error| error.kind == Kind::NoSpace)
+        };
         for (index, step) in steps.iter().enumerate() {
             if is_full(&outcomes[index]) {
                 self.look_after(backend)?;
@@ -212,7 +216,8 @@ impl Population {
         }
     }
 
-    /// Reads the objects `keys` in this order, so many at the same time, and compares each (`WORKLOAD-1`).
+    /// Reads the objects `keys` in this order, so many at the same time, and compares each
+    /// (`WORKLOAD-1`).
     pub fn read(&self, work: &mut Work<'_>, keys: &[u64], threads: usize) -> Result<Latencies> {
         work.stop.check()?;
         let backend = work.subject.backend();
@@ -263,8 +268,8 @@ impl Population {
         )))
     }
 
-    /// Figures of the writes since this was last called: rates and times, and what the devices wrote for them
-    /// since `before`, up to when everything was at rest.
+    /// Figures of the writes since this was last called: rates and times, and what the devices
+    /// wrote for them since `before`, up to when everything was at rest.
     pub fn write_figures(
         &mut self,
         work: &mut Work<'_>,
@@ -303,8 +308,8 @@ impl Population {
         Ok(figures)
     }
 
-    /// Measures everything at rest: where the objects lie, and reading them in random order, cold and perhaps warm.
-    /// Each read is verified.
+    /// Measures everything at rest: where the objects lie, and reading them in random order, cold
+    /// and perhaps warm. Each read is verified.
     pub fn measure_at_rest(&self, work: &mut Work<'_>, rest: &AtRest) -> Result<()> {
         let live_bytes = self.age.live_bytes() as f64;
         let keys = self.keys();

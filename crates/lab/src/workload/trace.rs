@@ -1,8 +1,8 @@
 //! Replaying what was done elsewhere: a trace file, or the history of a git repository.
 //!
-//! A trace is CSV: `op,key,size` with `put`, `get` or `delete`; a key is any text without a comma; a size counts for puts, in
-//! bytes. A history is the changes of the files of each commit on the main line, oldest first: names and lengths are the
-//! repository's, bytes are ours.
+//! A trace is CSV: `op,key,size` with `put`, `get` or `delete`; a key is any text without a comma;
+//! a size counts for puts, in bytes. A history is the changes of the files of each commit on the
+//! main line, oldest first: names and lengths are the repository's, bytes are ours.
 
 use crate::backend::Put;
 use crate::error::{Error, Kind, Result, Said};
@@ -180,7 +180,8 @@ pub fn read_trace(path: &Path) -> Result<Vec<Op>> {
     }
 }
 
-/// The history of the repository at `path`: at most `commits` commits of the main line of what is checked out.
+/// The history of the repository at `path`: at most `commits` commits of the main line of what is
+/// checked out.
 pub fn read_history(path: &Path, commits: usize) -> Result<Vec<Op>> {
     let git = |arguments: &[&str]| {
         let mut all: Vec<&OsStr> = vec!["-C".as_ref(), path.as_ref()];

@@ -1,7 +1,8 @@
 //! The laboratory on small volumes and in small directories.
 //!
-//! Volumes need root and loop devices; where there are none, a test says so on stderr and tests nothing. Where they are, a test
-//! that cannot make volumes fails; only programs and filesystems of the kernel may be missing.
+//! Volumes need root and loop devices; where there are none, a test says so on stderr and tests
+//! nothing. Where they are, a test that cannot make volumes fails; only programs and filesystems of
+//! the kernel may be missing.
 #![allow(clippy::unwrap_used)] // All of it is a test.
 
 mod bucket;
@@ -101,7 +102,8 @@ fn aging(volume_bytes: u64, object_bytes: u64, writers: u32) -> Aging {
     }
 }
 
-/// Puts, replaces, removes, and looks for everything, cold; several writers, group deletes, known sizes.
+/// Puts, replaces, removes, and looks for everything, cold; several writers, group deletes, known
+/// sizes.
 fn conform(subject: &mut Subject, volume_bytes: u64) -> HashMap<String, f64> {
     let (outcome, figures) = work_on(subject, 3, |work| {
         let mut population = Population::default();
@@ -319,7 +321,8 @@ fn markers_agree_with_fiemap() {
     }
 }
 
-/// The segment files themselves are looked at: where the host's filesystem puts them is not Larder's count.
+/// The segment files themselves are looked at: where the host's filesystem puts them is not
+/// Larder's count.
 #[test]
 fn markers_agree_with_larder_exactly() {
     let directory = tempfile::tempdir().unwrap();
@@ -632,8 +635,8 @@ fn what_means_nothing_or_cannot_be_done_is_refused() {
         header.machine.contains_key("cannot dir:/nowhere/at/all"),
         "RUN-3"
     );
-    // RUN-3 where it shows only when a case is made: the volume would do, what Larder can take of it would not. And
-    // nobody answers there.
+    // RUN-3 where it shows only when a case is made: the volume would do, what Larder can take of
+    // it would not. And nobody answers there.
     let places = ["dir", "larder"].map(|kind| format!("{kind}:{}", directory.path().display()));
     let absent = "postgres:postgresql://u:secret@127.0.0.1:1/x";
     let few = Request {

@@ -1,4 +1,5 @@
-//! Records such as the laboratory writes, made up: the trends are those that were seen on real machines.
+//! Records such as the laboratory writes, made up: the trends are those that were seen on real
+//! machines.
 
 pub use larder_lab::results::Record;
 use larder_lab::results::{FORMAT, Header, Results};

@@ -1,15 +1,18 @@
 //! When the catalog's log is copied into the catalog: after commits, and beside them.
 //!
-//! The log begins anew, in place, when all of it is copied; so it stays as short as its bound lets it. To copy
-//! it takes as long as many commits. So with a background they do not wait for that: it copies most of the log
-//! while commits go on, and only what came meanwhile is copied while nobody commits: with the turn, which keeps
-//! transactions and other sessions out too, and the commit lock held.
+//! The log begins anew, in place, when all of it is copied; so it stays as short as its bound lets
+//! it. To copy it takes as long as many commits. So with a background they do not wait for that: it
+//! copies most of the log while commits go on, and only what came meanwhile is copied while nobody
+//! commits: with the turn, which keeps transactions and other sessions out too, and the commit lock
+//! held.
 //!
 //! # Invariants
-//! * `CHECKPOINT-1` The log is bounded: when more than [`WAL_BYTES_MAX`] wait to be copied, commits wait for a
-//!   checkpoint; and when its file is longer than that, the end of a copy waits for those who read the log.
-//! * `CHECKPOINT-2` It begins anew beside sessions that leave each other no pause: from [`WAL_BYTES_LONG`] on the end of a copy
-//!   queues for the turn, as long as the log grows. (Where nobody commits, one that idles need not give the turn up for it, up to [`WAL_BYTES_MAX`].)
+//! * `CHECKPOINT-1` The log is bounded: when more than [`WAL_BYTES_MAX`] wait to be copied, commits
+//!   wait for a checkpoint; and when its file is longer than that, the end of a copy waits for
+//!   those who read the log.
+//! * `CHECKPOINT-2` It begins anew beside sessions that leave each other no pause: from
+//!   [`WAL_BYTES_LONG`] on the end of a copy queues for the turn, as long as the log grows. (Where
+//!   nobody commits, one that idles need not give the turn up for it, up to [`WAL_BYTES_MAX`].)
 
 use crate::engine::{Edit, Engine};
 use crate::{ErrorKind, Result};
@@ -17,26 +20,27 @@ use larder_catalog::{ChangeSet, CheckpointKind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The write-ahead log is checkpointed when more of it waits for that, bytes. Pages that change often
-/// are copied once in so many.
+/// The write-ahead log is checkpointed when more of it waits for that, bytes. Pages that change
+/// often are copied once in so many.
 const WAL_BYTES_PASSIVE: u64 = 32 << 20;
 /// When it is longer than this in spite of that, a checkpoint waits for readers.
 const WAL_BYTES_MAX: u64 = 256 << 20;
 /// The same two where the host has little room.
 const WAL_BYTES_PASSIVE_LITTLE: u64 = 4 << 20;
 const WAL_BYTES_MAX_LITTLE: u64 = 8 << 20;
-/// When more of it than this is in use, a checkpoint waits for the turn: a file that grows is slower to flush than one that is
-/// written over.
+/// When more of it than this is in use, a checkpoint waits for the turn: a file that grows is
+/// slower to flush than one that is written over.
 const WAL_BYTES_LONG: u64 = 64 << 20;
-/// The length of the log is looked at again after so many changed rows, of a few pages each at worst. A
-/// commit counts as some more: the pages that every commit changes.
+/// The length of the log is looked at again after so many changed rows, of a few pages each at
+/// worst. A commit counts as some more: the pages that every commit changes.
 const WAL_LOOK_ROWS: u64 = 1024;
 const COMMIT_ROWS: u64 = 16;
 /// So little is copied with the commit lock held, bytes, ...
 const WAL_BYTES_REST: u64 = 1 << 20;
 /// ... or what is left after so many times beside commits.
 const PASSES_MAX: usize = 4;
-/// The background tries so often to get the turn, 1 ms apart; then it goes on with its other work, and comes again.
+/// The background tries so often to get the turn, 1 ms apart; then it goes on with its other work,
+/// and comes again.
 const TURN_TRIES: u32 = 20;
 /// When it waits for the turn, among the others and so long.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(30);
@@ -132,7 +136,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Who only tries is nobody that others give the turn back for, or that a transaction which idles is rolled back for.
+    /// Who only tries is nobody that others give the turn back for, or that a transaction which
+    /// idles is rolled back for.
     fn get_turn(&self, waits: bool) -> Result<bool> {
         if waits {
             let taken = (self.turn).begin_within(TURN_WAIT_MAX, || self.refresh_with_turn());

@@ -70,9 +70,9 @@ impl Group {
             && self.holders_removed.is_empty()
     }
 
-    /// Notes a save. Of an inode that the catalog does not know yet, `is_fresh`, only what has come over to it in this
-    /// group goes on: nobody can have attached anything to it.
-    /// What takes it back.
+    /// Notes a save. Of an inode that the catalog does not know yet, `is_fresh`, only what has come
+    /// over to it in this group goes on: nobody can have attached anything to it. What takes it
+    /// back.
     pub fn add_save(&mut self, save: Save, is_fresh: bool) -> Option<Undo> {
         if !is_fresh {
             self.saves.push(save);
@@ -107,7 +107,8 @@ impl Group {
         }
     }
 
-    /// An inode without a name gets one. What this group adds, the catalog never hears of. What takes it back.
+    /// An inode without a name gets one. What this group adds, the catalog never hears of. What
+    /// takes it back.
     pub fn adopt_orphan(&mut self, (store, ino): (StoreId, Ino)) -> Undo {
         let is_it = |&id: &(StoreId, Ino)| id == (store, ino);
         match self.orphans_added.iter().rposition(is_it) {

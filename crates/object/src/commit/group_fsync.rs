@@ -1,32 +1,40 @@
 //! One flush of the catalog's log for several transactions of this process.
 //!
-//! While transactions of this process queue for the turn, the one that has it makes its COMMIT without the flush,
-//! gives the turn on, and then waits for a flush that began after its COMMIT. The first who waits flushes for all
-//! who have come that far; meanwhile others change and commit. Nobody's `commit` returns before.
+//! While transactions of this process queue for the turn, the one that has it makes its COMMIT
+//! without the flush, gives the turn on, and then waits for a flush that began after its COMMIT.
+//! The first who waits flushes for all who have come that far; meanwhile others change and commit.
+//! Nobody's `commit` returns before.
 //!
 //! # Words
-//! A commit *owes* a flush from before it begins, since others see it before it returns, until one that began after it
-//! has ended. It is *under way* until it returns.
+//! A commit *owes* a flush from before it begins, since others see it before it returns, until one
+//! that began after it has ended. It is *under way* until it returns.
 //!
 //! # Invariants
-//! * `FLUSH-1` A transaction's commit returns after a flush of the log that began when its COMMIT had ended; the
-//!   commit of one that has only read, or has taken the turn and written nothing, after that of all that it may have seen.
-//! * `FLUSH-2` A flush is left out only with the turn in hand and while nobody outside of this process looks: no
-//!   other session lives (`SESSION-4`: none is born either) and no long transaction, no other process has the
-//!   catalog open (`other_processes`), and the change feed is off. Who comes later as a session is born by a commit with
-//!   its flush, which is also that of everything before it in the log.
-//! * `FLUSH-3` What this process makes durable elsewhere because of a commit that owes its flush waits for it:
-//!   homes of patches (`PATCH-3`), and what `sync` promises of files. (Reclaim and checkpoints come after a flush
-//!   by themselves: a group commit flushes the log, and SQLite does before it copies it.)
-//! * `FLUSH-5` A flush covers no commit that is under way when it begins, and who waits for one waits until it has returned.
-//! * `FLUSH-4` When a flush has failed nobody knows what is durable: the session stops, and with it all of its
-//!   transactions. The log has been read by others, and Linux takes pages that could not be written for clean, so that a later
-//!   flush succeeds without them: the next session begins with a copy of all of the log into the catalog's file.
-//! * `FLUSH-6` At most [`UNFLUSHED_COMMITS_MAX`] commits owe a flush at a time: so many may be torn by a crash (`SCAN-1`).
+//! * `FLUSH-1` A transaction's commit returns after a flush of the log that began when its COMMIT
+//!   had ended; the commit of one that has only read, or has taken the turn and written nothing,
+//!   after that of all that it may have seen.
+//! * `FLUSH-2` A flush is left out only with the turn in hand and while nobody outside of this
+//!   process looks: no other session lives (`SESSION-4`: none is born either) and no long
+//!   transaction, no other process has the catalog open (`other_processes`), and the change feed is
+//!   off. Who comes later as a session is born by a commit with its flush, which is also that of
+//!   everything before it in the log.
+//! * `FLUSH-3` What this process makes durable elsewhere because of a commit that owes its flush
+//!   waits for it: homes of patches (`PATCH-3`), and what `sync` promises of files. (Reclaim and
+//!   checkpoints come after a flush by themselves: a group commit flushes the log, and SQLite does
+//!   before it copies it.)
+//! * `FLUSH-5` A flush covers no commit that is under way when it begins, and who waits for one
+//!   waits until it has returned.
+//! * `FLUSH-4` When a flush has failed nobody knows what is durable: the session stops, and with it
+//!   all of its transactions. The log has been read by others, and Linux takes pages that could not
+//!   be written for clean, so that a later flush succeeds without them: the next session begins
+//!   with a copy of all of the log into the catalog's file.
+//! * `FLUSH-6` At most [`UNFLUSHED_COMMITS_MAX`] commits owe a flush at a time: so many may be torn
+//!   by a crash (`SCAN-1`).
 //!
 //! # Who may see what a power cut takes away
-//! This process, as it may see any change of a file before its sync; and a program that opens the catalog, knows
-//! nothing of us, and reads, all while a flush is under way. See docs/decisions/0023-transactions.md.
+//! This process, as it may see any change of a file before its sync; and a program that opens the
+//! catalog, knows nothing of us, and reads, all while a flush is under way. See
+//! docs/decisions/0023-transactions.md.
 
 use crate::engine::{Engine, lock};
 use crate::session::other_processes::Attachments;
@@ -75,8 +83,8 @@ pub(crate) struct Owing<'f> {
 }
 
 impl Owing<'_> {
-    /// It has returned, and `is_owed`: has left out its flush. Which of those that owe it is; `None`: it has written
-    /// nothing, and what it may have seen is durable.
+    /// It has returned, and `is_owed`: has left out its flush. Which of those that owe it is;
+    /// `None`: it has written nothing, and what it may have seen is durable.
     pub fn end(self, is_owed: bool) -> Option<u64> {
         let mut state = lock(&self.flush.state);
         if !is_owed && state.durable_count + 1 == self.number {
@@ -121,8 +129,8 @@ impl SharedFlush {
         state.owed_count - state.durable_count
     }
 
-    /// Waits until commit `number` is durable; runs `flush` for all that have come so far unless somebody else
-    /// does.
+    /// Waits until commit `number` is durable; runs `flush` for all that have come so far unless
+    /// somebody else does.
     pub fn settle(&self, number: u64, flush: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut state = lock(&self.state);
         loop {
@@ -155,7 +163,8 @@ impl SharedFlush {
             }
             Err(error) => {
                 let why = format!(
-                    "the flush of transactions failed and their outcome is unknown ({error}); close and reopen the database"
+                    "the flush of transactions failed and their outcome is unknown ({error}); \
+                     close and reopen the database"
                 );
                 state.failed = Some(why.clone());
                 Err(Error::with_source(ErrorKind::Stopped, why, error))
@@ -165,8 +174,8 @@ impl SharedFlush {
 }
 
 impl Engine {
-    /// Whether the transaction's COMMIT, which comes next, may leave out its flush, and somebody has something
-    /// of that (`FLUSH-2`).
+    /// Whether the transaction's COMMIT, which comes next, may leave out its flush, and somebody
+    /// has something of that (`FLUSH-2`).
     pub(crate) fn may_share_flush(&self, private: &Private) -> Result<bool> {
         let host = &private.host;
         debug_assert!(self.turn.is_held(), "FLUSH-2");
@@ -198,8 +207,8 @@ impl Engine {
             && !self.catalog.is_feed_on()?)
     }
 
-    /// Waits until everything is durable that transactions of this process have committed (`FLUSH-3`). Nothing
-    /// when nothing is owed.
+    /// Waits until everything is durable that transactions of this process have committed
+    /// (`FLUSH-3`). Nothing when nothing is owed.
     pub fn settle_flushes(&self) -> Result<()> {
         match self.session.flushes.newest_owed() {
             None => Ok(()),
@@ -233,7 +242,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::mpsc::channel;
 
-    /// FLUSH-1: whoever comes while a flush is under way waits for the next one, which is one for all of them.
+    /// FLUSH-1: whoever comes while a flush is under way waits for the next one, which is one for
+    /// all of them.
     #[test]
     fn a_flush_is_for_those_who_came_before_it_began() {
         let flush = SharedFlush::default();
@@ -476,8 +486,9 @@ mod tests {
         next.close().unwrap();
     }
 
-    /// A transaction commits without its flush, which is held up. The next one takes the turn, sees it and has nothing to
-    /// write; when it has returned it says what it has seen. With `waits` as it is; without, as one that does not care.
+    /// A transaction commits without its flush, which is held up. The next one takes the turn, sees
+    /// it and has nothing to write; when it has returned it says what it has seen. With `waits` as
+    /// it is; without, as one that does not care.
     fn record_one_that_looks(waits: bool) -> larder_testkit::Recording {
         let dir = tempfile::tempdir().unwrap();
         let recorder = larder_testkit::Recorder::new();
@@ -592,7 +603,8 @@ mod tests {
         }
     }
 
-    /// Others see a commit before it returns: they wait for it, and no flush that begins before is its.
+    /// Others see a commit before it returns: they wait for it, and no flush that begins before is
+    /// its.
     #[test]
     fn a_commit_that_is_under_way_is_waited_for() {
         let flush = SharedFlush::default();

@@ -1,11 +1,11 @@
 //! Who commits next, and who only waits for a commit.
 //!
 //! # Words
-//! *Leader*: the sync that commits its group for all syncs that wait for that group. *Generation*: see
-//! `node`.
+//! *Leader*: the sync that commits its group for all syncs that wait for that group. *Generation*:
+//! see `node`.
 //!
-//! While a commit runs, those who change something wait for the next group. When it ends, all who waited
-//! for it go on, and one of those who wait for the next one becomes its leader:
+//! While a commit runs, those who change something wait for the next group. When it ends, all who
+//! waited for it go on, and one of those who wait for the next one becomes its leader:
 //!
 //! ```text
 //!  sync ──▶ durable already? ──yes──▶ done
@@ -17,11 +17,12 @@
 //! ```
 //!
 //! # Invariants
-//! * `LEADER-1` While the lock is free nobody sleeps who could take it: letting it go wakes all whose group
-//!   became durable, one who waits for a group that is not, and one who wants the lock for something else.
+//! * `LEADER-1` While the lock is free nobody sleeps who could take it: letting it go wakes all
+//!   whose group became durable, one who waits for a group that is not, and one who wants the lock
+//!   for something else.
 //!
-//! Without this, with a plain mutex, a group of 32 syncs wakes one by one, and each that is awake early
-//! commits the next group alone (docs/decisions/0019-commit-speed.md).
+//! Without this, with a plain mutex, a group of 32 syncs wakes one by one, and each that is awake
+//! early commits the next group alone (docs/decisions/0019-commit-speed.md).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,8 +33,8 @@ pub(crate) struct CommitLock {
     state: Mutex<State>,
     /// For those who want the lock whatever is committed.
     free: Condvar,
-    /// For those who wait for a group. Two groups can be waited for at a time, the one that is being
-    /// committed and the open one: by the parity of their generation.
+    /// For those who wait for a group. Two groups can be waited for at a time, the one that is
+    /// being committed and the open one: by the parity of their generation.
     ended: [Condvar; 2],
     /// The newest group that is durable.
     committed: AtomicU64,

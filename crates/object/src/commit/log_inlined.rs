@@ -1,36 +1,41 @@
 //! Logged content: what a sync waits for goes into the catalog's log first, if it is small.
 //!
-//! New content needs two flushes to be durable: that of its segment, and then that of the catalog's log. A
-//! flush costs more than the bytes of a small file. So where a sync waits for a group, and all of the group's
-//! new content is small, it gets its place, its checksums and its map as always, but its bytes go into rows of
-//! `larder_patch`, in the commit's own transaction: one flush. From then on these blocks are patches
-//! (`redo`): read from memory or the catalog, and written to their place later.
+//! New content needs two flushes to be durable: that of its segment, and then that of the catalog's
+//! log. A flush costs more than the bytes of a small file. So where a sync waits for a group, and
+//! all of the group's new content is small, it gets its place, its checksums and its map as always,
+//! but its bytes go into rows of `larder_patch`, in the commit's own transaction: one flush. From
+//! then on these blocks are patches (`redo`): read from memory or the catalog, and written to their
+//! place later.
 //!
 //! # Invariants
-//! * `LOGGED-1` All new content of a group is logged, or none of it: a single block in a segment costs the
-//!   flush. What is logged is at most [`LOGGED_BLOCKS_MAX`], and within the bound of patches (`PATCH-5`).
-//! * `LOGGED-2` Content is logged only while no other session lives, or where all of it is of inodes that the
-//!   commit makes. Another session might meet the map of the commit without its rows, since it reads patches
-//!   first (`PATCH-2`), and then read a place that was never written; under an ordinary patch is the old
-//!   content. A session that is born later knows the commit, and so does who has read a row that it made. To a
-//!   transaction the engine beside it is another session: it reads while the transaction commits.
+//! * `LOGGED-1` All new content of a group is logged, or none of it: a single block in a segment
+//!   costs the flush. What is logged is at most [`LOGGED_BLOCKS_MAX`], and within the bound of
+//!   patches (`PATCH-5`).
+//! * `LOGGED-2` Content is logged only while no other session lives, or where all of it is of
+//!   inodes that the commit makes. Another session might meet the map of the commit without its
+//!   rows, since it reads patches first (`PATCH-2`), and then read a place that was never written;
+//!   under an ordinary patch is the old content. A session that is born later knows the commit, and
+//!   so does who has read a row that it made. To a transaction the engine beside it is another
+//!   session: it reads while the transaction commits.
 //!
-//! In a transaction the steps count together: it is awaited, and has one flush of each segment at its end.
+//! In a transaction the steps count together: it is awaited, and has one flush of each segment at
+//! its end.
 //!
-//! Both are decided here; the proofs of `redo` hold for the rest: a logged block is mapped and patched by one
-//! commit (`PATCH-1`), and nobody reads its place before the apply has written and flushed it, and its row is
-//! gone. See docs/decisions/0022-durable-commits.md.
+//! Both are decided here; the proofs of `redo` hold for the rest: a logged block is mapped and
+//! patched by one commit (`PATCH-1`), and nobody reads its place before the apply has written and
+//! flushed it, and its row is gone. See docs/decisions/0022-durable-commits.md.
 
 use crate::engine::Engine;
 use larder_catalog::ChangeSet;
 use std::sync::atomic::Ordering;
 
-/// Most new blocks of a group that is logged (64 KiB): with more, writing them twice costs more than a flush.
+/// Most new blocks of a group that is logged (64 KiB): with more, writing them twice costs more
+/// than a flush.
 const LOGGED_BLOCKS_MAX: u64 = 16;
 
 impl Engine {
-    /// Whether `blocks` blocks of new content, all that a group has, are logged. `is_awaited`: a sync waits
-    /// for the group; `is_unmet`: nobody can meet the map without the rows (`LOGGED-2`).
+    /// Whether `blocks` blocks of new content, all that a group has, are logged. `is_awaited`: a
+    /// sync waits for the group; `is_unmet`: nobody can meet the map without the rows (`LOGGED-2`).
     pub(crate) fn is_logged(
         &self,
         blocks: u64,

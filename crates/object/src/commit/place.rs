@@ -1,7 +1,8 @@
 //! The write path: what a group's dirty blocks go through, once.
 //!
 //! 1 place (largest first; small ones in one contiguous run) · 2 checksum · 3 write in large
-//! requests · 4 flush · 5 map. The catalog's commit follows. Steps 3 and 4 are left out for what is `log_inlined`.
+//! requests · 4 flush · 5 map. The catalog's commit follows. Steps 3 and 4 are left out for what is
+//! `log_inlined`.
 
 use crate::commit::FrozenNode;
 use crate::commit::redo_rows::{Applied, ending};
@@ -21,7 +22,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Objects of at most this many blocks (64 KiB) are packed into one run, where there is a hole for it.
+/// Objects of at most this many blocks (64 KiB) are packed into one run, where there is a hole for
+/// it.
 const SMALL_BLOCKS: u64 = 16;
 
 /// Dirty blocks on their way to a segment.
@@ -198,8 +200,8 @@ impl Engine {
         outcome
     }
 
-    /// All in one extent if there is a hole for that, else each by its own best fit: a batch that was
-    /// cut anywhere would cut objects.
+    /// All in one extent if there is a hole for that, else each by its own best fit: a batch that
+    /// was cut anywhere would cut objects.
     fn place_batch(
         &self,
         order: &[usize],
@@ -285,8 +287,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts the placed blocks into the extent maps, and maps and extents into the change set; where they are
-    /// logged, their bytes as well.
+    /// Puts the placed blocks into the extent maps, and maps and extents into the change set; where
+    /// they are logged, their bytes as well.
     fn map_placed(
         &self,
         nodes: &mut [FrozenNode],
@@ -344,8 +346,8 @@ impl Engine {
             if is_split && !flush.keeps {
                 self.add_candidate(&frozen.node, state.row.block_count, allocated.len() > 1);
             }
-            // What is only placed anew, moved or patched changes no attribute that the catalog keeps beside it: who looks
-            // for writes takes the row of the inode for one.
+            // What is only placed anew, moved or patched changes no attribute that the catalog
+            // keeps beside it: who looks for writes takes the row of the inode for one.
             frozen.mask.size |= state.row.block_count != blocks_before;
             if !ended.is_empty() {
                 set.patches.push((store, ino, ending(ended)));

@@ -1,17 +1,20 @@
 //! Homes: what patches will be written over is copied first, where history needs it.
 //!
-//! A small overwrite becomes a patch and is written in place later (`redo`), so that objects stay in one piece. Older
-//! versions name the same blocks. So before an apply writes, the old content of the blocks goes to new extents,
-//! which are retired by the same commit, and a row of `larder_home` says where it is for whoever reads an older state.
+//! A small overwrite becomes a patch and is written in place later (`redo`), so that objects stay
+//! in one piece. Older versions name the same blocks. So before an apply writes, the old content of
+//! the blocks goes to new extents, which are retired by the same commit, and a row of `larder_home`
+//! says where it is for whoever reads an older state.
 //!
 //! # Invariants
-//! * `HOME-1` While the database keeps history, a home that held something is written over only after its copy was
-//!   flushed and its row is durable.
-//! * `HOME-2` A home is copied once for a patch, however often the apply is tried; and there is room for all homes
-//!   of an apply before one is copied. What is copied is kept as long as history.
+//! * `HOME-1` While the database keeps history, a home that held something is written over only
+//!   after its copy was flushed and its row is durable.
+//! * `HOME-2` A home is copied once for a patch, however often the apply is tried; and there is
+//!   room for all homes of an apply before one is copied. What is copied is kept as long as
+//!   history.
 //!
-//! What is not copied: homes of logged content, which held nothing before; and homes that an interrupted apply has
-//! written to already, whose first copy counts. Both show in their checksums; the second by their rows, too.
+//! What is not copied: homes of logged content, which held nothing before; and homes that an
+//! interrupted apply has written to already, whose first copy counts. Both show in their checksums;
+//! the second by their rows, too.
 
 use crate::commit::broken;
 use crate::commit::redo_rows::{Applied, InPlace};
@@ -43,8 +46,9 @@ struct HomeCopy {
 }
 
 impl Engine {
-    /// Copies what the apply will write over, and commits that (`HOME-1`). The caller has the turn and a pin.
-    /// [`ErrorKind::NoSpace`]: nothing was copied. Cost: reads and writes the blocks, one flush per segment, one commit.
+    /// Copies what the apply will write over, and commits that (`HOME-1`). The caller has the turn
+    /// and a pin. [`ErrorKind::NoSpace`]: nothing was copied. Cost: reads and writes the blocks,
+    /// one flush per segment, one commit.
     pub(crate) fn save_homes(&self, objects: &[(Arc<Node>, Applied)]) -> Result<()> {
         if !self.keeps_history() {
             return Ok(());
@@ -97,7 +101,8 @@ impl Engine {
         let Some(oldest) = homes.iter().map(|home| home.write.seq).min() else {
             return Ok(homes);
         };
-        // A copy that was made since the patch is of what is under the patch: the block has not moved (PATCH-1).
+        // A copy that was made since the patch is of what is under the patch: the block has not
+        // moved (PATCH-1).
         let mut is_saved = vec![false; homes.len()];
         for (saved, until) in self.catalog.homes_saved_after(oldest)? {
             let first = homes.partition_point(|home| {

@@ -1,11 +1,11 @@
 //! Patches: small overwrites, kept in the catalog until they are written in place.
 //!
-//! Overwriting a few blocks of a large object copy-on-write would leave the object in as many pieces,
-//! and every fsync would cost a data flush beside the catalog's own. So a small run of dirty blocks
-//! that are mapped already is committed as a *patch*: its bytes go into a row of `larder_patch`, in
-//! the same transaction as everything else: one sequential write, one flush. The catalog's
-//! write-ahead log is the redo log. Later, and in the background, patches are *applied*: written over
-//! the blocks that they patch, in order of address.
+//! Overwriting a few blocks of a large object copy-on-write would leave the object in as many
+//! pieces, and every fsync would cost a data flush beside the catalog's own. So a small run of
+//! dirty blocks that are mapped already is committed as a *patch*: its bytes go into a row of
+//! `larder_patch`, in the same transaction as everything else: one sequential write, one flush. The
+//! catalog's write-ahead log is the redo log. Later, and in the background, patches are *applied*:
+//! written over the blocks that they patch, in order of address.
 //!
 //! ```text
 //!             freeze          catalog's commit              written in place, flushed
@@ -17,35 +17,36 @@
 //! ```
 //!
 //! # Words
-//! *Patch*: the newest content of a mapped block, in the catalog. *Apply*: to write patches in place.
-//! *Home*: what the segment holds under a patch.
+//! *Patch*: the newest content of a mapped block, in the catalog. *Apply*: to write patches in
+//! place. *Home*: what the segment holds under a patch.
 //!
 //! # Invariants
-//! * `PATCH-1` A patched block is mapped, and its patch is its content: nobody reads the home, which
-//!   may be old, torn or new.
-//! * `PATCH-2` A session reads the patches of an object from the catalog after the root of its list of
-//!   pieces and before any of its map pages, and drops all of them together.
-//! * `PATCH-3` A home is written only while a committed patch covers it, by the session that has the
-//!   turn, and only when every pin and every read under way is at or past the patch's commit.
-//! * `PATCH-4` Rows go in a commit that follows the flush of the homes, and that brings the checksums
-//!   of what was written.
+//! * `PATCH-1` A patched block is mapped, and its patch is its content: nobody reads the home,
+//!   which may be old, torn or new.
+//! * `PATCH-2` A session reads the patches of an object from the catalog after the root of its list
+//!   of pieces and before any of its map pages, and drops all of them together.
+//! * `PATCH-3` A home is written only while a committed patch covers it, by the session that has
+//!   the turn, and only when every pin and every read under way is at or past the patch's commit.
+//! * `PATCH-4` Rows go in a commit that follows the flush of the homes, and that brings the
+//!   checksums of what was written.
 //! * `PATCH-5` Patches are bounded: beyond `EngineOptions::patch_bytes_max` small overwrites go
 //!   copy-on-write as all others do.
-//! * `PATCH-6` An overwrite is patched only where the block will stay: nothing of an object of which anything
-//!   is kept (`WHOLE-1`), and no provisional block. (New blocks may be patches whatever becomes of them, see
-//!   `log_inlined`: who places them anew ends these patches.)
+//! * `PATCH-6` An overwrite is patched only where the block will stay: nothing of an object of
+//!   which anything is kept (`WHOLE-1`), and no provisional block. (New blocks may be patches
+//!   whatever becomes of them, see `log_inlined`: who places them anew ends these patches.)
 //!
 //! # Why no reader meets a home that is being written
-//! Let a patch be of commit S. Whoever reads a home from a segment, with the checksum of the map, has
-//! planned that from patches and map pages in memory.
+//! Let a patch be of commit S. Whoever reads a home from a segment, with the checksum of the map,
+//! has planned that from patches and map pages in memory.
 //! * In this process: a plan made before the patch was in memory belongs to a read that began
-//!   (`begin_read`) below S, and holds the horizon below S until it ends. A plan made later, under the
-//!   node's lock, finds the patch and copies it. Fills of partial writes read under the node's lock.
-//! * In another session: while its pin is below S nothing is written (`PATCH-3`). A pin reaches S only
-//!   after the session dropped all that is older (`SESSION-3`); what it reads from the catalog after
-//!   that holds the row of S, until the apply's commit A deletes it. If it read the patch before A and
-//!   the map page after: the patch hides the new home, and both are the same bytes. Patch after A and
-//!   map page before A would be wrong, and cannot be (`PATCH-2`).
+//!   (`begin_read`) below S, and holds the horizon below S until it ends. A plan made later, under
+//!   the node's lock, finds the patch and copies it. Fills of partial writes read under the node's
+//!   lock.
+//! * In another session: while its pin is below S nothing is written (`PATCH-3`). A pin reaches S
+//!   only after the session dropped all that is older (`SESSION-3`); what it reads from the catalog
+//!   after that holds the row of S, until the apply's commit A deletes it. If it read the patch
+//!   before A and the map page after: the patch hides the new home, and both are the same bytes.
+//!   Patch after A and map page before A would be wrong, and cannot be (`PATCH-2`).
 //! * A read that begins during the apply, in any session, begins at S or later: one of the above.
 //!
 //! The homes cannot be given to another object meanwhile: applying is a read itself (it pins), so
@@ -88,8 +89,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const REQUEST_BLOCKS: usize = 1024;
 
 impl View {
-    /// Bytes of patches that wait for being applied, replaced ones included, as far as this session has
-    /// noticed: exact with the turn.
+    /// Bytes of patches that wait for being applied, replaced ones included, as far as this session
+    /// has noticed: exact with the turn.
     pub fn patch_bytes(&self) -> u64 {
         self.patches.blocks.load(Ordering::SeqCst) * BLOCK_BYTES
     }
@@ -109,7 +110,8 @@ impl Engine {
     }
 
     /// Learns from the catalog how much is patched: when the database is opened, and when another
-    /// session committed, before anything else is read again (`PATCH-2`). `seq`: the commit that is read.
+    /// session committed, before anything else is read again (`PATCH-2`). `seq`: the commit that is
+    /// read.
     pub(crate) fn refresh_patches(&self, seq: CommitSeq) -> Result<()> {
         let noted = *lock(&self.host_or_self().patches.noted);
         let blocks = match noted {
@@ -122,8 +124,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes for the engines beside this one how many blocks all patch rows have after commit `seq`, which
-    /// the caller knows from having the turn: to sum them up costs more than a small transaction.
+    /// Notes for the engines beside this one how many blocks all patch rows have after commit
+    /// `seq`, which the caller knows from having the turn: to sum them up costs more than a small
+    /// transaction.
     pub(crate) fn note_patches_at(&self, seq: CommitSeq, blocks: u64) {
         *lock(&self.patches.noted) = Some((seq, blocks));
     }
@@ -183,8 +186,9 @@ impl Engine {
         }
     }
 
-    /// Small runs on mapped blocks, and the others. A run that is mapped in part is divided: an append
-    /// patches the last block that is there, and the rest of it goes right behind that block.
+    /// Small runs on mapped blocks, and the others. A run that is mapped in part is divided: an
+    /// append patches the last block that is there, and the rest of it goes right behind that
+    /// block.
     fn split_runs(
         &self,
         node: &Node,
@@ -274,8 +278,9 @@ impl Engine {
         self.apply_patches()
     }
 
-    /// Writes in place what no reader holds back, and commits that; where the catalog is busy or the
-    /// host is full it is left for later. The caller has the turn. Cost: one request per contiguous piece, one flush per segment, one commit.
+    /// Writes in place what no reader holds back, and commits that; where the catalog is busy or
+    /// the host is full it is left for later. The caller has the turn. Cost: one request per
+    /// contiguous piece, one flush per segment, one commit.
     pub(crate) fn apply_patches(&self) -> Result<()> {
         if self.patches.blocks.load(Ordering::SeqCst) == 0 || self.session.workspace.is_some() {
             return Ok(()); // WORKSPACE-8: the homes are the parent's.
@@ -393,9 +398,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Part of the commit: the map takes the checksums of what was written in place, and the rows go
-    /// (`PATCH-4`). A patch that was replaced or ended meanwhile is left out: the newer row, or the
-    /// new place, counts.
+    /// Part of the commit: the map takes the checksums of what was written in place, and the rows
+    /// go (`PATCH-4`). A patch that was replaced or ended meanwhile is left out: the newer row, or
+    /// the new place, counts.
     pub(crate) fn map_applied(
         &self,
         node: &Node,
@@ -405,7 +410,8 @@ impl Engine {
     ) -> Result<()> {
         let source = self.map_source(node);
         let content = &mut state.content;
-        // The home then holds, since the patch, what the map has said of it since: nothing else is to be kept.
+        // The home then holds, since the patch, what the map has said of it since: nothing else is
+        // to be kept.
         let is_settled = applied.writes.iter().all(|write| {
             content.patches.is_of(write.block, write.seq) && write.old_checksum == write.checksum
         });
@@ -461,7 +467,8 @@ impl Engine {
             for &block in patches.blocks.keys() {
                 if !map.contains(source, block)? {
                     findings.push(format!(
-                        "store {store} inode {ino}: block {block} is patched and not mapped (PATCH-1)"
+                        "store {store} inode {ino}: block {block} is patched and not mapped \
+                         (PATCH-1)"
                     ));
                 }
             }

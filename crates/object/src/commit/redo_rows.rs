@@ -1,4 +1,5 @@
-//! The patches of an object in memory: plain data, without I/O. See `redo` for words and invariants.
+//! The patches of an object in memory: plain data, without I/O. See `redo` for words and
+//! invariants.
 
 use crate::write::gather::Gather;
 use larder_catalog::PatchRow;

@@ -1,9 +1,11 @@
-//! What a commit does when the user's rules refuse a row: it takes that out with what depends on it, and commits the rest.
+//! What a commit does when the user's rules refuse a row: it takes that out with what depends on
+//! it, and commits the rest.
 //!
 //! # Words
-//! A *rule* is a trigger, CHECK, UNIQUE index or foreign key of the user's on a store's table. An operation is *answered*
-//! before its group is committed; where its rule can be asked then, it is (`write/rules`), and refused with an error. What is
-//! refused in the commit was answered already: by a rule or a row that SQL added in between. It is *taken out*.
+//! A *rule* is a trigger, CHECK, UNIQUE index or foreign key of the user's on a store's table. An
+//! operation is *answered* before its group is committed; where its rule can be asked then, it is
+//! (`write/rules`), and refused with an error. What is refused in the commit was answered already:
+//! by a rule or a row that SQL added in between. It is *taken out*.
 //!
 //! ```text
 //!  commit ──accepted──▶ publish
@@ -17,14 +19,17 @@
 //! ```
 //!
 //! # Invariants
-//! * `CONSTRAINT-2` What is taken out is what the group changed of the refused inodes, and what depends on that: the names
-//!   that lead or led to them, the names below a directory that is refused, what replaced or was replaced by them, what
-//!   shares their new content, and what later operations did to any of these. Everything else is committed. *Guard*: one
-//!   closure over the names of the set, and over those of the open group.
-//! * `CONSTRAINT-3` After the commit memory and catalog agree: what was taken out is, in memory, as the catalog has it.
-//!   *Guard*: it is forgotten under the closed gate and the namespace lock, before the commit is published.
-//! * `CONSTRAINT-4` Nothing is lost in silence: content that was taken out is on the host's disk before the commit
-//!   (`refused_content`), the log names rule, table and path, and the file's next sync and close answer an error.
+//! * `CONSTRAINT-2` What is taken out is what the group changed of the refused inodes, and what
+//!   depends on that: the names that lead or led to them, the names below a directory that is
+//!   refused, what replaced or was replaced by them, what shares their new content, and what later
+//!   operations did to any of these. Everything else is committed. *Guard*: one closure over the
+//!   names of the set, and over those of the open group.
+//! * `CONSTRAINT-3` After the commit memory and catalog agree: what was taken out is, in memory, as
+//!   the catalog has it. *Guard*: it is forgotten under the closed gate and the namespace lock,
+//!   before the commit is published.
+//! * `CONSTRAINT-4` Nothing is lost in silence: content that was taken out is on the host's disk
+//!   before the commit (`refused_content`), the log names rule, table and path, and the file's next
+//!   sync and close answer an error.
 
 use crate::commit::FrozenNode;
 use crate::commit::refused_content::{NewRefused, RefusedFile};
@@ -249,8 +254,8 @@ impl Engine {
         Ok(is_directory(entry.new)? - is_directory(entry.old)?)
     }
 
-    /// Leaves out of a set what was taken out. What it has written is retired by the commit that would have named it:
-    /// somebody may be reading there.
+    /// Leaves out of a set what was taken out. What it has written is retired by the commit that
+    /// would have named it: somebody may be reading there.
     fn filter(&self, out: &TakenOut, set: &mut ChangeSet, moved_away: &mut Vec<Extent>) {
         let stays = |store: &StoreId, ino: &Ino| !out.holds((*store, *ino));
         set.inodes.retain(|(store, change)| match change {
@@ -318,7 +323,8 @@ impl Engine {
             Err(error) => format!("its content could not be kept: {error}"),
         };
         tracing::warn!(
-            "refused by a constraint after it was answered: {table}:{shown} (inode {ino}): {why}; {kept}"
+            "refused by a constraint after it was answered: {table}:{shown} (inode {ino}): {why}; \
+             {kept}"
         );
         let mut state = node.lock();
         if state.open_count > 0 || state.refusal.is_some() {
@@ -398,7 +404,8 @@ impl Engine {
         Ok(path)
     }
 
-    /// Makes memory what the catalog is, of all that was taken out and of what the open group did to it (`CONSTRAINT-3`).
+    /// Makes memory what the catalog is, of all that was taken out and of what the open group did
+    /// to it (`CONSTRAINT-3`).
     fn forget_taken(
         &self,
         generation: u64,
@@ -586,7 +593,8 @@ impl Engine {
             count => Err(Error::new(
                 ErrorKind::NotPermitted,
                 format!(
-                    "a constraint of the database refused {count} of the changes after they were answered, and all others are \
+                    "a constraint of the database refused {count} of the changes after they were \
+                     answered, and all others are \
                      committed; 'larder refused list {}' names them",
                     self.path().display()
                 ),

@@ -1,12 +1,15 @@
-//! What was refused after it was answered, kept until somebody decides (`CONSTRAINT-4`): directory `refused/` of the database.
+//! What was refused after it was answered, kept until somebody decides (`CONSTRAINT-4`): directory
+//! `refused/` of the database.
 //!
 //! ```text
-//!  refused/ID            what it was: "key value" lines; the last one is the path, which may hold any bytes but NUL
+//!  refused/ID            what it was: "key value" lines; the last one is the path, which may hold
+//!                        any bytes but NUL
 //!  refused/ID.content    what the file held, if it held something
 //! ```
 //!
-//! Plain files of the host, and no rows: a rule of the user's cannot refuse them. Both are flushed before the commit that
-//! leaves the operation out; the first one gets its name last, so what is listed is whole.
+//! Plain files of the host, and no rows: a rule of the user's cannot refuse them. Both are flushed
+//! before the commit that leaves the operation out; the first one gets its name last, so what is
+//! listed is whole.
 
 use crate::engine::{Engine, open_directory};
 use crate::error::io_error;

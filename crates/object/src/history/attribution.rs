@@ -1,7 +1,7 @@
 //! For whom a thread changes something: a mount serves many users in one session.
 //!
-//! A commit has one user if all that was changed in it was changed for one, and none otherwise. What nobody is named
-//! for, such as work in the background, does not count.
+//! A commit has one user if all that was changed in it was changed for one, and none otherwise.
+//! What nobody is named for, such as work in the background, does not count.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,8 @@ thread_local! {
     static USER: Cell<u64> = const { Cell::new(NONE) };
 }
 
-/// What this thread changes from now on is for that user, until it is told otherwise; `None`: for nobody who is known.
+/// What this thread changes from now on is for that user, until it is told otherwise; `None`: for
+/// nobody who is known.
 pub fn act_for(user: Option<u32>) {
     USER.set(user.map_or(NONE, |user| u64::from(user) + 1));
 }

@@ -33,8 +33,8 @@ impl Engine {
 }
 
 impl View {
-    /// A path of an inode as the newest commit has it, from the root of its store, in bytes; `None` when it has
-    /// no name, or one of its directories has none.
+    /// A path of an inode as the newest commit has it, from the root of its store, in bytes; `None`
+    /// when it has no name, or one of its directories has none.
     pub fn committed_path(&self, store: StoreId, ino: Ino) -> Result<Option<Vec<u8>>> {
         let mut names: Vec<Name> = Vec::new();
         let mut at = ino;

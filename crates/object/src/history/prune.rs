@@ -1,12 +1,13 @@
 //! Pruning: history goes on somebody's word; and what it takes.
 //!
-//! What a prune frees is told exactly: content that only the history needs, and its rows in the catalog, by store. A dry
-//! run counts what the real run then deletes, with the same statements.
+//! What a prune frees is told exactly: content that only the history needs, and its rows in the
+//! catalog, by store. A dry run counts what the real run then deletes, with the same statements.
 //!
 //! # Invariants
-//! * `TIME-6` A prune goes up to what was asked for, but not past the oldest snapshot that stays, nor past a reader of the
-//!   past; what stopped it is named. What has to wait for a session that still reads it goes when that is over, with the
-//!   next commit that looks at the clock, of whichever session: the catalog remembers the cut.
+//! * `TIME-6` A prune goes up to what was asked for, but not past the oldest snapshot that stays,
+//!   nor past a reader of the past; what stopped it is named. What has to wait for a session that
+//!   still reads it goes when that is over, with the next commit that looks at the clock, of
+//!   whichever session: the catalog remembers the cut.
 
 use crate::engine::Engine;
 use crate::{Error, ErrorKind, Result};
@@ -83,7 +84,8 @@ pub struct PruneReport {
     pub destroyed: Vec<SnapshotRow>,
     /// What went, by store.
     pub freed: Vec<StoreHistory>,
-    /// Pages of maps that clones shared and no map has any more; they belong to no store, and go with what all stores give up.
+    /// Pages of maps that clones shared and no map has any more; they belong to no store, and go
+    /// with what all stores give up.
     pub freed_pages: SharedPages,
     /// The oldest commit whose state can be read now.
     pub begins_seq: CommitSeq,
@@ -117,8 +119,8 @@ pub struct HistoryReport {
 }
 
 impl Engine {
-    /// What history takes, by store: just what [`Engine::prune`] of all of it would free, without destroying
-    /// snapshots. Cost: reads the rows of the history.
+    /// What history takes, by store: just what [`Engine::prune`] of all of it would free, without
+    /// destroying snapshots. Cost: reads the rows of the history.
     pub fn history_report(&self) -> Result<HistoryReport> {
         let retention = self.catalog.retentions()?.default;
         let (begins_seq, begins_ns) = self.catalog.history_begins()?;
@@ -146,8 +148,9 @@ impl Engine {
         Ok(self.catalog.retired_blocks_by(&cut)? * BLOCK_BYTES)
     }
 
-    /// Lets history go (`TIME-6`). Errors: [`ErrorKind::InvalidInput`] without history, for a snapshot that is held, and
-    /// a moment in the future; [`ErrorKind::NotFound`]: no such snapshot. O(what goes).
+    /// Lets history go (`TIME-6`). Errors: [`ErrorKind::InvalidInput`] without history, for a
+    /// snapshot that is held, and a moment in the future; [`ErrorKind::NotFound`]: no such
+    /// snapshot. O(what goes).
     pub fn prune(&self, options: &PruneOptions) -> Result<PruneReport> {
         self.require_history()?;
         let edit = self.edit()?;
@@ -162,7 +165,8 @@ impl Engine {
                 return Err(Error::new(
                     ErrorKind::NotFound,
                     format!(
-                        "there is no snapshot '{name}'; 'larder snapshot list' names those there are"
+                        "there is no snapshot '{name}'; 'larder snapshot list' names those there \
+                         are"
                     ),
                 ));
             };
@@ -170,7 +174,8 @@ impl Engine {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!(
-                        "snapshot '{name}' is held by {}; release it first ('larder snapshot release')",
+                        "snapshot '{name}' is held by {}; release it first ('larder snapshot \
+                         release')",
                         left[at].holds.join(", ")
                     ),
                 ));
@@ -242,7 +247,8 @@ impl Engine {
         })
     }
 
-    /// Up to where history can go that is wanted up to some commits, while these snapshots stay; and what is in the way.
+    /// Up to where history can go that is wanted up to some commits, while these snapshots stay;
+    /// and what is in the way.
     fn limit(&self, wanted: &Cuts, snapshots: &[SnapshotRow]) -> Result<(Cuts, Option<String>)> {
         let readers = self.catalog.past_readers()?;
         let holds: Vec<CommitSeq> = (snapshots.iter().map(|row| row.seq))
@@ -252,7 +258,8 @@ impl Engine {
         if !wanted.passes(&cuts) {
             return Ok((cuts, None));
         }
-        // A hold that no store is shown by any more which it would keep from going is not in the way.
+        // A hold that no store is shown by any more which it would keep from going is not in the
+        // way.
         let stands = |seq: CommitSeq| seq < wanted.highest() && seq >= cuts.lowest_below(wanted);
         let snapshot = snapshots.iter().find(|row| stands(row.seq)).map(|row| {
             let held = match row.holds.is_empty() {
@@ -274,7 +281,8 @@ impl Engine {
         Ok((cuts, first.map(|(_, what)| what)))
     }
 
-    /// Stores with a retention of their own, and those that begin later than `begins` when the history has gone by `cuts`.
+    /// Stores with a retention of their own, and those that begin later than `begins` when the
+    /// history has gone by `cuts`.
     fn store_retentions(
         &self,
         cuts: &Cuts,
@@ -301,7 +309,8 @@ impl Engine {
         Ok(found)
     }
 
-    /// Commits until what was retired and superseded up to `cut` is gone; `false` when somebody else keeps it.
+    /// Commits until what was retired and superseded up to `cut` is gone; `false` when somebody
+    /// else keeps it.
     fn settle_history(&self, cut: &Cuts) -> Result<bool> {
         for _ in 0..PIN_WAITS_MAX {
             {

@@ -1,9 +1,10 @@
 //! Changing how long history is kept, and what follows from it for space.
 //!
 //! # Invariants
-//! * `TIME-8` A store gives up what is older than its own retention, or the database's where it has none, and under pressure the
-//!   oldest first across all stores; what one gives up, no other loses. A store whose retention is guaranteed is not pressed.
-//!   *Guard*: each store has a cut of its own in the catalog's `Cuts`, and reclaim goes by them (`HISTORY-7`).
+//! * `TIME-8` A store gives up what is older than its own retention, or the database's where it has
+//!   none, and under pressure the oldest first across all stores; what one gives up, no other
+//!   loses. A store whose retention is guaranteed is not pressed. *Guard*: each store has a cut of
+//!   its own in the catalog's `Cuts`, and reclaim goes by them (`HISTORY-7`).
 
 use crate::engine::{Engine, lock};
 use crate::view::View;
@@ -19,15 +20,16 @@ const NO_RETENTION: &str =
     "the retention cannot be changed in a long transaction; do that outside of it";
 
 impl View {
-    /// Whether a store can be read as of the moment that it shows: else an error that names where its history
-    /// begins ([`ErrorKind::InvalidInput`]).
+    /// Whether a store can be read as of the moment that it shows: else an error that names where
+    /// its history begins ([`ErrorKind::InvalidInput`]).
     pub fn require_reach(&self, store: StoreId) -> Result<()> {
         Ok(self.catalog.require_reach(store)?)
     }
 }
 
 impl AsOf {
-    /// The root of a store that cannot be read as of the moment that it shows, as it is now; `None`: the store can.
+    /// The root of a store that cannot be read as of the moment that it shows, as it is now;
+    /// `None`: the store can.
     pub fn unreached_root(&self, store: StoreId) -> Result<Option<InodeRow>> {
         let host = self.present();
         match self.require_reach(store) {
@@ -40,8 +42,8 @@ impl AsOf {
         }
     }
 
-    /// Whether a store cannot be read as of the moment that it shows though it was there: its history begins later. One
-    /// that was made after the moment was not there.
+    /// Whether a store cannot be read as of the moment that it shows though it was there: its
+    /// history begins later. One that was made after the moment was not there.
     pub fn is_behind(&self, store: StoreId) -> Result<bool> {
         let shown_ns = self.shows().map_or(i64::MAX, |(_, at_ns)| at_ns);
         let root = self.unreached_root(store)?;
@@ -50,8 +52,8 @@ impl AsOf {
 }
 
 impl Engine {
-    /// The longest retention, and whether that of the stores without one of their own is guaranteed, as this engine knows
-    /// them (`TIME-3`).
+    /// The longest retention, and whether that of the stores without one of their own is
+    /// guaranteed, as this engine knows them (`TIME-3`).
     pub fn retention(&self) -> Retention {
         let known = match &self.private {
             Some(private) => &private.host.history,
@@ -97,16 +99,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Sets how long history is kept, for all sessions, of the stores without a retention of their own; what is over by then
-    /// goes with the next commits. Where no store keeps any then it is off: the history is deleted, which is refused while a
-    /// snapshot or a reader of the past needs it ([`ErrorKind::InvalidInput`]).
+    /// Sets how long history is kept, for all sessions, of the stores without a retention of their
+    /// own; what is over by then goes with the next commits. Where no store keeps any then it is
+    /// off: the history is deleted, which is refused while a snapshot or a reader of the past needs
+    /// it ([`ErrorKind::InvalidInput`]).
     pub fn set_retention(&self, wanted: Retention) -> Result<()> {
         self.change_retention(None, Some(wanted))
     }
 
-    /// The same of one store, by its number; `None`: it follows the database again. What its history has lost does not come
-    /// back. Errors also: [`ErrorKind::InvalidInput`] for a store that shows another one. Cost for the first store: reads the
-    /// maps in the history.
+    /// The same of one store, by its number; `None`: it follows the database again. What its
+    /// history has lost does not come back. Errors also: [`ErrorKind::InvalidInput`] for a store
+    /// that shows another one. Cost for the first store: reads the maps in the history.
     pub fn set_store_retention(&self, store: StoreId, wanted: Option<Retention>) -> Result<()> {
         self.change_retention(Some(store), wanted)
     }
@@ -127,7 +130,8 @@ impl Engine {
         })
     }
 
-    /// Alone, without a commit under way: `change` returns the newest commit, or `None` where it has changed nothing.
+    /// Alone, without a commit under way: `change` returns the newest commit, or `None` where it
+    /// has changed nothing.
     fn change_settings(&self, change: impl FnOnce(i64) -> Result<Option<CommitSeq>>) -> Result<()> {
         let _alone = self.alone()?;
         self.commit_now()?;
@@ -160,8 +164,9 @@ impl Engine {
         }
     }
 
-    /// Has all stores named that have shared content, before one of them goes ahead (`HISTORY-8`). With the turn and the lock of
-    /// the commits. Cost: the first time it reads the maps in the history.
+    /// Has all stores named that have shared content, before one of them goes ahead (`HISTORY-8`).
+    /// With the turn and the lock of the commits. Cost: the first time it reads the maps in the
+    /// history.
     pub(crate) fn name_sharers(&self) -> Result<()> {
         if self.catalog.are_sharers_named()? {
             return Ok(());
@@ -170,8 +175,8 @@ impl Engine {
         Ok(self.catalog.name_sharers(&known)?)
     }
 
-    /// Stores that have content in their history that an object of another store came to own (`HISTORY-8`). Cost: reads the
-    /// maps in the history.
+    /// Stores that have content in their history that an object of another store came to own
+    /// (`HISTORY-8`). Cost: reads the maps in the history.
     fn stores_that_shared(&self) -> Result<BTreeSet<StoreId>> {
         const BATCH: usize = 256;
         let (mut found, mut after) = (BTreeSet::new(), 0);
@@ -211,7 +216,8 @@ impl Engine {
         }
         if is_kept && self.catalog.history_horizon(self.now_ns())?.held.is_some() {
             return Ok(
-                "the database is full, and snapshots or readers of the past hold its history; destroy some \
+                "the database is full, and snapshots or readers of the past hold its history; \
+                 destroy some \
                  ('larder snapshot list'), delete something, or raise the capacity"
                     .into(),
             );
@@ -236,19 +242,22 @@ impl Engine {
         };
         let seconds = retentions.of(guarantor).retention_ns / 1_000_000_000;
         Ok(Some(format!(
-            "the database is full, and the history of the last {seconds} s{of} is guaranteed; give some up ('larder \
-             prune'), end the guarantee ('larder retention {place} {seconds}s --best-effort'), or raise the capacity"
+            "the database is full, and the history of the last {seconds} s{of} is guaranteed; \
+             give some up ('larder \
+             prune'), end the guarantee ('larder retention {place} {seconds}s --best-effort'), or \
+             raise the capacity"
         )))
     }
 
-    /// The store whose guarantee keeps most content that would go without one; `None`: no guarantee keeps any.
+    /// The store whose guarantee keeps most content that would go without one; `None`: no guarantee
+    /// keeps any.
     pub(crate) fn find_guarantor(&self) -> Result<Option<StoreId>> {
         let horizon = self.catalog.history_horizon(self.now_ns())?;
         Ok(self.catalog.largest_guarantor(&horizon)?)
     }
 
-    /// How much of `retired_bytes` history gives up when somebody needs it: nothing where something is held, unless stores have
-    /// retentions of their own; then it is counted.
+    /// How much of `retired_bytes` history gives up when somebody needs it: nothing where something
+    /// is held, unless stores have retentions of their own; then it is counted.
     pub(crate) fn spare_history_bytes(&self, retired_bytes: u64) -> Result<u64> {
         if !self.keeps_history() {
             return Ok(0);

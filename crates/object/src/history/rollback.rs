@@ -1,8 +1,10 @@
-//! What going back to a state of the past needs of a change: inodes with the numbers and the attributes that they had.
+//! What going back to a state of the past needs of a change: inodes with the numbers and the
+//! attributes that they had.
 //!
 //! # Invariants
-//! * `ROLLBACK-1` An inode number comes back only to the inode that had it. *Guard*: numbers are given out once
-//!   (`CATALOG-4`); who revives one read it in the history of the same store, and it is below the store's counter.
+//! * `ROLLBACK-1` An inode number comes back only to the inode that had it. *Guard*: numbers are
+//!   given out once (`CATALOG-4`); who revives one read it in the history of the same store, and it
+//!   is below the store's counter.
 
 use crate::engine::{Engine, lock};
 use crate::view::node::Node;
@@ -13,7 +15,8 @@ use larder_space::format::{FileKind, StoreId};
 use std::sync::Arc;
 
 impl Engine {
-    /// [`ErrorKind::Busy`] while a long transaction is open: it would meet a past that it did not begin with. 3 µs.
+    /// [`ErrorKind::Busy`] while a long transaction is open: it would meet a past that it did not
+    /// begin with. 3 µs.
     pub fn refuse_beside_long_transactions(&self) -> Result<()> {
         match self.catalog.oldest_transaction_pin()? {
             None => Ok(()),
@@ -26,9 +29,11 @@ impl Engine {
 }
 
 impl WriteGuard<'_> {
-    /// Makes an inode again that the store had, under its number (`ROLLBACK-1`), with the attributes of `row` and, a
-    /// symbolic link, its target; it has no name yet ([`WriteGuard::set_entry`]) and a file no content, whatever `row` says.
-    /// What has lost its last name and is still open somewhere is this inode itself, with the content that it has now.
+    /// Makes an inode again that the store had, under its number (`ROLLBACK-1`), with the
+    /// attributes of `row` and, a symbolic link, its target; it has no name yet
+    /// ([`WriteGuard::set_entry`]) and a file no content, whatever `row` says. What has lost its
+    /// last name and is still open somewhere is this inode itself, with the content that it has
+    /// now.
     pub fn revive(
         &self,
         store: StoreId,
@@ -43,7 +48,8 @@ impl WriteGuard<'_> {
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "the history of store {store} has inode {}, which was never given out (ROLLBACK-1); run 'larder check'",
+                    "the history of store {store} has inode {}, which was never given out \
+                     (ROLLBACK-1); run 'larder check'",
                     row.ino
                 ),
             ));
@@ -83,7 +89,8 @@ impl WriteGuard<'_> {
         Ok(node)
     }
 
-    /// Makes the attributes of a node those of `row`, but length and blocks, which go with the content.
+    /// Makes the attributes of a node those of `row`, but length and blocks, which go with the
+    /// content.
     pub fn set_row(&self, node: &Arc<Node>, row: &InodeRow) -> Result<()> {
         let mask = AttrMask {
             mode: true,
@@ -101,8 +108,8 @@ impl WriteGuard<'_> {
         .map(drop)
     }
 
-    /// Lets an inode go, however many names it had, the entries of which are gone: at once, or when the last handle
-    /// closes (`CONTENT-4`).
+    /// Lets an inode go, however many names it had, the entries of which are gone: at once, or when
+    /// the last handle closes (`CONTENT-4`).
     pub fn let_go(&self, node: &Arc<Node>) -> Result<()> {
         {
             let mut state = self.engine().lock_node(node)?;

@@ -17,7 +17,8 @@ impl Engine {
         Ok(self.catalog.seals()?)
     }
 
-    /// Adds a link, durably; `false`: another one came before it. [`ErrorKind::NotFound`]: its snapshot is gone.
+    /// Adds a link, durably; `false`: another one came before it. [`ErrorKind::NotFound`]: its
+    /// snapshot is gone.
     pub fn add_seal(&self, seal: &SealRow, parts: &[SealedPart]) -> Result<bool> {
         self.require_writable()?;
         let _edit = self.edit()?;
@@ -40,7 +41,8 @@ impl Engine {
         Ok(self.catalog.sealed_directory(seal, store, number)?)
     }
 
-    /// Visits what the history has of the commits after `after`, up to `upto`; returns where it begins.
+    /// Visits what the history has of the commits after `after`, up to `upto`; returns where it
+    /// begins.
     pub fn for_each_kept(
         &self,
         after: CommitSeq,
@@ -50,8 +52,8 @@ impl Engine {
         Ok(self.catalog.for_each_kept(after, upto, visit)?)
     }
 
-    /// Visits the rows of a temporal table as `past` shows them: the bytes of the key, and those of `columns`; without them
-    /// of all. Returns the columns.
+    /// Visits the rows of a temporal table as `past` shows them: the bytes of the key, and those of
+    /// `columns`; without them of all. Returns the columns.
     pub fn for_each_past_row(
         &self,
         past: &View,

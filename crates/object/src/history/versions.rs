@@ -8,8 +8,9 @@ use larder_space::format::StoreId;
 use std::sync::atomic::Ordering;
 
 impl View {
-    /// Calls `work` with a reader of the history. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where the
-    /// database keeps none. The reader sees one state, whoever commits meanwhile.
+    /// Calls `work` with a reader of the history.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where the database keeps none.
+    /// The reader sees one state, whoever commits meanwhile.
     pub fn read_history<T>(&self, work: impl FnOnce(&HistoryReader<'_>) -> Result<T>) -> Result<T> {
         self.check_running()?;
         self.catalog.read_history::<T, Error>(work)
@@ -33,9 +34,9 @@ impl View {
 }
 
 impl Engine {
-    /// Calls `work` with a reader of the history, which holds everything that ended before in this process.
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where the database keeps none. The reader sees one
-    /// state, whoever commits meanwhile.
+    /// Calls `work` with a reader of the history, which holds everything that ended before in this
+    /// process. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) where the database
+    /// keeps none. The reader sees one state, whoever commits meanwhile.
     pub fn read_history<T>(&self, work: impl FnOnce(&HistoryReader<'_>) -> Result<T>) -> Result<T> {
         self.check_running()?;
         self.sync_own()?;
@@ -50,7 +51,8 @@ impl Engine {
         Ok(self.catalog.track_table(table, is_tracked)?)
     }
 
-    /// How to read a temporal table as `past` shows it, and to restore it, in SQL for this engine's connection.
+    /// How to read a temporal table as `past` shows it, and to restore it, in SQL for this engine's
+    /// connection.
     pub fn past_rows(&self, past: &View, table: &str) -> Result<PastRows> {
         match past.asked_ns() {
             Some((seq, at_ns)) => Ok(self.catalog.past_rows(table, seq, at_ns)?),
@@ -61,8 +63,9 @@ impl Engine {
         }
     }
 
-    /// How to read the user's columns of a store as `source` shows them, and to give them to files, in SQL for this engine's
-    /// connection; `None`: there are none, or they are not kept since then.
+    /// How to read the user's columns of a store as `source` shows them, and to give them to files,
+    /// in SQL for this engine's connection; `None`: there are none, or they are not kept since
+    /// then.
     pub fn columns_in(&self, source: &View, store: StoreId) -> Result<Option<StoreColumns>> {
         match source.asked_ns() {
             Some((seq, at_ns)) => Ok(self.catalog.past_columns(store, seq, at_ns)?),
@@ -75,13 +78,14 @@ impl Engine {
         Ok(self.catalog.newest_record()?)
     }
 
-    /// Notes which rows the transaction that this engine serves has restored: those whose records are newer than `after`.
+    /// Notes which rows the transaction that this engine serves has restored: those whose records
+    /// are newer than `after`.
     pub fn mark_restored(&self, rows: &PastRows, after: i64) -> Result<()> {
         Ok(self.catalog.mark_restored(rows, after)?)
     }
 
-    /// What plain SQL did to rows of temporal tables gets a moment of its own before this engine commits more. What
-    /// fails is no reason not to commit: it counts to that commit then.
+    /// What plain SQL did to rows of temporal tables gets a moment of its own before this engine
+    /// commits more. What fails is no reason not to commit: it counts to that commit then.
     pub(crate) fn settle_rows(&self) {
         if !self.keeps_history() {
             return;
@@ -93,8 +97,8 @@ impl Engine {
         }
     }
 
-    /// Commits the transaction in the catalog; it may owe its flush (`may_share`). What SQL did in it is a commit though
-    /// there was no step.
+    /// Commits the transaction in the catalog; it may owe its flush (`may_share`). What SQL did in
+    /// it is a commit though there was no step.
     pub(crate) fn commit_sql(&self, may_share: bool) -> Result<LogFlush> {
         if self.keeps_history() {
             self.catalog.settle_sql(self.now_ns())?;

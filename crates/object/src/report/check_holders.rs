@@ -1,4 +1,5 @@
-//! Whether extent rows and maps agree on who holds which blocks (`SHARE-1`): no leak, no double use.
+//! Whether extent rows and maps agree on who holds which blocks (`SHARE-1`): no leak, no double
+//! use.
 
 use crate::Result;
 use crate::engine::Engine;
@@ -10,7 +11,8 @@ use std::collections::VecDeque;
 const BATCH: usize = 10_000;
 
 impl Engine {
-    /// Compares all extent rows with `mapped`, what the maps name, by place. Returns the number of rows.
+    /// Compares all extent rows with `mapped`, what the maps name, by place. Returns the number of
+    /// rows.
     pub(crate) fn check_holders(
         &self,
         mapped: Vec<Held>,
@@ -91,7 +93,8 @@ fn check_row(
     for (run, store, ino) in inside {
         if !holders.contains(&(*store, *ino)) {
             findings.push(format!(
-                "{run} of store {store} inode {ino} is also used by store {} inode {}, and not shared (SHARE-1)",
+                "{run} of store {store} inode {ino} is also used by store {} inode {}, and not \
+                 shared (SHARE-1)",
                 row.store, row.ino
             ));
         }
@@ -123,7 +126,8 @@ fn check_row(
 
 fn leak(segment: SegmentIndex, from: u64, to: u64, store: StoreId, ino: Ino) -> String {
     format!(
-        "segment {segment} blocks {from}..{to} belong to store {store} inode {ino}, which does not map them: leaked"
+        "segment {segment} blocks {from}..{to} belong to store {store} inode {ino}, which does \
+         not map them: leaked"
     )
 }
 

@@ -76,7 +76,8 @@ impl Engine {
                     next => {
                         let end = next.map_or(to, |piece| piece.first_block.min(to));
                         findings.push(format!(
-                            "base blocks {at}..{end} are stored and not part of the object (PIECE-1)"
+                            "base blocks {at}..{end} are stored and not part of the object \
+                             (PIECE-1)"
                         ));
                         at = end;
                     }

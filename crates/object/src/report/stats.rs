@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 impl Engine {
-    /// Counters as of now. Cost: a scan of the extent rows, of what is shared and of an index of the inodes.
+    /// Counters as of now. Cost: a scan of the extent rows, of what is shared and of an index of
+    /// the inodes.
     pub fn stats(&self) -> Result<StatsReport> {
         let space = self.space_report()?;
         let info = self.catalog.info()?;
@@ -34,7 +35,8 @@ impl Engine {
         })
     }
 
-    /// What this session has in memory. Cost: a few locks, each for an instant, and a look at one file.
+    /// What this session has in memory. Cost: a few locks, each for an instant, and a look at one
+    /// file.
     pub fn gauges(&self) -> Result<Gauges> {
         let (cached_inode_count, cached_inode_bytes) = self.cache.size();
         // One lock at a time.
@@ -61,8 +63,8 @@ impl Engine {
         })
     }
 
-    /// What is in use of every `cell_blocks` (≥ 1) blocks, segment by segment, from the committed extent
-    /// rows. Cost: reads all of them.
+    /// What is in use of every `cell_blocks` (≥ 1) blocks, segment by segment, from the committed
+    /// extent rows. Cost: reads all of them.
     pub fn space_map(&self, cell_blocks: u64) -> Result<Vec<SegmentMap>> {
         let mut maps: BTreeMap<SegmentIndex, SegmentMap> = BTreeMap::new();
         for (segment, block_count) in self.segment_blocks() {
@@ -100,7 +102,8 @@ impl Engine {
     }
 }
 
-/// Bytes of content that once existed and are gone, per byte that lives; 0 when nothing lives ([BLOB]).
+/// Bytes of content that once existed and are gone, per byte that lives; 0 when nothing lives
+/// ([BLOB]).
 pub(crate) fn storage_age(retired_bytes_total: u64, live_bytes: u64) -> f64 {
     match live_bytes {
         0 => 0.0,

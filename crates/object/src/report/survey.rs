@@ -41,8 +41,9 @@ fn note_failure(looked: Result<()>, findings: &mut Vec<String>) -> Result<()> {
     }
 }
 
-/// What is damaged in the catalog of the database in `path`, and what of it still reads, one line each; nothing: all of it
-/// reads. Also where the database does not open for its damage. Cost: reads the catalog.
+/// What is damaged in the catalog of the database in `path`, and what of it still reads, one line
+/// each; nothing: all of it reads. Also where the database does not open for its damage. Cost:
+/// reads the catalog.
 pub fn find_damage(path: &Path) -> Result<Vec<String>> {
     Ok(larder_catalog::find_damage(
         path,
@@ -95,8 +96,8 @@ impl Engine {
         })
     }
 
-    /// What the host has left, and what segments have taken of it: of one moment. While a segment grows the host has
-    /// less already, and the segment not more yet; then that of before.
+    /// What the host has left, and what segments have taken of it: of one moment. While a segment
+    /// grows the host has less already, and the segment not more yet; then that of before.
     fn host_and_segment_bytes(&self) -> Result<(u64, u64)> {
         let begun_at = lock(&self.growth.begun_at);
         if let Some(before) = *begun_at {
@@ -349,8 +350,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Every mapped block is in a live extent row that the inode holds, and every live extent row is mapped by all
-    /// of its holders.
+    /// Every mapped block is in a live extent row that the inode holds, and every live extent row
+    /// is mapped by all of its holders.
     fn check_extents(&self, report: &mut CheckReport) -> Result<()> {
         let mut mapped: Vec<Held> = Vec::new();
         let findings = &mut report.findings;
@@ -401,8 +402,10 @@ impl Engine {
             && self.session.workspace.is_none()
         {
             findings.push(format!(
-                "free space in memory differs from the extent rows (ROOM-1): {} + {} blocks instead of {live} + {retired}",
-                room.space.allocated_blocks(), room.space.quarantined_blocks()
+                "free space in memory differs from the extent rows (ROOM-1): {} + {} blocks \
+                 instead of {live} + {retired}",
+                room.space.allocated_blocks(),
+                room.space.quarantined_blocks()
             ));
         }
         if room.space.available_blocks(Purpose::Privileged) > room.space.free_blocks() {

@@ -1,12 +1,14 @@
-//! Company: which other sessions there are, as far as it matters to what this one may keep to itself.
+//! Company: which other sessions there are, as far as it matters to what this one may keep to
+//! itself.
 //!
-//! A mount's kernel answers from its caches without asking. That is right as long as nobody but this session changes
-//! anything. And what a session has changed may wait in its memory as long as nobody else looks.
+//! A mount's kernel answers from its caches without asking. That is right as long as nobody but
+//! this session changes anything. And what a session has changed may wait in its memory as long as
+//! nobody else looks.
 //!
 //! # Words
-//! A *follower* is a session with caches outside of it: a mount (`barrier`). A *writer* has said that it may
-//! commit what others see: by its file `sessions/ID.writes`. A session has *company* of writers, of
-//! followers, of both, or none.
+//! A *follower* is a session with caches outside of it: a mount (`barrier`). A *writer* has said
+//! that it may commit what others see: by its file `sessions/ID.writes`. A session has *company* of
+//! writers, of followers, of both, or none.
 //!
 //! ```text
 //!  newcomer:  begins, makes its file ──▶ asks all followers, waits ──▶ looks itself ──▶ may commit
@@ -14,18 +16,18 @@
 //! ```
 //!
 //! # Invariants
-//! * `COMPANY-1` Before the first commit of a writer is acknowledged every follower that answers knows of it, and has had
-//!   its kernel drop what it would have answered without asking.
-//!   Only who is asked comes to know of a writer, so that it drops at that moment what its kernel has; anybody
-//!   may find that there is none any more.
-//! * `COMPANY-2` Of two sessions that begin at the same time one at least finds the other: each can be found before
-//!   it looks.
-//! * `COMPANY-4` Who does not answer is waited for no longer than [`HANDSHAKE_MAX`] and named. What reaches a server is
-//!   answered as of now all the same (`FOREIGN-6`).
+//! * `COMPANY-1` Before the first commit of a writer is acknowledged every follower that answers
+//!   knows of it, and has had its kernel drop what it would have answered without asking. Only who
+//!   is asked comes to know of a writer, so that it drops at that moment what its kernel has;
+//!   anybody may find that there is none any more.
+//! * `COMPANY-2` Of two sessions that begin at the same time one at least finds the other: each can
+//!   be found before it looks.
+//! * `COMPANY-4` Who does not answer is waited for no longer than [`HANDSHAKE_MAX`] and named. What
+//!   reaches a server is answered as of now all the same (`FOREIGN-6`).
 //!
 //! # Who is none
-//! A command acknowledges its commits by ending, when all mounts show them (`barrier`); so it does not announce itself, and
-//! the caches of a mount stay beside it. SQL clients announce nothing.
+//! A command acknowledges its commits by ending, when all mounts show them (`barrier`); so it does
+//! not announce itself, and the caches of a mount stay beside it. SQL clients announce nothing.
 
 use crate::Result;
 use crate::engine::{Engine, lock};
@@ -64,12 +66,14 @@ struct Others {
 }
 
 impl Engine {
-    /// Whether another session may change something: nothing is then kept outside of this one without asking.
+    /// Whether another session may change something: nothing is then kept outside of this one
+    /// without asking.
     pub fn has_writers_beside(&self) -> bool {
         self.session.company.has_writers.load(Ordering::SeqCst)
     }
 
-    /// Whether another session shows what is committed: what takes something away is then committed at once.
+    /// Whether another session shows what is committed: what takes something away is then committed
+    /// at once.
     pub fn has_followers_beside(&self) -> bool {
         self.session.company.has_followers.load(Ordering::SeqCst)
     }
@@ -108,8 +112,8 @@ impl Engine {
         })
     }
 
-    /// Has all followers know that this session is there, if `is_writer` as one; without a lock that others wait for.
-    /// Names those that do not answer.
+    /// Has all followers know that this session is there, if `is_writer` as one; without a lock
+    /// that others wait for. Names those that do not answer.
     pub(crate) fn announce(&self, is_writer: bool) -> Result<()> {
         let session = &self.session;
         let failed = |error| {
@@ -127,7 +131,8 @@ impl Engine {
         for name in &late {
             // COMPANY-4
             tracing::warn!(
-                "{name} has not answered for {} s; until it goes on, programs there may see old names and attributes",
+                "{name} has not answered for {} s; until it goes on, programs there may see old \
+                 names and attributes",
                 HANDSHAKE_MAX.as_secs()
             );
         }
@@ -149,8 +154,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells the followers that a mount begins, one that may write or not, and looks who is there; before the mount is
-    /// served, and when this session is answering already: two of them may begin at the same time.
+    /// Tells the followers that a mount begins, one that may write or not, and looks who is there;
+    /// before the mount is served, and when this session is answering already: two of them may
+    /// begin at the same time.
     pub fn join_company(&self, is_writer: bool) -> Result<()> {
         match is_writer {
             true => self.announce_writer()?,
@@ -159,8 +165,9 @@ impl Engine {
         self.look_for_company().map(drop)
     }
 
-    /// Makes visible to the mounts beside this one all that was done here before: before an unlock is answered, and after
-    /// a name was taken away. Who unlocks `gives_way`: the next one wants to change something too. Alone: nothing.
+    /// Makes visible to the mounts beside this one all that was done here before: before an unlock
+    /// is answered, and after a name was taken away. Who unlocks `gives_way`: the next one wants to
+    /// change something too. Alone: nothing.
     pub fn show_others(&self, gives_way: bool) -> Result<()> {
         if !self.has_followers_beside() || self.private.is_some() {
             return Ok(());

@@ -35,7 +35,8 @@ const IDLE_DIVISOR: u32 = 7;
 const TICK: Duration = Duration::from_millis(15);
 /// No sooner than so.
 const TICK_MIN: Duration = Duration::from_millis(1);
-/// The same in the process of a program that has loaded the extension: it only moves its pin and reclaims, by commits.
+/// The same in the process of a program that has loaded the extension: it only moves its pin and
+/// reclaims, by commits.
 const TICK_OF_EXTENSION: Duration = Duration::from_secs(1);
 /// What others retire waits so much longer for this session before it is reclaimed.
 const PIN_REST: Duration = Duration::from_millis(100);
@@ -43,8 +44,9 @@ const PIN_REST: Duration = Duration::from_millis(100);
 /// How often the other sessions are looked at, whether they were killed and cannot end.
 const LOOK_REST: Duration = Duration::from_secs(1);
 
-/// In the directory of a database: a flush of the log has failed. What the system has kept of the log in memory may be
-/// on no medium then, and what is appended to it would be lost with it (`FLUSH-4`).
+/// In the directory of a database: a flush of the log has failed. What the system has kept of the
+/// log in memory may be on no medium then, and what is appended to it would be lost with it
+/// (`FLUSH-4`).
 const UNSOUND_LOG: &str = "log.unsound";
 
 /// How long who found the door to the sessions closed waits.
@@ -123,8 +125,8 @@ impl Liveness {
                 Birth::Within(wait_max) => turn.begin_within(wait_max, || Ok(()))?,
                 Birth::Beside => {} // SESSION-8
             }
-            // Between the row and its lock file a session looks dead: nobody may look then. An older larder waits for
-            // the turn with the door in hand.
+            // Between the row and its lock file a session looks dead: nobody may look then. An
+            // older larder waits for the turn with the door in hand.
             let born = match flock(&door, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => Some(Liveness::be_born(database, catalog, label, now_ns)),
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => None,
@@ -201,7 +203,8 @@ impl Liveness {
         // It need not outlive a power failure: neither does what was not flushed.
         if let Err(error) = self.database.open_file(UNSOUND_LOG, Access::Make) {
             tracing::error!(
-                "the flush of the log failed, and {UNSOUND_LOG} cannot be created ({error}); before anything else is \
+                "the flush of the log failed, and {UNSOUND_LOG} cannot be created ({error}); \
+                 before anything else is \
                  written, copy the log by 'sqlite3 catalog.db \"PRAGMA wal_checkpoint(TRUNCATE)\"'"
             );
         }
@@ -219,8 +222,8 @@ impl Liveness {
     }
 }
 
-/// Copies the log, as the system shows it, into the catalog's file, which is flushed, where a flush of the log has failed:
-/// before the commit that a session is born by.
+/// Copies the log, as the system shows it, into the catalog's file, which is flushed, where a flush
+/// of the log has failed: before the commit that a session is born by.
 fn copy_unsound_log(database: &DatabaseDir, catalog: &Catalog) -> Result<()> {
     let failed = |what: &str, error| {
         let mark = database.join(UNSOUND_LOG);
@@ -233,7 +236,8 @@ fn copy_unsound_log(database: &DatabaseDir, catalog: &Catalog) -> Result<()> {
     if !catalog.checkpoint(CheckpointKind::Truncate)?.is_complete {
         return Err(Error::new(
             ErrorKind::Busy,
-            "a flush of the catalog's log has failed, and somebody reads it, so that it cannot be copied; end who has the \
+            "a flush of the catalog's log has failed, and somebody reads it, so that it cannot be \
+             copied; end who has the \
              database open, and try again",
         ));
     }
@@ -241,7 +245,8 @@ fn copy_unsound_log(database: &DatabaseDir, catalog: &Catalog) -> Result<()> {
     (database.remove_file(UNSOUND_LOG)).map_err(|error| failed("remove", error))
 }
 
-/// Others name a session by its record, and free what waits for it when it is killed; nothing else depends on it.
+/// Others name a session by its record, and free what waits for it when it is killed; nothing else
+/// depends on it.
 fn note(record: &Record, lock: &OwnedFd) {
     if let Err(error) = record.write(lock) {
         tracing::debug!("the session cannot be described: {error}");
@@ -458,8 +463,8 @@ impl Engine {
         Ok(oldest.map_or_else(|| self.own_pin(), |pin| pin.min(self.own_pin())))
     }
 
-    /// Lets other sessions reclaim what this one has stopped using; not at each tick, since that is a commit, and has
-    /// everybody look at the catalog anew.
+    /// Lets other sessions reclaim what this one has stopped using; not at each tick, since that is
+    /// a commit, and has everybody look at the catalog anew.
     fn advance_pin(&self) -> Result<()> {
         let pin = self.own_pin();
         let is_due =
@@ -475,7 +480,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether something of the user's refuses that this orphan goes; then it stays until that does.
+    /// Whether something of the user's refuses that this orphan goes; then it stays until that
+    /// does.
     fn is_kept_by_constraint(&self, store: StoreId, ino: Ino) -> bool {
         self.is_constrained(store)
             && self
@@ -536,7 +542,8 @@ fn background(weak: &Weak<Engine>) {
 
 fn background_failure(error: &Error) -> String {
     format!(
-        "the background commit failed and the outcome is unknown ({error}); close and reopen the database"
+        "the background commit failed and the outcome is unknown ({error}); close and reopen the \
+         database"
     )
 }
 
@@ -558,7 +565,8 @@ mod tests {
         Catalog::create_in(dir, &CatalogOptions::default(), &init).unwrap()
     }
 
-    /// A session that waits for the turn keeps no other one from being born, or from looking who lives.
+    /// A session that waits for the turn keeps no other one from being born, or from looking who
+    /// lives.
     #[test]
     fn who_waits_for_the_turn_keeps_the_door_open() {
         let dir = tempfile::tempdir().unwrap();

@@ -24,33 +24,36 @@ pub struct EngineOptions {
     pub catalog_vfs: Option<String>,
     /// A group of changes is committed at most this long after its first one.
     pub commit_interval: Duration,
-    /// Dirty content kept in memory at most, bytes; then writers wait. 0: what the database asks for
-    /// ([`crate::Tuning`]), else [`crate::gather_bytes_default`].
+    /// Dirty content kept in memory at most, bytes; then writers wait. 0: what the database asks
+    /// for ([`crate::Tuning`]), else [`crate::gather_bytes_default`].
     pub dirty_bytes_max: u64,
-    /// A segment grows to so many bytes. Default: 4 TiB, what every filesystem can hold in one file.
+    /// A segment grows to so many bytes. Default: 4 TiB, what every filesystem can hold in one
+    /// file.
     pub segment_bytes_max: u64,
-    /// Patches (small overwrites that are not yet in place) kept in the catalog at most, bytes; they
-    /// are written in place in the background when there are a quarter of that.
+    /// Patches (small overwrites that are not yet in place) kept in the catalog at most, bytes;
+    /// they are written in place in the background when there are a quarter of that.
     pub patch_bytes_max: u64,
     /// Where the present comes from; default: the system clock.
     pub clock: Option<Clock>,
     /// Commits in the background; without it only `sync` and a full gather commit (tests that must
     /// repeat exactly).
     pub has_background: bool,
-    /// How long an operation waits for other sessions, before it fails with [`ErrorKind::TimedOut`].
+    /// How long an operation waits for other sessions, before it fails with
+    /// [`ErrorKind::TimedOut`].
     pub wait_max: Duration,
-    /// The process is another program's, which has loaded the extension: the session does nothing that can
-    /// be left to others: no checkpoints, no upgrade; it reclaims where it need not wait.
+    /// The process is another program's, which has loaded the extension: the session does nothing
+    /// that can be left to others: no checkpoints, no upgrade; it reclaims where it need not wait.
     pub is_extension: bool,
     /// Whom code in the database's schema is taken from.
     pub trust: Trust,
     /// How a session that only reads is born.
     pub birth: Birth,
-    /// The session is begun in order to read: what killed transactions have left stays until somebody comes who
-    /// changes something.
+    /// The session is begun in order to read: what killed transactions have left stays until
+    /// somebody comes who changes something.
     pub is_reader: bool,
-    /// The session is a command's: what it commits is acknowledged by its end, which waits for all mounts
-    /// ([`await_followers`](crate::await_followers)), so that it does not announce itself before (`COMPANY-1`).
+    /// The session is a command's: what it commits is acknowledged by its end, which waits for all
+    /// mounts ([`await_followers`](crate::await_followers)), so that it does not announce itself
+    /// before (`COMPANY-1`).
     pub is_command: bool,
     /// Set by [`Engine::open`]: the database cannot be written by this process.
     pub readonly: Option<Arc<Readonly>>,

@@ -1,12 +1,12 @@
 //! Whether another process has the catalog open.
 //!
-//! SQLite itself says so: a connection to a database with a write-ahead log holds a shared lock on one byte of
-//! the `-shm` file, the *attachment byte*, as long as it is open; `fcntl` locks are those of a process, and who asks
-//! is told of others' only.
+//! SQLite itself says so: a connection to a database with a write-ahead log holds a shared lock on
+//! one byte of the `-shm` file, the *attachment byte*, as long as it is open; `fcntl` locks are
+//! those of a process, and who asks is told of others' only.
 //!
-//! To close any descriptor of a file gives up all `fcntl` locks that the process has on it, SQLite's among them. So
-//! the descriptors that are asked here are closed only when the file has no name any more: then its last connection
-//! in the world has closed.
+//! To close any descriptor of a file gives up all `fcntl` locks that the process has on it,
+//! SQLite's among them. So the descriptors that are asked here are closed only when the file has no
+//! name any more: then its last connection in the world has closed.
 
 use larder_catalog::CATALOG_FILE;
 use larder_segment::directory::{Access, DatabaseDir};
@@ -46,7 +46,8 @@ impl Attachments {
         Ok(Attachments { file })
     }
 
-    /// Whether a connection of another process is open now. 1 µs. What cannot be found out counts as one.
+    /// Whether a connection of another process is open now. 1 µs. What cannot be found out counts
+    /// as one.
     pub fn has_others(&self) -> bool {
         let wanted = Flock {
             start: ATTACHMENT_BYTE,

@@ -3,10 +3,10 @@
 //!
 //! # Words
 //! A *record* is what a session says of its process in its lock file, `sessions/ID.lock`. A process
-//! is *dying* when it was killed, and a thread of it cannot end: it waits inside the kernel for what
-//! only this process would have answered. That is the server of a mount whose users keep locks that
-//! it needs. Its *connection* is that of the kernel to the server; programs wait for it until it is
-//! aborted.
+//! is *dying* when it was killed, and a thread of it cannot end: it waits inside the kernel for
+//! what only this process would have answered. That is the server of a mount whose users keep locks
+//! that it needs. Its *connection* is that of the kernel to the server; programs wait for it until
+//! it is aborted.
 //!
 //! # Invariants
 //! * `SESSION-5` A connection is aborted only while its process is dying, the one of the record and

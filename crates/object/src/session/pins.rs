@@ -1,4 +1,5 @@
-//! Reads under way, by the commit they began at: what they may touch is not reclaimed (`SESSION-2`).
+//! Reads under way, by the commit they began at: what they may touch is not reclaimed
+//! (`SESSION-2`).
 //!
 //! # Concurrency
 //! A read takes one of [`SLOTS`] slots and gives it back, without a lock: each thread tries its own

@@ -1,19 +1,21 @@
 //! A database that this process cannot write: on a read-only medium, or somebody else's.
 //!
-//! SQLite needs to write for reading: shared memory beside the log. So the catalog and its log are copied to a place
-//! of one's own, where the session lives; content is read where it lies. Nothing is written beside the database, and a log that
-//! nobody has copied into the catalog counts.
+//! SQLite needs to write for reading: shared memory beside the log. So the catalog and its log are
+//! copied to a place of one's own, where the session lives; content is read where it lies. Nothing
+//! is written beside the database, and a log that nobody has copied into the catalog counts.
 //!
 //! # Invariants
-//! * `READONLY-1` Not a byte of the database's directory is written. *Guard*: the engine's directory is the copy, its segments are
-//!   open for reading, and nothing that changes something begins ([`Engine::require_writable`]).
-//! * `READONLY-2` What is shown is one moment, that of the copy, or an error. Its owner does not know of who reads here, and may
-//!   reclaim what is read. *Guard*: before it writes over anything it commits to its log; catalog and log are
-//!   looked at behind each read of content, and if they are not as they were when they were copied, the read fails.
-//! * `READONLY-3` A stranger's database leads nowhere else, and does not fill the place of the copy. *Guard*: its files are
-//!   reached by the crate `larder-directory`; of a file no more is copied than it had when it was looked at, holes
-//!   stay holes, and what does not fit is not begun. The copy is the caller's alone, and code in it stays its
-//!   owner's ([`Trust::CopyOf`]).
+//! * `READONLY-1` Not a byte of the database's directory is written. *Guard*: the engine's
+//!   directory is the copy, its segments are open for reading, and nothing that changes something
+//!   begins ([`Engine::require_writable`]).
+//! * `READONLY-2` What is shown is one moment, that of the copy, or an error. Its owner does not
+//!   know of who reads here, and may reclaim what is read. *Guard*: before it writes over anything
+//!   it commits to its log; catalog and log are looked at behind each read of content, and if they
+//!   are not as they were when they were copied, the read fails.
+//! * `READONLY-3` A stranger's database leads nowhere else, and does not fill the place of the
+//!   copy. *Guard*: its files are reached by the crate `larder-directory`; of a file no more is
+//!   copied than it had when it was looked at, holes stay holes, and what does not fit is not
+//!   begun. The copy is the caller's alone, and code in it stays its owner's ([`Trust::CopyOf`]).
 
 use crate::host::random_id;
 use crate::{Error, ErrorKind, Result, error::io_error};
@@ -57,8 +59,8 @@ impl Readonly {
         &self.database
     }
 
-    /// Copies the catalog of a database if it is there and cannot be written; `None`: it can. Cost: as long
-    /// as copying the catalog takes, and its size in the directory for temporary files.
+    /// Copies the catalog of a database if it is there and cannot be written; `None`: it can. Cost:
+    /// as long as copying the catalog takes, and its size in the directory for temporary files.
     pub(crate) fn find(database: &DatabaseDir) -> Result<Option<Readonly>> {
         let path = database.path();
         let look = |error| io_error(format!("cannot look at {}", path.display()), error);
@@ -79,7 +81,8 @@ impl Readonly {
         let directory = std::env::temp_dir().join(format!("larder-read-{id}"));
         let cannot = |error| {
             let what = format!(
-                "{} cannot be written, and its catalog cannot be copied to {} for reading (TMPDIR names another place)",
+                "{} cannot be written, and its catalog cannot be copied to {} for reading (TMPDIR \
+                 names another place)",
                 path.display(),
                 directory.display()
             );
@@ -141,7 +144,8 @@ impl Readonly {
         Error::new(
             ErrorKind::Stopped,
             format!(
-                "{} is changed by somebody while it is read here, where it cannot be written; run the command again, or \
+                "{} is changed by somebody while it is read here, where it cannot be written; run \
+                 the command again, or \
                  let the owner's session read",
                 self.database.path().display()
             ),
@@ -193,7 +197,8 @@ impl Drop for Place {
     }
 }
 
-/// Makes `to` the first `bytes` of `from`; holes stay holes, and what does not fit is not begun (`READONLY-3`).
+/// Makes `to` the first `bytes` of `from`; holes stay holes, and what does not fit is not begun
+/// (`READONLY-3`).
 fn copy_data(from: &File, to: &File, bytes: u64) -> io::Result<()> {
     to.set_len(0)?;
     to.set_len(bytes)?;

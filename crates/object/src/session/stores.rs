@@ -60,7 +60,8 @@ impl Engine {
         Ok(self.catalog.set_store(store, provider, mount)?)
     }
 
-    /// Changes whether saves keep what users attached to the files of a store, for saves from here on.
+    /// Changes whether saves keep what users attached to the files of a store, for saves from here
+    /// on.
     pub fn set_save_keeps(&self, store: StoreId, keeps: bool) -> Result<()> {
         self.require_parent(NO_STORES)?;
         let _edit = self.edit()?;

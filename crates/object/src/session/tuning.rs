@@ -1,4 +1,5 @@
-//! What a database asks of the engine ([`Tuning`]), and what the engine does if it asks for nothing.
+//! What a database asks of the engine ([`Tuning`]), and what the engine does if it asks for
+//! nothing.
 
 use crate::Result;
 use crate::engine::Engine;
@@ -7,8 +8,8 @@ use crate::view::View;
 use larder_catalog::Tuning;
 use larder_space::format::limits::INLINE_BYTES_MAX;
 
-/// How much content a session gathers in memory unless something else is chosen, bytes: 2 % of the memory of the
-/// machine, at least 64 MiB.
+/// How much content a session gathers in memory unless something else is chosen, bytes: 2 % of the
+/// memory of the machine, at least 64 MiB.
 pub fn gather_bytes_default() -> u64 {
     default_of(memory_bytes())
 }
@@ -21,14 +22,14 @@ fn default_of(memory_bytes: u64) -> u64 {
     (memory_bytes / 50).max(64 << 20)
 }
 
-/// What was chosen for the database, perhaps on a larger machine: at most an eighth of the memory of this one, or the default
-/// where that is more.
+/// What was chosen for the database, perhaps on a larger machine: at most an eighth of the memory
+/// of this one, or the default where that is more.
 fn bounded(chosen: u64, memory_bytes: u64) -> u64 {
     chosen.min((memory_bytes / 8).max(default_of(memory_bytes)))
 }
 
-/// What a session gathers: what it was told (not 0), else what the database asks for, as far as this machine has the
-/// memory, else the default.
+/// What a session gathers: what it was told (not 0), else what the database asks for, as far as
+/// this machine has the memory, else the default.
 pub(crate) fn gather_bytes(told: u64, tuning: &Tuning) -> u64 {
     match (told, tuning.gather_bytes_max) {
         (0, None) => gather_bytes_default(),

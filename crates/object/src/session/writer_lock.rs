@@ -10,9 +10,10 @@
 //! * `TURN-1` A session without the turn has no uncommitted state and no promise of space.
 //! * `TURN-2` At most one live session has the turn: it is an exclusive `flock` on `turn.lock`,
 //!   which the kernel releases when a process dies.
-//! * `TURN-3` Nobody starves: who wants the turn queues on `turn.queue`. That is a lock that each one who waits
-//!   tries to get, as often as everybody else however long it has waited; and a process that gives the turn to one
-//!   who waits leaves the next ones the time to try before it does.
+//! * `TURN-3` Nobody starves: who wants the turn queues on `turn.queue`. That is a lock that each
+//!   one who waits tries to get, as often as everybody else however long it has waited; and a
+//!   process that gives the turn to one who waits leaves the next ones the time to try before it
+//!   does.
 //!
 //! ```text
 //!  without ──begin──▶ acquiring ──flock──▶ held ──(committed, no users)──▶ without
@@ -34,15 +35,16 @@ use std::time::{Duration, Instant};
 const QUEUE_PAUSE: Duration = Duration::from_micros(200);
 /// How long who gave the turn away leaves the queue to others.
 const GIVES_WAY: Duration = Duration::from_micros(400);
-/// At the head of the queue pauses grow up to this while the turn is short: every sleep beyond its end is lost to
-/// all, ...
+/// At the head of the queue pauses grow up to this while the turn is short: every sleep beyond its
+/// end is lost to all, ...
 const HEAD_PAUSE_MIN: Duration = Duration::from_micros(100);
 const HEAD_PAUSE_MAX: Duration = Duration::from_micros(200);
 /// ... and to this when it is not.
 const SHORT_TURN: Duration = Duration::from_millis(50);
 const LONG_PAUSE_MAX: Duration = Duration::from_millis(2);
 
-/// Who waits looks first after so long whether the one who is waited for was killed, and then so often; ...
+/// Who waits looks first after so long whether the one who is waited for was killed, and then so
+/// often; ...
 const LOOK_AFTER: Duration = Duration::from_millis(200);
 const LOOK_REST: Duration = Duration::from_millis(500);
 /// ... and says after so long who that is, and then so often.
@@ -113,8 +115,8 @@ impl Turn {
         Turn { wait_max, ..self }
     }
 
-    /// The same beside an engine of this process that may have the turn: `nudge` has that one commit and
-    /// give it back, and is called before waiting and when nobody else is before us.
+    /// The same beside an engine of this process that may have the turn: `nudge` has that one
+    /// commit and give it back, and is called before waiting and when nobody else is before us.
     pub fn open_beside(&self, database: &DatabaseDir, nudge: Nudge) -> Result<Turn> {
         let turn = Turn::open_in(database)?;
         Ok(Turn {
@@ -197,8 +199,8 @@ impl Turn {
         acquiring.finish(refresh)
     }
 
-    /// The same without waiting for another session: `false` when that one has the turn, or may be about to take it
-    /// (`TURN-3`).
+    /// The same without waiting for another session: `false` when that one has the turn, or may be
+    /// about to take it (`TURN-3`).
     pub fn try_begin(&self, refresh: impl FnOnce() -> Result<()>) -> Result<bool> {
         let mut state = self.state();
         if state.is_abandoned {

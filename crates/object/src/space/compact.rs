@@ -1,10 +1,11 @@
 //! Moving sealed blocks: how content comes to lie elsewhere without being changed.
 //!
-//! A move is an edit of an extent map, like a truncation: it joins the users of the turn, takes free
-//! blocks, copies with verification, and then, inside the gate and under the node's lock, lets the map
-//! name the new place. The open group carries the new extents and retires the old ones; its commit
-//! flushes the segments before the catalog names anything new (`COMMIT-2`). Readers keep the old place
-//! until nobody pins it (`SESSION-2`). Times, length and generation of the object stay as they are.
+//! A move is an edit of an extent map, like a truncation: it joins the users of the turn, takes
+//! free blocks, copies with verification, and then, inside the gate and under the node's lock, lets
+//! the map name the new place. The open group carries the new extents and retires the old ones; its
+//! commit flushes the segments before the catalog names anything new (`COMMIT-2`). Readers keep the
+//! old place until nobody pins it (`SESSION-2`). Times, length and generation of the object stay as
+//! they are.
 //!
 //! ```text
 //!  runs of the map ──take──▶ new extents ──copy──▶ written ──install──▶ in the open group ──commit──▶ moved
@@ -291,8 +292,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Reads and verifies the runs, and writes them to `targets`, in large requests (`COMPACT-3`). Does
-    /// not flush: the commit does.
+    /// Reads and verifies the runs, and writes them to `targets`, in large requests (`COMPACT-3`).
+    /// Does not flush: the commit does.
     fn copy(
         &self,
         runs: &[Run],
@@ -482,8 +483,8 @@ fn lay_out(runs: &[Run], targets: &[Extent]) -> Vec<Run> {
     pieces
 }
 
-/// Where each of the pieces lies, and lay. Both lists hold the same blocks in logical order, and no piece is of two
-/// runs.
+/// Where each of the pieces lies, and lay. Both lists hold the same blocks in logical order, and no
+/// piece is of two runs.
 fn places(runs: &[Run], pieces: &[Run]) -> Vec<(Extent, Extent)> {
     let mut runs = runs.iter().peekable();
     let mut pairs = Vec::with_capacity(pieces.len());

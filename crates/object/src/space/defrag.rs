@@ -1,16 +1,16 @@
 //! When and what is moved: in the background within a credit, and by hand.
 //!
-//! Writing earns *credit*: a tenth of the bytes written, rising to half of them while the database is
-//! more than 95 % full. It is kept in memory, and is never more than an allocation group. The write path
-//! names *candidates*: objects that it had to split, or that it did not write whole. Each step spends
-//! credit on one candidate: it gathers the object, or, where no hole is long enough, makes one (`healing`): the oldest
-//! history goes first, then holes are joined; and it gathers the object when the freed blocks are reclaimed
-//! (`COMMIT-3`). A candidate
-//! that was split is a sign that holes get scarce, so it is taken up at once ("foreground"); others
-//! wait until nobody writes. No candidate or no credit: nothing happens.
+//! Writing earns *credit*: a tenth of the bytes written, rising to half of them while the database
+//! is more than 95 % full. It is kept in memory, and is never more than an allocation group. The
+//! write path names *candidates*: objects that it had to split, or that it did not write whole.
+//! Each step spends credit on one candidate: it gathers the object, or, where no hole is long
+//! enough, makes one (`healing`): the oldest history goes first, then holes are joined; and it
+//! gathers the object when the freed blocks are reclaimed (`COMMIT-3`). A candidate that was split
+//! is a sign that holes get scarce, so it is taken up at once ("foreground"); others wait until
+//! nobody writes. No candidate or no credit: nothing happens.
 //!
-//! By hand (`larder defrag`) there is no credit; all objects are surveyed, and holes are joined until
-//! that gains next to nothing.
+//! By hand (`larder defrag`) there is no credit; all objects are surveyed, and holes are joined
+//! until that gains next to nothing.
 //!
 //! # Invariants
 //! * `COMPACT-5` The background moves at most what it has credit for.
@@ -35,7 +35,8 @@ use std::time::{Duration, Instant};
 
 /// Candidates that are remembered.
 const CANDIDATES_MAX: usize = 4096;
-/// How often a candidate is tried, and how long it rests after the first time; then four times longer.
+/// How often a candidate is tried, and how long it rests after the first time; then four times
+/// longer.
 const ATTEMPTS_MAX: u32 = 5;
 const REST: Duration = Duration::from_millis(250);
 /// Credit at most: enough for the longest extent.
@@ -172,9 +173,9 @@ impl Engine {
         }
     }
 
-    /// One step of what the background does when it is due, whether idle or not: heals one candidate,
-    /// or makes room for it, within the credit (`COMPACT-5`). Does nothing while another session has
-    /// the turn.
+    /// One step of what the background does when it is due, whether idle or not: heals one
+    /// candidate, or makes room for it, within the credit (`COMPACT-5`). Does nothing while another
+    /// session has the turn.
     pub fn compact_step(&self) -> Result<CompactStep> {
         let found = lock(&self.compactor).find_due(true);
         let Some((key, candidate)) = found else {
@@ -208,8 +209,9 @@ impl Engine {
     // ---- by hand ----------------------------------------------------------------------------
 
     /// Gathers the objects that are fragmented: all of them, or the `targets`; without targets also
-    /// joins holes. `on_object` hears of each that is not in one piece. Other sessions go on: the turn
-    /// is taken per object. Cost: reads every map, and copies what is moved; at most as much as lives.
+    /// joins holes. `on_object` hears of each that is not in one piece. Other sessions go on: the
+    /// turn is taken per object. Cost: reads every map, and copies what is moved; at most as much
+    /// as lives.
     pub fn defrag(
         &self,
         targets: Option<&[(StoreId, Ino)]>,
@@ -390,7 +392,8 @@ impl Engine {
             {
                 let _edit = self.edit()?;
                 self.commit_now()?;
-                // Files that another session might have had open are retired by a commit after that.
+                // Files that another session might have had open are retired by a commit after
+                // that.
                 let newest = CommitSeq(i64::MAX as u64);
                 if self.lost_orphans(newest)?.is_empty() {
                     let seq = *retired_by.get_or_insert_with(|| self.known_seq());
@@ -444,8 +447,9 @@ impl Engine {
         Ok(sum)
     }
 
-    /// Moves what lies in the way of a hole of `wanted` blocks; returns blocks moved, 0 if there is no
-    /// such place. The hole is there after the commits that reclaim. The caller is a user of the turn.
+    /// Moves what lies in the way of a hole of `wanted` blocks; returns blocks moved, 0 if there is
+    /// no such place. The hole is there after the commits that reclaim. The caller is a user of the
+    /// turn.
     pub(crate) fn make_hole(&self, wanted: u64, budget: u64) -> Result<u64> {
         let ags = self.ags();
         let first = std::mem::take(&mut lock(&self.compactor).ag_cursor);
@@ -489,9 +493,9 @@ impl Engine {
         Ok(moved)
     }
 
-    /// All holes, the live extents of an AG that may be moved, and whose they are: of one moment, so
-    /// that no live block is in a hole. One at the border of an AG may go on in the next one; it stays,
-    /// or it would become a fragment.
+    /// All holes, the live extents of an AG that may be moved, and whose they are: of one moment,
+    /// so that no live block is in a hole. One at the border of an AG may go on in the next one; it
+    /// stays, or it would become a fragment.
     fn movable(
         &self,
         segment: SegmentIndex,
@@ -574,8 +578,8 @@ impl Compactor {
         }
     }
 
-    /// After a step: forgets the candidate, or lets it rest (`COMPACT-6`). One that was written again
-    /// meanwhile keeps its new entry.
+    /// After a step: forgets the candidate, or lets it rest (`COMPACT-6`). One that was written
+    /// again meanwhile keeps its new entry.
     fn rest(&mut self, key: (StoreId, Ino), tried: Candidate, is_done: bool) {
         let Some(candidate) = self
             .candidates

@@ -1,8 +1,8 @@
 //! Segments become longer: ahead of those who write, for a grant, or when a promise finds no room.
 //!
-//! To write zeros takes seconds (docs/decisions/0005-growth-by-zero-writing.md), and who has the turn, or is one of its
-//! users, keeps every other session waiting that long. So whoever can do it without the turn does, and takes over
-//! what was gained afterwards (`ROOM-3`):
+//! To write zeros takes seconds (docs/decisions/0005-growth-by-zero-writing.md), and who has the
+//! turn, or is one of its users, keeps every other session waiting that long. So whoever can do it
+//! without the turn does, and takes over what was gained afterwards (`ROOM-3`):
 //!
 //! ```text
 //!  ahead, grant:  zeros, superblock (SEGMENT-2) ──turn──▶ free set, group ──commit──▶ counted in the catalog
@@ -10,7 +10,8 @@
 //! ```
 //!
 //! # Recovery
-//! What was grown and not counted is counted in by the next session that has the turn (`adopt_growth`).
+//! What was grown and not counted is counted in by the next session that has the turn
+//! (`adopt_growth`).
 
 use crate::Result;
 use crate::engine::{Engine, lock};
@@ -25,7 +26,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Segments grow by a quarter, at least 64 MiB and at most 1 GiB at a time.
 const GROW_BLOCKS_MIN: u64 = (64 << 20) / BLOCK_BYTES;
 const GROW_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES;
-/// Bytes that growing leaves to the catalog on the host's filesystem, with those that its log has already taken.
+/// Bytes that growing leaves to the catalog on the host's filesystem, with those that its log has
+/// already taken.
 const HOST_MARGIN_BYTES: u64 = 64 << 20;
 
 /// Growth of a segment.
@@ -34,7 +36,8 @@ pub(crate) struct Growth {
     one_at_a_time: Mutex<()>,
     /// What the host had and the segments were, bytes, before the growth that is under way.
     pub begun_at: Mutex<Option<(u64, u64)>>,
-    /// How long a segment has become without the turn; not in the free set yet, unless the turn was away meanwhile.
+    /// How long a segment has become without the turn; not in the free set yet, unless the turn was
+    /// away meanwhile.
     ahead: Mutex<Option<(SegmentIndex, u64)>>,
 }
 
@@ -70,7 +73,8 @@ pub(crate) fn kept_ahead(own_blocks: u64) -> u64 {
 }
 
 impl Engine {
-    /// Preallocates more of a segment; `false` when the capacity or the host allows no more. Needs the turn.
+    /// Preallocates more of a segment; `false` when the capacity or the host allows no more. Needs
+    /// the turn.
     pub(crate) fn grow(&self, wanted_blocks: u64) -> Result<bool> {
         let _one_at_a_time = lock(&self.growth.one_at_a_time);
         if self.session.workspace.is_some() {
@@ -103,8 +107,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// The same without the turn, of the last segment. `false` when that is not to be had: [`Engine::grow`]
-    /// finds out more.
+    /// The same without the turn, of the last segment. `false` when that is not to be had:
+    /// [`Engine::grow`] finds out more.
     fn grow_without_turn(&self, wanted_blocks: u64) -> Result<bool> {
         let _one_at_a_time = lock(&self.growth.one_at_a_time);
         let available = self.lock_room().space.available_blocks(Purpose::Ordinary);
@@ -133,7 +137,8 @@ impl Engine {
         let Some((index, block_count)) = lock(&self.growth.ahead).take() else {
             return;
         };
-        // Where the turn was away, others may have cut it again, and its length was looked at since.
+        // Where the turn was away, others may have cut it again, and its length was looked at
+        // since.
         let found = self.segment(index).map(|segment| segment.block_count());
         if !found.is_ok_and(|found| found == block_count) || self.is_closed_at_end(index) {
             return;
@@ -194,8 +199,9 @@ impl Engine {
         }
     }
 
-    /// Bytes that growing leaves on the host's filesystem. The log comes and goes: what it takes is the catalog's share,
-    /// not the segments', or a database would be smaller while its log is long. But not the reserve (`HOST-1`).
+    /// Bytes that growing leaves on the host's filesystem. The log comes and goes: what it takes is
+    /// the catalog's share, not the segments', or a database would be smaller while its log is
+    /// long. But not the reserve (`HOST-1`).
     pub(crate) fn host_margin_bytes(&self) -> Result<u64> {
         let margin = HOST_MARGIN_BYTES.saturating_sub(self.log_bytes());
         Ok(margin.max(self.host_reserve_bytes()?))
@@ -225,7 +231,8 @@ impl Engine {
 
     // ---- ahead of those who write -------------------------------------------------------------
 
-    /// Grows in the background before writers have to wait for it. Meanwhile the turn can go to others.
+    /// Grows in the background before writers have to wait for it. Meanwhile the turn can go to
+    /// others.
     pub(crate) fn grow_ahead(self: &Arc<Engine>) {
         let is_busy =
             self.is_growing.load(Ordering::SeqCst) || self.is_shrinking.load(Ordering::SeqCst);
@@ -279,10 +286,10 @@ impl Engine {
 
     // ---- for a grant --------------------------------------------------------------------------
 
-    /// Before a grant of `blocks`: makes the last segment longer, without the turn, unless there is that much beside
-    /// what others should find. All that is gained is for the grant, so that no small hole between grants attracts what
-    /// others write (`SPACE-8`): a long transaction's blocks lie at the end, where they can be cut off again. `None`:
-    /// nothing was gained.
+    /// Before a grant of `blocks`: makes the last segment longer, without the turn, unless there is
+    /// that much beside what others should find. All that is gained is for the grant, so that no
+    /// small hole between grants attracts what others write (`SPACE-8`): a long transaction's
+    /// blocks lie at the end, where they can be cut off again. `None`: nothing was gained.
     pub(crate) fn grow_for_grant(&self, blocks: u64) -> Result<Option<Gained>> {
         let _one_at_a_time = lock(&self.growth.one_at_a_time);
         self.open_segments()?;
@@ -319,7 +326,8 @@ impl Engine {
         }))
     }
 
-    /// Turns `blocks` of a promise into extents for a grant: of what was gained for it, as far as it is free.
+    /// Turns `blocks` of a promise into extents for a grant: of what was gained for it, as far as
+    /// it is free.
     pub(crate) fn allocate_for_grant(
         &self,
         promise: &mut Reservation,

@@ -1,16 +1,19 @@
-//! What is left of the host's filesystem for the catalog: what makes the catalog longer is refused before nothing is left for
-//! deleting, pruning, checkpoints, and opening.
+//! What is left of the host's filesystem for the catalog: what makes the catalog longer is refused
+//! before nothing is left for deleting, pruning, checkpoints, and opening.
 //!
-//! Deleting needs space too: a commit is appended to the log, and history keeps what was deleted. Copying the log makes the
-//! catalog's file longer by the pages that it does not have yet. So there is a *reserve*, which only who frees something
-//! uses; beside it lies what copying the log takes.
+//! Deleting needs space too: a commit is appended to the log, and history keeps what was deleted.
+//! Copying the log makes the catalog's file longer by the pages that it does not have yet. So there
+//! is a *reserve*, which only who frees something uses; beside it lies what copying the log takes.
 //!
 //! # Invariants
-//! * `HOST-1` New inodes, names, attributes and content are refused ([`ErrorKind::NoSpace`]) while the host has less than the
-//!   reserve, and the segments do not grow into it. *Guard*: [`Engine::require_host_room`], [`Engine::host_margin_bytes`].
-//! * `HOST-2` Where the host has little, the log is copied early, so that it does not take what is left.
+//! * `HOST-1` New inodes, names, attributes and content are refused ([`ErrorKind::NoSpace`]) while
+//!   the host has less than the reserve, and the segments do not grow into it. *Guard*:
+//!   [`Engine::require_host_room`], [`Engine::host_margin_bytes`].
+//! * `HOST-2` Where the host has little, the log is copied early, so that it does not take what is
+//!   left.
 //!
-//! Other programs may take the reserve all the same: then commits wait until there is room (`COMMIT-4`).
+//! Other programs may take the reserve all the same: then commits wait until there is room
+//! (`COMMIT-4`).
 
 use crate::engine::{Engine, lock};
 use crate::{Error, ErrorKind, Result};
@@ -21,8 +24,8 @@ use std::time::{Duration, Instant};
 
 /// The reserve, bytes; ...
 const RESERVE_BYTES_MIN: u64 = 16 << 20;
-/// ... and what the catalog uses, but no more than this: what is deleted may stay in the history, and a prune of that is one
-/// commit, which writes every page that it changes to the log.
+/// ... and what the catalog uses, but no more than this: what is deleted may stay in the history,
+/// and a prune of that is one commit, which writes every page that it changes to the log.
 const RESERVE_CATALOG_BYTES_MAX: u64 = 256 << 20;
 /// Where the host has less than so many reserves, it has little.
 const LITTLE_RESERVES: u64 = 2;
@@ -32,7 +35,8 @@ const LOOK_OPERATIONS: u32 = 32;
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why nothing can be written there.
-pub(crate) const UNMEASURED: &str = "the filesystem that holds the database reports a size of 0 blocks, so that nobody \
+pub(crate) const UNMEASURED: &str = "the filesystem that holds the database reports a size of 0 \
+    blocks, so that nobody \
      knows what room it has; move the database to one that tells ('df' shows it)";
 
 /// What was found at the last look.
@@ -45,8 +49,8 @@ pub(crate) struct HostRoom {
 }
 
 impl Engine {
-    /// Refuses what makes the catalog longer while the host has no more than the reserve (`HOST-1`). 20 µs, once in
-    /// [`LOOK_OPERATIONS`].
+    /// Refuses what makes the catalog longer while the host has no more than the reserve
+    /// (`HOST-1`). 20 µs, once in [`LOOK_OPERATIONS`].
     pub(crate) fn require_host_room(&self) -> Result<()> {
         let room = &self.host_room;
         let is_due = room
@@ -72,7 +76,8 @@ impl Engine {
         Err(Error::new(
             ErrorKind::NoSpace,
             format!(
-                "the filesystem that holds the database has {} MiB left, and {} MiB are kept for the catalog; free some \
+                "the filesystem that holds the database has {} MiB left, and {} MiB are kept for \
+                 the catalog; free some \
                  space there, or delete something and run 'larder prune' and 'larder shrink'",
                 host >> 20,
                 reserve >> 20

@@ -1,8 +1,8 @@
 //! Healing an object: it is gathered into one piece, and where no hole is long enough, one is made.
 //!
-//! Space that history fills is no hole. Where the segments cannot grow, what is oldest of it goes first, as long as that
-//! makes holes; then, and where there is room to grow, what lives is moved out of the way. A move leaves its old
-//! place free at once, whatever the retention (`HISTORY-5`).
+//! Space that history fills is no hole. Where the segments cannot grow, what is oldest of it goes
+//! first, as long as that makes holes; then, and where there is room to grow, what lives is moved
+//! out of the way. A move leaves its old place free at once, whatever the retention (`HISTORY-5`).
 //!
 //! ```text
 //!  gather ──no hole──▶ full of history, and credit? ──yes──▶ press, commit: reclaimed ──▶ gather again
@@ -10,8 +10,9 @@
 //! ```
 //!
 //! # Invariants
-//! * `COMPACT-7` In one step the background asks for no more history to go than it has credit for; by hand as much goes
-//!   as the hole needs. While the segments can grow none goes; nor does what is held or guaranteed (`TIME-2`, `TIME-4`).
+//! * `COMPACT-7` In one step the background asks for no more history to go than it has credit for;
+//!   by hand as much goes as the hole needs. While the segments can grow none goes; nor does what
+//!   is held or guaranteed (`TIME-2`, `TIME-4`).
 
 use crate::Result;
 use crate::engine::Engine;
@@ -23,8 +24,8 @@ use larder_space::format::{Ino, StoreId};
 const BLOCKS_PER_FRAGMENT: u64 = (64 << 20) / BLOCK_BYTES;
 
 impl Engine {
-    /// Gathers a candidate, or makes a hole for it: blocks moved, and whether no other step is needed. The caller is a
-    /// user of the turn.
+    /// Gathers a candidate, or makes a hole for it: blocks moved, and whether no other step is
+    /// needed. The caller is a user of the turn.
     pub(crate) fn heal(
         &self,
         (store, ino): (StoreId, Ino),
@@ -70,8 +71,8 @@ impl Engine {
         }
     }
 
-    /// By hand: gives up history that there is now until there is a hole of `wanted` blocks; says whether there is. What
-    /// others supersede meanwhile stays: they may go on for ever.
+    /// By hand: gives up history that there is now until there is a hole of `wanted` blocks; says
+    /// whether there is. What others supersede meanwhile stays: they may go on for ever.
     pub(crate) fn press_for_hole(&self, wanted: u64) -> Result<bool> {
         let newest = self.known_seq();
         loop {

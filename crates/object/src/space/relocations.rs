@@ -1,7 +1,7 @@
 //! The moves of one group: where content lies now that a commit has named elsewhere.
 //!
-//! Within one group content may move more than once; the places between were in no commit, and history has nothing
-//! to say of them (`HISTORY-5`).
+//! Within one group content may move more than once; the places between were in no commit, and
+//! history has nothing to say of them (`HISTORY-5`).
 
 use larder_space::format::{Extent, SegmentIndex};
 use std::collections::BTreeMap;
@@ -13,7 +13,8 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
-    /// The content of `from` lies at `to` now, as many blocks. O(log moves) for each part of another length.
+    /// The content of `from` lies at `to` now, as many blocks. O(log moves) for each part of
+    /// another length.
     pub fn add(&mut self, from: Extent, to: Extent) {
         debug_assert_eq!(from.block_count, to.block_count);
         let before = self

@@ -2,14 +2,14 @@
 //!
 //! # Invariants
 //! * `ROOM-1` The free set is the complement of the committed extent rows and of what the open
-//!   group allocated. How much is free is known of each allocation group (AG) from `larder_ag`; where,
-//!   is read from the rows when an allocation needs the AG. What another session committed is known
-//!   before anything is allocated (`larder_ag` says where).
-//! * `ROOM-2` AGs are read only under the commit lock or with nothing uncommitted, so the rows read are
-//!   those of the last commit that this session made known.
-//! * `ROOM-3` Blocks by which a segment has grown are in the free set only after somebody with the turn has looked
-//!   how long the segment is. So it may grow without the turn, and nobody waits for zeros to be written who does
-//!   not need them (`grow`).
+//!   group allocated. How much is free is known of each allocation group (AG) from `larder_ag`;
+//!   where, is read from the rows when an allocation needs the AG. What another session committed
+//!   is known before anything is allocated (`larder_ag` says where).
+//! * `ROOM-2` AGs are read only under the commit lock or with nothing uncommitted, so the rows read
+//!   are those of the last commit that this session made known.
+//! * `ROOM-3` Blocks by which a segment has grown are in the free set only after somebody with the
+//!   turn has looked how long the segment is. So it may grow without the turn, and nobody waits for
+//!   zeros to be written who does not need them (`grow`).
 //!
 //! A promise (`Reservation`) is taken before any lock of names or nodes, because making room may
 //! need a commit.
@@ -39,11 +39,11 @@ pub(crate) struct Room {
     pub taken_count: u32,
     /// The commit up to which the free set is known; `None` before the first load.
     synced: Option<CommitSeq>,
-    /// A commit whose retired rows wait for their reclaim, the oldest that is remembered; `None`: only
-    /// the catalog knows. Forgotten with the turn: others may reclaim then.
+    /// A commit whose retired rows wait for their reclaim, the oldest that is remembered; `None`:
+    /// only the catalog knows. Forgotten with the turn: others may reclaim then.
     pub oldest_retired: Option<CommitSeq>,
-    /// Places that content was moved away from while history is kept, and by which commit, oldest first
-    /// (`HISTORY-5`). Forgotten with the process: then they go with the retention.
+    /// Places that content was moved away from while history is kept, and by which commit, oldest
+    /// first (`HISTORY-5`). Forgotten with the process: then they go with the retention.
     pub moved_away: Vec<(Extent, CommitSeq)>,
 }
 
@@ -118,7 +118,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Turns `blocks` of a promise into extents ([`Space::allocate`]), and reads the AGs that this needs.
+    /// Turns `blocks` of a promise into extents ([`Space::allocate`]), and reads the AGs that this
+    /// needs.
     pub(crate) fn allocate_extents(
         &self,
         promise: &mut Reservation,
@@ -133,7 +134,8 @@ impl Engine {
         Ok(room.space.allocate(promise, blocks, placement))
     }
 
-    /// Turns `blocks` of a promise into one extent, by best fit; `None` when no hole is long enough.
+    /// Turns `blocks` of a promise into one extent, by best fit; `None` when no hole is long
+    /// enough.
     pub(crate) fn allocate_whole(
         &self,
         promise: &mut Reservation,
@@ -178,8 +180,8 @@ impl Engine {
         space.load_ag(segment, ag, &extents).map_err(corrupt)
     }
 
-    /// A session that died may have grown a segment without committing that; the growth is good. Or it
-    /// was about to shrink one: it stays as long as it is.
+    /// A session that died may have grown a segment without committing that; the growth is good. Or
+    /// it was about to shrink one: it stays as long as it is.
     fn adopt_growth(&self) -> Result<()> {
         if self.session.workspace.is_some() {
             return Ok(()); // It is the parent's.

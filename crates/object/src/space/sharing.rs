@@ -6,30 +6,34 @@
 //!                                    └── the target has changed meanwhile: it lets go again
 //! ```
 //!
-//! All of that happens inside the gate, so it is in one group. Blocks of the source that differ from what its map
-//! names (dirty, frozen, patched) are not shared: the caller copies them. Before, what is dirty is committed and what
-//! is patched is written in place, so that there are few.
+//! All of that happens inside the gate, so it is in one group. Blocks of the source that differ
+//! from what its map names (dirty, frozen, patched) are not shared: the caller copies them. Before,
+//! what is dirty is committed and what is patched is written in place, so that there are few.
 //!
 //! What is shared out of the past: see `past`.
 //!
 //! # Words
-//! *Holder*, *owner* and *sharer* are those of the catalog (`holders`). *Young*: shared by a group that is not committed.
+//! *Holder*, *owner* and *sharer* are those of the catalog (`holders`). *Young*: shared by a group
+//! that is not committed.
 //!
 //! # Invariants
-//! `SHARE-1` to `SHARE-3` and `SHARE-9`, and `SHARE-7` and `SHARE-8` of the pages of maps, stand in the catalog.
-//! * `SHARE-4` A block that has several holders is never written over: no patch is made of it, and no block with a
-//!   patch is shared.
+//! `SHARE-1` to `SHARE-3` and `SHARE-9`, and `SHARE-7` and `SHARE-8` of the pages of maps, stand in
+//! the catalog.
+//! * `SHARE-4` A block that has several holders is never written over: no patch is made of it, and
+//!   no block with a patch is shared.
 //! * `SHARE-5` A block that has several holders is not moved.
-//! * `SHARE-6` Once anything may be shared, what an object lets go is quarantined in memory when the catalog has said
-//!   that it was the last holder, and not before. *Guard*: that begins with an empty group.
+//! * `SHARE-6` Once anything may be shared, what an object lets go is quarantined in memory when
+//!   the catalog has said that it was the last holder, and not before. *Guard*: that begins with an
+//!   empty group.
 //!
 //! # Cost
-//! Where nothing is shared: a look at a flag for each run that may become a patch or is moved; one lookup in an empty
-//! table when the free set is read anew. Where something is: a lookup in the extent rows for each of these runs.
+//! Where nothing is shared: a look at a flag for each run that may become a patch or is moved; one
+//! lookup in an empty table when the free set is read anew. Where something is: a lookup in the
+//! extent rows for each of these runs.
 //!
 //! # Concurrency
-//! One node is locked at a time. The source may be changed as soon as it is unlocked: its blocks have a further
-//! holder then, in the same group or an earlier one than the change.
+//! One node is locked at a time. The source may be changed as soon as it is unlocked: its blocks
+//! have a further holder then, in the same group or an earlier one than the change.
 
 use crate::engine::{Edit, Engine, lock};
 use crate::space::reservation::Room;
@@ -58,7 +62,8 @@ pub(crate) struct Shares {
     young: Mutex<Young>,
 }
 
-/// What is young. A clone of a tree makes as many as it has files, so nothing here looks at all of them.
+/// What is young. A clone of a tree makes as many as it has files, so nothing here looks at all of
+/// them.
 #[derive(Default)]
 struct Young {
     by_holder: HashMap<(StoreId, Ino), Places>,
@@ -66,8 +71,8 @@ struct Young {
     covered: BTreeMap<(SegmentIndex, u64), u64>,
 }
 
-/// What one holder has taken over: by start, where it ends, and in which group. None overlap, since a file may have very
-/// many, each of which is looked for.
+/// What one holder has taken over: by start, where it ends, and in which group. None overlap, since
+/// a file may have very many, each of which is looked for.
 type Places = BTreeMap<(SegmentIndex, u64), (u64, u64)>;
 
 impl Young {
@@ -151,7 +156,8 @@ struct Offer {
 }
 
 impl Offer {
-    /// Leaves out what begins at this block of the target, when it was at `first` of the source and is now at `to_first`.
+    /// Leaves out what begins at this block of the target, when it was at `first` of the source and
+    /// is now at `to_first`.
     fn cut(&mut self, (first, to_first): (u64, u64), block: u64) {
         self.block_count = block - to_first;
         let end = (first + self.block_count) * BLOCK_BYTES;
@@ -220,12 +226,14 @@ impl View {
 }
 
 impl Engine {
-    /// Gives `to` the content that `from` has from `from_offset` on, in the place of what it has from `to_offset` on,
-    /// without copying. Returns how many bytes, at most `len_bytes`: fewer where the source has just been written, after
-    /// 1 GiB, and at its end; 0 where nothing can be shared, and the caller copies: offsets that are no multiples of
-    /// a block, the same file, inline content, lists of pieces, long transactions. What is shared counts as written: length and
-    /// times of `to` change. Errors: [`ErrorKind::FileTooLarge`], [`ErrorKind::NotFound`]. Cost: the map pages of the
-    /// range, and where the source was not settled a commit and an apply.
+    /// Gives `to` the content that `from` has from `from_offset` on, in the place of what it has
+    /// from `to_offset` on, without copying. Returns how many bytes, at most `len_bytes`: fewer
+    /// where the source has just been written, after 1 GiB, and at its end; 0 where nothing can be
+    /// shared, and the caller copies: offsets that are no multiples of a block, the same file,
+    /// inline content, lists of pieces, long transactions. What is shared counts as written: length
+    /// and times of `to` change. Errors: [`ErrorKind::FileTooLarge`], [`ErrorKind::NotFound`].
+    /// Cost: the map pages of the range, and where the source was not settled a commit and an
+    /// apply.
     pub fn share(
         &self,
         (from, from_offset): (&Arc<Node>, u64),
@@ -251,7 +259,8 @@ impl Engine {
             return Ok(0);
         }
         let _gate = self.enter_gate();
-        // What is behind its last block there stays; if that changes meanwhile, nothing is taken over.
+        // What is behind its last block there stays; if that changes meanwhile, nothing is taken
+        // over.
         let to_size = self.lock_node(to)?.row.size_bytes;
         let Some(offer) = self.offer((from, from_offset), (to, to_offset, to_size), len_bytes)?
         else {
@@ -260,8 +269,8 @@ impl Engine {
         self.take_over((from, from_offset), (to, to_offset), &offer)
     }
 
-    /// Puts all content where it stays, as far as readers let that be: before much of it is shared. Cost: a commit, and
-    /// the apply of all patches.
+    /// Puts all content where it stays, as far as readers let that be: before much of it is shared.
+    /// Cost: a commit, and the apply of all patches.
     pub fn settle_content(&self) -> Result<()> {
         let _edit = self.edit()?;
         self.place_unsettled()?;
@@ -269,8 +278,9 @@ impl Engine {
         self.apply_patches()
     }
 
-    /// Commits what is dirty of the range and writes in place what is patched of it, as far as that can be; `false` if
-    /// nothing of it can be shared anyway. What is dirty elsewhere stays so: beside a writer every copy would commit.
+    /// Commits what is dirty of the range and writes in place what is patched of it, as far as that
+    /// can be; `false` if nothing of it can be shared anyway. What is dirty elsewhere stays so:
+    /// beside a writer every copy would commit.
     fn settle_source(&self, from: &Arc<Node>, from_offset: u64, len_bytes: u64) -> Result<bool> {
         let first = from_offset / BLOCK_BYTES;
         let end = from_offset.saturating_add(len_bytes).div_ceil(BLOCK_BYTES);
@@ -341,7 +351,8 @@ impl Engine {
         Ok(Some(offer))
     }
 
-    /// `to` holds what is offered from here on, in the open group; with `as_of` it is content of that state.
+    /// `to` holds what is offered from here on, in the open group; with `as_of` it is content of
+    /// that state.
     fn hold(&self, to: &Node, offer: &Offer, as_of: Option<CommitSeq>) {
         let mut group = lock(&self.group);
         let generation = self.open_generation.load(Ordering::SeqCst);
@@ -358,7 +369,8 @@ impl Engine {
         }
     }
 
-    /// Makes what is offered, and held, the content of `to`; 0, and nothing has changed, where that cannot be.
+    /// Makes what is offered, and held, the content of `to`; 0, and nothing has changed, where that
+    /// cannot be.
     fn take_over(
         &self,
         (from, from_offset): (&Arc<Node>, u64),
@@ -423,7 +435,8 @@ impl Engine {
         Ok(bytes)
     }
 
-    /// Notes which pages of the two maps may be the same from the next commit on; it compares them (`SHARE-7`).
+    /// Notes which pages of the two maps may be the same from the next commit on; it compares them
+    /// (`SHARE-7`).
     fn note_pages(
         &self,
         (from, from_first): (&Node, u64),
@@ -475,7 +488,8 @@ impl Engine {
         self.shares.may_be.load(Ordering::SeqCst)
     }
 
-    /// Whether a block of `extent` has several holders, or will have when the open group is committed.
+    /// Whether a block of `extent` has several holders, or will have when the open group is
+    /// committed.
     pub(crate) fn is_shared(&self, extent: &Extent) -> Result<bool> {
         if !self.may_share() {
             return Ok(false);
@@ -485,8 +499,8 @@ impl Engine {
         Ok(is_young || self.catalog.is_shared(extent)?)
     }
 
-    /// Joins the users of the turn, when quarantining waits for the catalog (`SHARE-6`). Cost: nothing, but for the first
-    /// time, when it waits for the other users.
+    /// Joins the users of the turn, when quarantining waits for the catalog (`SHARE-6`). Cost:
+    /// nothing, but for the first time, when it waits for the other users.
     fn edit_sharing(&self) -> Result<Edit<'_>> {
         loop {
             let edit = self.edit()?;
@@ -516,7 +530,8 @@ impl Engine {
         }
     }
 
-    /// Quarantines what nobody holds any more since a commit, and takes back what somebody holds again (`SHARE-6`).
+    /// Quarantines what nobody holds any more since a commit, and takes back what somebody holds
+    /// again (`SHARE-6`).
     pub(crate) fn quarantine_retired(&self, room: &mut Room, outcome: &CommitOutcome) {
         let is_late = self.may_share();
         assert!(is_late || outcome.revived.is_empty(), "SHARE-6");

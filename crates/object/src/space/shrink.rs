@@ -7,14 +7,14 @@
 //!                                                                       ▼ free set read anew
 //! ```
 //!
-//! The catalog's count goes down first. A crash between it and the superblock leaves a segment that is
-//! longer than the catalog says: the next session counts the blocks in again, as after an interrupted
-//! growth, and the shrinking has not happened. Other sessions look at the length when they next take
-//! the turn, before they can allocate (`ROOM-1`).
+//! The catalog's count goes down first. A crash between it and the superblock leaves a segment that
+//! is longer than the catalog says: the next session counts the blocks in again, as after an
+//! interrupted growth, and the shrinking has not happened. Other sessions look at the length when
+//! they next take the turn, before they can allocate (`ROOM-1`).
 //!
 //! # Invariants
-//! * `SHRINK-1` A segment is cut only while this session has the turn alone and no extent row, live or
-//!   retired, reaches behind the new end.
+//! * `SHRINK-1` A segment is cut only while this session has the turn alone and no extent row, live
+//!   or retired, reaches behind the new end.
 
 use crate::engine::{Engine, lock};
 use crate::report::ShrinkReport;
@@ -31,7 +31,8 @@ use std::time::Duration;
 
 /// Extent rows read at a time.
 const BATCH: usize = 1000;
-/// How often the end is looked at again because somebody wrote or read there, and the pause between.
+/// How often the end is looked at again because somebody wrote or read there, and the pause
+/// between.
 const ROUNDS_MAX: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -47,10 +48,11 @@ struct Cut {
 type Floors = BTreeMap<SegmentIndex, u64>;
 
 impl Engine {
-    /// Makes the segments as short as `to_bytes` in all (default: as the content allows, with what is held back, and with
-    /// what clones share, which is not moved), and returns the space to the host. Other sessions go on but for the last
-    /// moment. [`ErrorKind::InvalidInput`] when the content needs more; [`ErrorKind::Busy`] when others keep writing or
-    /// reading at the end, a snapshot holds something there, or, with `to_bytes`, clones share it. Cost: copies what lies
+    /// Makes the segments as short as `to_bytes` in all (default: as the content allows, with what
+    /// is held back, and with what clones share, which is not moved), and returns the space to the
+    /// host. Other sessions go on but for the last moment. [`ErrorKind::InvalidInput`] when the
+    /// content needs more; [`ErrorKind::Busy`] when others keep writing or reading at the end, a
+    /// snapshot holds something there, or, with `to_bytes`, clones share it. Cost: copies what lies
     /// there.
     pub fn shrink_segments(
         &self,
@@ -62,7 +64,8 @@ impl Engine {
         if self.catalog.oldest_transaction_pin()?.is_some() {
             return Err(Error::new(
                 ErrorKind::Busy,
-                "long transactions are open and keep what lies there; commit or abort them ('larder txn list')",
+                "long transactions are open and keep what lies there; commit or abort them \
+                 ('larder txn list')",
             ));
         }
         self.settle()?;
@@ -91,11 +94,13 @@ impl Engine {
         if self.find_guarantor()?.is_some() {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                "shrinking gives up history, and that is guaranteed; give it up before ('larder prune'), or end the \
+                "shrinking gives up history, and that is guaranteed; give it up before ('larder \
+                 prune'), or end the \
                  guarantee ('larder retention DB --best-effort')",
             ));
         }
-        // What applying copies for the past stays where it is placed: that is known before it is looked for.
+        // What applying copies for the past stays where it is placed: that is known before it is
+        // looked for.
         self.apply_now()?;
         self.settle()?;
         self.require_unheld(goal, to_bytes.is_some(), &floors)?;
@@ -108,7 +113,8 @@ impl Engine {
         let _shrinking = Shrinking::begin(self);
         self.history.is_in_the_way.store(true, Ordering::SeqCst);
         loop {
-            // Applying copies what history needs, and that is given up: before the free space is counted.
+            // Applying copies what history needs, and that is given up: before the free space is
+            // counted.
             self.apply_now()?;
             self.settle()?;
             let (used, spare) = self.used_and_spare()?;
@@ -122,8 +128,9 @@ impl Engine {
         Ok(report)
     }
 
-    /// Gives what is free at the end of the last segment, if it is `segment`, back to the host: down to `block_count` at
-    /// most, and only what growth ahead would not take again. Nothing is moved, and no history given up. Cost: O(1), and a short time alone.
+    /// Gives what is free at the end of the last segment, if it is `segment`, back to the host:
+    /// down to `block_count` at most, and only what growth ahead would not take again. Nothing is
+    /// moved, and no history given up. Cost: O(1), and a short time alone.
     pub(crate) fn give_back_end(&self, segment: SegmentIndex, block_count: u64) -> Result<()> {
         let Some(cut) = self.plan_end(segment, block_count)? else {
             return Ok(());
@@ -159,7 +166,8 @@ impl Engine {
         }))
     }
 
-    /// Blocks in use, and blocks that must stay free in each step: what is held back of the present length takes some.
+    /// Blocks in use, and blocks that must stay free in each step: what is held back of the present
+    /// length takes some.
     fn used_and_spare(&self) -> Result<(u64, u64)> {
         let _edit = self.edit()?;
         let space = &self.lock_room().space;
@@ -167,8 +175,9 @@ impl Engine {
         Ok((used, space.reserved_blocks() + space.held_back_blocks()))
     }
 
-    /// Refuses, before history is given up for it, what a snapshot or a reader of the past is in the way of: what is
-    /// retired after the commit that they hold stays where it is. (What lives is moved, and its past follows it.)
+    /// Refuses, before history is given up for it, what a snapshot or a reader of the past is in
+    /// the way of: what is retired after the commit that they hold stays where it is. (What lives
+    /// is moved, and its past follows it.)
     fn require_unheld(&self, goal: u64, is_wanted: bool, floors: &Floors) -> Result<()> {
         let Some(held) = self.catalog.history_horizon(self.now_ns())?.held else {
             return Ok(());
@@ -197,13 +206,15 @@ impl Engine {
         Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "{holder} keeps what lies at the end of the segments, or would when it is moved; end that first, or give \
+                "{holder} keeps what lies at the end of the segments, or would when it is moved; \
+                 end that first, or give \
                  a larger size"
             ),
         ))
     }
 
-    /// What clones share behind the new ends, which is not moved (`SHARE-5`): where it ends, and how many blocks it has.
+    /// What clones share behind the new ends, which is not moved (`SHARE-5`): where it ends, and
+    /// how many blocks it has.
     fn find_shared_behind(&self, goal: u64) -> Result<(Floors, u64)> {
         let (mut floors, mut shared_blocks) = (Floors::new(), 0);
         if !self.catalog.has_shared()? {
@@ -243,7 +254,8 @@ impl Engine {
         self.segment_blocks().values().sum()
     }
 
-    /// Which segments end where so that `goal` blocks are left, from the last one on; or more, where a floor is in the way.
+    /// Which segments end where so that `goal` blocks are left, from the last one on; or more,
+    /// where a floor is in the way.
     fn plan_cuts(&self, goal: u64, floors: &Floors) -> Vec<Cut> {
         let counts = self.segment_blocks();
         let mut surplus = counts.values().sum::<u64>().saturating_sub(goal);
@@ -317,8 +329,8 @@ impl Engine {
         Ok(closed)
     }
 
-    /// Moves the live extents that reach behind a new end; returns bytes moved, and whether some found
-    /// no room.
+    /// Moves the live extents that reach behind a new end; returns bytes moved, and whether some
+    /// found no room.
     fn empty_ends(&self, cuts: &[Cut], progress: &mut dyn FnMut(u64, u64)) -> Result<(u64, bool)> {
         let total = self.live_bytes_behind(cuts)?;
         let limits = MoveLimits {
@@ -362,8 +374,9 @@ impl Engine {
         Ok((moved, lacks_room))
     }
 
-    /// The last step: cuts the segments if nothing refers to their ends; `false` if something does. A
-    /// segment that another session has grown or shrunk ends the attempt too: the plan is made anew.
+    /// The last step: cuts the segments if nothing refers to their ends; `false` if something does.
+    /// A segment that another session has grown or shrunk ends the attempt too: the plan is made
+    /// anew.
     fn cut_if_empty(&self, cuts: &[Cut]) -> Result<bool> {
         let _alone = self.alone()?;
         self.commit_now()?;
@@ -460,7 +473,8 @@ fn shared_at_the_end(blocks: u64) -> Error {
     Error::new(
         ErrorKind::Busy,
         format!(
-            "{} bytes that clones share lie at the end of the segments, and are not moved; remove those clones, or copy \
+            "{} bytes that clones share lie at the end of the segments, and are not moved; remove \
+             those clones, or copy \
              them ('larder cp -a'), or give a larger size",
             blocks * BLOCK_BYTES
         ),

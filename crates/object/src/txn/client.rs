@@ -1,22 +1,24 @@
-//! An engine that reads and writes in the transactions of another program's SQLite connection, the *client*
-//! (`larder_catalog`, module `client`).
+//! An engine that reads and writes in the transactions of another program's SQLite connection, the
+//! *client* (`larder_catalog`, module `client`).
 //!
-//! It is a private engine (`short`) whose transactions somebody else begins and ends. It keeps no change in
-//! memory: each *change for the client* is committed to the client's transaction before the call returns, and
-//! everything is read anew afterwards, since the client may go back to a savepoint without a word.
+//! It is a private engine (`short`) whose transactions somebody else begins and ends. It keeps no
+//! change in memory: each *change for the client* is committed to the client's transaction before
+//! the call returns, and everything is read anew afterwards, since the client may go back to a
+//! savepoint without a word.
 //!
 //! ```text
 //!  idle ──pin_client──▶ may read ──take_client_turn──▶ may change ──end_client──▶ idle
 //! ```
 //!
 //! # Invariants
-//! * `CLIENT-3` The client's transaction takes SQLite's write lock with the turn in hand, or content cannot be
-//!   changed in it but by luck: who has the lock never waits for the turn, since who has the turn waits for the
-//!   lock to commit.
-//! * `CLIENT-4` What the client's snapshot can reach is pinned before it is taken, until its transaction ends
-//!   (`SESSION-2`).
-//! * `CLIENT-7` Who writes in a client's transaction can press no history when it finds no room: so that is done before, with
-//!   the turn in hand, while the transaction has read nothing: it would make its own snapshot old.
+//! * `CLIENT-3` The client's transaction takes SQLite's write lock with the turn in hand, or
+//!   content cannot be changed in it but by luck: who has the lock never waits for the turn, since
+//!   who has the turn waits for the lock to commit.
+//! * `CLIENT-4` What the client's snapshot can reach is pinned before it is taken, until its
+//!   transaction ends (`SESSION-2`).
+//! * `CLIENT-7` Who writes in a client's transaction can press no history when it finds no room: so
+//!   that is done before, with the turn in hand, while the transaction has read nothing: it would
+//!   make its own snapshot old.
 
 use crate::engine::{Engine, lock};
 use crate::history::{GROWN_BLOCKS_MIN, PRESS_DIVISOR};
@@ -31,12 +33,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// A statement waits for the turn as long as its connection waits for locks, but not less than so: who has no busy
-/// timeout meets commits of other sessions all the same.
+/// A statement waits for the turn as long as its connection waits for locks, but not less than so:
+/// who has no busy timeout meets commits of other sessions all the same.
 const TURN_WAIT_MIN: Duration = Duration::from_secs(5);
 
-/// The clients of this process that have the turn of a database, each with the thread that took it: that one does
-/// not give it back by waiting. A client is its engine's address.
+/// The clients of this process that have the turn of a database, each with the thread that took it:
+/// that one does not give it back by waiting. A client is its engine's address.
 static HOLDERS: Mutex<Vec<(PathBuf, ThreadId, usize)>> = Mutex::new(Vec::new());
 
 /// [`ErrorKind::Busy`] if this thread has the turn by a client.
@@ -54,8 +56,8 @@ pub fn require_other_thread(database: &Path) -> Result<()> {
 
 /// A client's transaction first reclaims, when one part in this of the segments waits for it.
 const SHORT_DIVISOR: u64 = 8;
-/// History keeps out of one part in this of a database with a capacity, where clients write; but of half of what does
-/// not live where that is less.
+/// History keeps out of one part in this of a database with a capacity, where clients write; but of
+/// half of what does not live where that is less.
 const PRESSED_DIVISOR: u64 = 4;
 
 /// Blocks, as one who writes in a client's transaction finds them.
@@ -69,7 +71,8 @@ struct ClientSpace {
 }
 
 impl ClientSpace {
-    /// Retired blocks that have to go before `wanted` are written, when so many were refused before.
+    /// Retired blocks that have to go before `wanted` are written, when so many were refused
+    /// before.
     fn missing(&self, wanted: u64, refused: u64) -> u64 {
         let live = self.used.saturating_sub(self.retired);
         let missing = match self.capacity {
@@ -85,7 +88,8 @@ impl ClientSpace {
 }
 
 impl Engine {
-    /// An engine on the connection of a client, beside `host`, which is the session of this process.
+    /// An engine on the connection of a client, beside `host`, which is the session of this
+    /// process.
     pub fn open_client(host: &Arc<Engine>, client: ClientHandle) -> Result<Arc<Engine>> {
         host.check_running()?;
         let options = CatalogOptions {
@@ -117,8 +121,9 @@ impl Engine {
         }
     }
 
-    /// Runs `work`, which reads. All of it sees one moment, that of the client's transaction if there is one.
-    /// `is_new`: a statement has begun since the last time. Cost: a few µs, 50 µs in a new moment.
+    /// Runs `work`, which reads. All of it sees one moment, that of the client's transaction if
+    /// there is one. `is_new`: a statement has begun since the last time. Cost: a few µs, 50 µs in
+    /// a new moment.
     pub fn in_client_moment<T>(&self, is_new: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.pin_client()?;
         self.catalog.in_one_moment(|| {
@@ -140,15 +145,16 @@ impl Engine {
         self.learn_present()?;
         if self.known_seq().0 < private.host.session.liveness.row_pin.load(Ordering::SeqCst) {
             // CLIENT-4
-            let why = "the transaction began too long ago for the extension to know what it reads; end it and begin another one";
+            let why = "the transaction began too long ago for the extension to know what it \
+                reads; end it and begin another one";
             return Err(Error::new(ErrorKind::Conflict, why));
         }
         state.is_known = true;
         Ok(())
     }
 
-    /// Takes the turn for the client's transaction, which has these `locks`; `false` when somebody else has it and it must
-    /// not wait: who has SQLite's write lock does not (`CLIENT-3`).
+    /// Takes the turn for the client's transaction, which has these `locks`; `false` when somebody
+    /// else has it and it must not wait: who has SQLite's write lock does not (`CLIENT-3`).
     pub fn take_client_turn(&self, locks: ClientLocks) -> Result<bool> {
         self.check_running()?;
         self.private()?.host.check_running()?;
@@ -177,8 +183,8 @@ impl Engine {
         Ok(is_taken)
     }
 
-    /// Before the client's transaction takes its first lock, with the turn in hand: makes the room for a file of so many
-    /// bytes where history is in its way. 10 µs when it is not.
+    /// Before the client's transaction takes its first lock, with the turn in hand: makes the room
+    /// for a file of so many bytes where history is in its way. 10 µs when it is not.
     pub fn prepare_client_write(&self, len_bytes: u64) {
         let made = self.private().and_then(|private| {
             private
@@ -190,20 +196,21 @@ impl Engine {
         }
     }
 
-    /// Takes the write lock in the client's transaction, and part in its end. Without one, this is one, with
-    /// its commit. [`ErrorKind::Conflict`] when what it has read is not the present.
+    /// Takes the write lock in the client's transaction, and part in its end. Without one, this is
+    /// one, with its commit. [`ErrorKind::Conflict`] when what it has read is not the present.
     pub fn enlist_client(&self) -> Result<()> {
         match self.catalog.enlist()? {
             true => Ok(()),
             false => {
-                let why = "others have changed the database since this transaction began to read; ROLLBACK, and begin with BEGIN IMMEDIATE";
+                let why = "others have changed the database since this transaction began to read; \
+                    ROLLBACK, and begin with BEGIN IMMEDIATE";
                 Err(Error::new(ErrorKind::Conflict, why))
             }
         }
     }
 
-    /// Runs `work`, which changes files, as part of the client's transaction. An error may leave part of it
-    /// there: the caller refuses the commit.
+    /// Runs `work`, which changes files, as part of the client's transaction. An error may leave
+    /// part of it there: the caller refuses the commit.
     pub fn change_for_client(&self, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let private = self.private()?;
         self.check_running()?;
@@ -248,7 +255,8 @@ impl Engine {
         Ok(self.catalog.note_client_moment()?)
     }
 
-    /// The client's transaction has ended, if it had one. `is_reading`: another statement of it still reads.
+    /// The client's transaction has ended, if it had one. `is_reading`: another statement of it
+    /// still reads.
     pub fn end_client(&self, is_reading: bool) {
         if let Some(private) = &self.private {
             self.catalog.forget_client_moment();
@@ -259,8 +267,8 @@ impl Engine {
 
     // ---- space that only clients use -----------------------------------------------------------
 
-    /// Of the session beside clients: reclaims what waits for it, unless somebody else has the turn or SQLite's
-    /// lock, who then may do it. One commit, if there is anything.
+    /// Of the session beside clients: reclaims what waits for it, unless somebody else has the turn
+    /// or SQLite's lock, who then may do it. One commit, if there is anything.
     pub(crate) fn reclaim_left(&self) -> Result<()> {
         let is_any = self.catalog.has_retired(CommitSeq(i64::MAX as u64))?;
         if !is_any || self.session.workspace.is_some() || !self.turn.try_begin(|| Ok(()))? {
@@ -272,8 +280,9 @@ impl Engine {
         done
     }
 
-    /// The same with the turn in a client's hand, whose transaction has no lock yet: it is going to want so many blocks.
-    /// History that is in their way is given up (`CLIENT-7`), and what waits is reclaimed when it is much.
+    /// The same with the turn in a client's hand, whose transaction has no lock yet: it is going to
+    /// want so many blocks. History that is in their way is given up (`CLIENT-7`), and what waits
+    /// is reclaimed when it is much.
     fn make_client_room(&self, wanted_blocks: u64) -> Result<()> {
         if self.session.workspace.is_some() {
             return Ok(());
@@ -300,7 +309,8 @@ impl Engine {
     /// Nothing of it is in memory here: whoever allocates reads the free set anew.
     fn reclaim_with_turn(&self) -> Result<()> {
         self.notice_foreign()?;
-        lock(&self.group).has_others = true; // SESSION-4: others may have been born before this turn.
+        // SESSION-4: others may have been born before this turn.
+        lock(&self.group).has_others = true;
         let horizon = self.horizon()?;
         let is_worth_it = self.catalog.has_retired_by(&horizon.kept)?
             || (self.is_prune_due()? && self.catalog.has_past_by(&horizon.kept)?);

@@ -1,5 +1,5 @@
-//! Long transactions: beginning and ending them, and the engine on a workspace. Words and invariants:
-//! see `workspace`.
+//! Long transactions: beginning and ending them, and the engine on a workspace. Words and
+//! invariants: see `workspace`.
 
 use crate::engine::{Edit, Engine, lock, open_directory};
 use crate::error::io_error;
@@ -80,10 +80,12 @@ impl TransactionOwner {
     }
 }
 
-// ---- the life of a transaction -------------------------------------------------------------------
+// ---- the life of a transaction
+// -------------------------------------------------------------------
 
-/// Begins a long transaction on the database in `parent`. With `is_bound` it ends with the process that
-/// has the owner. Cost: two short visits, and a copy of the catalog beside which the parent goes on.
+/// Begins a long transaction on the database in `parent`. With `is_bound` it ends with the process
+/// that has the owner. Cost: two short visits, and a copy of the catalog beside which the parent
+/// goes on.
 pub fn begin_transaction(parent: &Path, label: &str, is_bound: bool) -> Result<TransactionOwner> {
     let parent = open_directory(&canonical(parent)?)?;
     visit(&parent, false, |engine| {
@@ -153,8 +155,9 @@ pub fn commit_transaction(parent: &Path, id: u64) -> Result<TransactionOutcome> 
     Ok(outcome)
 }
 
-/// Ends a long transaction without a trace. What the segments have grown by for it goes back to the host, as far as
-/// nobody else has used it. [`ErrorKind::Busy`] while somebody has the workspace open.
+/// Ends a long transaction without a trace. What the segments have grown by for it goes back to the
+/// host, as far as nobody else has used it. [`ErrorKind::Busy`] while somebody has the workspace
+/// open.
 pub fn abort_transaction(parent: &Path, id: u64) -> Result<()> {
     let parent = open_directory(&canonical(parent)?)?;
     let seal = seal(&parent, id)?;
@@ -213,7 +216,8 @@ fn visit<T>(
     Ok(value)
 }
 
-// ---- the engine on a workspace -------------------------------------------------------------------
+// ---- the engine on a workspace
+// -------------------------------------------------------------------
 
 impl View {
     /// The number of the long transaction whose workspace this is.
@@ -355,7 +359,8 @@ impl Engine {
         else {
             return Ok(false);
         };
-        // Under this lock nobody reads where an AG is free: the rows and the free set change together.
+        // Under this lock nobody reads where an AG is free: the rows and the free set change
+        // together.
         let mut room = self.lock_room();
         let known = self.catalog.segments()?.len() as u32;
         self.catalog.add_grants(&extents, &segments)?;
@@ -396,7 +401,8 @@ impl Engine {
         Ok(self.catalog.next_ino(store)?.0)
     }
 
-    /// A transaction that may have got inode numbers was taken back, and they are nobody's (`WORKSPACE-5`).
+    /// A transaction that may have got inode numbers was taken back, and they are nobody's
+    /// (`WORKSPACE-5`).
     pub(crate) fn forget_ino_ends(&self) {
         if let Some(workspace) = &self.session.workspace {
             lock(&workspace.ino_ends).clear();
@@ -511,8 +517,8 @@ impl Engine {
     }
 }
 
-/// Gets blocks from the parent: `step`, or at least `least`; `None` when it is full. Also how long its
-/// segments are.
+/// Gets blocks from the parent: `step`, or at least `least`; `None` when it is full. Also how long
+/// its segments are.
 fn grant(
     parent: &DatabaseDir,
     id: u64,

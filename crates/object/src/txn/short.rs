@@ -1,11 +1,12 @@
-//! Transactions over files and rows: a second engine in the same process, whose commits are steps of one
-//! SQLite transaction.
+//! Transactions over files and rows: a second engine in the same process, whose commits are steps
+//! of one SQLite transaction.
 //!
 //! # Words
-//! A *private* engine stands beside the engine of the session, its *host*, and serves one transaction after
-//! the other. It has a catalog of its own (`larder_catalog`, module `transaction`), memory of its own and
-//! its own place in the queue for the turn, but no background and no session: what it reads is pinned in the
-//! host's. All rules about files are those of any engine; only here a group commit is a *step*.
+//! A *private* engine stands beside the engine of the session, its *host*, and serves one
+//! transaction after the other. It has a catalog of its own (`larder_catalog`, module
+//! `transaction`), memory of its own and its own place in the queue for the turn, but no background
+//! and no session: what it reads is pinned in the host's. All rules about files are those of any
+//! engine; only here a group commit is a *step*.
 //!
 //! ```text
 //!         first operation          first change: the turn, SQLite's write lock
@@ -16,22 +17,25 @@
 //! ```
 //!
 //! # Invariants
-//! * `PRIVATE-1` Between its first change and its end a transaction has the turn and the catalog's write
-//!   lock: nobody else commits, so what it saw is the present when it commits.
+//! * `PRIVATE-1` Between its first change and its end a transaction has the turn and the catalog's
+//!   write lock: nobody else commits, so what it saw is the present when it commits.
 //! * `PRIVATE-2` What a transaction wrote to segments is flushed before its COMMIT (`COMMIT-2`).
-//! * `PRIVATE-3` Nothing that a transaction rolled back is left in memory: nodes, names, stores, promises, the
-//!   free set and inode numbers are read anew.
-//! * `PRIVATE-4` A private engine reclaims nothing and applies no patch: what it sees is not committed.
-//! * `PRIVATE-5` A transaction that continues on a newer snapshot than it began with has read nothing that
-//!   differs in it.
+//! * `PRIVATE-3` Nothing that a transaction rolled back is left in memory: nodes, names, stores,
+//!   promises, the free set and inode numbers are read anew.
+//! * `PRIVATE-4` A private engine reclaims nothing and applies no patch: what it sees is not
+//!   committed.
+//! * `PRIVATE-5` A transaction that continues on a newer snapshot than it began with has read
+//!   nothing that differs in it.
 //!
 //! # Concurrency
-//! One operation at a time: the caller sees to that. Lock order: `Writers`, then the turn; `state` before
-//! everything of the host. Who begins with the turn waits in `Writers` before it chooses its engine, and the engine
-//! is given back before the next one is called: so that one gets the engine that knows the present already.
+//! One operation at a time: the caller sees to that. Lock order: `Writers`, then the turn; `state`
+//! before everything of the host. Who begins with the turn waits in `Writers` before it chooses its
+//! engine, and the engine is given back before the next one is called: so that one gets the engine
+//! that knows the present already.
 //!
 //! # Recovery
-//! SQLite's: a transaction that was not committed is not there. Blocks that it wrote are named by no row.
+//! SQLite's: a transaction that was not committed is not there. Blocks that it wrote are named by
+//! no row.
 
 mod conflicts;
 mod ending;
@@ -65,7 +69,8 @@ pub(crate) struct Private {
 }
 
 impl Private {
-    /// How much more of `blocks_max` the transaction may log: nothing when it has to flush a segment anyway.
+    /// How much more of `blocks_max` the transaction may log: nothing when it has to flush a
+    /// segment anyway.
     pub(crate) fn blocks_to_log(&self, blocks_max: u64) -> u64 {
         match lock(&self.written).is_empty() {
             true => blocks_max.saturating_sub(self.logged_blocks.load(Ordering::Relaxed)),
@@ -143,8 +148,9 @@ impl Private {
 }
 
 impl Engine {
-    /// An engine for transactions beside `host`. Cost: opens the catalog and the segments, about 2 ms; it
-    /// serves any number of transactions. In an SQL session (`is_shell`) the user may change the connection.
+    /// An engine for transactions beside `host`. Cost: opens the catalog and the segments, about 2
+    /// ms; it serves any number of transactions. In an SQL session (`is_shell`) the user may change
+    /// the connection.
     pub fn open_private(host: &Arc<Engine>, is_shell: bool) -> Result<Arc<Engine>> {
         host.check_running()?;
         let catalog_options = host.session.options.for_catalog();
@@ -188,8 +194,8 @@ impl Engine {
 
     // ---- begin ------------------------------------------------------------------------------
 
-    /// Takes the snapshot of the transaction, unless it has one: all that ended before in this process is
-    /// in it. 5 µs when nobody has committed since this engine's last transaction.
+    /// Takes the snapshot of the transaction, unless it has one: all that ended before in this
+    /// process is in it. 5 µs when nobody has committed since this engine's last transaction.
     pub fn snapshot(&self) -> Result<()> {
         let private = self.private()?;
         let mut state = lock(&private.state);
@@ -251,8 +257,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a place in the queue of those who change something, the first time. [`ErrorKind::Busy`] while
-    /// content is written beside the transaction.
+    /// Takes a place in the queue of those who change something, the first time.
+    /// [`ErrorKind::Busy`] while content is written beside the transaction.
     pub(crate) fn queue_as_writer(&self) -> Result<()> {
         let Some(private) = &self.private else {
             return Ok(());
@@ -300,7 +306,8 @@ impl Engine {
         }
     }
 
-    /// Runs when a transaction has just got the turn: its snapshot must be the present (`PRIVATE-1`).
+    /// Runs when a transaction has just got the turn: its snapshot must be the present
+    /// (`PRIVATE-1`).
     pub(crate) fn begin_to_write(&self, private: &Private) -> Result<()> {
         let mut state = lock(&private.state);
         require_snapshot(&state)?;
@@ -353,8 +360,8 @@ impl Engine {
         self.commit_now()
     }
 
-    /// Rows were changed beside the transactions, on the connection of this engine, which the catalog does
-    /// not tell it of.
+    /// Rows were changed beside the transactions, on the connection of this engine, which the
+    /// catalog does not tell it of.
     pub(crate) fn note_changed_beside(&self) -> Result<()> {
         let mut state = lock(&self.private()?.state);
         debug_assert_eq!(state.stage, Stage::Idle, "CATALOG-9");
@@ -404,8 +411,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the turn; then a file without a name that the session made, and has open, may get its first one in
-    /// the transaction. [`ErrorKind::NotFound`] when it is no such file.
+    /// Takes the turn; then a file without a name that the session made, and has open, may get its
+    /// first one in the transaction. [`ErrorKind::NotFound`] when it is no such file.
     pub fn expect_name(&self, store: StoreId, ino: Ino) -> Result<()> {
         let _edit = self.edit()?;
         let held = self.catalog.holders()?;
@@ -441,8 +448,8 @@ impl Engine {
         private.is_some_and(|private| lock(&private.state).stage == Stage::Writing)
     }
 
-    /// Whether the transaction is not what its caller believes: SQLite has rolled it back, a step failed, or it
-    /// has lost its snapshot.
+    /// Whether the transaction is not what its caller believes: SQLite has rolled it back, a step
+    /// failed, or it has lost its snapshot.
     pub fn is_lost(&self) -> bool {
         let Some(private) = &self.private else {
             return false;
@@ -469,10 +476,10 @@ impl Engine {
 
     // ---- the end ----------------------------------------------------------------------------
 
-    /// Commits; with [`Ended::finish`], durably, and then the host's memory is of this moment too. Any error leaves
-    /// nothing of the transaction, but for [`ErrorKind::Stopped`], after which only reopening tells. The handles of
-    /// the transaction are closed before. Cost: one flush of each segment that was written, one of the log, which
-    /// several transactions may share.
+    /// Commits; with [`Ended::finish`], durably, and then the host's memory is of this moment too.
+    /// Any error leaves nothing of the transaction, but for [`ErrorKind::Stopped`], after which
+    /// only reopening tells. The handles of the transaction are closed before. Cost: one flush of
+    /// each segment that was written, one of the log, which several transactions may share.
     pub fn commit_transaction(&self) -> (Result<()>, Ended) {
         let private = match self.private() {
             Ok(private) => private,
@@ -520,7 +527,8 @@ impl Engine {
         let flush = self.commit_sql(may_share)?;
         Ok(match owing {
             Some(owing) => owing.end(flush == LogFlush::Owed),
-            // Nothing of its own; and what it may have seen is not durable because of it (`FLUSH-1`).
+            // Nothing of its own; and what it may have seen is not durable because of it
+            // (`FLUSH-1`).
             None if flush == LogFlush::None => private.host.session.flushes.newest_owed(),
             None => None,
         })

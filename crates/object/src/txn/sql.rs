@@ -8,9 +8,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 impl Engine {
-    /// Has the SQL of this engine see the tables of stores as they were after a commit, and no others. Who asks
-    /// for it keeps that commit readable ([`Engine::open_as_of`]). The user's columns also as plain SQL left them after it up
-    /// to the time `at_ns`.
+    /// Has the SQL of this engine see the tables of stores as they were after a commit, and no
+    /// others. Who asks for it keeps that commit readable ([`Engine::open_as_of`]). The user's
+    /// columns also as plain SQL left them after it up to the time `at_ns`.
     pub fn show_past(&self, seq: CommitSeq, at_ns: i64) -> Result<()> {
         Ok(self.catalog.show_past(seq, at_ns)?)
     }
@@ -20,9 +20,9 @@ impl Engine {
         Ok(self.catalog.inspect_sql(sql, at)?)
     }
 
-    /// Runs a statement in the transaction: it sees what the transaction has done to files, and they see
-    /// what it does. A writing one takes the turn before. `files` answers its functions. Returns how many
-    /// rows INSERT, UPDATE and DELETE changed, and whether `on_row` broke.
+    /// Runs a statement in the transaction: it sees what the transaction has done to files, and
+    /// they see what it does. A writing one takes the turn before. `files` answers its functions.
+    /// Returns how many rows INSERT, UPDATE and DELETE changed, and whether `on_row` broke.
     pub fn run_in_transaction(
         &self,
         sql: &str,
@@ -41,7 +41,8 @@ impl Engine {
             .catalog
             .run_sql(sql, statement, parameters, Some(files), on_row);
         if !statement.is_read_only {
-            // Also after an error: what functions have read meanwhile was taken back with the statement.
+            // Also after an error: what functions have read meanwhile was taken back with the
+            // statement.
             self.find_constraints()?;
             let _gate = self.close_gate();
             let _names = self.write_names();
@@ -59,8 +60,8 @@ impl Engine {
         }
     }
 
-    /// Detaches the files that a statement would take with it by foreign keys from the rows that they
-    /// refer to; all their names, to be removed after the statement: store, directory, name.
+    /// Detaches the files that a statement would take with it by foreign keys from the rows that
+    /// they refer to; all their names, to be removed after the statement: store, directory, name.
     pub fn detach_cascades(
         &self,
         sql: &str,
@@ -82,8 +83,8 @@ impl Engine {
         Ok(names)
     }
 
-    /// Runs a statement outside of any transaction of ours, as an `sqlite3` shell would. It can call no
-    /// functions about files.
+    /// Runs a statement outside of any transaction of ours, as an `sqlite3` shell would. It can
+    /// call no functions about files.
     pub fn run_beside(
         &self,
         sql: &str,

@@ -1,10 +1,11 @@
 //! Long transactions: an engine on a workspace, and the visits to its parent.
 //!
 //! # Words
-//! A *workspace* is a directory `DB/transactions/ID` with a private copy of the catalog; its content is
-//! in the segments of the *parent*, DB. An ordinary engine opens it and shows an isolated view; nobody
-//! waits for it. A *visit* opens the parent for a moment, under its turn: to begin, to get blocks or inode
-//! numbers *granted*, to end. The *owner* of a bound transaction is the process whose end is its end.
+//! A *workspace* is a directory `DB/transactions/ID` with a private copy of the catalog; its
+//! content is in the segments of the *parent*, DB. An ordinary engine opens it and shows an
+//! isolated view; nobody waits for it. A *visit* opens the parent for a moment, under its turn: to
+//! begin, to get blocks or inode numbers *granted*, to end. The *owner* of a bound transaction is
+//! the process whose end is its end.
 //!
 //! ```text
 //!           visit: row, pin, numbers        visits: grants
@@ -16,13 +17,13 @@
 //!
 //! # Invariants
 //! `WORKSPACE-1` to `WORKSPACE-5` stand in the catalog.
-//! * `WORKSPACE-6` Who has a workspace open holds `seal.lock` shared, from before it looks at the catalog
-//!   until it is closed. A transaction ends only under the exclusive lock: nobody writes to a grant that
-//!   is given back.
-//! * `WORKSPACE-7` The owner holds `owner.lock`. When it is free, a bound transaction is over, and so is
-//!   one that was never copied whole: whoever opens the parent next ends it.
-//! * `WORKSPACE-8` In a workspace nothing is written in place, moved, grown or cut, and what of the base is
-//!   dropped is neither retired nor reclaimed: that is the parent's (`WORKSPACE-1`).
+//! * `WORKSPACE-6` Who has a workspace open holds `seal.lock` shared, from before it looks at the
+//!   catalog until it is closed. A transaction ends only under the exclusive lock: nobody writes to
+//!   a grant that is given back.
+//! * `WORKSPACE-7` The owner holds `owner.lock`. When it is free, a bound transaction is over, and
+//!   so is one that was never copied whole: whoever opens the parent next ends it.
+//! * `WORKSPACE-8` In a workspace nothing is written in place, moved, grown or cut, and what of the
+//!   base is dropped is neither retired nor reclaimed: that is the parent's (`WORKSPACE-1`).
 
 use crate::error::io_error;
 use crate::{Error, ErrorKind, Result};
@@ -63,7 +64,8 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Holds the seal of a workspace, before its catalog is looked at; `None`: an ordinary database.
+    /// Holds the seal of a workspace, before its catalog is looked at; `None`: an ordinary
+    /// database.
     pub fn find(workspace: &DatabaseDir) -> Result<Option<Workspace>> {
         let lock = workspace.join(SEAL);
         let failed = |error| io_error(format!("cannot lock {}", lock.display()), error);
@@ -128,7 +130,8 @@ pub(crate) fn name_of(id: u64) -> String {
     format!("{DIRECTORY}/{id}")
 }
 
-/// Makes the directory of a workspace; the owner's lock is held. The last segment has `length` blocks.
+/// Makes the directory of a workspace; the owner's lock is held. The last segment has `length`
+/// blocks.
 pub(crate) fn make_directory(
     parent: &DatabaseDir,
     id: u64,
@@ -151,7 +154,8 @@ pub(crate) fn make_directory(
     })
 }
 
-/// How long the last segment was when the transaction began; `None`: that is not known (an older larder began it).
+/// How long the last segment was when the transaction began; `None`: that is not known (an older
+/// larder began it).
 pub(crate) fn find_length(parent: &DatabaseDir, id: u64) -> Option<(SegmentIndex, u64)> {
     let name = format!("{}/{LENGTH}", name_of(id));
     let file = parent.open_file(name, Access::Read).ok()?;
@@ -209,14 +213,15 @@ pub(crate) fn seal(parent: &DatabaseDir, id: u64) -> Result<Option<File>> {
         Sealing::Open => Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "transaction {id} is in use; unmount it, end the programs that work in it, and try again"
+                "transaction {id} is in use; unmount it, end the programs that work in it, and \
+                 try again"
             ),
         )),
     }
 }
 
-/// Whether the owner is gone, and the transaction with it (`WORKSPACE-7`). Where that cannot be found out it is
-/// taken as alive: what it did would be lost, and there is always a next opener.
+/// Whether the owner is gone, and the transaction with it (`WORKSPACE-7`). Where that cannot be
+/// found out it is taken as alive: what it did would be lost, and there is always a next opener.
 pub(crate) fn is_abandoned(parent: &DatabaseDir, row: &TransactionRow) -> bool {
     let catalog = format!("{}/{CATALOG_FILE}", name_of(row.id));
     let is_over = find_owner(parent, row.id)

@@ -1,15 +1,18 @@
 //! A view of the past: the road of reading over a catalog as of one commit, and nothing else.
 //!
 //! # Invariants
-//! * `PAST-1` Nothing can be changed through it. *Guard*: its type, and its connections cannot write.
-//! * `PAST-2` What it reads is not reclaimed while it is open. *Guard*: its pin in the catalog (`HISTORY-3`). Each read
-//!   of the catalog looks whether the pin is still there: the end of the host's session ends it, and then reads fail.
+//! * `PAST-1` Nothing can be changed through it. *Guard*: its type, and its connections cannot
+//!   write.
+//! * `PAST-2` What it reads is not reclaimed while it is open. *Guard*: its pin in the catalog
+//!   (`HISTORY-3`). Each read of the catalog looks whether the pin is still there: the end of the
+//!   host's session ends it, and then reads fail.
 //!
 //! # Why no read meets a home that was written over
-//! A home's row is durable before the home is written (`HOME-1`). A read asks for rows, then reads, and the
-//! checksums are those of its moment. If it finds other bytes, somebody has written between the two: it asks again,
-//! and finds the row. The same holds for content that was moved: its row is durable before its old place is free
-//! (`HISTORY-5`). Where the answer is the one of the last time, other bytes are damage.
+//! A home's row is durable before the home is written (`HOME-1`). A read asks for rows, then reads,
+//! and the checksums are those of its moment. If it finds other bytes, somebody has written between
+//! the two: it asks again, and finds the row. The same holds for content that was moved: its row is
+//! durable before its old place is free (`HISTORY-5`). Where the answer is the one of the last
+//! time, other bytes are damage.
 
 use crate::Result;
 use crate::engine::Engine;
@@ -25,7 +28,8 @@ use std::sync::atomic::Ordering;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// A view of the database at a moment of its past. It can do what a [`View`] can: nothing changes anything.
+/// A view of the database at a moment of its past. It can do what a [`View`] can: nothing changes
+/// anything.
 pub struct AsOf {
     view: View,
     host: Arc<Engine>,
@@ -56,9 +60,9 @@ impl AsOf {
 }
 
 impl Engine {
-    /// Shows the database at a moment. Cost: one commit without content, and opening the catalog and the segments, about
-    /// 3 ms. Errors: [`ErrorKind::InvalidInput`] before the history begins, in the future, and without history;
-    /// [`ErrorKind::NotFound`]: no such snapshot.
+    /// Shows the database at a moment. Cost: one commit without content, and opening the catalog
+    /// and the segments, about 3 ms. Errors: [`ErrorKind::InvalidInput`] before the history begins,
+    /// in the future, and without history; [`ErrorKind::NotFound`]: no such snapshot.
     pub fn open_as_of(self: &Arc<Engine>, moment: &Moment) -> Result<AsOf> {
         self.check_running()?;
         // What ended before in this process is part of its past.
@@ -98,8 +102,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The newest whole commit at or before a moment, and its time, nanoseconds since 1970; what ended before in this
-    /// process counts. Errors as of [`Engine::open_as_of`].
+    /// The newest whole commit at or before a moment, and its time, nanoseconds since 1970; what
+    /// ended before in this process counts. Errors as of [`Engine::open_as_of`].
     pub fn resolve_moment(&self, moment: &Moment) -> Result<(CommitSeq, i64)> {
         self.check_running()?;
         // A snapshot was committed when it was made.
@@ -113,7 +117,8 @@ impl Engine {
         Ok(self.catalog.resolve_moment(moment, self.now_ns())?)
     }
 
-    /// Every block that a superseded map names, and every copy of a home, is held by an extent row (`HISTORY-3`).
+    /// Every block that a superseded map names, and every copy of a home, is held by an extent row
+    /// (`HISTORY-3`).
     pub(crate) fn check_history(&self, findings: &mut Vec<String>) -> Result<()> {
         const BATCH: usize = 256;
         let mut held: BTreeMap<(u32, u64), u64> = BTreeMap::new();
@@ -172,7 +177,8 @@ impl Engine {
             let places = self.places_of(&copy, until)?;
             if let Some(lost) = places.iter().find(|part| !is_held(part)) {
                 findings.push(format!(
-                    "{copy}, the copy of {home} until commit {until}, has no extent row at {lost} (HISTORY-4)"
+                    "{copy}, the copy of {home} until commit {until}, has no extent row at {lost} \
+                     (HISTORY-4)"
                 ));
             }
         }
@@ -181,8 +187,8 @@ impl Engine {
 }
 
 impl View {
-    /// What has been read of the past by other ways than this engine's counts if this is no error: its moment is still
-    /// kept (`HISTORY-3`). 5 µs.
+    /// What has been read of the past by other ways than this engine's counts if this is no error:
+    /// its moment is still kept (`HISTORY-3`). 5 µs.
     pub fn require_shown(&self) -> Result<()> {
         Ok(self.catalog.retentions().map(drop)?)
     }
@@ -199,7 +205,8 @@ impl View {
         self.past_pin().is_some()
     }
 
-    /// The commit that is shown, and its time, nanoseconds since 1970; `None` in a view of the present.
+    /// The commit that is shown, and its time, nanoseconds since 1970; `None` in a view of the
+    /// present.
     pub fn shows(&self) -> Option<(CommitSeq, i64)> {
         self.past_pin().map(|pin| (pin.seq, pin.at_ns))
     }
@@ -258,7 +265,8 @@ impl View {
         let known = self.segment_blocks();
         let is_known = |copy: &Extent| known.get(&copy.segment) >= Some(&copy.end_block());
         if !homes.iter().all(|(_, copy)| is_known(copy)) {
-            self.look_at_segments()?; // Copies lie where segments have grown since this view was opened.
+            // Copies lie where segments have grown since this view was opened.
+            self.look_at_segments()?;
         }
         let count = read.extent.block_count;
         let mut at = 0;

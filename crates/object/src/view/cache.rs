@@ -5,12 +5,12 @@
 //! node knows of its entries, absent ones included; of a directory that was created here, all.
 //!
 //! # Invariants
-//! * `CACHE-1` What a node knows of a name is the truth as this session sees it: a change of an entry
-//!   sets it in the same step, and a foreign commit that changes the directory drops it. Names are read and set with the
-//!   namespace lock held.
+//! * `CACHE-1` What a node knows of a name is the truth as this session sees it: a change of an
+//!   entry sets it in the same step, and a foreign commit that changes the directory drops it.
+//!   Names are read and set with the namespace lock held.
 //! * `CACHE-2` Idle nodes are forgotten, the least recently used first, when nodes keep more than
-//!   [`CACHE_BYTES_MAX`]; the background looks at that after each tick, and an engine that serves transactions
-//!   at the end of each.
+//!   [`CACHE_BYTES_MAX`]; the background looks at that after each tick, and an engine that serves
+//!   transactions at the end of each.
 
 use crate::engine::Engine;
 use crate::view::node::{Names, Node, NodeState};

@@ -62,8 +62,8 @@ impl EntryDeltas {
         parts.for_each(|part| part.retain(|_, delta| keep(delta)));
     }
 
-    /// Those after `from`, in catalog order, until `count` (at least 1) are entries that exist; and whether
-    /// that cut them.
+    /// Those after `from`, in catalog order, until `count` (at least 1) are entries that exist; and
+    /// whether that cut them.
     pub fn after(&self, from: Option<&Name>, count: usize) -> (Vec<(Name, EntryDelta)>, bool) {
         let mut found = Vec::new();
         let mut left = count;

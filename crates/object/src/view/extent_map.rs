@@ -134,8 +134,8 @@ impl ExtentMap {
         Ok(replaced)
     }
 
-    /// Loads the stored pages that map blocks `from..to`. Cost: one page each 8 MiB that holds something
-    /// in the range.
+    /// Loads the stored pages that map blocks `from..to`. Cost: one page each 8 MiB that holds
+    /// something in the range.
     pub fn load_blocks(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<()> {
         if from >= to {
             return Ok(());
@@ -144,7 +144,8 @@ impl ExtentMap {
         self.load_range(source, first, last)
     }
 
-    /// Unmaps blocks `from..to`, which were loaded just before, and returns the extents they lay on.
+    /// Unmaps blocks `from..to`, which were loaded just before, and returns the extents they lay
+    /// on.
     pub fn remove_loaded(&mut self, from: u64, to: u64) -> Vec<Extent> {
         let mut removed = Vec::new();
         if from >= to {
@@ -290,7 +291,8 @@ impl ExtentMap {
         }
     }
 
-    /// Memory of the pages, bytes, roughly: what edits take away is counted until the map is shrunk.
+    /// Memory of the pages, bytes, roughly: what edits take away is counted until the map is
+    /// shrunk.
     pub fn loaded_bytes(&self) -> u64 {
         self.loaded_bytes
     }

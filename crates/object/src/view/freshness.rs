@@ -1,4 +1,5 @@
-//! Inodes in memory are as the catalog says now, and what a read may touch is not reclaimed under it.
+//! Inodes in memory are as the catalog says now, and what a read may touch is not reclaimed under
+//! it.
 
 use crate::Result;
 use crate::session::pins::Pin;
@@ -42,7 +43,8 @@ impl View {
         Ok(())
     }
 
-    /// Announces a read, until the pin is dropped. What the past reads is pinned in the catalog (`PAST-2`).
+    /// Announces a read, until the pin is dropped. What the past reads is pinned in the catalog
+    /// (`PAST-2`).
     pub(crate) fn begin_read(&self) -> Option<Pin<'_>> {
         match self.moment {
             Shown::Present | Shown::Snapshot(_) => Some(self.session.readers.pin(&self.known_seq)),

@@ -1,19 +1,22 @@
-//! What others commit: a session drops what that has made stale, and keeps the rest where the catalog knows exactly what
-//! was changed.
+//! What others commit: a session drops what that has made stale, and keeps the rest where the
+//! catalog knows exactly what was changed.
 //!
 //! # Invariants
-//! * `FOREIGN-3` Of an inode of which another one's commit has changed anything that is remembered here, all that is
-//!   older is dropped, or marked to be read again, before observers are told and before the pin follows
-//!   (`SESSION-3`). *Guard*: what is read from the catalog is remembered under the namespace lock or the node's, or not if something was
-//!   dropped meanwhile ([`Engine::remember`]); a look reads the catalog before that, and the next one goes on from there.
-//! * `FOREIGN-6` Between the commit of another session and the end of a look that knows of it the catalog's generation is
-//!   not the one that was noted: who compares the two before it answers, answers nothing that is older.
-//! * `FOREIGN-4` What [`Catalog::look_at_changes`](larder_catalog::Catalog::look_at_changes) does not know is dropped as a
-//!   whole.
+//! * `FOREIGN-3` Of an inode of which another one's commit has changed anything that is remembered
+//!   here, all that is older is dropped, or marked to be read again, before observers are told and
+//!   before the pin follows (`SESSION-3`). *Guard*: what is read from the catalog is remembered
+//!   under the namespace lock or the node's, or not if something was dropped meanwhile
+//!   ([`Engine::remember`]); a look reads the catalog before that, and the next one goes on from
+//!   there.
+//! * `FOREIGN-6` Between the commit of another session and the end of a look that knows of it the
+//!   catalog's generation is not the one that was noted: who compares the two before it answers,
+//!   answers nothing that is older.
+//! * `FOREIGN-4` What [`Catalog::look_at_changes`](larder_catalog::Catalog::look_at_changes) does
+//!   not know is dropped as a whole.
 //!
-//! What is dropped of an inode is the same in both cases. A session's own commits are no changes, whatever their number: plain SQL
-//! may have changed something under the same one. An engine that serves transactions begins anew with each of them, and asks
-//! nobody.
+//! What is dropped of an inode is the same in both cases. A session's own commits are no changes,
+//! whatever their number: plain SQL may have changed something under the same one. An engine that
+//! serves transactions begins anew with each of them, and asks nobody.
 
 use crate::Result;
 use crate::engine::{Engine, lock};
@@ -25,7 +28,8 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Rows of the history that a look reads at most: 5 ms; dropping everything costs less than reading more of them.
+/// Rows of the history that a look reads at most: 5 ms; dropping everything costs less than reading
+/// more of them.
 const LOOK_ROWS_MAX: usize = 4096;
 
 /// What another session or an SQL client may have changed.
@@ -33,8 +37,8 @@ const LOOK_ROWS_MAX: usize = 4096;
 pub enum ForeignChange {
     /// Anything.
     Everything,
-    /// These inodes at most, their content, names in them and their attributes, as every store that shows them; and
-    /// what no inode has, such as the names of snapshots.
+    /// These inodes at most, their content, names in them and their attributes, as every store that
+    /// shows them; and what no inode has, such as the names of snapshots.
     Inodes(Vec<(StoreId, Ino)>),
 }
 
@@ -65,8 +69,9 @@ impl Foreign {
 }
 
 impl View {
-    /// Keeps a node that was read from the catalog after [`Foreign::epoch`] was `epoch`, unless there is one already;
-    /// returns the one that counts. Its row is read again if it may have been changed meanwhile (`FOREIGN-3`).
+    /// Keeps a node that was read from the catalog after [`Foreign::epoch`] was `epoch`, unless
+    /// there is one already; returns the one that counts. Its row is read again if it may have been
+    /// changed meanwhile (`FOREIGN-3`).
     pub(crate) fn remember(&self, node: Arc<Node>, epoch: u64) -> Arc<Node> {
         let node = self.cache.insert(node);
         if self.foreign.epoch() != epoch {
@@ -96,13 +101,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes in what others have committed before this call; observers have been told when it returns. Without a commit
-    /// of anybody since the last look: a few nanoseconds (`FOREIGN-6`).
+    /// Takes in what others have committed before this call; observers have been told when it
+    /// returns. Without a commit of anybody since the last look: a few nanoseconds (`FOREIGN-6`).
     pub fn catch_up_if_moved(&self) -> Result<()> {
         if self.private.is_some() || self.is_readonly() {
             return Ok(());
         }
-        // Who has the turn has looked when it got it, and no other session has committed since (TURN-1).
+        // Who has the turn has looked when it got it, and no other session has committed since
+        // (TURN-1).
         let generation = self.catalog.generation();
         let has_moved = generation != Some(self.foreign.generation.load(Ordering::SeqCst));
         match has_moved && !self.turn.is_held() {
@@ -224,7 +230,8 @@ impl Engine {
         held
     }
 
-    /// Drops what is known of a node; `false`: it can be forgotten itself. Those that are open here become `held`.
+    /// Drops what is known of a node; `false`: it can be forgotten itself. Those that are open here
+    /// become `held`.
     fn stays_stale(
         &self,
         node: &Arc<Node>,
@@ -255,8 +262,8 @@ impl Engine {
         true
     }
 
-    /// Registers as a holder of what another session unlinked while it was open here (`SESSION-3`), or known to a
-    /// keeper (`NAMELESS-1`).
+    /// Registers as a holder of what another session unlinked while it was open here (`SESSION-3`),
+    /// or known to a keeper (`NAMELESS-1`).
     fn hold_orphans(&self, held: &HashSet<(StoreId, Ino)>) -> Result<()> {
         if held.is_empty() && !self.has_keeper() {
             return Ok(());

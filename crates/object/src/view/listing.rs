@@ -1,8 +1,9 @@
 //! Listing directories: a page of the catalog's entries, with what is not committed yet merged in.
 //!
 //! # Invariants
-//! * `SAFE-8` Directories whose entries are listed form a tree, whoever wrote the catalog: no directory has two names, and the
-//!   root has none, so whoever walks down ends. *Guard*: asked at the beginning of each listing.
+//! * `SAFE-8` Directories whose entries are listed form a tree, whoever wrote the catalog: no
+//!   directory has two names, and the root has none, so whoever walks down ends. *Guard*: asked at
+//!   the beginning of each listing.
 
 use crate::Result;
 use crate::view::View;
@@ -14,7 +15,8 @@ use larder_space::format::Name;
 use std::sync::Arc;
 
 impl View {
-    /// At most `limit` entries after `after`, in catalog order. The caller holds the namespace lock.
+    /// At most `limit` entries after `after`, in catalog order. The caller holds the namespace
+    /// lock.
     pub(crate) fn list(
         &self,
         dir: &Node,
@@ -31,8 +33,8 @@ impl View {
         )
     }
 
-    /// The same with attributes. What was not in memory is remembered: who lists with attributes most
-    /// often goes on with what is listed.
+    /// The same with attributes. What was not in memory is remembered: who lists with attributes
+    /// most often goes on with what is listed.
     pub(crate) fn list_with_rows(
         &self,
         dir: &Node,

@@ -29,7 +29,8 @@ impl View {
     pub(crate) fn find_entry(&self, dir: &Node, name: &Name) -> Result<Option<Ino>> {
         if let Some(known) = self.cache.find_name(dir, name.as_bytes()) {
             if known.is_none() && self.read_set().is_some() {
-                // PRIVATE-5: names are compared one by one, also those that a directory made here has not.
+                // PRIVATE-5: names are compared one by one, also those that a directory made here
+                // has not.
                 self.cache.set_name(dir, name, None);
             }
             return Ok(known);

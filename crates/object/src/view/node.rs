@@ -13,8 +13,8 @@
 //! ```
 //!
 //! # Invariants
-//! * `NODE-1` Content is read gather first, then frozen, then kept, then inline, then patch, then map, then
-//!   hole.
+//! * `NODE-1` Content is read gather first, then frozen, then kept, then inline, then patch, then
+//!   map, then hole.
 //! * `NODE-2` While `frozen` is set nobody but the commit edits the map.
 //! * `NODE-3` A node with uncommitted changes is on the dirty list of the open group.
 //! * `NODE-4` Nothing changes a node without the turn (see `writer_lock`).
@@ -119,7 +119,8 @@ pub(crate) struct Content {
     pub drops_pieces: bool,
     /// Whether `inline` and the root of `pieces` have been read from the catalog.
     pub is_loaded: bool,
-    /// Small overwrites that are in the catalog and not in place, by base block; loaded with `inline`.
+    /// Small overwrites that are in the catalog and not in place, by base block; loaded with
+    /// `inline`.
     pub patches: Patches,
     /// What was written in place and not yet committed.
     pub applied: Option<Applied>,
@@ -156,7 +157,8 @@ impl Content {
         self.is_loaded = false;
     }
 
-    /// Unmaps blocks `from..to` and ends their patches (`PATCH-1`); returns the extents they lay on.
+    /// Unmaps blocks `from..to` and ends their patches (`PATCH-1`); returns the extents they lay
+    /// on.
     pub fn unmap(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<Vec<Extent>> {
         self.map.load_blocks(source, from, to)?;
         Ok(self.unmap_loaded(from, to))

@@ -323,7 +323,8 @@ pub(crate) fn damaged(store: StoreId, ino: Ino, why: &str) -> Error {
     Error::new(
         ErrorKind::Corrupt,
         format!(
-            "store {store} inode {ino}: the list of pieces is damaged ({why}); restore the file from a copy"
+            "store {store} inode {ino}: the list of pieces is damaged ({why}); restore the file \
+             from a copy"
         ),
     )
 }

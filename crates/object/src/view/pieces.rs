@@ -2,8 +2,8 @@
 //! the caller's function.
 //!
 //! # Words
-//! *Base*: the address space of the object's extent map and gather, in blocks. *Piece*: bytes of the
-//! base that appear in a row, from the start of a block on. An object that never saw a fragment
+//! *Base*: the address space of the object's extent map and gather, in blocks. *Piece*: bytes of
+//! the base that appear in a row, from the start of a block on. An object that never saw a fragment
 //! operation has no pieces: there, offset in the object = offset in the base.
 //!
 //! ```text
@@ -13,11 +13,11 @@
 //! ```
 //!
 //! # Invariants
-//! * `PIECE-1` A base block belongs to at most one piece, and a piece begins at the start of a block.
-//!   So a block is free exactly when its piece is gone, and nothing has to be counted.
+//! * `PIECE-1` A base block belongs to at most one piece, and a piece begins at the start of a
+//!   block. So a block is free exactly when its piece is gone, and nothing has to be counted.
 //! * `PIECE-2` Every piece lies before `base_blocks`, and nothing at or after that was ever stored.
-//! * `PIECE-3` The bytes of the pieces add up to the size of the object, and every page says exactly
-//!   how many bytes are below each of its entries.
+//! * `PIECE-3` The bytes of the pieces add up to the size of the object, and every page says
+//!   exactly how many bytes are below each of its entries.
 //! * `PIECE-4` Bytes of a base block behind the end of its piece are zero, in the gather and on the
 //!   device (this is `GATHER-2` for the end of each piece), so that a piece can grow over them.
 //! * `PIECE-5` Every committed change of the list has another `changed_seq` in the root. Who reads
@@ -134,8 +134,9 @@ impl Pieces {
         root.level == 0 && root.entries.len() <= 1 && root.entries.iter().all(|one| one.target == 0)
     }
 
-    /// Loads what the other methods need to work on bytes `from..to`, on the pieces beside them, and
-    /// on the places before and after those. Cost: the pages on the way, and those of the range.
+    /// Loads what the other methods need to work on bytes `from..to`, on the pieces beside them,
+    /// and on the places before and after those. Cost: the pages on the way, and those of the
+    /// range.
     pub fn load<E>(
         &mut self,
         from: u64,
@@ -291,7 +292,8 @@ impl Pieces {
         BASE_BLOCKS_MAX - self.base_blocks() >= more_bytes.div_ceil(BLOCK_BYTES) + CUT_BLOCKS
     }
 
-    /// Grows the object to `size` bytes with a hole. The end must be loaded, and the base have room.
+    /// Grows the object to `size` bytes with a hole. The end must be loaded, and the base have
+    /// room.
     pub fn extend(&mut self, size: u64) {
         for range in self.extension(size) {
             let at = self.len_bytes();
@@ -456,8 +458,8 @@ impl Pieces {
 
     // ---- inserting --------------------------------------------------------------------------
 
-    /// Puts a piece in at `at`: the start of a block of a piece, or of a piece, or the end. One that
-    /// goes on where its neighbour ends is one with it. O(log pieces).
+    /// Puts a piece in at `at`: the start of a block of a piece, or of a piece, or the end. One
+    /// that goes on where its neighbour ends is one with it. O(log pieces).
     pub fn insert(&mut self, at: u64, piece: Piece) {
         let Some(sibling) = self.insert_in(ROOT, 0, at, piece) else {
             return;
@@ -541,8 +543,9 @@ impl Pieces {
         Some(PieceEntry { target, len_bytes })
     }
 
-    /// Makes byte `at`, inside a block of a piece, the beginning of a piece: the bytes before it stay
-    /// where they are, and those from it to the end of its block now lie in base block `fresh`.
+    /// Makes byte `at`, inside a block of a piece, the beginning of a piece: the bytes before it
+    /// stay where they are, and those from it to the end of its block now lie in base block
+    /// `fresh`.
     pub fn cut(&mut self, at: u64, fresh: u64) {
         let (start, piece) = self.find(at);
         let before = at - start;
@@ -574,8 +577,8 @@ impl Pieces {
         !self.dirty.is_empty()
     }
 
-    /// Takes what the next commit, at least number `seq`, must write: pages with their bytes, `None`
-    /// for those that are gone. O(changed pages).
+    /// Takes what the next commit, at least number `seq`, must write: pages with their bytes,
+    /// `None` for those that are gone. O(changed pages).
     pub fn take_changes(&mut self, seq: u64) -> Vec<(u64, Option<Vec<u8>>)> {
         if !self.is_dirty() {
             return Vec::new();

@@ -1,4 +1,5 @@
-//! The read path: (pieces →) gather → frozen → kept → inline → patch → extent map → segment (verify) → bytes.
+//! The read path: (pieces →) gather → frozen → kept → inline → patch → extent map → segment
+//! (verify) → bytes.
 //!
 //! Memory is copied under the node's lock; devices are read without it. What a read may touch is
 //! pinned by `begin_read` (`SESSION-2`).
@@ -317,7 +318,8 @@ impl View {
         }
         // A list may be newer than what this session has noticed; so must the patches be.
         if state.content.pieces.is_some() || self.patch_bytes() > 0 || self.is_past() {
-            // After the root, so that its number vouches for them (PIECE-5); before the map (PATCH-2).
+            // After the root, so that its number vouches for them (PIECE-5); before the map
+            // (PATCH-2).
             state.content.patches = self.load_patches(node.store, node.ino)?;
         }
         state.content.is_loaded = true;

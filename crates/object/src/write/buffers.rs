@@ -1,14 +1,15 @@
-//! Memory of the gather that is used again: fresh memory costs a page fault for every 4 KiB, which is more
-//! than copying the bytes into it.
+//! Memory of the gather that is used again: fresh memory costs a page fault for every 4 KiB, which
+//! is more than copying the bytes into it.
 //!
-//! Whoever writes takes buffers, the commit gives them back, often in another thread, where the allocator
-//! would return them to the kernel. Free buffers are kept while they and those in use fit into what the
-//! gathers of the process may take, and until nobody has taken them for [`IDLE`] or an engine is closed.
+//! Whoever writes takes buffers, the commit gives them back, often in another thread, where the
+//! allocator would return them to the kernel. Free buffers are kept while they and those in use fit
+//! into what the gathers of the process may take, and until nobody has taken them for [`IDLE`] or
+//! an engine is closed.
 //!
 //! # Invariants
 //! * `POOL-1` A buffer that is taken is empty, and has the room that was asked for.
-//! * `POOL-2` No buffer is kept that would bring the memory of free buffers and of those in use above the
-//!   largest bound of a gather in this process, what aligning them costs included.
+//! * `POOL-2` No buffer is kept that would bring the memory of free buffers and of those in use
+//!   above the largest bound of a gather in this process, what aligning them costs included.
 
 use larder_segment::AlignedBuf;
 use larder_space::format::limits::BLOCK_BYTES;
@@ -120,7 +121,8 @@ pub(crate) fn give(mut buffer: AlignedBuf) {
     debug_assert!(pool.bytes <= pool.bytes_max, "POOL-2");
 }
 
-/// Returns all free buffers to the system: an engine is closed, and nobody may call [`rest`] any more.
+/// Returns all free buffers to the system: an engine is closed, and nobody may call [`rest`] any
+/// more.
 pub(crate) fn drain() {
     let mut pool = self::pool();
     let bytes = pool.bytes;

@@ -6,13 +6,13 @@
 //! may take, held until what it took counts as gathered. *Bound*: [`Engine::dirty_bytes_max`].
 //!
 //! # Invariants
-//! * `CLAIM-1` Gathered memory and claims together are at most the bound, except for claims that were
-//!   admitted with nothing left that a commit could write: one that is larger than the bound, and
-//!   those of a caller that holds others meanwhile.
+//! * `CLAIM-1` Gathered memory and claims together are at most the bound, except for claims that
+//!   were admitted with nothing left that a commit could write: one that is larger than the bound,
+//!   and those of a caller that holds others meanwhile.
 //!
 //! # Concurrency
-//! A claim is taken before any lock: who waits for it commits. Who waits is admitted before who comes
-//! later, so that a large change is not starved by small ones.
+//! A claim is taken before any lock: who waits for it commits. Who waits is admitted before who
+//! comes later, so that a large change is not starved by small ones.
 
 use crate::Result;
 use crate::engine::{Engine, lock};

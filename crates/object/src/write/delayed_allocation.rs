@@ -6,8 +6,8 @@
 //! *Complete*: no writer has it open, its own sync asks for it, or it is as long as was announced.
 //! *Half written*: being written, and not complete. *Kept*: clean copies, in memory, of the mapped
 //! blocks of an object that may still be placed whole. *Provisional*: a place for blocks of a half
-//! written object, taken because a commit had to hold them (`COMMIT-1`). *Stream*: an object that is
-//! written out as it comes.
+//! written object, taken because a commit had to hold them (`COMMIT-1`). *Stream*: an object that
+//! is written out as it comes.
 //!
 //! ```text
 //!         write              a commit meets it half written            complete
@@ -22,8 +22,8 @@
 //! * `WHOLE-1` While anything of an object is kept and no commit is writing it, the kept blocks are
 //!   exactly its mapped ones, and have their content.
 //! * `WHOLE-2` What is kept is at most half of the bound of the gather (`CLAIM-1`).
-//! * `WHOLE-3` A provisional object whose last writer is gone is in the open group or on the list of
-//!   the unsettled, so the next commits place it whole.
+//! * `WHOLE-3` A provisional object whose last writer is gone is in the open group or on the list
+//!   of the unsettled, so the next commits place it whole.
 //!
 //! # Cost
 //! An object that a commit meets half written is written at most twice. Syncs wait a moment for
@@ -160,7 +160,8 @@ impl Engine {
         Some(flush)
     }
 
-    /// Counts `bytes` of memory more as kept if the bound allows it (`WHOLE-2`). Only the freeze asks.
+    /// Counts `bytes` of memory more as kept if the bound allows it (`WHOLE-2`). Only the freeze
+    /// asks.
     fn promise_to_keep(&self, bytes: u64) -> bool {
         let fits =
             self.kept_bytes.load(Ordering::Relaxed) + bytes <= self.session.dirty_bytes_max / 2;
@@ -170,8 +171,8 @@ impl Engine {
         fits
     }
 
-    /// Makes what is kept dirty again, under what is dirty, if there is something, and space to write
-    /// all of it once more; else it stays where it is. Either way nothing is kept any more.
+    /// Makes what is kept dirty again, under what is dirty, if there is something, and space to
+    /// write all of it once more; else it stays where it is. Either way nothing is kept any more.
     fn gather_kept(&self, content: &mut Content) -> bool {
         if content.kept.is_empty() {
             return false;
@@ -266,9 +267,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Dirty bytes of half written objects whose writers are at work, as a reason to wait for them. 0 in a group of
-    /// more than [`NODES_MAX`] nodes, however many there are: looking at each would cost every tick more than
-    /// waiting can gain.
+    /// Dirty bytes of half written objects whose writers are at work, as a reason to wait for them.
+    /// 0 in a group of more than [`NODES_MAX`] nodes, however many there are: looking at each would
+    /// cost every tick more than waiting can gain.
     pub(crate) fn half_written_bytes(&self) -> u64 {
         let nodes: Vec<Arc<Node>> = {
             let group = lock(&self.group);

@@ -4,8 +4,8 @@
 //! * `EDIT-1` Every dirty block is covered by a promise of space, taken before the change: a write
 //!   that was accepted never meets a full device later.
 //! * `EDIT-2` Extents that an edit drops are quarantined and retired by the group of that edit.
-//! * `EDIT-3` A change of content takes the file's capability (`security.capability`) with it: nobody
-//!   has vouched for the new content.
+//! * `EDIT-3` A change of content takes the file's capability (`security.capability`) with it:
+//!   nobody has vouched for the new content.
 
 use crate::engine::{Edit, Engine, lock};
 use crate::view::node::{Node, NodeState};
@@ -47,6 +47,9 @@ impl Drop for Promise<'_> {
         }
     }
 }
+
+/// Reads the newest content of a block.
+type ReadBlock<'r> = &'r mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
 
 impl Engine {
     /// A promise of `blocks` blocks for a change that follows.
@@ -133,7 +136,7 @@ impl Engine {
         node: &Arc<Node>,
         state: &mut NodeState,
         promise: &mut Promise<'_>,
-        change: impl FnOnce(&mut Gather, &mut dyn FnMut(u64, &mut [u8]) -> Result<()>) -> Result<u64>,
+        change: impl FnOnce(&mut Gather, ReadBlock<'_>) -> Result<u64>,
     ) -> Result<u64> {
         let mut gather = std::mem::take(&mut state.content.gather);
         let (before, memory_before) = (gather.block_count(), gather.memory_bytes());
@@ -296,8 +299,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Zeroes bytes `from..to` of the base: unmaps its whole blocks. With `is_tail` nothing but zeros
-    /// follows in the last block, so that counts as whole.
+    /// Zeroes bytes `from..to` of the base: unmaps its whole blocks. With `is_tail` nothing but
+    /// zeros follows in the last block, so that counts as whole.
     pub(crate) fn zero_base(
         &self,
         node: &Arc<Node>,
@@ -444,8 +447,8 @@ impl Engine {
         }
     }
 
-    /// What precedes every change of content: the object is there, and what goes with its old content
-    /// (`EDIT-3`) is known.
+    /// What precedes every change of content: the object is there, and what goes with its old
+    /// content (`EDIT-3`) is known.
     pub(crate) fn begin_content(&self, node: &Node, state: &mut NodeState) -> Result<()> {
         require_alive(state)?;
         self.load_xattrs(node, state)

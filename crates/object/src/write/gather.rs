@@ -181,8 +181,8 @@ impl Gather {
         true
     }
 
-    /// Forgets the dirty blocks `from..to`; returns how many there were, and how many bytes of memory
-    /// that freed.
+    /// Forgets the dirty blocks `from..to`; returns how many there were, and how many bytes of
+    /// memory that freed.
     pub fn discard(&mut self, from: u64, to: u64) -> (u64, u64) {
         let (before, memory_before) = (self.block_count, self.memory_bytes);
         if from >= to {

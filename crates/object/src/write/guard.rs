@@ -1,9 +1,10 @@
 //! The proof that names and attributes may be changed, and the list that takes a change back.
 //!
 //! # Words
-//! A *step* is one change of something in memory: a row, an entry, an extended attribute, a list of the open group. An
-//! *operation* is the steps between the guard's begin and its end. The *undo list* has for each inode that a step touched
-//! what it was before the first one, and for each other step what takes it back.
+//! A *step* is one change of something in memory: a row, an entry, an extended attribute, a list of
+//! the open group. An *operation* is the steps between the guard's begin and its end. The *undo
+//! list* has for each inode that a step touched what it was before the first one, and for each
+//! other step what takes it back.
 //!
 //! ```text
 //!  write() ──▶ open ──step──▶ touched ──step──▶ … ──commit()──▶ rules asked ──accepted──▶ in the group
@@ -12,14 +13,16 @@
 //! ```
 //!
 //! # Invariants
-//! * `GUARD-1` Who changes names or attributes holds the writer lock, the gate and the namespace, by a [`WriteGuard`].
-//!   *Guard*: the functions that change are its methods.
-//! * `GUARD-2` A guard that is dropped without [`WriteGuard::commit`] leaves nothing: names, attributes, links, the list of
-//!   the open group, orphans and saves are as before, and what an unlink would let go of content was not let go yet.
-//!   *Guard*: the undo list; a test fails every step of every operation, and compares the tree, the space and the group.
-//!   What other threads write to the content of the same inodes meanwhile stays.
-//! * `GUARD-3` In a store with rules of the user's an operation is asked about before it is answered, as a whole, behind what
-//!   the group has answered and not committed (`rules`). *Guard*: [`WriteGuard::commit`].
+//! * `GUARD-1` Who changes names or attributes holds the writer lock, the gate and the namespace,
+//!   by a [`WriteGuard`]. *Guard*: the functions that change are its methods.
+//! * `GUARD-2` A guard that is dropped without [`WriteGuard::commit`] leaves nothing: names,
+//!   attributes, links, the list of the open group, orphans and saves are as before, and what an
+//!   unlink would let go of content was not let go yet. *Guard*: the undo list; a test fails every
+//!   step of every operation, and compares the tree, the space and the group. What other threads
+//!   write to the content of the same inodes meanwhile stays.
+//! * `GUARD-3` In a store with rules of the user's an operation is asked about before it is
+//!   answered, as a whole, behind what the group has answered and not committed (`rules`). *Guard*:
+//!   [`WriteGuard::commit`].
 
 use crate::engine::{Edit, Engine, lock};
 use crate::view::entries::EntryDelta;
@@ -32,8 +35,8 @@ use larder_space::format::{Ino, Name, SessionId, StoreId};
 use std::cell::RefCell;
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
-/// A change of names and attributes under way: all of it is seen at once, and is in one commit. Dropped without
-/// [`WriteGuard::commit`] it has not happened (`GUARD-2`).
+/// A change of names and attributes under way: all of it is seen at once, and is in one commit.
+/// Dropped without [`WriteGuard::commit`] it has not happened (`GUARD-2`).
 pub struct WriteGuard<'e> {
     engine: &'e Engine,
     // Dropped in this order: the turn last.
@@ -118,7 +121,8 @@ impl Engine {
     /// The same for a user of the turn.
     pub(crate) fn begin_write<'e>(&'e self, edit: Edit<'e>) -> Result<WriteGuard<'e>> {
         if self.rules.is_full() {
-            // Each operation is asked about behind all that wait: that they are few bounds what it costs.
+            // Each operation is asked about behind all that wait: that they are few bounds what it
+            // costs.
             self.commit_now()?;
         }
         debug_assert!(self.turn.is_held(), "GUARD-1");
@@ -141,8 +145,8 @@ impl<'e> WriteGuard<'e> {
         self.engine
     }
 
-    /// Ends the operation: from here on it is in the open group. [`ErrorKind::NotPermitted`], and nothing is left of it, if
-    /// a rule of the user's refuses it (`GUARD-3`).
+    /// Ends the operation: from here on it is in the open group. [`ErrorKind::NotPermitted`], and
+    /// nothing is left of it, if a rule of the user's refuses it (`GUARD-3`).
     pub fn commit(self) -> Result<()> {
         if self.undo.borrow().is_over {
             return Ok(()); // With the content that it set.

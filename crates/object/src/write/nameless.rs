@@ -1,25 +1,28 @@
 //! Inodes that have lost their last name, and until when they live.
 //!
 //! # Words
-//! A *keeper* knows inodes beside those that have handles: the kernel, of a mount. An inode is *parting* from the loss
-//! of its last name until its group is closed, and *kept* while nothing but a keeper holds it.
+//! A *keeper* knows inodes beside those that have handles: the kernel, of a mount. An inode is
+//! *parting* from the loss of its last name until its group is closed, and *kept* while nothing but
+//! a keeper holds it.
 //!
 //! ```text
-//!            last name lost              group closed: known to the keeper, or open
-//!  named ───────────────────▶ parting ─────────────────────────────────────────────▶ orphan, kept
-//!                                 │ otherwise                                            │ let go, not open
-//!                                 └─────────────────────▶ deleted ◀──────────────────────┘
+//!          last name lost          group closed: known to the keeper, or open
+//!  named ─────────────────▶ parting ─────────────────────────────────────────▶ orphan, kept
+//!                              │ otherwise                                         │ let go,
+//!                              └────────────────────▶ deleted ◀────────────────────┘ not open
 //! ```
 //!
 //! # Invariants
-//! * `NAMELESS-1` An inode that a keeper knows lives until the keeper lets it go, also when another session has taken
-//!   its last name; at most until this session ends. *Guard*: the keeper is asked and the inode marked as kept with
-//!   the node locked, and what is let go is looked at with it locked.
-//! * `NAMELESS-2` An inode that is gone from the keeper when its group is closed costs no row in the catalog: most are
-//!   forgotten by the kernel right after their last name.
+//! * `NAMELESS-1` An inode that a keeper knows lives until the keeper lets it go, also when another
+//!   session has taken its last name; at most until this session ends. *Guard*: the keeper is asked
+//!   and the inode marked as kept with the node locked, and what is let go is looked at with it
+//!   locked.
+//! * `NAMELESS-2` An inode that is gone from the keeper when its group is closed costs no row in
+//!   the catalog: most are forgotten by the kernel right after their last name.
 //!
 //! # Recovery
-//! What is kept is an orphan with this session as its holder: a crash leaves it to the next session.
+//! What is kept is an orphan with this session as its holder: a crash leaves it to the next
+//! session.
 
 use crate::Result;
 use crate::engine::{Edit, Engine, lock};
@@ -33,8 +36,8 @@ pub trait Keeper: Send + Sync {
     /// Whether it knows the inode.
     fn knows(&self, store: StoreId, ino: Ino) -> bool;
 
-    /// The same; if so, [`Engine::let_go`] follows once it knows it no more. `by_others`: another session took the last
-    /// name, by which it may still know it.
+    /// The same; if so, [`Engine::let_go`] follows once it knows it no more. `by_others`: another
+    /// session took the last name, by which it may still know it.
     fn keep(&self, store: StoreId, ino: Ino, by_others: bool) -> bool;
 }
 
@@ -128,7 +131,8 @@ impl Engine {
         is_kept
     }
 
-    /// Keeps what lost its last name by another session, if the keeper knows it; says whether it does so now.
+    /// Keeps what lost its last name by another session, if the keeper knows it; says whether it
+    /// does so now.
     pub(crate) fn keep_orphan(&self, store: StoreId, ino: Ino) -> Result<bool> {
         let knows = |keeper: Arc<dyn Keeper>| keeper.knows(store, ino);
         if !self.nameless.keeper().is_some_and(knows) {
@@ -162,8 +166,8 @@ impl Engine {
         }
     }
 
-    /// Nobody has the inode open here any more. If it has no name, it goes; the caller has the turn and is inside the
-    /// gate.
+    /// Nobody has the inode open here any more. If it has no name, it goes; the caller has the turn
+    /// and is inside the gate.
     pub(crate) fn end_orphan(&self, node: &Arc<Node>, state: &mut NodeState) {
         let is_over = state.open_count == 0 && state.row.nlink == 0;
         if !is_over || state.is_deleted || state.is_parting {

@@ -1,8 +1,8 @@
 //! Names and attributes: reading them, and changing them as one step.
 //!
-//! A [`Look`] keeps changes out while it looks; a [`WriteGuard`] keeps everybody out, so that a rename
-//! is never seen half done, and takes back what does not come to its end. Both work on nodes in memory, in front of the
-//! catalog.
+//! A [`Look`] keeps changes out while it looks; a [`WriteGuard`] keeps everybody out, so that a
+//! rename is never seen half done, and takes back what does not come to its end. Both work on nodes
+//! in memory, in front of the catalog.
 
 use crate::engine::{Engine, lock};
 use crate::view::View;
@@ -158,9 +158,9 @@ impl WriteGuard<'_> {
         Ok(node)
     }
 
-    /// A new regular file without a name, open for writing once ([`Engine::close_node`] must follow).
-    /// It goes when nobody has it open any more, or in a crash, unless [`Change::add_name`] gave it a
-    /// name, which `is_linkable` allows.
+    /// A new regular file without a name, open for writing once ([`Engine::close_node`] must
+    /// follow). It goes when nobody has it open any more, or in a crash, unless
+    /// [`Change::add_name`] gave it a name, which `is_linkable` allows.
     pub fn insert_anonymous(
         &self,
         store: StoreId,
@@ -179,8 +179,8 @@ impl WriteGuard<'_> {
         Ok(node)
     }
 
-    /// Counts one more name of an inode; [`ErrorKind::NotFound`] if it had lost its last one, or was
-    /// made never to have one.
+    /// Counts one more name of an inode; [`ErrorKind::NotFound`] if it had lost its last one, or
+    /// was made never to have one.
     pub fn add_name(&self, node: &Arc<Node>) -> Result<InodeRow> {
         self.engine().require_host_room()?;
         let mut state = self.engine().lock_node(node)?;
@@ -272,8 +272,8 @@ impl WriteGuard<'_> {
         self.drop_name_for(node, None)
     }
 
-    /// The same when `saved`, another inode, takes the place of `node`, which has this name only: what users attached to it
-    /// goes over (`SAVE-2`).
+    /// The same when `saved`, another inode, takes the place of `node`, which has this name only:
+    /// what users attached to it goes over (`SAVE-2`).
     pub fn replace(&self, node: &Arc<Node>, saved: &Arc<Node>) -> Result<()> {
         self.drop_name_for(node, Some(saved))
     }
@@ -357,8 +357,8 @@ impl WriteGuard<'_> {
 }
 
 impl Engine {
-    /// Sets a user column, in a commit of its own after everything before it. `check` is asked first, in the turn:
-    /// is there a value?
+    /// Sets a user column, in a commit of its own after everything before it. `check` is asked
+    /// first, in the turn: is there a value?
     pub fn set_user_column(
         &self,
         store: StoreId,

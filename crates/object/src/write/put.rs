@@ -54,8 +54,8 @@ impl Engine {
 impl WriteGuard<'_> {
     /// Replaces the content of a regular file: readers see the old or the new one, and so does a
     /// crash. The inode, its names, attributes and user columns stay. Waits for a commit that is
-    /// writing this file only if the new content has fewer blocks. Ends the operation: the guard's rules are asked before, and
-    /// nothing is taken back afterwards.
+    /// writing this file only if the new content has fewer blocks. Ends the operation: the guard's
+    /// rules are asked before, and nothing is taken back afterwards.
     pub fn set_content(&self, node: &Arc<Node>, new: NewContent<'_>) -> Result<()> {
         let engine = self.engine();
         let NewContent {
@@ -82,7 +82,8 @@ impl WriteGuard<'_> {
             state = engine.lock_thawed(node)?;
             engine.begin_content(node, &mut state)?;
             engine.load_content(node, &mut state)?;
-            // Pieces may have come or gone meanwhile. With them the base may be longer than the object.
+            // Pieces may have come or gone meanwhile. With them the base may be longer than the
+            // object.
             let kept_blocks = match state.content.pieces {
                 Some(_) => 0,
                 None => keep,

@@ -1,18 +1,20 @@
 //! Asking the user's rules about an operation before it is answered.
 //!
 //! # Words
-//! A *rule* is a trigger, CHECK, UNIQUE index or foreign key of the user's on a store's table. *Pending* rows are those that
-//! the engine has answered and not committed, of stores with rules. To *ask* is to write rows behind the pending ones in a
-//! transaction that is taken back.
+//! A *rule* is a trigger, CHECK, UNIQUE index or foreign key of the user's on a store's table.
+//! *Pending* rows are those that the engine has answered and not committed, of stores with rules.
+//! To *ask* is to write rows behind the pending ones in a transaction that is taken back.
 //!
 //! # Invariants
-//! * `CONSTRAINT-5` What the rules would refuse as they are, of the state that the session sees, is refused at the operation:
-//!   the program gets the error, and nothing is left of the operation (`GUARD-2`). *Guard*: every operation in a store with
-//!   rules asks, behind all that is pending. What SQL adds later is found in the commit (`commit/refused`).
+//! * `CONSTRAINT-5` What the rules would refuse as they are, of the state that the session sees, is
+//!   refused at the operation: the program gets the error, and nothing is left of the operation
+//!   (`GUARD-2`). *Guard*: every operation in a store with rules asks, behind all that is pending.
+//!   What SQL adds later is found in the commit (`commit/refused`).
 //!
 //! # Cost
-//! In a store without rules one look at a set. In a store with rules: a transaction without a flush for each operation, with a row for each of at most
-//! [`PENDING_MAX`] inodes that wait, 3 µs each; then they are committed.
+//! In a store without rules one look at a set. In a store with rules: a transaction without a flush
+//! for each operation, with a row for each of at most [`PENDING_MAX`] inodes that wait, 3 µs each;
+//! then they are committed.
 
 use crate::engine::{Engine, lock};
 use crate::view::node::{Node, NodeState};
@@ -143,7 +145,8 @@ impl Engine {
         }
     }
 
-    /// Asks the rules about an operation: the rows that it changes, as they are after it, and the saves.
+    /// Asks the rules about an operation: the rows that it changes, as they are after it, and the
+    /// saves.
     pub(crate) fn ask_rules(&self, mut asked: Asked) -> Result<()> {
         if asked.rows.is_empty() {
             return Ok(());
@@ -169,7 +172,8 @@ impl Engine {
         (self.catalog.try_rows(&pending, &changes)).map_err(refused_by_rule)
     }
 
-    /// Asks the rules about a change of content after which a file has `size_bytes`. The node's state is locked.
+    /// Asks the rules about a change of content after which a file has `size_bytes`. The node's
+    /// state is locked.
     pub(crate) fn ask_content(
         &self,
         node: &Node,

@@ -1,15 +1,18 @@
-//! Files that are saved by way of another name: a program sets the old file aside, writes a new one with its name, and keeps
-//! the old one as a backup, or removes it.
+//! Files that are saved by way of another name: a program sets the old file aside, writes a new one
+//! with its name, and keeps the old one as a backup, or removes it.
 //!
 //! ```text
-//!  rename f → f~    create f, or rename tmp → f: f is the file, and f~ is not            (the name says: a backup)
-//!  rename f → x     create f, or rename tmp → f     unlink x: f is the file              (x may be any name)
+//!  rename f → f~    create f, or rename tmp → f: f is the file, and f~ is not
+//!                   (the name says: a backup)
+//!  rename f → x     create f, or rename tmp → f     unlink x: f is the file
+//!                   (x may be any name)
 //! ```
 //!
 //! # Invariants
-//! * `SAVE-4` A file that was set aside is remembered for [`ASIDE_NS`], of the last [`ASIDES_MAX`] ones, by this process
-//!   only. What is forgotten, as in a crash, makes the new file another one; what is attached to the old one stays with it.
-//!   *Guard*: what is remembered is compared with the names that there are.
+//! * `SAVE-4` A file that was set aside is remembered for [`ASIDE_NS`], of the last [`ASIDES_MAX`]
+//!   ones, by this process only. What is forgotten, as in a crash, makes the new file another one;
+//!   what is attached to the old one stays with it. *Guard*: what is remembered is compared with
+//!   the names that there are.
 
 use crate::Result;
 use crate::engine::lock;
@@ -92,8 +95,8 @@ impl WriteGuard<'_> {
         });
     }
 
-    /// A regular file gets a name that was free: if another one was renamed from it to that of a backup, this is its file now
-    /// (`SAVE-2`).
+    /// A regular file gets a name that was free: if another one was renamed from it to that of a
+    /// backup, this is its file now (`SAVE-2`).
     pub fn fill_name(&self, node: &Arc<Node>, dir: &Node, name: &Name) -> Result<()> {
         let engine = self.engine();
         let ino = {
@@ -155,7 +158,8 @@ impl WriteGuard<'_> {
         Ok(Some(successor))
     }
 
-    /// Lets what is attached to `from`, which stays, go over to `to` (`SAVE-2`); `is_forced`: whatever the store says of saves.
+    /// Lets what is attached to `from`, which stays, go over to `to` (`SAVE-2`); `is_forced`:
+    /// whatever the store says of saves.
     pub(crate) fn hand_over(
         &self,
         from: &Arc<Node>,
@@ -184,7 +188,8 @@ impl WriteGuard<'_> {
         Ok(())
     }
 
-    /// Takes a save back, whatever the store says of saves by now: what users attached to `from` goes to `to` (`SAVE-2`).
+    /// Takes a save back, whatever the store says of saves by now: what users attached to `from`
+    /// goes to `to` (`SAVE-2`).
     pub fn save_back(&self, from: &Arc<Node>, to: &Arc<Node>) -> Result<()> {
         self.hand_over(from, to, true)
     }
@@ -215,8 +220,8 @@ impl View {
     }
 }
 
-/// Leaves out what was saved to inodes that came and went in this group, `unknown` to the catalog, and lets what goes come last
-/// (`SAVE-2`).
+/// Leaves out what was saved to inodes that came and went in this group, `unknown` to the catalog,
+/// and lets what goes come last (`SAVE-2`).
 pub(crate) fn settle(unknown: impl Iterator<Item = (StoreId, Ino)>, set: &mut ChangeSet) {
     if set.saves.is_empty() && set.file_ids.is_empty() {
         return;

@@ -2,14 +2,15 @@
 //! by editing its list of pieces. The rest of the object is not read and not written.
 //!
 //! # How
-//! 1. Each place where the list will change becomes the start of a block (*cut*): the second half of
-//!    the block there goes to a fresh base block, the first half stays. This changes nothing that can
-//!    be read, and it is the only copying: two blocks per place, whatever the object's size.
+//! 1. Each place where the list will change becomes the start of a block (*cut*): the second half
+//!    of the block there goes to a fresh base block, the first half stays. This changes nothing
+//!    that can be read, and it is the only copying: two blocks per place, whatever the object's
+//!    size.
 //! 2. The list is edited; base blocks that are in no piece any more are unmapped and retired.
 //! 3. At every *seam* (where pieces meet whose lengths or neighbours changed) a piece that fits
-//!    behind the end of the one before goes there (*join*). So of two neighbours the second is longer
-//!    than what the first leaves free, and an object takes less than twice its size (and a block),
-//!    however it was edited.
+//!    behind the end of the one before goes there (*join*). So of two neighbours the second is
+//!    longer than what the first leaves free, and an object takes less than twice its size (and a
+//!    block), however it was edited.
 //!
 //! Everything that can fail (reading, loading pages) is done before step 2.
 //!
@@ -80,8 +81,8 @@ impl Engine {
         self.splice(node, (offset, 0), filling, Reach::BeforeEnd)
     }
 
-    /// `FALLOC_FL_COLLAPSE_RANGE`: [`Engine::delete_range`] of whole blocks that do not reach the end.
-    /// [`ErrorKind::InvalidInput`] for others.
+    /// `FALLOC_FL_COLLAPSE_RANGE`: [`Engine::delete_range`] of whole blocks that do not reach the
+    /// end. [`ErrorKind::InvalidInput`] for others.
     pub fn collapse_blocks(&self, node: &Arc<Node>, offset: u64, len_bytes: u64) -> Result<()> {
         require_blocks(offset, len_bytes)?;
         let range = (offset, len_bytes);
@@ -89,7 +90,8 @@ impl Engine {
     }
 
     /// Inserts `data` at `offset` ≤ the size; what was there and behind moves on by its length.
-    /// [`ErrorKind::InvalidInput`] beyond the end. Cost: the data, a few blocks, O(log pieces) pages.
+    /// [`ErrorKind::InvalidInput`] beyond the end. Cost: the data, a few blocks, O(log pieces)
+    /// pages.
     pub fn insert_range(&self, node: &Arc<Node>, offset: u64, data: &[u8]) -> Result<()> {
         self.splice(node, (offset, 0), Filling::Data(data), Reach::End)
     }
@@ -210,7 +212,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Changes a small object as a whole. It has no pieces afterwards, and its zero blocks are holes.
+    /// Changes a small object as a whole. It has no pieces afterwards, and its zero blocks are
+    /// holes.
     fn rewrite(
         &self,
         node: &Arc<Node>,
@@ -477,8 +480,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// The base blocks beside `at`, the start of a block, that could be joined with another: the one
-    /// before if its bytes end inside it, and the one behind if the rest of its piece is in it.
+    /// The base blocks beside `at`, the start of a block, that could be joined with another: the
+    /// one before if its bytes end inside it, and the one behind if the rest of its piece is in it.
     fn edge_blocks(
         &self,
         node: &Arc<Node>,

@@ -7,11 +7,11 @@ use crate::error::SpaceError;
 use crate::reservation::Purpose;
 
 impl Space {
-    /// Closes a segment from `block` to its end, which replaces an earlier closing of it: nothing is
-    /// allocated there any more, and what is or becomes free there is set aside. Refused, with
-    /// nothing changed but soft regions there opened, when that would touch promises or the held back
-    /// blocks, and [`SpaceError::NotLoaded`] when `block` is inside of an AG that is not loaded.
-    /// Panics when there is no such segment. O(holes there).
+    /// Closes a segment from `block` to its end, which replaces an earlier closing of it: nothing
+    /// is allocated there any more, and what is or becomes free there is set aside. Refused, with
+    /// nothing changed but soft regions there opened, when that would touch promises or the held
+    /// back blocks, and [`SpaceError::NotLoaded`] when `block` is inside of an AG that is not
+    /// loaded. Panics when there is no such segment. O(holes there).
     pub fn close_from(&mut self, segment: SegmentIndex, block: u64) -> Result<(), SpaceError> {
         let end = self.block_count(segment);
         if block < end {
@@ -32,19 +32,19 @@ impl Space {
         Ok(())
     }
 
-    /// Opens a segment that was closed; what was set aside is free again. O(holes set aside). Panics
-    /// when there is no such segment.
+    /// Opens a segment that was closed; what was set aside is free again. O(holes set aside).
+    /// Panics when there is no such segment.
     pub fn reopen(&mut self, segment: SegmentIndex) {
         if self.closed_from(segment) != u64::MAX {
             self.ags.set_closed_from(segment, u64::MAX);
         }
     }
 
-    /// Forgets the blocks of a segment from `block_count` on, all of which must be set aside; a segment
-    /// without blocks is forgotten as a whole. What is left stays closed as it is. Refused, with
-    /// nothing changed, when a block there is in use or not closed, and with
-    /// [`SpaceError::NotLoaded`] when the end would be inside of an AG that is not loaded. Panics when
-    /// there is no such segment. O(AGs cut off).
+    /// Forgets the blocks of a segment from `block_count` on, all of which must be set aside; a
+    /// segment without blocks is forgotten as a whole. What is left stays closed as it is. Refused,
+    /// with nothing changed, when a block there is in use or not closed, and with
+    /// [`SpaceError::NotLoaded`] when the end would be inside of an AG that is not loaded. Panics
+    /// when there is no such segment. O(AGs cut off).
     pub fn shrink_segment(
         &mut self,
         segment: SegmentIndex,

@@ -18,10 +18,10 @@ pub struct AgSummary {
 impl Space {
     /// Takes over what is committed of an AG, while opening and after a commit of another session;
     /// its holes and soft regions are forgotten, and a closed segment is opened. This session has
-    /// nothing uncommitted in the AG. An empty AG need not exist: it was cut off. An error in the summary changes nothing;
-    /// [`SpaceError::Overcommitted`] comes after the change, and means that reservations must be
-    /// forfeited, until [`Space::overcommitted_blocks`] is 0, before the next allocation.
-    /// O(holes in the AG).
+    /// nothing uncommitted in the AG. An empty AG need not exist: it was cut off. An error in the
+    /// summary changes nothing; [`SpaceError::Overcommitted`] comes after the change, and means
+    /// that reservations must be forfeited, until [`Space::overcommitted_blocks`] is 0, before the
+    /// next allocation. O(holes in the AG).
     pub fn summarize_ag(
         &mut self,
         segment: SegmentIndex,
@@ -63,8 +63,8 @@ impl Space {
         }
     }
 
-    /// Enters the extents of an AG, live and in quarantine, in any order; one that is loaded is left as
-    /// it is. May unload others. Nothing changes on an error. O(extents).
+    /// Enters the extents of an AG, live and in quarantine, in any order; one that is loaded is
+    /// left as it is. May unload others. Nothing changes on an error. O(extents).
     pub fn load_ag(
         &mut self,
         segment: SegmentIndex,
@@ -96,7 +96,8 @@ impl Space {
             .chain(ends)
             .zip(starts.chain([range.end_block()]))
             .filter(|(end, start)| end < start)
-            .map(|(end, start)| ((end - range.start_block) as u32, (start - end) as u32)) // in an AG
+            // In an allocation group.
+            .map(|(end, start)| ((end - range.start_block) as u32, (start - end) as u32))
             .collect();
         self.ags.load(key, &holes);
         self.evict();
@@ -109,9 +110,10 @@ impl Space {
             .is_ok_and(|(key, _)| self.ags.find(key).is_some_and(|ag| ag.is_loaded()))
     }
 
-    /// The AG (segment, index) to load before `blocks` are allocated at `placement`; load it and ask
-    /// again, until it is `None`. Where all AGs with free blocks fit into memory, it is all of them,
-    /// so that the best fit is global (`SPACE-8`). O(log AGs), and what the search for a hole costs.
+    /// The AG (segment, index) to load before `blocks` are allocated at `placement`; load it and
+    /// ask again, until it is `None`. Where all AGs with free blocks fit into memory, it is all of
+    /// them, so that the best fit is global (`SPACE-8`). O(log AGs), and what the search for a hole
+    /// costs.
     pub fn find_wanted_ag(&self, blocks: u64, placement: Placement) -> Option<(SegmentIndex, u64)> {
         let (after, region, to_come) = match placement {
             _ if blocks == 0 => return None,
@@ -159,8 +161,8 @@ impl Space {
         }
     }
 
-    /// What was allocated until now is committed: the AGs can be loaded again, so those that take too
-    /// much memory are unloaded.
+    /// What was allocated until now is committed: the AGs can be loaded again, so those that take
+    /// too much memory are unloaded.
     pub fn settle(&mut self) {
         self.ags.settle();
         self.evict();

@@ -1,6 +1,7 @@
 //! Circles in a directed graph.
 
-/// The nodes of some circle, in its order; `None` if there is none. Nodes are numbered below `count`.
+/// The nodes of some circle, in its order; `None` if there is none. Nodes are numbered below
+/// `count`.
 pub(super) fn find_circle(count: usize, edges: &[(usize, usize)]) -> Option<Vec<usize>> {
     let mut to: Vec<Vec<usize>> = vec![Vec::new(); count];
     for &(from, target) in edges {

@@ -181,7 +181,8 @@ fn who_was_killed_may_have_read_what_it_did_not_commit() {
     // What it saw of others still counts.
     history[1].steps = vec![append(1, 2), read(1, &[2])];
     assert_found(&history, SI, Anomaly::GSi);
-    // Who was told that it is committed cannot have been passed over, and nor can one that others saw.
+    // Who was told that it is committed cannot have been passed over, and nor can one that others
+    // saw.
     history[1].steps = vec![append(1, 2), append(2, 2), read(1, &[1, 2])];
     history[1].end = End::Committed;
     assert_found(&history, SI, Anomaly::Order);
@@ -190,8 +191,8 @@ fn who_was_killed_may_have_read_what_it_did_not_commit() {
     assert_found(&history, SI, Anomaly::Order);
 }
 
-/// Runs random transactions on lists in memory: each reads a snapshot, and commits unless somebody has written
-/// what it writes since. `overlap` 1: one after the other.
+/// Runs random transactions on lists in memory: each reads a snapshot, and commits unless somebody
+/// has written what it writes since. `overlap` 1: one after the other.
 fn run(seed: u64, overlap: u64) -> Vec<Deed> {
     let mut rng = Rng::new(seed);
     let mut lists: HashMap<u64, Vec<u64>> = HashMap::new();

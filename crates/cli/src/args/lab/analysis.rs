@@ -7,7 +7,8 @@ use std::path::PathBuf;
 /// Make a report of runs: one page that needs no network, and each figure as SVG and PNG
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The page redraws the papers' figures from the records of these runs, with what the papers found beside. Figures without
+The page redraws the papers' figures from the records of these runs, with what the papers found \
+beside. Figures without
 records are named, with the command that measures them.
 
 Example: larder lab report lab-age lab-break-even --to report")]
@@ -23,7 +24,8 @@ pub(crate) struct LabReportArgs {
 /// Compare two runs: what differs beyond noise
 #[derive(Debug, Args)]
 #[command(after_help = "\
-RATIO is B divided by A, with the interval at 95 %. The noise comes from the repetitions in both runs, so at least one
+RATIO is B divided by A, with the interval at 95 %. The noise comes from the repetitions in both \
+runs, so at least one
 of them needs --rounds 2 or more.
 
 Example: larder lab compare lab-age-before lab-age-after")]
@@ -39,15 +41,20 @@ pub(crate) struct LabCompareArgs {
     pub(crate) all: bool,
 }
 
-/// Say below which size a row, how full is too full, how large the free pool must be, on this machine
+/// Say below which size a row, how full is too full, how large the free pool must be, on this
+/// machine
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Measures in PLACE for a few minutes: SQLite, files and Larder side by side in a directory that is removed again, and,
-as root, volumes that become full. Of a database, the directory that it lies in is measured; the database itself is read
+Measures in PLACE for a few minutes: SQLite, files and Larder side by side in a directory that is \
+removed again, and,
+as root, volumes that become full. Of a database, the directory that it lies in is measured; the \
+database itself is read
 for the sizes of its files, and only changed by --apply. With --from, nothing is measured.
 
---apply writes up to which size the database keeps content in rows, and how much its sessions gather in memory, where
-that is beyond noise ('larder df' shows both). Sessions that are open obey when they are opened again.
+--apply writes up to which size the database keeps content in rows, and how much its sessions \
+gather in memory, where
+that is beyond noise ('larder df' shows both). Sessions that are open obey when they are opened \
+again.
 
 Example: larder lab advise /srv
 Example: larder lab advise photos.larder --apply

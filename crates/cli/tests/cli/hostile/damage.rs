@@ -1,6 +1,6 @@
-//! What is wrong with a database of the corpus, and how it comes about: each file × something else in its place, each column
-//! of each table of ours × a wrong value, in the catalog and in that of a transaction; schemas that run or lie; bytes
-//! that have changed.
+//! What is wrong with a database of the corpus, and how it comes about: each file × something else
+//! in its place, each column of each table of ours × a wrong value, in the catalog and in that of a
+//! transaction; schemas that run or lie; bytes that have changed.
 
 use super::sandbox::{OUTSIDE, copy_tree, make_outside};
 use crate::support::Place;
@@ -128,7 +128,8 @@ const SCHEMAS: [&str; 16] = [
     "CREATE VIRTUAL TABLE evil USING fts5(x)",
     "INSERT INTO sqlite_schema VALUES ('view', 'harmless', 'harmless', 0, \
      'CREATE TRIGGER evil AFTER INSERT ON larder_session BEGIN SELECT 1; END')",
-    "UPDATE sqlite_schema SET sql = CAST(x'435245415445205461626c6520ff' AS TEXT) WHERE name = 'album'",
+    "UPDATE sqlite_schema SET sql = CAST(x'435245415445205461626c6520ff' AS TEXT) WHERE name = \
+     'album'",
     "UPDATE sqlite_schema SET rootpage = 2147483647 WHERE name = 'album'",
 ];
 
@@ -333,7 +334,8 @@ pub fn owner(catalog: &Path) -> Connection {
     let owner = Connection::open(catalog).unwrap();
     let is_enabled = owner.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false);
     is_enabled.unwrap();
-    let pragmas = "PRAGMA ignore_check_constraints = ON; PRAGMA foreign_keys = OFF; PRAGMA writable_schema = ON";
+    let pragmas = "PRAGMA ignore_check_constraints = ON; PRAGMA foreign_keys = OFF; PRAGMA \
+        writable_schema = ON";
     owner.execute_batch(pragmas).unwrap();
     owner
 }
@@ -361,7 +363,8 @@ fn columns(catalog: &Path) -> Vec<(String, String)> {
         .unwrap()
 }
 
-/// Gives a column of each row of a table, or of a row that is made for it, the value; `false`: it takes none such.
+/// Gives a column of each row of a table, or of a row that is made for it, the value; `false`: it
+/// takes none such.
 fn spoil(catalog: &Path, table: &str, column: &str, value: &str) -> bool {
     let all = columns(catalog);
     let names = all.iter().filter(|(of, _)| of == table);

@@ -1,4 +1,5 @@
-//! Runs one verb on a database in a tree of which nothing else may change, as one of several users, within bounds.
+//! Runs one verb on a database in a tree of which nothing else may change, as one of several users,
+//! within bounds.
 
 use super::verbs::{How, Verb};
 use crate::support::Place;

@@ -1,4 +1,5 @@
-//! Worlds of several stores and rows, against the model of `world`, through all that may happen to the history.
+//! Worlds of several stores and rows, against the model of `world`, through all that may happen to
+//! the history.
 //!
 //! `LARDER_SEED` runs that one.
 
@@ -40,8 +41,9 @@ impl Done {
     }
 }
 
-/// Operations on files of several stores and on rows, with everything that may happen to the history in between; `looks`
-/// times a random moment is compared with the model. `keeps_apart`: [`Options::keeps_apart`].
+/// Operations on files of several stores and on rows, with everything that may happen to the
+/// history in between; `looks` times a random moment is compared with the model. `keeps_apart`:
+/// [`Options::keeps_apart`].
 fn run_world(seed: u64, step_count: usize, looks: u32, keeps_apart: bool) -> World {
     let mut dir = support::scratch();
     let clock = Clock::new();
@@ -197,8 +199,8 @@ const DEEDS_APART: [&str; 15] = [
 
 #[test]
 fn stores_and_rows_read_as_the_model_says_through_rollbacks_crashes_and_prunes() {
-    // All deeds are in these. 16: tiny content, forgotten because of another one's commit, was dropped with the next change
-    // of the inode (NODE-1).
+    // All deeds are in these. 16: tiny content, forgotten because of another one's commit, was
+    // dropped with the next change of the inode (NODE-1).
     let seeds = seeds([1, 2, 3, 4, 16]);
     // CONTENT-9, CONTENT-12, CLONE-1, ROLLBACK-2
     let done = run_worlds(&seeds, 250, 20, false);

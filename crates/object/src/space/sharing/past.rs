@@ -1,4 +1,5 @@
-//! Sharing content of the past: an object takes over blocks that a state of before has named, and nothing is copied.
+//! Sharing content of the past: an object takes over blocks that a state of before has named, and
+//! nothing is copied.
 //!
 //! ```text
 //!  the map as of S ─▶ where that lies by now ─▶ its extent rows ─┬─ live: one more holder
@@ -6,29 +7,33 @@
 //!    in patches)        it was written over)
 //! ```
 //!
-//! What comes back so is what a clone of a snapshot, and a restore of what was deleted, need: no content is read or
-//! written, and no space is taken. Not shared, but copied by the caller: what lay in patches at S, inline content, lists of
-//! pieces, offsets that are no multiples of a block, and blocks that wait for a patch of their holder's to be written in place.
+//! What comes back so is what a clone of a snapshot, and a restore of what was deleted, need: no
+//! content is read or written, and no space is taken. Not shared, but copied by the caller: what
+//! lay in patches at S, inline content, lists of pieces, offsets that are no multiples of a block,
+//! and blocks that wait for a patch of their holder's to be written in place.
 //!
 //! # Invariants
-//! * `SHARE-10` From the look at where the content of S lies to the group that takes it over nothing is committed, and
-//!   the state is still kept then. *Guard*: the lock of the commits, and the turn; the pin of the state is looked for after
-//!   that. In the commit of that group holders come before what is reclaimed, so the end of the pin may come at any
-//!   time.
+//! * `SHARE-10` From the look at where the content of S lies to the group that takes it over
+//!   nothing is committed, and the state is still kept then. *Guard*: the lock of the commits, and
+//!   the turn; the pin of the state is looked for after that. In the commit of that group holders
+//!   come before what is reclaimed, so the end of the pin may come at any time.
 //!
-//! Blocks with patches are not shared here either (SHARE-4): the holder of a live row may be another object than the one that is
-//! read, with patches that wait; a row that was shared in part by this group is one row still. And none is applied meanwhile.
+//! Blocks with patches are not shared here either (SHARE-4): the holder of a live row may be
+//! another object than the one that is read, with patches that wait; a row that was shared in part
+//! by this group is one row still. And none is applied meanwhile.
 //!
 //! # Why the histories stay as they were
-//! The row lives longer than `retired_seq` said, so nobody's past loses it. Who holds it now may patch it in place or move it:
-//! then `larder_home` has a row for it, which counts for all states before (`HISTORY-4`, `HISTORY-5`), those of former
-//! holders among them. Rows of `larder_home` that are older than the commit that brought it back count for older states
-//! only, so the new holder's past does not meet them.
+//! The row lives longer than `retired_seq` said, so nobody's past loses it. Who holds it now may
+//! patch it in place or move it: then `larder_home` has a row for it, which counts for all states
+//! before (`HISTORY-4`, `HISTORY-5`), those of former holders among them. Rows of `larder_home`
+//! that are older than the commit that brought it back count for older states only, so the new
+//! holder's past does not meet them.
 //!
 //! # Why no free set is wrong
-//! A retired block is in no free set: in memory it is a number of its group's quarantine, and it becomes free when a commit
-//! has deleted its row. That commit and this one have the turn, one after the other, and both look at the row. The number is
-//! put right when this commit is known: here by `quarantine_retired`, elsewhere by the counts of `larder_ag`.
+//! A retired block is in no free set: in memory it is a number of its group's quarantine, and it
+//! becomes free when a commit has deleted its row. That commit and this one have the turn, one
+//! after the other, and both look at the row. The number is put right when this commit is known:
+//! here by `quarantine_retired`, elsewhere by the counts of `larder_ag`.
 
 use super::{Offer, Run};
 use crate::engine::{Engine, lock};
@@ -49,12 +54,14 @@ use std::sync::atomic::Ordering;
 type Patched = HashMap<(StoreId, Ino), Vec<Extent>>;
 
 impl Engine {
-    /// Gives `to` the content that `from` had in `past`, another moment of this database, from `from_offset` on, in the
-    /// place of what it has from `to_offset` on, without copying. Returns how many bytes, at most `len_bytes`: fewer where
-    /// something cannot be shared, after 1 GiB, and at the end of `from`; 0 where nothing can be, and the caller copies. Both may
-    /// be the same inode. What is shared counts as written: length and times of `to` change. Errors:
-    /// [`ErrorKind::FileTooLarge`], [`ErrorKind::NotFound`]. Cost: the map pages of the range, and two or three looks at the
-    /// catalog for each piece of it; where `to` has just let go of something a commit.
+    /// Gives `to` the content that `from` had in `past`, another moment of this database, from
+    /// `from_offset` on, in the place of what it has from `to_offset` on, without copying. Returns
+    /// how many bytes, at most `len_bytes`: fewer where something cannot be shared, after 1 GiB,
+    /// and at the end of `from`; 0 where nothing can be, and the caller copies. Both may be the
+    /// same inode. What is shared counts as written: length and times of `to` change. Errors:
+    /// [`ErrorKind::FileTooLarge`], [`ErrorKind::NotFound`]. Cost: the map pages of the range, and
+    /// two or three looks at the catalog for each piece of it; where `to` has just let go of
+    /// something a commit.
     pub fn share_past(
         &self,
         past: &View,
@@ -138,7 +145,8 @@ impl Engine {
         Ok((offer.block_count > 0).then_some(offer))
     }
 
-    /// Adds what of a run can be shared, from its beginning on, where it lies by now; says how many blocks.
+    /// Adds what of a run can be shared, from its beginning on, where it lies by now; says how many
+    /// blocks.
     fn share_run(
         &self,
         (run, as_of): (&Run, CommitSeq),
@@ -211,8 +219,8 @@ impl Engine {
         Ok(first.unwrap_or(part.block_count))
     }
 
-    /// The blocks of an object over which patches wait to be written (`SHARE-4`). The caller has the lock of the commits: no
-    /// patch is made meanwhile.
+    /// The blocks of an object over which patches wait to be written (`SHARE-4`). The caller has
+    /// the lock of the commits: no patch is made meanwhile.
     fn patched_places(&self, store: StoreId, ino: Ino) -> Result<Vec<Extent>> {
         if self.patches.blocks.load(Ordering::SeqCst) == 0 {
             return Ok(Vec::new());

@@ -30,9 +30,10 @@ pub(super) struct Left {
 }
 
 impl Engine {
-    /// Leaves the snapshot of a transaction that waits for others, to [`Engine::renew`] it when they are done: the catalog's
-    /// log cannot begin anew as long as somebody has an old snapshot, and where many wait somebody always has
-    /// (`CHECKPOINT-1`). Not where rows were read by SQL: a statement may be under way.
+    /// Leaves the snapshot of a transaction that waits for others, to [`Engine::renew`] it when
+    /// they are done: the catalog's log cannot begin anew as long as somebody has an old snapshot,
+    /// and where many wait somebody always has (`CHECKPOINT-1`). Not where rows were read by SQL: a
+    /// statement may be under way.
     pub(super) fn leave_snapshot(&self, state: &mut State) -> Result<()> {
         if state.stage == Stage::Reading && !self.read_set().is_some_and(ReadSet::has_rows) {
             state.left = Some(self.leave(state)?);
@@ -52,9 +53,10 @@ impl Engine {
         Ok(left)
     }
 
-    /// Goes on with the newest snapshot if nothing that was read differs in it (`PRIVATE-5`). An inode is
-    /// as it was if all of its row is and no commit has written it again, so that no clock need tell. A directory that
-    /// was only passed is as it was if the names that were looked up in it lead where they did.
+    /// Goes on with the newest snapshot if nothing that was read differs in it (`PRIVATE-5`). An
+    /// inode is as it was if all of its row is and no commit has written it again, so that no clock
+    /// need tell. A directory that was only passed is as it was if the names that were looked up in
+    /// it lead where they did.
     pub(super) fn renew(&self, private: &Private, state: &mut State, stage: Stage) -> Result<()> {
         let left = match state.left.take() {
             Some(left) => left,
@@ -170,7 +172,8 @@ impl Engine {
         for (store, columns) in read {
             if self.catalog.user_columns(store)? != columns {
                 return Ok(Some(format!(
-                    "the columns of the table of store {store} have changed after the transaction read them"
+                    "the columns of the table of store {store} have changed after the transaction \
+                     read them"
                 )));
             }
         }
@@ -247,8 +250,9 @@ mod tests {
         engine.sync().unwrap();
     }
 
-    /// A transaction looks a name up, and wants the turn while another session has it; meanwhile that one commits something else
-    /// if `commits`. Then it makes the name, and the transaction wants the turn again.
+    /// A transaction looks a name up, and wants the turn while another session has it; meanwhile
+    /// that one commits something else if `commits`. Then it makes the name, and the transaction
+    /// wants the turn again.
     fn outcome(waits: bool, commits: bool) -> (bool, Result<()>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("db");

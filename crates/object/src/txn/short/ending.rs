@@ -1,5 +1,5 @@
-//! What surrounds a transaction: its place among the writers, what is left when it has ended, and files that are
-//! written beside it.
+//! What surrounds a transaction: its place among the writers, what is left when it has ended, and
+//! files that are written beside it.
 
 use super::{Stage, State};
 use crate::engine::{Engine, lock};
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Rows that a transaction counts for when the length of the log is looked at.
 const TRANSACTION_ROWS: u64 = 32;
 
-/// A place at the head of those of this process who change something; dropping it calls the next one.
+/// A place at the head of those of this process who change something; dropping it calls the next
+/// one.
 pub struct WriterTicket {
     host: Option<Arc<Engine>>,
 }
@@ -30,8 +31,9 @@ impl Drop for WriterTicket {
     }
 }
 
-/// What is left of a transaction that has ended. To be dropped after its engine was given back: that calls the
-/// next one who waits to change something, and then has the host learn what was committed.
+/// What is left of a transaction that has ended. To be dropped after its engine was given back:
+/// that calls the next one who waits to change something, and then has the host learn what was
+/// committed.
 #[must_use = "the engine is to be given back before"]
 pub struct Ended {
     ticket: Option<WriterTicket>,
@@ -63,8 +65,8 @@ impl Ended {
         self.owed = owed;
     }
 
-    /// Calls the next one, and waits until the transaction is durable (`FLUSH-1`). [`ErrorKind::Stopped`]: only
-    /// reopening tells whether it is.
+    /// Calls the next one, and waits until the transaction is durable (`FLUSH-1`).
+    /// [`ErrorKind::Stopped`]: only reopening tells whether it is.
     pub fn finish(mut self) -> Result<()> {
         drop(self.ticket.take());
         match self.owed.take() {
@@ -108,13 +110,15 @@ pub(super) fn refuse_while_staging(state: &State) -> Result<()> {
         0 => Ok(()),
         _ => Err(Error::new(
             ErrorKind::Busy,
-            "a file is being written beside the transaction; change nothing in it before that is done",
+            "a file is being written beside the transaction; change nothing in it before that is \
+             done",
         )),
     }
 }
 
 impl Engine {
-    /// Waits until a transaction beside this engine may change something; for [`Engine::use_ticket`].
+    /// Waits until a transaction beside this engine may change something; for
+    /// [`Engine::use_ticket`].
     pub fn enter_writers(self: &Arc<Engine>) -> WriterTicket {
         self.session.writers.enter();
         WriterTicket {
@@ -131,8 +135,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Before the session writes content for the transaction beside it: until the guard is dropped the
-    /// transaction takes no turn, for which the session would wait. `None` when it has the turn.
+    /// Before the session writes content for the transaction beside it: until the guard is dropped
+    /// the transaction takes no turn, for which the session would wait. `None` when it has the
+    /// turn.
     pub fn begin_staging(&self) -> Result<Option<Staging>> {
         let state = lock(&self.private()?.state);
         if state.stage == Stage::Writing {
