@@ -67,8 +67,11 @@ unsafe fn bind(api: *mut sqlite3_api_routines) -> Result<(), String> {
         return Ok(());
     }
     if !bound.is_null() {
-        return Err("another copy of SQLite in this process has loaded the extension, and two \
-            would lose each other's locks; use one of them".into());
+        return Err(
+            "another copy of SQLite in this process has loaded the extension, and two \
+            would lose each other's locks; use one of them"
+                .into(),
+        );
     }
     // SAFETY: every table has this function, near its beginning.
     let version = unsafe { (*api).libversion_number.map_or(0, |ask| ask()) };

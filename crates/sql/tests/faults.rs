@@ -255,8 +255,10 @@ fn what_clients_alone_overwrite_becomes_free_again() {
 #[test]
 fn a_statement_that_is_given_up_lets_go() {
     let place = Place::new("given-up");
-    place.shell("BEGIN IMMEDIATE; SELECT write_content('/f' || value, 'x') FROM \
-        json_each('[1,2,3,4]'); COMMIT");
+    place.shell(
+        "BEGIN IMMEDIATE; SELECT write_content('/f' || value, 'x') FROM \
+        json_each('[1,2,3,4]'); COMMIT",
+    );
     let mut child = place
         .python(
             "rows = db.execute(\"SELECT path FROM files('/*')\")\n\

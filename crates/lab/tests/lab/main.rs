@@ -12,7 +12,7 @@ mod server;
 use larder::AlignedBuf;
 use larder_lab::backend::{Backend, Put, Site, Spec, Subject};
 use larder_lab::error::{Error, Kind, Result};
-use larder_lab::measure::layout::Fragments;
+use larder_lab::measure::layout::{Fragments, Layout};
 use larder_lab::measure::markers;
 use larder_lab::pattern::Pattern;
 use larder_lab::run::{Circumstances, Event, Experiment, Request};
@@ -355,17 +355,22 @@ fn markers_agree_with_larder_exactly() {
         }
         work.subject.cold()?;
         let keys = population.keys();
-        let (_, told) = work.subject.backend().layouts(&keys)?.unwrap();
-        let (pattern, live) = (work.pattern, population.wanted());
-        let pages = work.subject.backend().pages();
-        let found = work
-            .subject
-            .at_rest(|raw| markers::scan(raw, &pattern, live, pages))?;
-        let found: Vec<usize> = keys
-            .iter()
-            .map(|key| found.layouts[*key as usize].fragments().len())
-            .collect();
-        let told: Vec<usize> = told.iter().map(|layout| layout.fragments().len()).collect();
+        let counts = |layouts: &[Layout]| -> Vec<usize> {
+            (layouts.iter().map(|layout| layout.fragments().len())).collect()
+        };
+        // Until nothing is defragmented between the two looks.
+        let (found, told) = loop {
+            let (_, before) = work.subject.backend().layouts(&keys)?.unwrap();
+            let (pattern, live) = (work.pattern, population.wanted());
+            let pages = work.subject.backend().pages();
+            let scan = |raw: &[&Path]| markers::scan(raw, &pattern, live, pages);
+            let found = work.subject.at_rest(scan)?;
+            let (_, after) = work.subject.backend().layouts(&keys)?.unwrap();
+            if counts(&before) == counts(&after) {
+                let of = |key: &u64| found.layouts[*key as usize].fragments().len();
+                break (keys.iter().map(of).collect::<Vec<_>>(), counts(&after));
+            }
+        };
         assert_eq!(found, told);
         assert!(
             told.iter().any(|count| *count > 1),
