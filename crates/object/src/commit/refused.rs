@@ -28,8 +28,8 @@
 //!   the catalog has it. *Guard*: it is forgotten under the closed gate and the namespace lock,
 //!   before the commit is published.
 //! * `CONSTRAINT-4` Nothing is lost in silence: content that was taken out is on the host's disk
-//!   before the commit (`refused_content`), the log names rule, table and path, and the file's next
-//!   sync and close answer an error.
+//!   before the commit (`refused_content`), or the log and the error say why it could not be kept;
+//!   the log names rule, table and path, and the file's next sync and close answer an error.
 
 use crate::commit::FrozenNode;
 use crate::commit::refused_content::{NewRefused, RefusedFile};
@@ -340,11 +340,12 @@ impl Engine {
 
     /// The name of a store, for messages.
     fn store_name(&self, store: StoreId) -> String {
-        let rows = self.catalog.stores().unwrap_or_default();
-        let mut named = rows.into_iter().filter(|row| row.store == store);
-        named
-            .next()
-            .map_or_else(|| format!("store {store}"), |row| row.name)
+        let rows = self.catalog.stores().inspect_err(|error| {
+            tracing::debug!("the name of store {store}: {error}");
+        });
+        let mut rows = rows.into_iter().flatten();
+        let named = rows.find(|row| row.store == store);
+        named.map_or_else(|| format!("store {store}"), |row| row.name)
     }
 
     fn keep_refused(

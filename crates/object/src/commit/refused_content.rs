@@ -132,6 +132,17 @@ fn list_in(directory: &DatabaseDir) -> Result<Vec<RefusedFile>> {
     Ok(found)
 }
 
+/// The number after all that were given, by names alone: what one file holds, or a crash has left
+/// of it, keeps no other from being kept.
+fn next_id(kept: &DatabaseDir) -> Result<u64> {
+    let names = kept.names().map_err(failed)?;
+    let ids = names.iter().filter_map(|name| {
+        let stem = Path::new(name).file_stem()?;
+        stem.to_str()?.parse::<u64>().ok()
+    });
+    Ok(ids.max().map_or(1, |last| last.saturating_add(1)))
+}
+
 fn encode(new: &NewRefused<'_>) -> Vec<u8> {
     let size = new.size_bytes.map_or("-".into(), |bytes| bytes.to_string());
     let why = new.why.replace(['\n', '\r'], " ");
@@ -175,8 +186,8 @@ impl Engine {
             None => &self.session.directory,
         };
         let kept = directory.make_dir(DIRECTORY).map_err(failed)?;
-        let mut id = list_in(directory)?.last().map_or(1, |last| last.id + 1);
-        // Another session may take the same number; a content without a description is a crash's.
+        let mut id = next_id(&kept)?;
+        // Another session may take the same number.
         let lock = loop {
             let name = format!("{id}.new");
             match kept.open_file(&name, Access::MakeNew) {
@@ -250,6 +261,17 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_damaged_description_and_what_a_crash_left_keep_no_other_from_being_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = DatabaseDir::open(dir.path()).unwrap();
+        assert_eq!(next_id(&kept).unwrap(), 1);
+        for (name, expected) in [("1", 2), ("4.new", 5), ("7.content", 8), ("notes", 8)] {
+            std::fs::write(dir.path().join(name), "not as larder writes it").unwrap();
+            assert_eq!(next_id(&kept).unwrap(), expected, "{name}");
+        }
+    }
 
     #[test]
     fn what_was_written_is_read() {
