@@ -672,6 +672,10 @@ impl Engine {
                 self.cache.remove(frozen.node.store, frozen.node.ino);
             }
         }
+        // Also those that no operation of this session has deleted: nobody had them open any more.
+        for &(store, ino) in &set.orphans_removed {
+            self.cache.remove(store, ino);
+        }
         self.rules.publish(generation);
         self.commit_lock.set_committed(generation);
     }

@@ -190,11 +190,14 @@ impl Engine {
         blocks_max: u64,
         within: Option<Extent>,
     ) -> Result<Option<Vec<Run>>> {
+        if state.is_deleted {
+            return Ok(None); // The commit that retired its extents read its map, and only that.
+        }
         self.load_content(node, state)?;
         let content = &state.content;
         // What is patched is soon written in place, where it lies now (PATCH-3).
         let is_patched = content.patches.next_present(0).is_some() || content.applied.is_some();
-        if state.is_deleted || !content.gather.is_empty() || is_patched {
+        if !content.gather.is_empty() || is_patched {
             return Ok(None);
         }
         let source = self.map_source(node);

@@ -17,6 +17,7 @@
 use crate::Result;
 use crate::engine::Engine;
 use crate::space::compact::{MoveLimits, is_survivable};
+use crate::space::defrag::Gathered;
 use larder_space::format::limits::BLOCK_BYTES;
 use larder_space::format::{Ino, StoreId};
 
@@ -45,9 +46,13 @@ impl Engine {
         };
         let (mut moved, mut pressed) = (0, 0);
         loop {
-            let outcome = self
-                .node(store, ino)
-                .and_then(|node| self.gather_object(&node, &mut limits));
+            let outcome = self.node(store, ino).and_then(|node| {
+                // The kernel may still know what is gone: nothing of it is worth a move.
+                if node.lock().is_deleted {
+                    return Ok(Gathered::default());
+                }
+                self.gather_object(&node, &mut limits)
+            });
             let sum = match outcome {
                 Ok(sum) => sum,
                 Err(error) if is_survivable(error.kind()) => {

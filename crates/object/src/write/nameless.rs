@@ -232,14 +232,14 @@ mod tests {
         engine.sync().unwrap();
     }
 
-    #[test]
-    fn what_the_keeper_knows_lives_until_it_lets_go_and_the_rest_costs_no_row() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("db");
-        let options = EngineOptions {
+    fn options() -> EngineOptions {
+        EngineOptions {
             has_background: false,
             ..EngineOptions::default()
-        };
+        }
+    }
+
+    fn create(path: &std::path::Path) -> Arc<Engine> {
         let init = InitOptions {
             capacity_bytes: Some(64 << 20),
             retention_ns: 0,
@@ -248,8 +248,36 @@ mod tests {
             root_gid: 0,
             group: None,
         };
-        Engine::create(&path, &init, &options).unwrap();
-        let engine = Engine::open(&path, "keeper", &options).unwrap();
+        Engine::create(path, &init, &options()).unwrap();
+        Engine::open(path, "keeper", &options()).unwrap()
+    }
+
+    #[test]
+    fn what_nobody_has_open_leaves_the_cache_with_the_commit_that_deletes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let engine = create(&path);
+        // While others are there, what loses its last name is left to a later commit.
+        let other = Engine::open(&path, "other", &options()).unwrap();
+        let name = Name::new(b"file").unwrap();
+        let node = add(&engine, &name);
+        remove(&engine, &name, &node);
+        assert_eq!(engine.catalog.orphans().unwrap().len(), 1);
+        other.close().unwrap();
+        engine.settle().unwrap();
+        assert!(engine.catalog.orphans().unwrap().is_empty());
+        let cached = engine.cache.find(node.store, node.ino);
+        assert!(
+            cached.is_none(),
+            "NAMELESS-1: it would be asked for its content"
+        );
+        engine.close().unwrap();
+    }
+
+    #[test]
+    fn what_the_keeper_knows_lives_until_it_lets_go_and_the_rest_costs_no_row() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = create(&dir.path().join("db"));
         let kernel = Arc::new(Kernel(AtomicBool::new(false)));
         let keeper: Weak<dyn Keeper> = Arc::downgrade(&kernel) as Weak<dyn Keeper>;
         engine.set_keeper(keeper);
