@@ -21,6 +21,8 @@ pub struct AttrMask {
     pub mtime: bool,
     /// `ctime_ns`
     pub ctime: bool,
+    /// `rdev`, where files and directories have their flags
+    pub flags: bool,
 }
 
 impl std::ops::BitOr for AttrMask {
@@ -35,6 +37,7 @@ impl std::ops::BitOr for AttrMask {
             atime: self.atime | other.atime,
             mtime: self.mtime | other.mtime,
             ctime: self.ctime | other.ctime,
+            flags: self.flags | other.flags,
         }
     }
 }

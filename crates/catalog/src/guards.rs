@@ -196,6 +196,15 @@ impl Guards {
         }
     }
 
+    /// No trigger runs in what follows, the user's neither. [`Guards::open`] or [`Guards::stand`]
+    /// come before anything else.
+    pub(crate) fn silence(&mut self, txn: &Connection) -> Result<()> {
+        if let Some((watch, _)) = &self.watch {
+            watch.set_open(false);
+        }
+        self.set_off(txn, true)
+    }
+
     /// Whether no triggers run now, and none exist but the guards and those of watched tables; and
     /// the look at the triggers that says so: what was found out in another one may not hold.
     pub(crate) fn are_off(&self, txn: &Connection) -> Result<Option<u64>> {

@@ -60,6 +60,7 @@
 //! A commit: about 10 µs per new file, plus one sync. A lookup: 2–4 µs. See
 //! `examples/commit_cost.rs`.
 
+mod access_times;
 mod alone;
 mod apart;
 mod as_of;
@@ -135,6 +136,7 @@ pub mod utc;
 mod versions;
 mod workspace;
 
+pub use access_times::AccessTime;
 pub use apart::HistoryUse;
 pub use authors::CommitAuthor;
 pub use changes::{
@@ -405,13 +407,20 @@ impl Catalog {
     }
 
     fn transact<T>(&self, body: impl FnOnce(&Connection, &mut Guards) -> Result<T>) -> Result<T> {
-        let mut writer = lock(&self.writer);
+        self.transact_on(&mut lock(&self.writer), body)
+    }
+
+    fn transact_on<T>(
+        &self,
+        writer: &mut Writer,
+        body: impl FnOnce(&Connection, &mut Guards) -> Result<T>,
+    ) -> Result<T> {
         let Writer {
             connection,
             guards,
             stage,
             ..
-        } = &mut *writer;
+        } = writer;
         if self.is_stopped.load(Ordering::Acquire) {
             return Err(CatalogError::CommitUnknown {
                 cause: "an earlier commit failed".into(),

@@ -274,7 +274,7 @@ fn connect_with(
 /// How long a connection waits for locks, and how: SQLite's own way sleeps 100 ms between two tries
 /// before long, in which a program that writes again and again lets go of the lock ten times and
 /// takes it again.
-fn wait_for_locks(connection: &Connection, timeout: Duration) -> Result<()> {
+pub(crate) fn wait_for_locks(connection: &Connection, timeout: Duration) -> Result<()> {
     let timeout_ms = timeout.as_millis().clamp(1, c_int::MAX as u128) as usize;
     // SAFETY: an open connection; what it calls needs nothing but the number that it is given in
     // the place of a pointer.

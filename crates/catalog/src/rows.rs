@@ -30,7 +30,8 @@ pub struct InodeRow {
     pub ctime_ns: i64,
     /// Creation.
     pub btime_ns: i64,
-    /// Device number of device nodes (`makedev` encoding), else 0.
+    /// Device number of device nodes (`makedev` encoding); flags of files and directories
+    /// (chattr(1), in Linux's numbers); else 0.
     pub rdev: u64,
 }
 

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Every combination of the seven flags of an [`AttrMask`].
-const MASKS: usize = 1 << 7;
+const MASKS: usize = 1 << 8;
 
 /// The statements of every store that a change set names.
 pub(crate) type Stores = HashMap<StoreId, Arc<StoreSql>>;
@@ -196,7 +196,7 @@ impl StoreSql {
     /// `None` when the mask is empty. Naming only these keeps what plain SQL put in the others, and
     /// spares the triggers on them.
     pub(crate) fn inode_update(&self, mask: AttrMask) -> Option<&str> {
-        let columns: [(bool, &str); 7] = [
+        let columns: [(bool, &str); 8] = [
             (mask.mode, "mode = ?3"),
             (mask.owner, "uid = ?4, gid = ?5"),
             (mask.nlink, "nlink = ?6"),
@@ -204,6 +204,7 @@ impl StoreSql {
             (mask.atime, "atime_ns = ?9"),
             (mask.mtime, "mtime_ns = ?10"),
             (mask.ctime, "ctime_ns = ?11"),
+            (mask.flags, "rdev = ?13"),
         ];
         let index = columns
             .iter()

@@ -141,7 +141,9 @@ Options of -o, separated by commas:
   history=both|then|root
                      who may use them: whom the modes of then and of now allow it, those of then, \
                      or root [default: both]
-Options of fstab(5) such as nofail, noauto, user, noatime and x-* are accepted.
+  relatime|strictatime|noatime, nodiratime
+                     when reading changes times of access [default: relatime]
+Options of fstab(5) such as nofail, noauto, user and x-* are accepted.
 
 Signals: Ctrl-C or SIGTERM unmounts; while programs use the mount, it serves on until they are \
 gone. A second

@@ -12,12 +12,12 @@
 //!   name.
 
 use crate::units::{parse_mode, parse_time};
-use larder_fuse::{HistoryAccess, HistoryListing, IdMap, IdRange, Ids, MountOptions};
+use larder_fuse::{AccessTimes, HistoryAccess, HistoryListing, IdMap, IdRange, Ids, MountOptions};
 use std::time::Duration;
 use tracing::Level;
 
 /// Options that mount(8), fstab(5) or systemd obey, and a mount helper passes over.
-const PASSED_OVER: [&str; 24] = [
+const PASSED_OVER: [&str; 17] = [
     "defaults",
     "auto",
     "noauto",
@@ -31,14 +31,6 @@ const PASSED_OVER: [&str; 24] = [
     "group",
     "nogroup",
     "async",
-    // Reading never updates atime, whatever is asked.
-    "atime",
-    "noatime",
-    "diratime",
-    "nodiratime",
-    "relatime",
-    "norelatime",
-    "strictatime",
     "nolazytime",
     // Always on.
     "default_permissions",
@@ -71,6 +63,8 @@ pub(crate) struct Settings {
     pub(crate) suid: bool,
     pub(crate) dev: bool,
     pub(crate) noexec: bool,
+    pub(crate) access_times: Option<AccessTimes>,
+    pub(crate) no_directory_times: bool,
     pub(crate) idmap: bool,
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
@@ -123,6 +117,13 @@ impl Settings {
             ("nodev", None) => self.dev = false,
             ("exec", None) => self.noexec = false,
             ("noexec", None) => self.noexec = true,
+            ("noatime", None) => self.access_times = Some(AccessTimes::Never),
+            ("atime" | "relatime" | "norelatime" | "nostrictatime", None) => {
+                self.access_times = Some(AccessTimes::Relative);
+            }
+            ("strictatime", None) => self.access_times = Some(AccessTimes::Strict),
+            ("nodiratime", None) => self.no_directory_times = true,
+            ("diratime", None) => self.no_directory_times = false,
             ("idmap", None) => self.idmap = true,
             ("uid", Some(value)) => self.uid = Some(parse_id(option, value)?),
             ("gid", Some(value)) => self.gid = Some(parse_id(option, value)?),
@@ -175,10 +176,17 @@ impl Settings {
             (self.suid, "suid"),
             (self.dev, "dev"),
             (self.noexec, "noexec"),
+            (self.no_directory_times, "nodiratime"),
             (self.idmap, "idmap"),
         ] {
             list.extend(is_set.then(|| name.to_owned()));
         }
+        let times = self.access_times.map(|times| match times {
+            AccessTimes::Never => "noatime",
+            AccessTimes::Relative => "relatime",
+            AccessTimes::Strict => "strictatime",
+        });
+        list.extend(times.map(str::to_owned));
         for (name, id) in [("uid", self.uid), ("gid", self.gid)] {
             list.extend(id.map(|id| format!("{name}={id}")));
         }
@@ -240,6 +248,8 @@ impl Settings {
             suid: self.suid,
             dev: self.dev,
             exec: !self.noexec,
+            access_times: self.access_times.unwrap_or(defaults.access_times),
+            has_directory_times: !self.no_directory_times,
             allows_idmap: self.idmap,
             is_private: false,
             has_metrics: self.metrics.is_some(),
@@ -378,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_it_was_written() {
-        let full = "ro,allow_other,suid,dev,noexec,idmap,uid=5,gid=6,umask=22,fmask=133,dmask=22,\
+        let full = "ro,allow_other,suid,dev,noexec,nodiratime,idmap,strictatime,uid=5,gid=6,umask=22,fmask=133,dmask=22,\
                     map_uid=1:2:3,map_uid=9:9:1,map_gid=0:7:1,threads=4,locks=local,cache_ttl=1500ms,\
                     metrics=[::1]:9,log=debug,asof=2026-11-20T10:00:00Z,history=off";
         let settings = read(full).unwrap();
@@ -387,7 +397,13 @@ mod tests {
         for option in full
             .split(',')
             .chain(["rw", "", "cache_ttl=0s", "log=error", "locks=shared"])
-            .chain(["asof=-1h", "history=show", "history=hide"])
+            .chain([
+                "noatime",
+                "relatime",
+                "asof=-1h",
+                "history=show",
+                "history=hide",
+            ])
         {
             let settings = read(option).unwrap();
             assert_eq!(
@@ -407,6 +423,7 @@ mod tests {
             settings,
             Settings {
                 noexec: true,
+                access_times: Some(AccessTimes::Relative),
                 ..Settings::default()
             }
         );

@@ -7,11 +7,12 @@ use crate::provider::{FileHandle, ProviderFactory, Source, StoreProvider};
 use crate::readonly::ReadonlyProvider;
 use crate::stores::Stores;
 use crate::turnstile::{Pool, Turnstile};
-use crate::types::{Attr, Caller, NewNode, NodeId, RenameMode, SetAttr, XattrMode};
+use crate::types::{Attr, Caller, InodeFlags, NewNode, NodeId, RenameMode, SetAttr, XattrMode};
 use larder_object::format::limits::{SYMLINK_BYTES_MAX, SYMLINK_FOLLOW_MAX};
 use larder_object::format::{FileKind, Ino, Name, NameError, StoreId};
 use larder_object::{
-    AlignedBuf, AsOf, Engine, EngineOptions, Error, ErrorKind, InitOptions, Result, StoreRow, View,
+    AccessRule, AlignedBuf, AsOf, Engine, EngineOptions, Error, ErrorKind, InitOptions, Result,
+    StoreRow, View,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -407,6 +408,18 @@ impl Database {
     /// The attributes of a node.
     pub fn attr(&self, node: NodeId) -> Result<Attr> {
         self.shared_provider(node.store)?.attr(node.ino)
+    }
+
+    /// Sets the flags of a file or directory (chattr(1)).
+    pub fn set_flags(&self, node: NodeId, flags: InodeFlags) -> Result<()> {
+        self.shared_provider(node.store)?.set_flags(node.ino, flags)
+    }
+
+    /// Notes that a directory was listed or a symbolic link read, if `rule` counts that; says
+    /// whether its time of access is another one now. For files: [`FileHandle::note_access`].
+    pub fn note_access(&self, node: NodeId, rule: AccessRule) -> Result<bool> {
+        self.shared_provider(node.store)?
+            .note_access(node.ino, rule)
     }
 
     /// Changes attributes; returns the new ones.

@@ -6,15 +6,20 @@
 use crate::handle::Handle;
 pub(crate) use reader::FilesReader;
 
+use crate::inode_flags::{
+    require_adding, require_attributes, require_content, require_free, require_removing, set_flags,
+};
 use crate::provider::{FileHandle, ProviderContext, Source, StoreProvider};
 use crate::set_id::{SETGID, set_id_bits};
-use crate::types::{Attr, Caller, DirEntry, NewNode, RenameMode, SetAttr, SetTime, XattrMode};
+use crate::types::{
+    Attr, Caller, DirEntry, InodeFlags, NewNode, RenameMode, SetAttr, SetTime, XattrMode,
+};
 use crate::xattr::{Inherited, Xattrs};
 use larder_object::format::limits::LINK_COUNT_MAX;
 use larder_object::format::{FileKind, Ino, Name, StoreId};
 use larder_object::{
-    AlignedBuf, AttrMask, CAPABILITY_XATTR, Engine, Error, ErrorKind, InodeRow, Node, Result,
-    WriteGuard, is_backup,
+    AccessRule, AlignedBuf, AttrMask, CAPABILITY_XATTR, Engine, Error, ErrorKind, InodeRow, Node,
+    Result, WriteGuard, is_backup,
 };
 use std::sync::Arc;
 
@@ -90,6 +95,7 @@ impl FilesProvider {
     ) -> Result<(InodeRow, Inherited)> {
         let dir_row = change.row(dir)?;
         require_linked(&dir_row)?;
+        require_adding(&dir_row)?;
         let kind = new.kind();
         let is_directory = kind == FileKind::Directory;
         let takes_group = dir_row.mode & SETGID != 0;
@@ -123,6 +129,9 @@ impl FilesProvider {
             btime_ns: change.now_ns,
             rdev: match new {
                 NewNode::CharDevice(device) | NewNode::BlockDevice(device) => device,
+                NewNode::File | NewNode::Directory => {
+                    InodeFlags::of(&dir_row).inherited().bits().into()
+                }
                 _ => 0,
             },
         };
@@ -247,7 +256,9 @@ impl StoreProvider for FilesProvider {
     fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         if let Some(size) = set.size_bytes {
             let node = self.engine.look().node(self.table, ino)?;
-            require_file(&self.engine.row(&node)?)?;
+            let row = self.engine.row(&node)?;
+            require_file(&row)?;
+            require_attributes(&row, set)?;
             if set.drop_set_id {
                 // Before the content: no crash leaves new content with the bits of the old.
                 let first = SetAttr {
@@ -260,6 +271,7 @@ impl StoreProvider for FilesProvider {
         }
         let change = self.engine.write_guard()?;
         let node = change.node(self.table, ino)?;
+        require_attributes(&change.row(&node)?, set)?;
         let now_ns = change.now_ns;
         let at = |time: SetTime| match time {
             SetTime::Now => now_ns,
@@ -391,7 +403,10 @@ impl StoreProvider for FilesProvider {
         if change.find_entry(&dir, name)?.is_some() {
             return Err(exists(name));
         }
-        require_linked(&change.row(&dir)?)?;
+        let dir_row = change.row(&dir)?;
+        require_linked(&dir_row)?;
+        require_adding(&dir_row)?;
+        require_free(&row)?;
         if row.nlink >= LINK_COUNT_MAX {
             return Err(too_many_links(name));
         }
@@ -411,6 +426,7 @@ impl StoreProvider for FilesProvider {
                 format!("'{name}' is a directory; remove it as one"),
             ));
         }
+        require_removing(&change.row(&dir)?, &row)?;
         let successor = match row.kind == FileKind::File && row.nlink == 1 {
             true => change.find_successor(&node)?,
             false => None,
@@ -427,6 +443,7 @@ impl StoreProvider for FilesProvider {
         let change = self.engine.write_guard()?;
         let dir = change.node(self.table, parent)?;
         let (node, row) = self.require_entry(&change, &dir, name)?;
+        require_removing(&change.row(&dir)?, &row)?;
         require_empty_directory(&change, &node, &row, name)?;
         change.drop_name(&node)?;
         change.set_entry(&dir, name, None)?;
@@ -450,7 +467,13 @@ impl StoreProvider for FilesProvider {
             Some(_) => Some(self.require_entry(&change, &to, new_name)?),
             None => None,
         };
-        require_linked(&change.row(&to)?)?;
+        let to_row = change.row(&to)?;
+        require_linked(&to_row)?;
+        require_removing(&change.row(&from)?, &moved.1)?;
+        match &there {
+            Some(there) => require_removing(&to_row, &there.1)?,
+            None => require_adding(&to_row)?,
+        }
         let is_directory = moved.1.kind == FileKind::Directory;
         let into_itself = || {
             Error::new(
@@ -511,19 +534,23 @@ impl StoreProvider for FilesProvider {
     }
 
     fn open(&self, ino: Ino, write: bool) -> Result<Box<dyn FileHandle>> {
-        let node = {
+        let (node, flags) = {
             let view = self.engine.look();
             let node = view.node(self.table, ino)?;
-            require_file(&view.row(&node)?)?;
+            let row = view.row(&node)?;
+            require_file(&row)?;
+            let flags = InodeFlags::of(&row);
+            if write {
+                require_content(flags, true)?;
+            }
             self.engine.open_node(&node, write)?;
-            node
+            (node, flags)
         };
-        Ok(Box::new(Handle::new(
-            self.engine.clone(),
-            self.store,
-            node,
-            write,
-        )))
+        let mut handle = Handle::new(self.engine.clone(), self.store, node, write);
+        if flags.has(InodeFlags::APPEND) {
+            handle.append_only();
+        }
+        Ok(Box::new(handle))
     }
 
     fn read_whole(&self, ino: Ino, buffer: &mut AlignedBuf) -> Result<()> {
@@ -549,6 +576,7 @@ impl StoreProvider for FilesProvider {
             None => self.insert(&change, &dir, name, NewNode::File, mode, caller)?,
         };
         require_kind(node.kind())?;
+        require_free(&change.row(&node)?)?;
         change.set_content(&node, content)?;
         change.commit()?;
         Ok(self.attr_of(self.engine.row(&node)?))
@@ -560,6 +588,15 @@ impl StoreProvider for FilesProvider {
 
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.reader.xattr(ino, name)
+    }
+
+    fn set_flags(&self, ino: Ino, flags: InodeFlags) -> Result<()> {
+        set_flags(&self.engine, self.table, ino, flags)
+    }
+
+    fn note_access(&self, ino: Ino, rule: AccessRule) -> Result<bool> {
+        let node = self.engine.look().node(self.table, ino)?;
+        self.engine.note_access(&node, rule)
     }
 
     fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {

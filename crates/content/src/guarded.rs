@@ -3,7 +3,8 @@
 use crate::provider::{FileContent, FileHandle, StoreProvider};
 use crate::turnstile::{HandleSlot, Turnstile, lock};
 use crate::types::{
-    AllocateMode, Attr, Caller, DirEntry, NewNode, RenameMode, SeekTarget, SetAttr, XattrMode,
+    AllocateMode, Attr, Caller, DirEntry, InodeFlags, NewNode, RenameMode, SeekTarget, SetAttr,
+    XattrMode,
 };
 use larder_object::format::{Ino, Name, StoreId};
 use larder_object::{AlignedBuf, Result};
@@ -75,6 +76,7 @@ impl StoreProvider for GuardedProvider {
         put(parent: Ino, name: &Name, bytes: &[u8], mode: u32, caller: Caller) -> Attr;
         set_xattr(ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> ();
         remove_xattr(ino: Ino, name: &[u8]) -> ();
+        set_flags(ino: Ino, flags: InodeFlags) -> ();
     }
 
     fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr> {

@@ -1,11 +1,12 @@
 //! An open regular file of the `files` provider, with its prefetching.
 
+use crate::inode_flags::require_content;
 use crate::provider::{FileContent, FileHandle, Source};
 use crate::set_id::set_id_bits;
-use crate::types::{AllocateMode, Attr, SeekTarget};
+use crate::types::{AllocateMode, Attr, InodeFlags, SeekTarget};
 use larder_object::format::StoreId;
 use larder_object::format::limits::FILE_BYTES_MAX;
-use larder_object::{AsOf, AttrMask, Engine, Error, ErrorKind, Node, Result, View};
+use larder_object::{AccessRule, AsOf, AttrMask, Engine, Error, ErrorKind, Node, Result, View};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -122,6 +123,8 @@ pub(crate) struct Handle {
     node: Arc<Node>,
     reader: Reader<Engine>,
     write: bool,
+    /// It was append-only when it was opened (`FLAGS-1`).
+    is_append_only: bool,
 }
 
 impl Handle {
@@ -132,7 +135,23 @@ impl Handle {
             engine,
             node,
             write,
+            is_append_only: false,
         }
+    }
+
+    /// It may only get longer.
+    pub(crate) fn append_only(&mut self) {
+        self.is_append_only = true;
+    }
+
+    fn flags(&self) -> Result<InodeFlags> {
+        Ok(InodeFlags::of(&self.engine.row(&self.node)?))
+    }
+
+    /// For a change that leaves nothing of the content where it is, for sure.
+    fn require_edit(&self) -> Result<()> {
+        self.require_write()?;
+        require_content(self.flags()?, false)
     }
 
     fn require_write(&self) -> Result<()> {
@@ -153,37 +172,40 @@ impl FileHandle for Handle {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.require_write()?;
+        let flags = self.flags()?;
+        require_content(flags, !self.is_append_only)?;
         self.engine.write(&self.node, offset, data)
     }
 
     fn append(&self, data: &[u8]) -> Result<u64> {
         self.require_write()?;
+        require_content(self.flags()?, true)?;
         self.engine.append(&self.node, data)
     }
 
     fn insert_range(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.require_write()?;
+        self.require_edit()?;
         self.engine.insert_range(&self.node, offset, data)
     }
 
     fn insert_hole(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.require_write()?;
+        self.require_edit()?;
         self.engine.insert_hole(&self.node, offset, len_bytes)
     }
 
     fn delete_range(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.require_write()?;
+        self.require_edit()?;
         self.engine.delete_range(&self.node, offset, len_bytes)
     }
 
     fn replace_range(&self, offset: u64, len_bytes: u64, data: &[u8]) -> Result<()> {
-        self.require_write()?;
+        self.require_edit()?;
         self.engine
             .replace_range(&self.node, offset, len_bytes, data)
     }
 
     fn move_range(&self, from: u64, len_bytes: u64, to: u64) -> Result<()> {
-        self.require_write()?;
+        self.require_edit()?;
         self.engine.move_range(&self.node, from, len_bytes, to)
     }
 
@@ -208,7 +230,7 @@ impl FileHandle for Handle {
     }
 
     fn set_len(&self, size_bytes: u64) -> Result<()> {
-        self.require_write()?;
+        self.require_edit()?;
         self.engine.truncate(&self.node, size_bytes)
     }
 
@@ -219,7 +241,7 @@ impl FileHandle for Handle {
     }
 
     fn allocate(&self, mode: AllocateMode, offset: u64, len_bytes: u64) -> Result<()> {
-        self.require_write()?;
+        self.require_edit()?;
         if len_bytes == 0 {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
@@ -261,7 +283,7 @@ impl FileHandle for Handle {
         to_offset: u64,
         len_bytes: u64,
     ) -> Result<u64> {
-        self.require_write()?;
+        self.require_edit()?;
         let (source, target) = ((&from.node, from_offset), (&self.node, to_offset));
         match &from.source {
             Source::Present(engine) if Arc::ptr_eq(engine, &self.engine) => {
@@ -278,6 +300,10 @@ impl FileHandle for Handle {
 
     fn sync(&self) -> Result<()> {
         self.engine.sync_node(&self.node)
+    }
+
+    fn note_access(&self, rule: AccessRule) -> Result<bool> {
+        self.engine.note_access(&self.node, rule)
     }
 
     fn may_be_refused(&self) -> bool {

@@ -38,6 +38,7 @@ mod glob;
 mod guarded;
 mod handle;
 mod history;
+mod inode_flags;
 mod listing;
 mod long;
 mod maintenance;
@@ -77,7 +78,7 @@ pub use larder_object::directory;
 pub use larder_object::failpoints;
 pub use larder_object::format::{self, FileKind, Ino, Name, NameError, StoreId, limits};
 pub use larder_object::{
-    AlignedBuf, Birth, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject,
+    AccessRule, AlignedBuf, Birth, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject,
     DefragOptions, DefragReport, EngineOptions, Error, ErrorKind, FeedBounds, FeedChange,
     FeedEvent, Follower, ForeignChange, ForeignObserver, FragReport, Gauges, HistoryReport, Keeper,
     MapCell, Moment, PruneCut, PruneReport, RefusedFile, Result, Retention, Savepoint, SealRow,
@@ -100,6 +101,6 @@ pub use seal::{
 pub use sql::{SqlResult, SqlSession};
 pub use transaction::{Transaction, TransactionOptions};
 pub use types::{
-    AllocateMode, Attr, Caller, DirEntry, NewNode, NodeId, RenameMode, SeekTarget, SetAttr,
-    SetTime, XattrMode,
+    AllocateMode, Attr, Caller, DirEntry, InodeFlags, NewNode, NodeId, RenameMode, SeekTarget,
+    SetAttr, SetTime, XattrMode,
 };

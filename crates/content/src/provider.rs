@@ -1,10 +1,11 @@
 //! The store-provider interface ([DBFS] "store-provider SPI"): what a store must answer.
 
 use crate::types::{
-    AllocateMode, Attr, Caller, DirEntry, NewNode, RenameMode, SeekTarget, SetAttr, XattrMode,
+    AllocateMode, Attr, Caller, DirEntry, InodeFlags, NewNode, RenameMode, SeekTarget, SetAttr,
+    XattrMode,
 };
 use larder_object::format::{Ino, Name, StoreId};
-use larder_object::{AlignedBuf, AsOf, Engine, Error, ErrorKind, Node, Result, View};
+use larder_object::{AccessRule, AlignedBuf, AsOf, Engine, Error, ErrorKind, Node, Result, View};
 use std::sync::Arc;
 
 /// What files are read through.
@@ -194,6 +195,15 @@ pub trait StoreProvider: Send + Sync {
     ) -> Result<Attr> {
         refuse()
     }
+    /// Sets the flags of a file or directory; [`crate::ErrorKind::Unsupported`] of anything else.
+    fn set_flags(&self, _ino: Ino, _flags: InodeFlags) -> Result<()> {
+        refuse()
+    }
+    /// Notes that a directory was listed or a symbolic link read, if `rule` counts that; says
+    /// whether its time of access is another one now. Nothing waits until that is durable.
+    fn note_access(&self, _ino: Ino, _rule: AccessRule) -> Result<bool> {
+        Ok(false)
+    }
     /// The names of the extended attributes; user columns that are not NULL show as
     /// `user.column.NAME`.
     fn xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
@@ -302,6 +312,11 @@ pub trait FileHandle: Send + Sync {
     fn seek(&self, target: SeekTarget, offset: u64) -> Result<Option<u64>>;
     /// Returns after the commit that holds every operation on this file that ended before.
     fn sync(&self) -> Result<()>;
+    /// Notes that the file was read, as [`StoreProvider::note_access`] does. Reading through the
+    /// API does not do that by itself.
+    fn note_access(&self, _rule: AccessRule) -> Result<bool> {
+        Ok(false)
+    }
     /// Whether a change of this file that was answered may still be refused, by a constraint of the
     /// user's: then whoever closes it should ask [`FileHandle::check_refused`].
     fn may_be_refused(&self) -> bool {

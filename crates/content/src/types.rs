@@ -50,12 +50,16 @@ pub struct Attr {
     pub btime_ns: i64,
     /// Device number of device nodes (`makedev` encoding), else 0.
     pub rdev: u64,
+    /// Flags of files and directories.
+    pub flags: InodeFlags,
 }
 
 impl Attr {
     /// The attributes that a row of a store table says.
     pub(crate) fn of(store: StoreId, row: InodeRow) -> Attr {
+        let is_device = matches!(row.kind, FileKind::CharDevice | FileKind::BlockDevice);
         Attr {
+            flags: InodeFlags::of(&row),
             node: NodeId {
                 store,
                 ino: row.ino,
@@ -71,7 +75,57 @@ impl Attr {
             mtime_ns: row.mtime_ns,
             ctime_ns: row.ctime_ns,
             btime_ns: row.btime_ns,
-            rdev: row.rdev,
+            rdev: if is_device { row.rdev } else { 0 },
+        }
+    }
+}
+
+/// Flags of an inode, in Linux's numbers (`FS_IMMUTABLE_FL` and others).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InodeFlags(u32);
+
+impl InodeFlags {
+    /// Nothing of it may be changed.
+    pub const IMMUTABLE: InodeFlags = InodeFlags(0x10);
+    /// Nothing but additions.
+    pub const APPEND: InodeFlags = InodeFlags(0x20);
+    /// For dump(8), which leaves it out.
+    pub const NO_DUMP: InodeFlags = InodeFlags(0x40);
+    /// Reading it changes no time of access.
+    pub const NO_ATIME: InodeFlags = InodeFlags(0x80);
+    const ALL: u32 = 0xf0;
+    /// What new files get from their directory.
+    const INHERITED: u32 = 0xc0;
+
+    /// `None`: others are among them.
+    pub const fn from_bits(bits: u32) -> Option<InodeFlags> {
+        match bits & !InodeFlags::ALL {
+            0 => Some(InodeFlags(bits)),
+            _ => None,
+        }
+    }
+
+    /// The number.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether it has one of `flags`.
+    pub const fn has(self, flags: InodeFlags) -> bool {
+        self.0 & flags.0 != 0
+    }
+
+    pub(crate) const fn inherited(self) -> InodeFlags {
+        InodeFlags(self.0 & InodeFlags::INHERITED)
+    }
+
+    /// What a row says. Where a device has its number, all others have their flags.
+    pub(crate) fn of(row: &InodeRow) -> InodeFlags {
+        match row.kind {
+            FileKind::File | FileKind::Directory => {
+                InodeFlags((row.rdev & u64::from(InodeFlags::ALL)) as u32)
+            }
+            _ => InodeFlags(0),
         }
     }
 }

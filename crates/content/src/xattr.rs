@@ -9,6 +9,7 @@
 //! Who may see or change which is for the kernel to decide.
 
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR};
+use crate::inode_flags::require_free;
 use crate::set_id::SETGID;
 use crate::types::XattrMode;
 use larder_object::format::limits::{
@@ -165,6 +166,7 @@ impl Xattrs {
         }
         let change = self.engine.write_guard()?;
         let node = change.node(self.table, ino)?;
+        require_free(&change.row(&node)?)?;
         let has_it = change.find_xattr(&node, name)?.is_some();
         require_mode(mode, has_it, name)?;
         if name == ACCESS_XATTR || name == DEFAULT_XATTR {
@@ -246,6 +248,7 @@ impl Xattrs {
         }
         let change = self.engine.write_guard()?;
         let node = change.node(self.table, ino)?;
+        require_free(&change.row(&node)?)?;
         if change.find_xattr(&node, name)?.is_none() {
             // Who has no list can be told to have none.
             if name == ACCESS_XATTR || name == DEFAULT_XATTR {

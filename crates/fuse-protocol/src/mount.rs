@@ -39,6 +39,9 @@ pub struct MountSettings {
     pub dev: bool,
     /// Programs can be run.
     pub exec: bool,
+    /// What the table of mounts says of times of access, which are the server's: `noatime`,
+    /// `strictatime`, or without it `relatime`. Only root's mounts tell the last two apart.
+    pub access_times: Option<bool>,
     /// The kernel checks permissions, by the attributes.
     pub default_permissions: bool,
     /// Most bytes of a READ; 0: as many as content at all.
@@ -56,6 +59,7 @@ impl Default for MountSettings {
             suid: false,
             dev: false,
             exec: true,
+            access_times: None,
             default_permissions: true,
             read_bytes_max: 0,
         }
@@ -162,6 +166,8 @@ fn direct_flags(settings: &MountSettings) -> MountFlags {
     flags.set(MountFlags::NODEV, !settings.dev);
     flags.set(MountFlags::NOEXEC, !settings.exec);
     flags.set(MountFlags::RDONLY, settings.read_only);
+    flags.set(MountFlags::NOATIME, settings.access_times == Some(false));
+    flags.set(MountFlags::STRICTATIME, settings.access_times == Some(true));
     flags
 }
 
@@ -228,6 +234,9 @@ fn helper_options(settings: &MountSettings) -> OsString {
     });
     if !settings.exec {
         out.extend(b",noexec");
+    }
+    if settings.access_times == Some(false) {
+        out.extend(b",noatime");
     }
     if settings.allow_other {
         out.extend(b",allow_other");

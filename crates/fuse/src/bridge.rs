@@ -1,6 +1,7 @@
 //! The calls behind the handlers: everything that takes more than one step, with errno for
 //! failures.
 
+use crate::access::Access;
 use crate::company::StaleNames;
 use crate::convert::{name_of, node_attr, node_number, node_of, slot_of_number};
 use crate::errno::{errno, node_errno};
@@ -17,7 +18,8 @@ use crate::streams::{Streams, Way};
 use crate::tree::Tree;
 use crate::watch::{Watch, Watched};
 use larder::{
-    Attr, Caller, DirEntry, Error, ErrorKind, Name, NewNode, SetAttr, SpaceReport, copy_range,
+    Attr, Caller, DirEntry, Error, ErrorKind, InodeFlags, Name, NewNode, SetAttr, SpaceReport,
+    copy_range,
 };
 use larder_fuse_protocol::{
     CopyRange, Entry, Errno, FopenFlags, HandleNumber, Make, NodeNumber, Notifier, OpenFlags,
@@ -92,6 +94,7 @@ pub(crate) struct Bridge {
     pub(crate) stale_names: Arc<StaleNames>,
     pub(crate) cache_ttl: Duration,
     pub(crate) id_map: IdMap,
+    pub(crate) access: Arc<Access>,
     /// Idmapped mounts may lie on top.
     pub(crate) allows_idmap: bool,
     pub(crate) watch: Arc<Watch>,
@@ -105,7 +108,7 @@ pub(crate) struct Bridge {
     pub(crate) locks: Option<Locks>,
     /// Where something may be written.
     pub(crate) shared_memory: Option<SharedMemory>,
-    notifier: Notifier,
+    pub(crate) notifier: Notifier,
     pub(crate) directories: Table<OpenDirectory>,
     space: Mutex<Option<(Instant, SpaceReport)>>,
 }
@@ -129,6 +132,7 @@ impl Bridge {
             stale_names,
             cache_ttl: options.cache_ttl,
             id_map: options.id_map.clone(),
+            access: Arc::new(Access::new(options)),
             allows_idmap: options.allows_idmap,
             watch,
             has_acls: false,
@@ -344,7 +348,13 @@ impl Bridge {
     /// Opens a regular file as `flags` ask.
     pub(crate) fn open_file(&self, node: NodeNumber, flags: OpenFlags) -> Result<Opened, Error> {
         let file = self.database.open_file(node_of(node), flags.is_write())?;
-        let mode = file.attr()?.mode;
+        let Attr {
+            mode, flags: kept, ..
+        } = file.attr()?;
+        if flags.is_write() && !flags.has(libc::O_APPEND) && kept.has(InodeFlags::APPEND) {
+            let why = "it is append-only; open it with O_APPEND";
+            return Err(Error::new(ErrorKind::NotPermitted, why));
+        }
         let lock_node = self.database.lock_number(node)?;
         Ok(self.opened((node, lock_node), file, mode, flags))
     }

@@ -17,9 +17,9 @@ use crate::history::is_changing;
 use larder::{Attr, Caller, Error, ErrorKind, Name, NewNode, RenameMode, SetTime};
 use larder_fuse_protocol::{
     AttrReply, CopyRange, Detail, DirectoryPlusReply, DirectoryReply, Entry, Errno, Fallocate,
-    FileType, Filesystem, FopenFlags, GetAttr, GetStatx, HandleNumber, InitFlags, Lock, LockOwner,
-    LockRequest, Make, NodeNumber, Opcode, OpenFlags, Opened, Outcome, Read, Release, Rename,
-    Request, SetAttr, SetXattr, Statfs, StatxReply, Write, Written,
+    FileType, Filesystem, FopenFlags, GetAttr, GetStatx, HandleNumber, InitFlags, Ioctl,
+    IoctlReply, Lock, LockOwner, LockRequest, Make, NodeNumber, Opcode, OpenFlags, Opened, Outcome,
+    Read, Release, Rename, Request, SetAttr, SetXattr, Statfs, StatxReply, Write, Written,
 };
 
 /// What a rename may leave at the old name has no permissions.
@@ -224,6 +224,7 @@ impl Filesystem for Bridge {
         let node = call.request.node;
         self.freshen()?;
         let target = self.database.read_link(node_of(node));
+        self.note_looked(node, false);
         target.map_err(|error| node_errno(&error, format_args!("read link {node}")))
     }
 
@@ -330,6 +331,7 @@ impl Filesystem for Bridge {
         match opened {
             Ok(opened) => {
                 self.keep_share(opened.handle, share);
+                self.note_opened(call, &*self.files.find(opened.handle)?, open);
                 Ok(opened)
             }
             Err(error) => {
@@ -370,6 +372,7 @@ impl Filesystem for Bridge {
                     .page_read(range, || read_full(&file, offset, buffer))
             }
         };
+        self.note_read(call, &file, read.flags);
         done.map_err(|error| node_errno(&error, format_args!("read {node} at {offset}")))
     }
 
@@ -442,6 +445,10 @@ impl Filesystem for Bridge {
             .map_err(|error| node_errno(&error, format_args!("sync {node}"))) // FUSE-3
     }
 
+    fn ioctl(&self, call: &mut Call<'_>, ioctl: Ioctl<'_>) -> Result<IoctlReply, Errno> {
+        self.control(call, &ioctl)
+    }
+
     fn fallocate(&self, call: &mut Call<'_>, range: Fallocate) -> Result<(), Errno> {
         let node = call.request.node;
         let mode = allocate_mode(range.mode)?;
@@ -495,6 +502,7 @@ impl Filesystem for Bridge {
         offset: u64,
         listing: &mut DirectoryReply<'_, '_>,
     ) -> Result<(), Errno> {
+        self.note_looked(call.request.node, true);
         self.list(
             (call.request.node, handle),
             offset,
@@ -522,6 +530,7 @@ impl Filesystem for Bridge {
         listing: &mut DirectoryPlusReply<'_, '_>,
     ) -> Result<(), Errno> {
         let node = call.request.node;
+        self.note_looked(node, true);
         self.list((node, handle), offset, true, |listed, next| match listed {
             Listed::Dot(name, number) => {
                 Ok(!listing.add_bare(name.as_bytes(), number, FileType::Directory, next))

@@ -42,6 +42,8 @@
 //! * `FUSE-18` A mount answers the request of a command (`BARRIER-1`) when the kernel was told of
 //!   all that was committed before.
 //! * `FUSE-19` A node lives until the kernel forgets it, whether it has a name or a handle or not.
+//! * `FUSE-20` Reading changes times of access as `relatime` of Linux says, but that a file is read
+//!   when it is opened for reading alone; nobody waits for it.
 //!
 //! # Concurrency
 //! Each worker reads requests from its own clone of the device and may block in the Content API.
@@ -52,6 +54,7 @@
 //! A killed server leaves a mount that answers "Transport endpoint is not connected";
 //! [`clean_stale`] detaches it, and [`mount`] does so by itself.
 
+mod access;
 mod apart;
 mod arguments;
 mod bridge;
@@ -59,6 +62,7 @@ mod company;
 mod convert;
 mod errno;
 mod filesystem;
+mod flags;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod handles;
@@ -85,7 +89,7 @@ pub use idmap::{IdMap, IdRange, Ids, NewOwner, UNMAPPED};
 pub use metrics::{LATENCY_BOUNDS_NS, Metrics, MetricsSnapshot, OperationCounts};
 pub use mount::{Mounted, mount};
 pub use mountinfo::{MountInfo, find_all_mounts_of, find_mount, find_mounts_of, is_mounted};
-pub use options::{HistoryAccess, HistoryListing, MountOptions};
+pub use options::{AccessTimes, HistoryAccess, HistoryListing, MountOptions};
 pub use trace::{TraceEvent, TraceFilter, TraceListener, TraceMessage};
 pub use unmount::{Unmounter, clean_stale, detach, make_durable, unmount};
 pub use watch::{Monitor, error_name, operation_name, operation_number};

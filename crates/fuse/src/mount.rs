@@ -8,7 +8,7 @@ use crate::locks::Locks;
 use crate::mountinfo::{LARDER_SUBTYPE, find_mount, resolve};
 use crate::notify::Changes;
 use crate::notify::NOTIFY_THREAD;
-use crate::options::{HistoryListing, MountOptions};
+use crate::options::{AccessTimes, HistoryListing, MountOptions};
 use crate::shared_memory::SharedMemory;
 use crate::tree::Tree;
 use crate::unmount::{Unmounter, clean_stale, lock_mountpoint};
@@ -19,6 +19,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -29,6 +30,8 @@ const READAHEAD_KIB: u32 = 1024;
 const THREAD_COUNT_DEFAULT: usize = 16;
 /// The thread that answers commands.
 const FOLLOW_THREAD: &str = "larder-follow";
+/// Looks for tracers after which the flags of the mount are looked at again: a second.
+const FLAGS_EVERY: u32 = 5;
 /// When all of them wait, others come, up to so many times as many.
 const THREAD_GROWTH_MAX: usize = 16;
 
@@ -152,9 +155,17 @@ pub fn mount(
         content_bytes_max: REQUEST_BYTES_MAX,
         background_max: BACKGROUND_COUNT_MAX,
     };
+    let access = bridge.access.clone();
     let session = Session::start(bridge, device, limits).map_err(failed)?;
     let known_here = known.clone();
+    let looks = AtomicU32::new(0);
     let tidy_up = move || {
+        if looks
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(FLAGS_EVERY)
+        {
+            access.look(info.id);
+        }
         if let Some(history) = &history {
             history.close_idle(Instant::now());
             history.sweep_slots(|| known_here.slots());
@@ -383,6 +394,11 @@ fn mount_device(source: &Path, place: &Path, options: &MountOptions) -> Result<D
         suid: options.suid,
         dev: options.dev,
         exec: options.exec,
+        access_times: match options.access_times {
+            AccessTimes::Never => Some(false),
+            AccessTimes::Relative => None,
+            AccessTimes::Strict => Some(true),
+        },
         default_permissions: true,
         read_bytes_max: 0,
     };

@@ -121,12 +121,15 @@ pub(crate) fn find_any_mount(mountpoint: &Path) -> Result<Option<AnyMount>, Erro
 
 /// All mounts that this process sees.
 fn newest_first() -> Result<Vec<AnyMount>, Error> {
-    let table = std::fs::read(TABLE_PATH).map_err(|error| {
-        Error::with_source(ErrorKind::Io, format!("cannot read {TABLE_PATH}"), error)
-    })?;
-    let mut mounts = read_table(&table);
+    let mut mounts = read_table(&read()?);
     mounts.reverse();
     Ok(mounts)
+}
+
+fn read() -> Result<Vec<u8>, Error> {
+    std::fs::read(TABLE_PATH).map_err(|error| {
+        Error::with_source(ErrorKind::Io, format!("cannot read {TABLE_PATH}"), error)
+    })
 }
 
 fn read_table(table: &[u8]) -> Vec<AnyMount> {
@@ -196,6 +199,19 @@ pub(crate) fn resolve(dir: &Path) -> Result<PathBuf, Error> {
             error,
         ),
     })
+}
+
+/// The options of the mount with that id, separated by commas; `None`: it is gone. Not those of the
+/// filesystem.
+pub(crate) fn find_options(id: u32) -> Result<Option<Vec<u8>>, Error> {
+    let table = read()?;
+    let id = id.to_string();
+    let mut lines = table.split(|&byte| byte == b'\n').map(|line| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        (fields.next(), fields.nth(4))
+    });
+    let found = lines.find(|(first, _)| *first == Some(id.as_bytes()));
+    Ok(found.and_then(|(_, options)| options).map(<[u8]>::to_vec))
 }
 
 /// One line: `id parent major:minor root mountpoint options… - type source super_options`

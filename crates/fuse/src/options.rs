@@ -31,6 +31,18 @@ pub enum HistoryAccess {
     Root,
 }
 
+/// Which readings change the time of access of what is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AccessTimes {
+    /// None (`noatime`).
+    Never,
+    /// The first one after a change, and the first one of a day (`relatime`).
+    #[default]
+    Relative,
+    /// Every one (`strictatime`).
+    Strict,
+}
+
 /// How a database is mounted.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
@@ -54,6 +66,11 @@ pub struct MountOptions {
     pub dev: bool,
     /// Lets programs be run. Default: yes.
     pub exec: bool,
+    /// Which readings change times of access. Default: as `relatime` of ext4. A mount that is
+    /// read-only, or of the past, changes none.
+    pub access_times: AccessTimes,
+    /// Those of directories too. Default: yes; no is `nodiratime`.
+    pub has_directory_times: bool,
     /// Threads that are always there to serve requests; 0: 16. When all of them wait, more come.
     pub threads: usize,
     /// How long the kernel trusts names and attributes. Default: 1 hour, since changes by others
@@ -87,6 +104,8 @@ impl Default for MountOptions {
             suid: false,
             dev: false,
             exec: true,
+            access_times: AccessTimes::default(),
+            has_directory_times: true,
             threads: 0,
             cache_ttl: Duration::from_secs(3600),
             id_map: IdMap::default(),

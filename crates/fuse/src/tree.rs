@@ -11,8 +11,8 @@ use crate::handles::Held;
 use crate::history::{Directory, History, NAME};
 use crate::options::{HistoryListing, MountOptions};
 use larder::{
-    Attr, Caller, Database, DirEntry, Error, ErrorKind, FileHandle, FileKind, Keeper, Name,
-    NewNode, NodeId, RenameMode, SetAttr, SpaceReport, XattrMode,
+    AccessRule, Attr, Caller, Database, DirEntry, Error, ErrorKind, FileHandle, FileKind,
+    InodeFlags, Keeper, Name, NewNode, NodeId, RenameMode, SetAttr, SpaceReport, XattrMode,
 };
 use larder_fuse_protocol::NodeNumber;
 use std::sync::{Arc, Weak};
@@ -293,6 +293,17 @@ impl Tree {
     pub(crate) fn set_attr(&self, node: NodeId, change: &SetAttr) -> Result<Attr, Error> {
         self.require_present(node)?;
         self.database.set_attr(node, change)
+    }
+
+    pub(crate) fn set_flags(&self, node: NodeId, flags: InodeFlags) -> Result<(), Error> {
+        self.require_present(node)?;
+        self.database.set_flags(node, flags)
+    }
+
+    /// Of the present only.
+    pub(crate) fn note_access(&self, node: NodeId, rule: AccessRule) -> Result<bool, Error> {
+        self.require_present(node)?;
+        self.database.note_access(node, rule)
     }
 
     pub(crate) fn xattrs(&self, node: NodeId) -> Result<Vec<Vec<u8>>, Error> {

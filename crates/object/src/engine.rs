@@ -25,6 +25,7 @@ use crate::txn::writers::Writers;
 use crate::view::node::Node;
 use crate::view::read_set::ReadSet;
 use crate::view::{Shown, View};
+use crate::write::access_times::AccessTimes;
 use crate::write::claims::Claims;
 use crate::write::nameless::Nameless;
 use crate::write::rules::Rules;
@@ -94,6 +95,7 @@ pub struct Engine {
     pub(crate) next_inos: Mutex<HashMap<StoreId, u64>>,
     /// Who else knows inodes.
     pub(crate) nameless: Nameless,
+    pub(crate) access_times: AccessTimes,
     /// A leaf lock.
     pub(crate) asides: Mutex<Asides>,
     /// What the user's rules are asked behind.
@@ -298,6 +300,7 @@ impl Engine {
             log_used: AtomicU64::new(0),
             next_inos: Mutex::default(),
             nameless: Nameless::default(),
+            access_times: AccessTimes::default(),
             asides: Mutex::default(),
             rules: Rules::default(),
             refusals: Refusals::default(),
@@ -351,6 +354,7 @@ impl Engine {
             self.turn.abandon();
             drop(alone);
         }
+        self.write_last_access_times();
         self.catalog
             .checkpoint(larder_catalog::CheckpointKind::Passive)?;
         Ok(())

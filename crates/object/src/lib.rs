@@ -88,6 +88,7 @@ pub use view::View;
 pub use view::as_of::AsOf;
 pub use view::invalidation::{ForeignChange, ForeignObserver};
 pub use view::node::Node;
+pub use write::access_times::AccessRule;
 pub use write::edit::CAPABILITY_XATTR;
 pub use write::guard::WriteGuard;
 #[cfg(debug_assertions)]

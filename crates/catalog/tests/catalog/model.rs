@@ -88,6 +88,7 @@ fn step(model: &mut Model, dice: &mut Dice) -> (ChangeSet, CommitOutcome) {
                     atime: flag(),
                     mtime: flag(),
                     ctime: flag(),
+                    flags: flag(),
                 };
                 let n = dice.below(4000);
                 let new = InodeRow {

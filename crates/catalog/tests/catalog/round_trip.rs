@@ -185,6 +185,7 @@ fn an_update_keeps_what_is_outside_its_mask() {
         atime: true,
         mtime: true,
         ctime: true,
+        flags: true,
     };
     catalog.commit(&update(all, &row)).unwrap();
     assert_eq!(catalog.inode(MAIN, Ino(2)).unwrap().unwrap(), row);

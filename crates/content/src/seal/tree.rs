@@ -231,7 +231,8 @@ impl TreeReader {
         for time_ns in [attr.mtime_ns, attr.ctime_ns, attr.btime_ns] {
             hasher.signed(time_ns);
         }
-        hasher.number(attr.rdev);
+        // What only one kind of inode has is in one number.
+        hasher.number(attr.rdev | u64::from(attr.flags.bits()));
         let ino = attr.node.ino;
         let mut values = BTreeMap::new();
         for name in self.provider.xattrs(ino)? {

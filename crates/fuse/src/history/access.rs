@@ -109,6 +109,7 @@ mod tests {
             ctime_ns: 0,
             btime_ns: 0,
             rdev: 0,
+            flags: larder::InodeFlags::default(),
         }
     }
 

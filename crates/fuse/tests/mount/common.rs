@@ -279,3 +279,33 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     };
     std::iter::repeat_with(next).take(len).collect()
 }
+
+/// An ext4 of its own, in a file.
+pub struct Ext4 {
+    directory: tempfile::TempDir,
+}
+
+impl Ext4 {
+    /// Mounted as root, with `relatime`.
+    pub fn new() -> Ext4 {
+        let directory = tempfile::tempdir().expect("a directory");
+        shell(
+            "truncate -s 16M \"$1/image\" && mkfs.ext4 -q \"$1/image\" && mkdir \"$1/ext4\" && \
+             mount -o loop,relatime \"$1/image\" \"$1/ext4\"",
+            &[directory.path()],
+        );
+        Ext4 { directory }
+    }
+
+    /// Where it is mounted.
+    pub fn root(&self) -> PathBuf {
+        self.directory.path().join("ext4")
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        let ended = Command::new("umount").arg(self.root()).status();
+        assert!(ended.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}

@@ -1,5 +1,6 @@
 //! Real mounts of real databases. Needs `/dev/fuse`, and root or `fusermount3`.
 
+mod access;
 mod alike;
 mod arena;
 mod carried;
@@ -9,6 +10,7 @@ mod company_model;
 mod containers;
 mod direct;
 mod exact;
+mod flags;
 mod held;
 mod ids;
 mod life;

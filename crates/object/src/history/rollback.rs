@@ -100,9 +100,11 @@ impl WriteGuard<'_> {
             atime: true,
             mtime: true,
             ctime: true,
+            flags: true,
         };
         self.update(node, mask, |is| {
             (is.mode, is.uid, is.gid, is.nlink) = (row.mode, row.uid, row.gid, row.nlink);
+            is.rdev = row.rdev;
             (is.atime_ns, is.mtime_ns, is.ctime_ns) = (row.atime_ns, row.mtime_ns, row.ctime_ns);
         })
         .map(drop)

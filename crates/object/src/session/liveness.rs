@@ -362,6 +362,7 @@ impl Engine {
             return Ok(()); // The rest is for those whose process it is.
         }
         self.commit_if_due()?;
+        self.write_access_times_if_due();
         if let Err(error) = self.checkpoint_if_wanted() {
             // Nothing is lost: the log is only longer than it should be.
             tracing::warn!("a checkpoint failed: {error}");

@@ -63,6 +63,7 @@ fn merge(state: &mut NodeState, row: InodeRow) {
         atime,
         mtime,
         ctime,
+        flags,
     } = state.mask;
     let ours = std::mem::replace(&mut state.row, row);
     let row = &mut state.row;
@@ -78,7 +79,7 @@ fn merge(state: &mut NodeState, row: InodeRow) {
     if size {
         (row.size_bytes, row.block_count) = (ours.size_bytes, ours.block_count);
     }
-    if atime {
+    if atime || state.accessed_ns.is_some() {
         row.atime_ns = ours.atime_ns;
     }
     if mtime {
@@ -86,5 +87,8 @@ fn merge(state: &mut NodeState, row: InodeRow) {
     }
     if ctime {
         row.ctime_ns = ours.ctime_ns;
+    }
+    if flags {
+        row.rdev = ours.rdev;
     }
 }

@@ -66,6 +66,8 @@ pub(crate) struct NodeState {
     pub row: InodeRow,
     /// Attributes that differ from the catalog's.
     pub mask: AttrMask,
+    /// When it was read last, where the catalog does not know yet (`ATIME-2`).
+    pub accessed_ns: Option<i64>,
     pub is_fresh: bool,
     /// The inode has no name and nobody has it open: it goes with the next commit.
     pub is_deleted: bool,
@@ -198,6 +200,7 @@ impl Node {
         }
         let state = NodeState {
             mask: AttrMask::default(),
+            accessed_ns: None,
             is_fresh,
             is_deleted: false,
             in_group: false,

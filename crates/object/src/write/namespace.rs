@@ -261,6 +261,9 @@ impl WriteGuard<'_> {
         self.remember(node, &state);
         state.row = row;
         state.mask = state.mask | mask;
+        if mask.atime {
+            state.accessed_ns = None; // ATIME-2
+        }
         self.mark_dirty(node, &mut state);
         Ok(state.row.clone())
     }
