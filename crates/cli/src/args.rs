@@ -65,6 +65,7 @@ pub(crate) enum Verb {
     Defrag(DefragArgs),
     Shrink(ShrinkArgs),
     Stats(StatsArgs),
+    Status(StatusArgs),
     Trace(TraceArgs),
     Watch(crate::watch::WatchArgs),
     Check(CheckArgs),
@@ -529,6 +530,19 @@ pub(crate) struct StatsArgs {
     /// Lines at most [default: until Ctrl-C]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
+}
+
+/// Show who has a database open, what room it has, and what waits for a decision
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What is not as it should be stands in lines 'degraded'. It reads the state, and \
+        changes nothing.
+Example: larder status photos.larder"
+)]
+pub(crate) struct StatusArgs {
+    /// Database, or a directory where one is mounted
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) place: PathBuf,
 }
 
 /// Show what a mount does as it happens: operations with their time, until Ctrl-C

@@ -20,7 +20,7 @@ use std::time::Duration;
 const MOUNTS_WAIT: Duration = Duration::from_secs(2);
 
 /// Verbs that change nothing that a mount shows; `sql` asks by itself.
-const READERS: [&str; 20] = [
+const READERS: [&str; 21] = [
     "cat",
     "check",
     "df",
@@ -39,6 +39,7 @@ const READERS: [&str; 20] = [
     "sql --read-only",
     "stat",
     "stats",
+    "status",
     "store list",
     "watch",
 ];

@@ -171,6 +171,13 @@ pub(crate) fn expose(
         "Operations that constraints refused after they were answered",
         gauges.refused_count,
     );
+    let family = "larder_refused_held";
+    out.family(
+        family,
+        "gauge",
+        "Of those, content in memory: the host has no room to keep it",
+    );
+    out.sample(family, "", gauges.refused_held_count);
     out.family("larder_storage_age", "gauge", "Bytes gone per byte live");
     out.sample("larder_storage_age", "", frag.storage_age);
     out.0

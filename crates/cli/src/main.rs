@@ -63,6 +63,7 @@ mod snapshot;
 mod sql;
 mod stat;
 mod stats;
+mod status;
 mod store;
 mod trace;
 mod track;
@@ -142,6 +143,7 @@ fn run(verb: Verb, timeout: Option<Duration>, out: &mut Output) -> Result<()> {
         Verb::Defrag(args) => upkeep::defrag(&args, out),
         Verb::Shrink(args) => upkeep::shrink(&args, out),
         Verb::Stats(args) => stats::stats(&args, out),
+        Verb::Status(args) => status::status(&args, out),
         Verb::Trace(args) => trace::trace(&args, out),
         Verb::Watch(args) => watch::watch(&args, out),
         Verb::Check(args) => report::check(&args, out),

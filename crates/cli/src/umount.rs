@@ -78,7 +78,27 @@ pub(crate) fn end_mount(dir: &Path, mount: Option<&MountInfo>, deadline: Instant
         ));
         return Ok(());
     }
-    server.map_or(Ok(()), |server| server.wait(deadline))
+    server.map_or(Ok(()), |server| server.wait(deadline))?;
+    if let Some(mount) = mount {
+        tell_of_refused(&mount.source);
+    }
+    Ok(())
+}
+
+/// What constraints refused is no fault of the unmount, but waits for somebody.
+fn tell_of_refused(database: &Path) {
+    match larder::list_refused(database) {
+        Ok(all) if !all.is_empty() => warn(&format!(
+            "unmounted; {} changes that constraints refused after they were answered wait for a \
+             decision: 'larder refused list {}' names them",
+            all.len(),
+            database.display()
+        )),
+        Ok(_) => {}
+        Err(error) => warn(&format!(
+            "unmounted; what constraints refused is not known: {error}"
+        )),
+    }
 }
 
 /// Unmounts and waits for what was written. The waiting has no bound of its own, so it is done in a

@@ -5,6 +5,8 @@
 
 use crate::handle::Handle;
 pub(crate) use reader::FilesReader;
+pub(crate) use require::require_kind;
+use require::{require_directory, require_empty_directory, require_linked};
 
 use crate::inode_flags::{
     require_adding, require_attributes, require_content, require_free, require_removing, set_flags,
@@ -24,6 +26,7 @@ use larder_object::{
 use std::sync::Arc;
 
 mod reader;
+mod require;
 
 /// Serves one store's table.
 pub(crate) struct FilesProvider {
@@ -636,56 +639,6 @@ fn touch_ctime(change: &WriteGuard<'_>, node: &Arc<Node>) -> Result<()> {
 
 pub(crate) fn require_file(row: &InodeRow) -> Result<()> {
     require_kind(row.kind)
-}
-
-pub(crate) fn require_kind(kind: FileKind) -> Result<()> {
-    match kind {
-        FileKind::File => Ok(()),
-        FileKind::Directory => Err(Error::new(
-            ErrorKind::IsADirectory,
-            "it is a directory, which has no content",
-        )),
-        _ => Err(Error::new(
-            ErrorKind::InvalidInput,
-            "only regular files have content",
-        )),
-    }
-}
-
-fn require_directory(node: &Node) -> Result<()> {
-    match node.kind() {
-        FileKind::Directory => Ok(()),
-        _ => Err(Error::new(ErrorKind::NotADirectory, "not a directory")),
-    }
-}
-
-/// A directory that was removed takes no new entries.
-fn require_linked(row: &InodeRow) -> Result<()> {
-    if row.nlink > 0 {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::NotFound, "the directory was removed"))
-}
-
-fn require_empty_directory(
-    change: &WriteGuard<'_>,
-    node: &Node,
-    row: &InodeRow,
-    name: &Name,
-) -> Result<()> {
-    if row.kind != FileKind::Directory {
-        return Err(Error::new(
-            ErrorKind::NotADirectory,
-            format!("'{name}' is not a directory"),
-        ));
-    }
-    if !change.list(node, None, 1)?.is_empty() {
-        return Err(Error::new(
-            ErrorKind::NotEmpty,
-            format!("directory '{name}' is not empty"),
-        ));
-    }
-    Ok(())
 }
 
 pub(crate) fn absent(name: &Name) -> Error {

@@ -81,11 +81,11 @@ pub use larder_object::{
     AccessRule, AlignedBuf, Birth, CheckReport, CommitAuthor, CompactStep, Conflict, DefragObject,
     DefragOptions, DefragReport, EngineOptions, Error, ErrorKind, FeedBounds, FeedChange,
     FeedEvent, Follower, ForeignChange, ForeignObserver, FragReport, Gauges, HistoryReport, Keeper,
-    MapCell, Moment, PruneCut, PruneReport, RefusedFile, Result, Retention, Savepoint, SealRow,
-    SegmentMap, SharedPages, ShrinkReport, SizeClass, SnapshotRow, SpaceReport, SqlRow, SqlValue,
-    StatsReport, StoreHistory, StoreRetention, TemporalTable, TransactionInfo, TransactionOutcome,
-    Tuning, act_for, await_followers, describe_server, drop_refused, free_killed,
-    gather_bytes_default, list_refused, open_refused,
+    MapCell, Moment, PruneCut, PruneReport, RefusedFile, Result, Retention, SCHEMA_VERSION,
+    Savepoint, SealRow, SegmentMap, SessionInfo, SharedPages, ShrinkReport, SizeClass, SnapshotRow,
+    SpaceReport, SqlRow, SqlValue, StatsReport, StoreHistory, StoreRetention, TemporalTable,
+    TransactionInfo, TransactionOutcome, Tuning, act_for, await_followers, describe_server,
+    drop_refused, free_killed, gather_bytes_default, list_refused, list_sessions, open_refused,
 };
 pub use larder_object::{Trust, find_damage, utc};
 pub use long::{LongTransaction, abort_long, begin_detached, commit_long, list_long};

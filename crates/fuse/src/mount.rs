@@ -327,7 +327,14 @@ impl Server {
         drop(lookout);
         // A drop would not do: the session's own threads may hold on to it a little longer.
         let past_closed = past.map_or(Ok(()), Database::close);
-        let closed = database.close();
+        let closed = match database.close() {
+            // All that was accepted is durable; what was not waits for somebody.
+            Err(error) if error.kind() == ErrorKind::NotPermitted => {
+                tracing::warn!("{error}");
+                Ok(())
+            }
+            closed => closed,
+        };
         drop(lock);
         served.and(detached).and(past_closed).and(closed)
     }

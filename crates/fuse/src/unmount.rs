@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+const NOT_DURABLE: &str = "what was written cannot be made durable";
 const HELPER: &str = "fusermount3";
 /// Processes that a message names, at most.
 const HOLDERS_NAMED_MAX: usize = 5;
@@ -96,19 +97,52 @@ pub fn unmount(mountpoint: &Path) -> Result<Vec<Remaining>, Error> {
     if !ending.is_served {
         return ending.unmounter.detach().map(|()| Vec::new());
     }
+    ending.make_durable().map_err(|error| {
+        let place = ending.place.display();
+        let remedy = match is_room_missing(&error) {
+            true => String::new(),
+            false => format!(
+                "; what its server's log says remedies it, or 'larder umount --lazy {place}' gives \
+                 up what is not durable"
+            ),
+        };
+        let context = format!("'{place}' stays mounted: {NOT_DURABLE}{remedy}");
+        Error::with_source(ErrorKind::Io, context, error)
+    })?;
     ending.unmounter.unmount()?;
     wait_for_server(&ending.place, &ending.mount)
 }
 
 /// Makes durable what was done through the Larder mount at `mountpoint` and takes the mount out of
 /// the tree at once; it ends when the last program lets go of it, and nobody waits for that. Errors
-/// as [`unmount`], but for [`ErrorKind::Busy`].
+/// as [`unmount`], but for [`ErrorKind::Busy`]; and it stays only where room is missing, which can
+/// be made: a server that has stopped saves nothing more, however long it is kept.
 pub fn detach(mountpoint: &Path) -> Result<(), Error> {
-    prepare_end(mountpoint)?.unmounter.detach()
+    let ending = prepare_end(mountpoint)?;
+    let place = ending.place.display();
+    let durable = match ending.is_served {
+        true => ending.make_durable(),
+        false => Ok(()),
+    };
+    match durable {
+        Err(error) if is_room_missing(&error) => Err(not_durable(&ending.place, error)),
+        durable => {
+            ending.unmounter.detach()?;
+            durable.map_err(|error| {
+                let context = format!("'{place}' is detached, but {NOT_DURABLE}");
+                Error::with_source(ErrorKind::Io, context, error)
+            })
+        }
+    }
 }
 
-/// A mount that is about to be ended. Everything done through it is durable, unless its server is
-/// dead.
+/// Whether it can be made durable once there is room.
+fn is_room_missing(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
+/// A mount that is about to be ended.
 struct Ending {
     place: PathBuf,
     mount: MountInfo,
@@ -136,20 +170,24 @@ fn prepare_end(mountpoint: &Path) -> Result<Ending, Error> {
         ));
     }
     let is_served = !is_dead(&place);
-    if is_served {
-        match sync_root(&place) {
-            // Another user's mount keeps even root out. Its server makes everything durable at its
-            // end, which is waited for.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-            synced => synced.map_err(|error| not_durable(&place, error))?,
-        }
-    }
     Ok(Ending {
         place,
         unmounter: Unmounter::new(&mount.info),
         mount: mount.info,
         is_served,
     })
+}
+
+impl Ending {
+    /// Makes durable what was done through it.
+    fn make_durable(&self) -> io::Result<()> {
+        match sync_root(&self.place) {
+            // Another user's mount keeps even root out. Its server makes everything durable at its
+            // end, which is waited for.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            synced => synced,
+        }
+    }
 }
 
 /// Makes durable what was done through the mount at `mountpoint`. [`ErrorKind::Io`].
@@ -173,10 +211,7 @@ fn sync_root(mountpoint: &Path) -> io::Result<()> {
 }
 
 fn not_durable(mountpoint: &Path, error: io::Error) -> Error {
-    let context = format!(
-        "'{}' stays mounted: what was written cannot be made durable",
-        mountpoint.display()
-    );
+    let context = format!("'{}' stays mounted: {NOT_DURABLE}", mountpoint.display());
     Error::with_source(ErrorKind::Io, context, error)
 }
 

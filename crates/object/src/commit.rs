@@ -35,6 +35,7 @@ pub(crate) mod redo;
 pub(crate) mod redo_rows;
 pub(crate) mod refused;
 pub(crate) mod refused_content;
+pub(crate) mod refused_held;
 
 use crate::commit::group::Group;
 use crate::commit::place::ContentFlush;
@@ -674,7 +675,11 @@ impl Engine {
         }
         // Also those that no operation of this session has deleted: nobody had them open any more.
         for &(store, ino) in &set.orphans_removed {
-            self.cache.remove(store, ino);
+            let cached = self.cache.find(store, ino);
+            // Some have a name again.
+            if cached.is_some_and(|node| node.lock().is_deleted) {
+                self.cache.remove(store, ino);
+            }
         }
         self.rules.publish(generation);
         self.commit_lock.set_committed(generation);

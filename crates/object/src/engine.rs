@@ -252,6 +252,7 @@ impl Engine {
             && !engine.is_readonly();
         if may_sweep {
             engine.sweep_transactions()?;
+            crate::commit::refused_content::remove_leftovers(&engine.session.directory)?;
         }
         if options.has_background {
             engine.start_background()?;
@@ -324,7 +325,11 @@ impl Engine {
         let outcome = match self.session.options.is_extension {
             _ if self.is_readonly() => Ok(()), // READONLY-1
             true => self.reclaim_left(), // Nothing else is changed by it but through the client.
-            false => self.close_orderly().and_then(|()| self.report_unreported()),
+            false => {
+                let closed = self.close_orderly();
+                let held = self.end_held();
+                closed.and(held).and_then(|()| self.report_unreported())
+            }
         };
         {
             // Another thread's commit must end before the turn is abandoned.
@@ -385,6 +390,8 @@ impl Engine {
                 }
                 self.forget_ino_ends();
             } else if !self.is_closed.load(Ordering::SeqCst) {
+                let why = self.stopped.get().map_or("", String::as_str);
+                self.session.liveness.stops(why);
                 tracing::error!(
                     "the engine stopped: {}",
                     self.stopped.get().map_or("", String::as_str)

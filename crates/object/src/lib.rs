@@ -74,7 +74,7 @@ pub use report::{
 };
 pub use session::barrier::{Follower, await_followers};
 pub use session::options::{Birth, Clock, EngineOptions, InitOptions};
-pub use session::peers::{describe_server, free_killed};
+pub use session::peers::{SessionInfo, describe_server, free_killed, list_sessions};
 pub use session::readonly::Readonly;
 pub use session::tuning::gather_bytes_default;
 pub use space::defrag::CompactStep;

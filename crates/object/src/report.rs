@@ -137,6 +137,8 @@ pub struct Gauges {
     pub group_count: u64,
     /// Operations that constraints of the user's refused after they were answered.
     pub refused_count: u64,
+    /// Of those, whose content is in memory: the host has no room to keep it.
+    pub refused_held_count: u64,
     /// Memory of the whole process, bytes; 0 where the system does not say.
     pub resident_bytes: u64,
     /// Memory of content that waits to be written, bytes.

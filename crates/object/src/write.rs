@@ -7,11 +7,12 @@
 //!
 //! # Invariants
 //! `EDIT-n` in `edit`, `GATHER-n` in `gather`, `POOL-n` in `buffers`, `CLAIM-n` in `claims`,
-//! `WHOLE-n` in `delayed_allocation`, `SAVE-4` in `saves`, `GUARD-n` in `guard`, `CONSTRAINT-5` in
-//! `rules`, `NAMELESS-n` in `nameless`, `ATIME-n` in `access_times`.
+//! `WHOLE-n` in `delayed_allocation`, `SAVE-4` in `saves`, `GUARD-n` in `guard` and `change`,
+//! `CONSTRAINT-5` in `rules`, `NAMELESS-n` in `nameless`, `ATIME-n` in `access_times`.
 
 pub(crate) mod access_times;
 pub(crate) mod buffers;
+pub(crate) mod change;
 pub(crate) mod claims;
 pub(crate) mod delayed_allocation;
 pub(crate) mod edit;

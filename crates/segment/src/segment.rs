@@ -14,13 +14,11 @@ use larder_format::superblock::{
 };
 use larder_format::{Checksum, SegmentIndex, Superblock, SuperblockError, block_checksum};
 
-use crate::aligned::AlignedBuf;
 use crate::device::Device;
 use crate::error::SegmentError;
+use crate::pages;
 use crate::parallel::{PARALLEL_BLOCKS_MIN, REQUEST_BLOCKS, cut_slices, run_parallel};
 
-/// Size of one request while growth writes zeros.
-const ZERO_BYTES: u64 = 4 << 20;
 /// Growth flushes this often, so that a commit's flush never waits for gigabytes of its zeros.
 const ZERO_FLUSH_BYTES: u64 = 64 << 20;
 
@@ -377,10 +375,10 @@ impl Segment {
             false => self.poison("growth write", error),
         };
         self.device.preallocate(from, to - from).map_err(failed)?;
-        let zeros = AlignedBuf::zeroed(ZERO_BYTES.min(to - from) as usize);
+        let zeros = pages::zeros();
         let mut at = from;
         while at < to {
-            let len_bytes = ZERO_BYTES.min(to - at);
+            let len_bytes = (zeros.len() as u64).min(to - at);
             self.device
                 .write_vectored_at(at, &[IoSlice::new(&zeros[..len_bytes as usize])])
                 .map_err(failed)?;

@@ -386,3 +386,43 @@ fn code_of_strangers_is_refused_by_name() {
     place.ok(&["check", "x.larder", "--untrusted"]);
     figures.assert_bounded();
 }
+
+/// In the caller's own database: values that no row may have fail the change, and no read computes
+/// them.
+#[test]
+fn huge_generated_columns_end_in_bounds() {
+    let place = full();
+    for column in [
+        "zeroblob(1000000000)",
+        "length(hex(zeroblob(400000000)))",
+        "replace(hex(zeroblob(60000000)), '0', '00000')",
+    ] {
+        let sql = format!("ALTER TABLE main ADD COLUMN huge AS ({column})");
+        hostile(&place, |owner| owner.execute_batch(&sql).unwrap());
+        let mut figures = Figures::default();
+        for verb in [
+            &["ls", "-lR", "x.larder:/"][..],
+            &["get", "x.larder:/a", "out"],
+            &["check", "x.larder"],
+            &["snapshot", "create", "x.larder", "later"],
+            &["rows", "x.larder@first", "album"],
+            &["txn", "begin", "x.larder"],
+            &["put", "a", "x.larder:/new"],
+            &["rm", "x.larder:/a"],
+        ] {
+            let done = run(&place, verb, column, &mut figures);
+            if matches!(verb[0], "put" | "rm") {
+                assert_eq!(done.code, Some(1), "{column}: {verb:?}: {}", done.stderr);
+                assert!(done.stderr.contains("too big"), "{column}: {}", done.stderr);
+            }
+        }
+        assert!(figures.failed.is_empty(), "{:?}", figures.failed);
+        let refused = place.run(&["check", "x.larder", "--untrusted"]);
+        assert!(
+            refused
+                .stderr
+                .contains("the generated column 'huge' of main"),
+            "{refused:?}"
+        );
+    }
+}

@@ -99,7 +99,7 @@ fn mount_and_umount_know_the_type() {
     let database = place.path("a.larder").canonicalize().unwrap();
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.len(), 2, "{said}");
-    for (line, options) in lines.iter().zip(["rw,noexec,relatime,", "rw,relatime,"]) {
+    for (line, options) in lines.iter().zip(["rw,noexec,noatime,", "rw,relatime,"]) {
         let fields: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(fields[..2], [database.to_str().unwrap(), "fuse.larder"]);
         assert!(
@@ -279,6 +279,38 @@ fn a_lazy_umount_lets_nobody_new_in() {
     drop(file);
     assert_eq!(mount.end().0, Some(0));
     place.assert_clean("a.larder");
+}
+
+/// The history takes no such row, so the server can save nothing more.
+#[test]
+fn a_mount_whose_server_saves_nothing_more_is_detached_on_request() {
+    let place = Place::with_database();
+    place.write("a", 100);
+    place.ok(&["put", "a", "a.larder:/a"]);
+    let catalog = crate::hostile::damage::owner(&place.path("a.larder/catalog.db"));
+    let spoiled = catalog.execute("UPDATE main_dirent SET since_seq = -7", []);
+    assert!(spoiled.unwrap() > 0);
+    drop(catalog);
+    let mut mount = serve(&place, &[], |_| {});
+    fs::rename(place.path("mnt/a"), place.path("mnt/b")).unwrap();
+    fs::write(place.path("mnt/c"), "lost").unwrap_or_default(); // It may fail already.
+    let remedy = "cannot be made durable; what its server's log says remedies it, or 'larder \
+                  umount --lazy ";
+    place.fails(1, &["umount", "mnt"], remedy);
+    assert!(is_mounted(&place.path("mnt")));
+    place.fails(
+        1,
+        &["umount", "--lazy", "mnt"],
+        "is detached, but what was written cannot",
+    );
+    assert!(!is_mounted(&place.path("mnt")));
+    let (code, said) = mount.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("larder: serving 'a.larder' failed: "),
+        "{said}"
+    );
+    assert_eq!(place.ok(&["ls", "a.larder:/"]).trim(), "a");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod clone;
+mod constraints;
 mod damage;
 mod feed;
 mod files;

@@ -332,3 +332,107 @@ fn files_of_a_database_are_those_that_were_named() {
     assert_eq!(secrets.lines().count(), 300, "CLI-40");
     place.assert_clean("a.larder");
 }
+
+/// What must stay as it is: content, modes, owners and names.
+fn kept(of: &Path) -> Vec<String> {
+    use std::os::unix::fs::MetadataExt;
+    let entries = fs::read_dir(of).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<String> = entries
+        .chain([of.to_owned()])
+        .map(|path| {
+            let found = path.symlink_metadata().unwrap();
+            let text = match found.is_file() {
+                true => fs::read_to_string(&path).unwrap(),
+                false => String::new(),
+            };
+            format!(
+                "{path:?} {:o} {} {} {text}",
+                found.mode(),
+                found.uid(),
+                found.gid()
+            )
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// Verbs that open a database, mend its modes, mount it and make pipes in it, while its directories
+/// become links, and its files links, further names of others' files, and pipes (`DIRECTORY-1` to
+/// `DIRECTORY-4`).
+#[test]
+fn what_is_swapped_inside_of_a_database_leads_nowhere() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::with_database();
+    place.write("a", 100);
+    place.ok(&["put", "a", "a.larder:/a"]);
+    let elsewhere = place.path("elsewhere");
+    fill(&elsewhere, 3, "of root");
+    fs::set_permissions(elsewhere.join("f0"), PermissionsExt::from_mode(0o644)).unwrap();
+    for name in ["locks", "mounts", "trace"] {
+        fs::create_dir_all(place.path("a.larder").join(name)).unwrap();
+    }
+    let inside = |name: &str| place.path("a.larder").join(name);
+    let before = kept(&elsewhere);
+    for (name, other) in [
+        ("trace", "link"),
+        ("mounts", "link"),
+        ("locks", "link"),
+        ("sessions", "link"),
+        ("segments", "link"),
+        ("turn.lock", "name"),
+        ("sessions.lock", "name"),
+        ("turn.queue", "fifo"),
+        ("sessions.lock", "fifo"),
+    ] {
+        let other_path = inside("swapped");
+        match other {
+            "link" => symlink(&elsewhere, &other_path).unwrap(),
+            "name" => fs::hard_link(elsewhere.join("f0"), &other_path).unwrap(),
+            _ => {
+                let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from(0o600));
+                rustix::fs::mknodat(CWD, &other_path, kind, mode, 0).unwrap();
+            }
+        }
+        let swapper = Swapper::start(inside(name), other_path.clone(), Duration::from_micros(50));
+        for arguments in [
+            &["check", "a.larder", "--fix-modes"][..],
+            &["put", "a", "a.larder:/b"],
+            &["txn", "run", "a.larder", "--mount", "mnt", "--", "true"],
+        ] {
+            let began = Instant::now();
+            for _ in 0..3 {
+                let done = place.run(arguments);
+                let stderr = &done.stderr;
+                assert!(
+                    !stderr.contains("panicked"),
+                    "{name}: {arguments:?}: {stderr}"
+                );
+                let is_clear = done.code == Some(0) || stderr.contains("larder: ");
+                let is_clear = is_clear || !done.stdout.is_empty();
+                assert!(is_clear, "{name}: {arguments:?}: {:?} {stderr}", done.code);
+            }
+            assert!(began.elapsed() < 6 * TIME_MAX, "{name}: {arguments:?}");
+        }
+        if name == "trace" {
+            for _ in 0..2 {
+                place.run(&["trace", "a.larder", "--count", "1"]);
+            }
+        }
+        assert!(swapper.swaps() > 10, "{name}: {} swaps", swapper.swaps());
+        drop(swapper);
+        // The database is as it was, whichever of the two stands there now.
+        let is_swapped = match (other, inside(name).symlink_metadata()) {
+            ("link", Ok(found)) => found.is_symlink(),
+            ("name", Ok(found)) => std::os::unix::fs::MetadataExt::nlink(&found) > 1,
+            (_, Ok(found)) => !found.is_file(),
+            (_, Err(error)) => panic!("{name}: {error}"),
+        };
+        if is_swapped {
+            renameat_with(CWD, inside(name), CWD, &other_path, RenameFlags::EXCHANGE).unwrap();
+        }
+        fs::remove_file(&other_path).unwrap();
+        assert_eq!(kept(&elsewhere), before, "{name} and a {other}");
+    }
+    assert_eq!(place.ok(&["cat", "a.larder:/a"]).len(), 100);
+}

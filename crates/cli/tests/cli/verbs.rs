@@ -53,6 +53,7 @@ const VERBS: &[(Needs, &[&str])] = &[
     (Nothing, &["du", "D:P/"]),
     (Nothing, &["df", "D"]),
     (Nothing, &["frag", "D"]),
+    (Nothing, &["status", "D"]),
     (Nothing, &["stats", "D", "--count", "1"]),
     (
         Nothing,

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Arc;
 
 /// States that a negative control looks at.
-const CONTROLS: usize = 150;
+const CONTROLS: usize = 1000;
 
 /// Says what is wrong with a state, if anything is.
 pub type FindFault = fn(&CrashState) -> Option<String>;

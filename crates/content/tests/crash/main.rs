@@ -9,5 +9,6 @@ mod support;
 mod damage;
 mod fault_scripts;
 mod faults;
+mod refused_crash;
 mod replay;
 mod transaction_crash;

@@ -286,8 +286,20 @@ fn without(start: &World, done: &[Done], frozen: &[u64]) -> (World, usize) {
 
 #[test]
 fn what_is_left_is_the_history_without_the_refused_operations() {
+    compare(1..=3, 40);
+}
+
+#[test]
+#[ignore = "minutes; cargo xtask test --long"]
+fn what_is_left_in_many_worlds() {
+    compare(100..=129, 120);
+}
+
+fn compare(seeds: std::ops::RangeInclusive<u64>, rounds: u64) {
     let (mut operations, mut refused) = (0, 0);
-    for seed in 1..=3 {
+    // What goes although its own rows are accepted.
+    let (mut below, mut over) = (0, 0);
+    for seed in seeds {
         let dir = scratch();
         let db = create(dir.path(), None);
         db.close().unwrap();
@@ -301,7 +313,7 @@ fn what_is_left_is_the_history_without_the_refused_operations() {
             (random >> 11) % below
         };
         let mut world = World::default();
-        for round in 0..40 {
+        for round in 0..rounds {
             let start = world.clone();
             let mut done: Vec<Done> = Vec::new();
             for _ in 0..1 + next(10) {
@@ -375,6 +387,16 @@ fn what_is_left_is_the_history_without_the_refused_operations() {
             }
             let (expected, out) = without(&start, &done, &known);
             refused += out;
+            let is_known = |ino: &u64| known.contains(ino);
+            for one in &done {
+                let subjects = one.subjects.iter().any(is_known);
+                let directories = one.operation.directories();
+                below += usize::from(!subjects && directories.iter().any(is_known));
+                let is_over = matches!(one.operation, Operation::Rename(..))
+                    && one.subjects.len() == 2
+                    && subjects;
+                over += usize::from(is_over);
+            }
             db.sync().unwrap();
             plain(dir.path(), "DELETE FROM frozen");
             let context = format!("seed {seed}, round {round}: frozen {known:?}, done {done:?}");
@@ -397,6 +419,12 @@ fn what_is_left_is_the_history_without_the_refused_operations() {
         }
         drop(db.close());
     }
-    eprintln!("{operations} operations, {refused} refused or dependent");
+    eprintln!(
+        "{operations} operations, {refused} refused or dependent, {below} below, {over} over"
+    );
+    assert!(
+        below > 0 && over > 0,
+        "{below} names below, {over} renames over"
+    );
     assert!(refused > 20, "{refused} of {operations}");
 }

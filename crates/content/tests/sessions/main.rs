@@ -6,6 +6,7 @@ mod common;
 
 mod constraints;
 mod constraints_model;
+mod content_faults;
 mod feed;
 mod foreign;
 mod races;

@@ -56,6 +56,26 @@ impl Group {
         self.dirty.push(node);
     }
 
+    /// Blocks that were shared last are not held: that was taken back.
+    pub fn forget_share(&mut self, held: &Held) {
+        if let Some(at) = self.shared.iter().rposition(|share| share.held == *held) {
+            self.shared.remove(at);
+        }
+        if self.is_empty() {
+            self.started = None;
+        }
+    }
+
+    /// A node has no changes any more: they were taken back.
+    pub fn forget_dirty(&mut self, node: &Arc<Node>) {
+        if let Some(at) = self.dirty.iter().rposition(|one| Arc::ptr_eq(one, node)) {
+            self.dirty.remove(at);
+        }
+        if self.is_empty() {
+            self.started = None;
+        }
+    }
+
     /// Whether there is nothing to commit.
     pub fn is_empty(&self) -> bool {
         self.dirty.is_empty()

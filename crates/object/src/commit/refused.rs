@@ -32,7 +32,8 @@
 //!   the log names rule, table and path, and the file's next sync and close answer an error.
 
 use crate::commit::FrozenNode;
-use crate::commit::refused_content::{NewRefused, RefusedFile};
+use crate::commit::refused_content::RefusedFile;
+use crate::commit::refused_held::AllHeld;
 use crate::engine::{Engine, lock};
 use crate::view::invalidation::ForeignChange;
 use crate::view::node::{Node, NodeState};
@@ -64,6 +65,8 @@ pub(crate) struct Refusals {
     pub count: AtomicU64,
     /// Of those, what neither a sync nor a close has reported.
     pub unreported: AtomicU64,
+    /// What the host has no room for.
+    pub held: AllHeld,
 }
 
 /// Why something of an inode was taken out, until its file's next sync and close have said so.
@@ -319,7 +322,10 @@ impl Engine {
             Ok(Some(RefusedFile { id, .. })) if has_content => {
                 format!("its content is kept: 'larder refused get DATABASE {id}'")
             }
-            Ok(_) => "'larder refused list DATABASE' lists it".to_owned(),
+            Ok(Some(_)) => "'larder refused list DATABASE' lists it".to_owned(),
+            Ok(None) => "content not kept yet: the host is full; it is in memory until there is \
+                         room, and then 'larder refused list DATABASE' lists it"
+                .to_owned(),
             Err(error) => format!("its content could not be kept: {error}"),
         };
         tracing::warn!(
@@ -346,29 +352,6 @@ impl Engine {
         let mut rows = rows.into_iter().flatten();
         let named = rows.find(|row| row.store == store);
         named.map_or_else(|| format!("store {store}"), |row| row.name)
-    }
-
-    fn keep_refused(
-        &self,
-        node: &Arc<Node>,
-        why: &str,
-        path: Vec<u8>,
-        has_content: bool,
-    ) -> Result<Option<RefusedFile>> {
-        let size_bytes = match has_content {
-            true => node.lock().row.size_bytes,
-            false => 0,
-        };
-        let new = NewRefused {
-            at_ns: self.now_ns(),
-            store: node.store,
-            ino: node.ino,
-            why,
-            path,
-            size_bytes: has_content.then_some(size_bytes),
-        };
-        self.add_refused(&new, &mut |offset, buffer| self.read(node, offset, buffer))
-            .map(Some)
     }
 
     /// The path of an inode in its store, as far as the set and the catalog know names.

@@ -9,13 +9,15 @@
 //!
 //! Plain files of the host, and no rows: a rule of the user's cannot refuse them. Both are flushed
 //! before the commit that leaves the operation out; the first one gets its name last, so what is
-//! listed is whole.
+//! listed is whole. Until then it is `ID.new`, which its writer has locked: what a crash has left,
+//! nobody has, and who opens the database next removes it.
 
 use crate::engine::{Engine, open_directory};
 use crate::error::io_error;
 use crate::{Error, ErrorKind, Result};
 use larder_segment::directory::{Access, DatabaseDir};
 use larder_space::format::{Ino, StoreId};
+use rustix::fs::{FlockOperation, flock, fstat};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -47,6 +49,7 @@ pub struct RefusedFile {
 }
 
 /// What is to be kept.
+#[derive(Clone)]
 pub(crate) struct NewRefused<'r> {
     pub at_ns: i64,
     pub store: StoreId,
@@ -132,6 +135,57 @@ fn list_in(directory: &DatabaseDir) -> Result<Vec<RefusedFile>> {
     Ok(found)
 }
 
+/// Locks a description that is being written; `false`: somebody took it for a leftover.
+fn lock_new(file: &File) -> std::io::Result<bool> {
+    flock(file, FlockOperation::LockExclusive)?;
+    Ok(fstat(file)?.st_nlink > 0)
+}
+
+/// Removes what a crash has left: what was being kept, and what was being dropped. Its operation
+/// was not left out of any commit, or somebody has decided about it.
+pub(crate) fn remove_leftovers(directory: &DatabaseDir) -> Result<()> {
+    let kept = match directory.open_dir(DIRECTORY) {
+        Ok(kept) => kept,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    for name in kept.names().map_err(failed)? {
+        let Some((id, end)) = name.to_str().and_then(|name| name.split_once('.')) else {
+            continue;
+        };
+        if id.parse::<u64>().is_err() {
+            continue;
+        }
+        match end {
+            "new" => {
+                let new = match kept.open_file(&name, Access::Read) {
+                    Ok(new) => new,
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(failed(error)),
+                };
+                if flock(&new, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                    kept.remove_file(&name).map_err(failed)?;
+                    kept.remove_file(format!("{id}.content")).map_err(failed)?;
+                }
+            }
+            // Of these two the first becomes the second.
+            "content" if !has(&kept, &format!("{id}.new"))? && !has(&kept, id)? => {
+                kept.remove_file(&name).map_err(failed)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn has(kept: &DatabaseDir, name: &str) -> Result<bool> {
+    match kept.open_file(name, Access::Read) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(error)),
+    }
+}
+
 /// The number after all that were given, by names alone: what one file holds, or a crash has left
 /// of it, keeps no other from being kept.
 fn next_id(kept: &DatabaseDir) -> Result<u64> {
@@ -191,7 +245,9 @@ impl Engine {
         let lock = loop {
             let name = format!("{id}.new");
             match kept.open_file(&name, Access::MakeNew) {
-                Ok(file) => break file,
+                // Who looks for leftovers may have been faster.
+                Ok(file) if lock_new(&file).map_err(failed)? => break file,
+                Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => id += 1,
                 Err(error) => return Err(failed(error)),
             }
@@ -215,6 +271,17 @@ impl Engine {
             path: new.path.clone(),
             size_bytes: new.size_bytes,
         })
+    }
+
+    /// Content does not take the reserve of the host (`HOST-1`).
+    pub(crate) fn require_room_to_keep(&self, size_bytes: u64) -> Result<()> {
+        if size_bytes == 0 || self.host_bytes()? >= size_bytes + self.host_reserve_bytes()? {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::NoSpace,
+            "the host has no room for it beside the reserve of the database",
+        ))
     }
 
     /// What is kept, the oldest first.
@@ -271,6 +338,42 @@ mod tests {
             std::fs::write(dir.path().join(name), "not as larder writes it").unwrap();
             assert_eq!(next_id(&kept).unwrap(), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn what_a_crash_left_is_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = DatabaseDir::open(dir.path()).unwrap();
+        remove_leftovers(&database).unwrap();
+        let kept = database.make_dir(DIRECTORY).unwrap();
+        let all = [
+            "1",
+            "1.content",
+            "2",
+            "3.new",
+            "3.content",
+            "4.new",
+            "5.content",
+            "notes.new",
+            "7.new",
+            "7.content",
+        ];
+        for name in all {
+            std::fs::write(dir.path().join(DIRECTORY).join(name), "x").unwrap();
+        }
+        // Somebody is writing this one.
+        let held = kept.open_file("7.new", Access::Read).unwrap();
+        assert!(lock_new(&held).unwrap());
+        remove_leftovers(&database).unwrap();
+        let mut left: Vec<_> = kept.names().unwrap();
+        left.sort();
+        assert_eq!(
+            left,
+            ["1", "1.content", "2", "7.content", "7.new", "notes.new"]
+        );
+        drop(held);
+        remove_leftovers(&database).unwrap();
+        assert_eq!(kept.names().unwrap().len(), 4);
     }
 
     #[test]

@@ -46,6 +46,7 @@ impl Engine {
             commit_seq: self.known_seq().0,
             group_count: self.commit_lock.committed(),
             refused_count: self.refusals.count.load(Ordering::Relaxed),
+            refused_held_count: self.held_count(),
             resident_bytes: resident_bytes(),
             dirty_bytes: self.dirty_bytes.load(Ordering::Relaxed),
             dirty_bytes_max: self.session.dirty_bytes_max,

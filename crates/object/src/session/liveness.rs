@@ -215,6 +215,14 @@ impl Liveness {
         note(&self.record.clone().serving(connection), &self.lock);
     }
 
+    /// Its engine has stopped.
+    pub fn stops(&self, why: &str) {
+        // What it serves stands in the file.
+        if let Some(record) = Record::read(&self.database, lock_file(self.id)) {
+            note(&record.stopped(why), &self.lock);
+        }
+    }
+
     /// Ends the session.
     pub fn end(&self, catalog: &Catalog) -> Result<()> {
         catalog.end_session(self.id)?;
@@ -363,6 +371,9 @@ impl Engine {
         }
         self.commit_if_due()?;
         self.write_access_times_if_due();
+        if let Err(error) = self.keep_held(false) {
+            tracing::debug!("what was refused stays in memory: {error}");
+        }
         if let Err(error) = self.checkpoint_if_wanted() {
             // Nothing is lost: the log is only longer than it should be.
             tracing::warn!("a checkpoint failed: {error}");

@@ -37,6 +37,8 @@ pub(crate) const SESSIONS: &str = "sessions";
 const RECORD_BYTES_MAX: u64 = 4096;
 /// Of a command line, in messages.
 const COMMAND_CHARS_MAX: usize = 100;
+/// Of why an engine stopped.
+const STOPPED_CHARS_MAX: usize = 500;
 
 /// Where the kernel lists its connections, if somebody has mounted that there.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
@@ -59,7 +61,52 @@ pub(crate) struct Record {
     since_ns: i64,
     /// The connection that it serves.
     connection: Option<u32>,
+    /// Why its engine has stopped.
+    stopped: Option<String>,
     label: String,
+}
+
+/// A session, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Its process.
+    pub pid: u32,
+    /// What it has opened the database for.
+    pub label: String,
+    /// Its command line, if that can be seen.
+    pub command: Option<String>,
+    /// When it began, nanoseconds since 1970.
+    pub since_ns: i64,
+    /// The number of its connection to the kernel, if it serves one: the minor of `st_dev` there.
+    pub connection: Option<u32>,
+    /// A signal or a debugger has stopped the process.
+    pub is_suspended: bool,
+    /// Why its engine has stopped: it changes nothing any more.
+    pub stopped: Option<String>,
+}
+
+/// The sessions of the database in directory `database` whose processes live, the oldest first.
+/// Cost: as [`free_killed`].
+pub fn list_sessions(database: &Path) -> Vec<SessionInfo> {
+    let Ok(directory) = DatabaseDir::open(database) else {
+        return Vec::new(); // One that cannot be opened has no sessions that can be seen.
+    };
+    let mut found: Vec<SessionInfo> = records(&directory)
+        .filter_map(|record| {
+            let stat = read_stat(record.pid).filter(|stat| stat.began == record.began)?;
+            Some(SessionInfo {
+                pid: record.pid,
+                command: command(record.pid),
+                since_ns: record.since_ns,
+                connection: record.connection,
+                is_suspended: matches!(stat.state, b'T' | b't'),
+                stopped: record.stopped,
+                label: record.label,
+            })
+        })
+        .collect();
+    found.sort_by_key(|session| (session.since_ns, session.pid));
+    found
 }
 
 impl Record {
@@ -71,6 +118,7 @@ impl Record {
             began: read_stat(pid).map_or(0, |stat| stat.began),
             since_ns,
             connection: None,
+            stopped: None,
             label: label.replace(char::is_control, " "),
         }
     }
@@ -79,6 +127,13 @@ impl Record {
     pub fn serving(self, connection: u32) -> Record {
         let connection = Some(connection);
         Record { connection, ..self }
+    }
+
+    /// The same, with an engine that has stopped.
+    pub fn stopped(self, why: &str) -> Record {
+        let why: String = why.chars().take(STOPPED_CHARS_MAX).collect();
+        let stopped = Some(why.replace(char::is_control, " "));
+        Record { stopped, ..self }
     }
 
     /// Writes it into the session's lock file.
@@ -90,7 +145,7 @@ impl Record {
 
     /// What a lock file says; `None`: nothing, as those of older programs, or nothing that can be
     /// read.
-    fn read(database: &DatabaseDir, lock_file: impl AsRef<Path>) -> Option<Record> {
+    pub fn read(database: &DatabaseDir, lock_file: impl AsRef<Path>) -> Option<Record> {
         let file = database.open_file(lock_file, Access::Read).ok()?;
         let mut text = String::new();
         (file.take(RECORD_BYTES_MAX).read_to_string(&mut text)).ok()?;
@@ -107,6 +162,7 @@ impl Record {
             began: field("began")?.parse().ok()?,
             since_ns: field("since")?.parse().ok()?,
             connection: field("connection").and_then(|number| number.parse().ok()),
+            stopped: field("stopped").map(str::to_owned),
             label: field("label")?.to_owned(),
         })
     }
@@ -161,6 +217,9 @@ impl fmt::Display for Record {
         writeln!(out, "since {}", self.since_ns)?;
         if let Some(connection) = self.connection {
             writeln!(out, "connection {connection}")?;
+        }
+        if let Some(why) = &self.stopped {
+            writeln!(out, "stopped {why}")?;
         }
         writeln!(out, "label {}", self.label)
     }

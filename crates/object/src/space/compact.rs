@@ -26,6 +26,7 @@ use crate::txn::workspace::NO_MOVES;
 use crate::view::extent_map::Mapped;
 use crate::view::node::{Node, NodeState};
 use crate::{ErrorKind, Result};
+use larder_segment::MappedBuf;
 use larder_space::format::Extent;
 use larder_space::format::limits::{AG_BLOCKS, BLOCK_BYTES};
 use larder_space::{Placement, Purpose, Reservation, Space, Target};
@@ -305,7 +306,7 @@ impl Engine {
     ) -> Result<bool> {
         let mut parts = Parts { runs, skip: 0 };
         let largest = targets.iter().map(Extent::len_bytes).max().unwrap_or(0);
-        let mut buffer = vec![0; largest.min(COPY_BYTES) as usize];
+        let mut buffer = MappedBuf::zeroed(largest.min(COPY_BYTES) as usize);
         for target in targets {
             let mut done = 0;
             while done < target.block_count {

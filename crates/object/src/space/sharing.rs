@@ -41,6 +41,7 @@ use crate::view::View;
 use crate::view::extent_map::Mapped;
 use crate::view::node::{Node, NodeState};
 use crate::write::edit::require_alive;
+use crate::write::guard::step;
 use crate::{Error, ErrorKind, Result};
 use larder_catalog::{CommitOutcome, Held, MapShare, Sharing};
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX, MAP_PAGE_BLOCKS};
@@ -105,6 +106,20 @@ impl Young {
             (start, end) = (start.min(at), end.max(until));
         }
         self.covered.insert((extent.segment, start), end);
+    }
+
+    /// What was added last of a holder was taken back.
+    fn forget(&mut self, (extent, store, ino): &Held) {
+        let Some(of) = self.by_holder.get_mut(&(*store, *ino)) else {
+            return;
+        };
+        of.remove(&(extent.segment, extent.start_block));
+        if of.is_empty() {
+            self.by_holder.remove(&(*store, *ino));
+        }
+        if self.by_holder.is_empty() {
+            self.covered.clear();
+        }
     }
 
     /// Whether anybody has just shared a block of `extent`.
@@ -254,14 +269,18 @@ impl Engine {
         {
             return Err(crate::write::edit::too_large());
         }
+        step("take the turn")?;
         let _edit = self.edit_sharing()?;
+        step("settle the source")?;
         if !self.settle_source(from, from_offset, len_bytes)? {
             return Ok(0);
         }
         let _gate = self.enter_gate();
         // What is behind its last block there stays; if that changes meanwhile, nothing is taken
         // over.
+        step("lock the target's row")?;
         let to_size = self.lock_node(to)?.row.size_bytes;
+        step("look at the source")?;
         let Some(offer) = self.offer((from, from_offset), (to, to_offset, to_size), len_bytes)?
         else {
             return Ok(0);
@@ -379,10 +398,14 @@ impl Engine {
     ) -> Result<u64> {
         let taken = self.try_take_over((from, from_offset), (to, to_offset), offer);
         if !matches!(taken, Ok(bytes) if bytes > 0) {
-            // Nobody names them: let go again, in the same group.
+            // The gate has been passed since they were held: the group is the same.
             let mut group = lock(&self.group);
-            let given = offer.runs.iter().map(|run| (run.extent, to.store, to.ino));
-            group.retired.extend(given);
+            let mut young = lock(&self.shares.young);
+            for run in offer.runs.iter().rev() {
+                let held = (run.extent, to.store, to.ino);
+                group.forget_share(&held);
+                young.forget(&held);
+            }
         }
         taken
     }
@@ -393,9 +416,12 @@ impl Engine {
         (to, to_offset): (&Arc<Node>, u64),
         offer: &Offer,
     ) -> Result<u64> {
+        step("lock the target")?;
         let mut guard = self.lock_thawed(to)?;
         let state = &mut *guard;
+        step("load extended attributes")?;
         self.begin_content(to, state)?;
+        step("load the content")?;
         self.load_content(to, state)?;
         let bytes = offer.end - from_offset;
         let (end, size) = (to_offset + bytes, state.row.size_bytes);
@@ -407,12 +433,15 @@ impl Engine {
         if state.content.pieces.is_some() || !fits {
             return Ok(0);
         }
+        step("ask the rules")?;
         self.ask_content(to, state, size.max(end))?;
         let first = to_offset / BLOCK_BYTES;
         let stop = first + offer.block_count;
         let source = self.map_source(to);
-        let removed = state.content.unmap(source, first, stop)?;
+        step("load the map")?;
+        state.content.map.load_blocks(source, first, stop)?;
         // From here on nothing fails: the pages of the range are in memory, or there are none.
+        let removed = state.content.unmap_loaded(first, stop);
         state.content.inline = None;
         state.content.inline_dirty = false;
         self.drop_kept(&mut state.content); // WHOLE-1

@@ -166,9 +166,8 @@ impl ExtentMap {
         removed
     }
 
-    /// Unmaps everything from block `from` on (truncation).
-    pub fn truncate(&mut self, source: MapSource<'_>, from: u64) -> Result<Vec<Extent>> {
-        self.load_blocks(source, from, u64::MAX)?;
+    /// Unmaps everything from block `from` on (truncation), which was loaded just before.
+    pub fn truncate_loaded(&mut self, from: u64) -> Vec<Extent> {
         let removed = self.remove_loaded(from, u64::MAX);
         let cut = from.div_ceil(MAP_PAGE_BLOCKS);
         if !removed.is_empty() || self.dirty.range(cut..).next().is_some() {
@@ -177,7 +176,7 @@ impl ExtentMap {
         self.cut = Some(self.cut.map_or(cut, |before| before.min(cut)));
         self.pages.retain(|&index, _| index < cut);
         self.dirty.retain(|&index| index < cut);
-        Ok(removed)
+        removed
     }
 
     /// Loads the stored pages `first..=last` that are not in memory.

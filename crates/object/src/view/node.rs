@@ -21,11 +21,10 @@
 //!
 //! Lock order: see the crate's header. At most one node is locked at a time.
 
-use crate::Result;
 use crate::commit::redo_rows::{Applied, Patches};
 use crate::commit::refused::Unreported;
 use crate::view::entries::EntryDeltas;
-use crate::view::extent_map::{ExtentMap, MapSource};
+use crate::view::extent_map::ExtentMap;
 use crate::view::pieces::Pieces;
 use crate::write::gather::Gather;
 use larder_catalog::{AttrMask, InodeRow};
@@ -159,24 +158,17 @@ impl Content {
         self.is_loaded = false;
     }
 
-    /// Unmaps blocks `from..to` and ends their patches (`PATCH-1`); returns the extents they lay
-    /// on.
-    pub fn unmap(&mut self, source: MapSource<'_>, from: u64, to: u64) -> Result<Vec<Extent>> {
-        self.map.load_blocks(source, from, to)?;
-        Ok(self.unmap_loaded(from, to))
-    }
-
-    /// The same when their map pages were loaded just before: it cannot fail.
+    /// Unmaps blocks `from..to`, whose map pages were loaded just before, and ends their patches
+    /// (`PATCH-1`); returns the extents they lay on. It cannot fail (`GUARD-4`).
     pub fn unmap_loaded(&mut self, from: u64, to: u64) -> Vec<Extent> {
         self.patches.end(from, to);
         self.map.remove_loaded(from, to)
     }
 
     /// The same for everything from block `from` on.
-    pub fn unmap_from(&mut self, source: MapSource<'_>, from: u64) -> Result<Vec<Extent>> {
-        let removed = self.map.truncate(source, from)?;
+    pub fn unmap_loaded_from(&mut self, from: u64) -> Vec<Extent> {
         self.patches.end(from, u64::MAX);
-        Ok(removed)
+        self.map.truncate_loaded(from)
     }
 
     /// Goes back to having no pieces.

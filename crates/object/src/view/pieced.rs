@@ -7,12 +7,15 @@ use crate::engine::Engine;
 use crate::view::View;
 use crate::view::node::{Node, NodeState};
 use crate::view::pieces::{BaseRange, LoadError, Pieces, ROOT};
+use crate::write::change::Wait;
 use crate::write::edit::{blocks_touched, require_alive, too_large};
+use crate::write::guard::step;
 use crate::write::splice::EDGE_BLOCKS;
 use crate::{Error, ErrorKind, Result};
 use larder_space::Purpose;
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use larder_space::format::{Ino, PiecePage, StoreId};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -128,22 +131,21 @@ impl Engine {
     ) -> Result<u64> {
         let mut blocks = blocks_touched(asked, data.len() as u64) + EDGE_BLOCKS;
         loop {
-            let edit = self.edit()?;
-            let mut promise = self.promise(&edit, blocks, Purpose::Ordinary)?;
-            let gate = self.enter_gate();
-            let mut guard = self.lock_node(node)?;
-            let state = &mut *guard;
-            self.begin_content(node, state)?;
-            let size = state.row.size_bytes;
+            let promised = (blocks, Purpose::Ordinary);
+            let mut change = self.content_guard(node, promised, Wait::No)?;
+            let size = change.state.row.size_bytes;
             let offset = asked.unwrap_or(size);
             let end = offset
                 .checked_add(data.len() as u64)
                 .filter(|&end| end <= FILE_BYTES_MAX)
                 .ok_or_else(too_large)?;
-            self.ask_content(node, state, size.max(end))?;
+            let grown = size.max(end);
+            change.ask(grown)?;
+            let state = &mut *change.state;
+            step("load the pieces")?;
             self.require_pieces(node, state, offset, end)?;
             let Some(pieces) = &state.content.pieces else {
-                drop((guard, gate, promise, edit));
+                drop(change);
                 return self.write_somewhere(node, asked, data);
             };
             let ranges = write_ranges(pieces, offset, end)?;
@@ -153,89 +155,94 @@ impl Engine {
                 blocks = needed;
                 continue;
             }
-            let outcome = self.gather(node, state, &mut promise, |gather, fill| {
+            let edges = self.read_edges(node, state, &ranges)?;
+            self.plan_longer(node, state, grown)?;
+            // From here on nothing fails.
+            self.gather(node, state, &mut change.promise, |gather| {
                 let mut rest = data;
-                let mut added = 0;
                 for range in &ranges {
                     let (part, others) = rest.split_at(range.len_bytes as usize);
-                    added += gather.write(range.offset, part, &mut *fill)?;
+                    gather.write(range.offset, part, |block, target| {
+                        if let Some(bytes) = edges.get(&block) {
+                            target.copy_from_slice(bytes);
+                        }
+                    });
                     rest = others;
                 }
-                Ok(added)
             });
-            match outcome {
-                Ok(_) => {
-                    self.grow_pieces(node, state, end)?;
-                    state.row.size_bytes = size.max(end);
-                    self.touch_content(node, state);
-                    return Ok(offset);
-                }
-                Err(error) => {
-                    self.forget_behind_end(state);
-                    return Err(error);
-                }
+            self.grow_pieces(node, state, grown);
+            change.commit(grown);
+            return Ok(offset);
+        }
+    }
+
+    /// The blocks at the edges of ranges that are written, as they are now.
+    fn read_edges(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        ranges: &[BaseRange],
+    ) -> Result<HashMap<u64, Vec<u8>>> {
+        let mut edges = HashMap::new();
+        for range in ranges {
+            let blocks = state.content.gather.edges(range.offset, range.len_bytes);
+            for block in blocks.into_iter().flatten() {
+                step("read an edge")?;
+                let mut bytes = vec![0; BLOCK_BYTES as usize];
+                self.read_block(node, state, block, &mut bytes)?;
+                edges.insert(block, bytes);
             }
         }
+        Ok(edges)
     }
 
-    /// `PIECE-2`, `PIECE-4`: what was gathered for a write that failed must not show later.
-    fn forget_behind_end(&self, state: &mut NodeState) {
-        let Some(pieces) = &state.content.pieces else {
-            return;
-        };
-        let base_blocks = pieces.base_blocks();
-        if let Some((_, last)) = pieces.ending_at(pieces.len_bytes())
-            && last.tail_bytes() > 0
-        {
-            let (from, to) = (last.tail_bytes() as usize, BLOCK_BYTES as usize);
-            let gather = &mut state.content.gather;
-            gather.zero_within(last.end_block() - 1, from, to);
-        }
-        self.discard(state, base_blocks, u64::MAX);
-    }
-
-    /// Lets the pieces reach `size`, if there are pieces and they do not; the rest is a hole.
-    pub(crate) fn grow_pieces(
+    /// Loads what [`Engine::grow_pieces`] needs, and looks whether the list can grow so far.
+    pub(crate) fn plan_longer(
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
         size: u64,
     ) -> Result<()> {
         let old = state.row.size_bytes;
+        if size <= old {
+            return Ok(());
+        }
+        step("load the end of the pieces")?;
         self.require_pieces(node, state, old, old)?;
+        match &state.content.pieces {
+            Some(pieces) if !pieces.has_base_for(size - old) => Err(too_large()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the pieces reach `size`, if there are pieces and they do not; the rest is a hole.
+    pub(crate) fn grow_pieces(&self, node: &Arc<Node>, state: &mut NodeState, size: u64) {
+        let old = state.row.size_bytes;
         if let Some(pieces) = state.content.pieces.as_mut()
             && size > old
         {
-            if !pieces.has_base_for(size - old) {
-                return Err(too_large());
-            }
             pieces.extend(size);
             self.mark_dirty(node, state);
         }
-        Ok(())
     }
 
     /// [`Engine::truncate`] of an object with pieces.
     pub(crate) fn truncate_pieces(&self, node: &Arc<Node>, size_bytes: u64) -> Result<()> {
-        let edit = self.edit()?;
-        let mut promise = self.promise(&edit, EDGE_BLOCKS, Purpose::Privileged)?;
-        let gate = self.enter_gate();
-        let mut guard = self.lock_thawed(node)?;
-        let state = &mut *guard;
-        self.begin_content(node, state)?;
-        self.load_content(node, state)?;
-        if state.content.pieces.is_none() {
-            drop((guard, gate, promise, edit));
+        let promised = (EDGE_BLOCKS, Purpose::Privileged);
+        let mut change = self.content_guard(node, promised, Wait::UntilThawed)?;
+        if change.state.content.pieces.is_none() {
+            drop(change);
             return self.truncate(node, size_bytes);
         }
-        self.ask_content(node, state, size_bytes)?;
-        if size_bytes < state.row.size_bytes {
-            self.cut_off(node, state, &mut promise, size_bytes)?;
+        change.ask(size_bytes)?;
+        if size_bytes < change.state.row.size_bytes {
+            self.cut_off(node, &mut change, size_bytes)?;
         } else {
-            self.grow_pieces(node, state, size_bytes)?;
+            let state = &mut *change.state;
+            self.plan_longer(node, state, size_bytes)?;
+            self.grow_pieces(node, state, size_bytes);
         }
-        state.row.size_bytes = size_bytes;
-        self.touch_content(node, state);
+        change.commit(size_bytes);
         Ok(())
     }
 
@@ -249,19 +256,17 @@ impl Engine {
     ) -> Result<()> {
         let mut blocks = EDGE_BLOCKS;
         loop {
-            let edit = self.edit()?;
-            let mut promise = self.promise(&edit, blocks, Purpose::Privileged)?;
-            let gate = self.enter_gate();
-            let mut guard = self.lock_thawed(node)?;
-            let state = &mut *guard;
-            self.begin_content(node, state)?;
-            let size = state.row.size_bytes;
+            let promised = (blocks, Purpose::Privileged);
+            let mut change = self.content_guard(node, promised, Wait::UntilThawed)?;
+            let size = change.state.row.size_bytes;
             let stop = end.min(size);
-            let grown = if keep_size { 0 } else { end };
-            self.ask_content(node, state, size.max(grown))?;
+            let grown = if keep_size { size } else { size.max(end) };
+            change.ask(grown)?;
+            let state = &mut *change.state;
+            step("load the pieces")?;
             self.require_pieces(node, state, offset, stop)?;
             let Some(pieces) = &state.content.pieces else {
-                drop((guard, gate, promise, edit));
+                drop(change);
                 return self.zero_range(node, offset, end - offset, keep_size);
             };
             let ranges = pieces.translate(offset, stop);
@@ -271,15 +276,17 @@ impl Engine {
                 blocks = needed;
                 continue;
             }
+            let mut zeroing = Vec::with_capacity(ranges.len());
             for range in ranges {
                 let end = range.offset + range.len_bytes;
-                self.zero_base(node, state, &mut promise, range.offset, end, range.is_tail)?;
+                let planned = (range.offset, end, range.is_tail);
+                zeroing.extend(self.plan_zero(node, state, planned)?);
             }
-            if !keep_size && end > size {
-                self.grow_pieces(node, state, end)?;
-                state.row.size_bytes = end;
-            }
-            self.touch_content(node, state);
+            self.plan_longer(node, state, grown)?;
+            // From here on nothing fails.
+            self.zero_base(node, state, &mut change.promise, &zeroing);
+            self.grow_pieces(node, state, grown);
+            change.commit(grown);
             return Ok(());
         }
     }

@@ -79,6 +79,8 @@ pub(crate) struct Pieces {
     /// The root is always there, and every page that differs from the stored one.
     pages: BTreeMap<u64, PiecePage>,
     dirty: BTreeSet<u64>,
+    /// While an edit may be taken back: pages as they were, and whether they were dirty.
+    before: Option<BTreeMap<u64, (Option<PiecePage>, bool)>>,
 }
 
 impl Pieces {
@@ -98,6 +100,7 @@ impl Pieces {
         Pieces {
             pages: BTreeMap::from([(ROOT, root)]),
             dirty: BTreeSet::from([ROOT]),
+            before: None,
         }
     }
 
@@ -106,6 +109,7 @@ impl Pieces {
         Pieces {
             pages: BTreeMap::from([(ROOT, root)]),
             dirty: BTreeSet::new(),
+            before: None,
         }
     }
 
@@ -336,14 +340,40 @@ impl Pieces {
         root.base_blocks = root.base_blocks.max(end);
     }
 
-    fn page_mut(&mut self, id: u64) -> &mut PiecePage {
+    /// Edits from here on can be taken back, or not. Cost: a copy of each page that is edited.
+    pub fn note_before(&mut self, is_noted: bool) {
+        self.before = is_noted.then(BTreeMap::new);
+    }
+
+    /// Takes back what was edited since they were noted.
+    pub fn take_back(&mut self) {
+        for (id, (page, is_dirty)) in self.before.take().into_iter().flatten() {
+            match page {
+                Some(page) => self.pages.insert(id, page),
+                None => self.pages.remove(&id),
+            };
+            self.dirty.remove(&id);
+            self.dirty.extend(is_dirty.then_some(id));
+        }
+    }
+
+    /// What precedes every edit of a page.
+    fn note_page(&mut self, id: u64) {
+        if let Some(before) = self.before.as_mut() {
+            let page = || (self.pages.get(&id).cloned(), self.dirty.contains(&id));
+            before.entry(id).or_insert_with(page);
+        }
         self.dirty.insert(id);
+    }
+
+    fn page_mut(&mut self, id: u64) -> &mut PiecePage {
+        self.note_page(id);
         let page = self.pages.get_mut(&id);
         page.unwrap_or_else(|| panic!("page {id} of a list of pieces was not loaded"))
     }
 
     fn put_page(&mut self, id: u64, page: PiecePage) {
-        self.dirty.insert(id);
+        self.note_page(id);
         self.pages.insert(id, page);
     }
 

@@ -1,18 +1,19 @@
 //! Memory of the gather that is used again: fresh memory costs a page fault for every 4 KiB, which
 //! is more than copying the bytes into it.
 //!
-//! Whoever writes takes buffers, the commit gives them back, often in another thread, where the
-//! allocator would return them to the kernel. Free buffers are kept while they and those in use fit
-//! into what the gathers of the process may take, and until nobody has taken them for [`IDLE`] or
-//! an engine is closed.
+//! Whoever writes takes buffers, the commit gives them back, often in another thread. They lie
+//! beside the allocator ([`PageBuf`]), which would keep for itself what is given back. *Warm*:
+//! free, with its memory; kept while it and what is in use fit into what the gathers of the process
+//! may take, and until nobody has taken it for [`IDLE`] or an engine is closed. *Cold*: free, and
+//! address space only.
 //!
 //! # Invariants
 //! * `POOL-1` A buffer that is taken is empty, and has the room that was asked for.
-//! * `POOL-2` No buffer is kept that would bring the memory of free buffers and of those in use
-//!   above the largest bound of a gather in this process, what aligning them costs included.
+//! * `POOL-2` No buffer stays warm that would bring the memory of the warm ones and of those in use
+//!   above the largest bound of a gather in this process: neither when one is given back, nor when
+//!   one is taken that has another room.
 
-use larder_segment::AlignedBuf;
-use larder_space::format::limits::BLOCK_BYTES;
+use larder_segment::PageBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,8 @@ const SIZES: [usize; 3] = [4 << 10, 16 << 10, 32 << 10];
 const IDLE: Duration = Duration::from_secs(2);
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
-    free: [const { Vec::new() }; SIZES.len()],
+    warm: [const { Vec::new() }; SIZES.len()],
+    cold: [const { Vec::new() }; SIZES.len()],
     bytes: 0,
     used_bytes: 0,
     bytes_max: 0,
@@ -35,29 +37,58 @@ fn pool() -> MutexGuard<'static, Pool> {
 
 struct Pool {
     /// By index of [`SIZES`].
-    free: [Vec<AlignedBuf>; SIZES.len()],
+    warm: [Vec<PageBuf>; SIZES.len()],
+    /// The same.
+    cold: [Vec<PageBuf>; SIZES.len()],
+    /// Memory of the warm buffers.
     bytes: usize,
     /// Memory of the buffers that are taken.
     used_bytes: usize,
     /// The largest bound of a gather.
     bytes_max: usize,
-    /// The least that was free since then, bytes: nobody has needed so much.
+    /// The least that was warm since then, bytes: nobody has needed so much.
     seen: Option<(usize, Instant)>,
 }
 
 impl Pool {
-    /// Takes out free buffers of at most `bytes`, the largest first.
-    fn shrink(&mut self, bytes: usize) -> Vec<AlignedBuf> {
+    /// Takes out warm buffers of at least `bytes`, if there are so many, the largest first.
+    fn shrink(&mut self, bytes: usize) -> Vec<PageBuf> {
         let mut taken = Vec::new();
-        let mut left = bytes;
-        for free in self.free.iter_mut().rev() {
-            while let Some(buffer) = free.pop_if(|buffer| buffer.memory_bytes() <= left) {
-                left -= buffer.memory_bytes();
+        let mut taken_bytes = 0;
+        for warm in self.warm.iter_mut().rev() {
+            while taken_bytes < bytes
+                && let Some(buffer) = warm.pop()
+            {
+                taken_bytes += buffer.room_bytes();
                 taken.push(buffer);
             }
         }
-        self.bytes -= bytes - left;
+        self.bytes -= taken_bytes;
         taken
+    }
+
+    /// How far the warm buffers and those in use are above the bound, bytes.
+    fn excess_bytes(&self) -> usize {
+        (self.bytes + self.used_bytes).saturating_sub(self.bytes_max)
+    }
+}
+
+/// The smallest of [`SIZES`] with room for `len_bytes`.
+fn class_of(len_bytes: usize) -> usize {
+    let class = SIZES.iter().position(|&size| size >= len_bytes);
+    assert!(class.is_some(), "POOL-1: no chunk has {len_bytes} bytes");
+    class.unwrap_or(SIZES.len() - 1)
+}
+
+/// Gives the memory of buffers back to the system. Nothing is locked meanwhile.
+fn cool(mut buffers: Vec<PageBuf>) {
+    if buffers.is_empty() {
+        return;
+    }
+    buffers.iter_mut().for_each(PageBuf::release);
+    let mut pool = self::pool();
+    for buffer in buffers {
+        pool.cold[class_of(buffer.room_bytes())].push(buffer);
     }
 }
 
@@ -69,26 +100,35 @@ pub(crate) fn allow(bytes: u64) {
         .max(usize::try_from(bytes).unwrap_or(usize::MAX));
 }
 
-/// An empty buffer with room for `len_bytes`.
-pub(crate) fn take(len_bytes: usize) -> AlignedBuf {
-    let Some(class) = SIZES.iter().position(|&size| size >= len_bytes) else {
-        let buffer = AlignedBuf::with_capacity(len_bytes);
-        self::pool().used_bytes += buffer.memory_bytes();
-        return buffer;
-    };
-    let found = {
+/// An empty buffer with room for `len_bytes`, a chunk of a gather at most.
+pub(crate) fn take(len_bytes: usize) -> PageBuf {
+    let class = class_of(len_bytes);
+    let mut excess = Vec::new();
+    let buffer = {
         let mut pool = self::pool();
-        let found = pool.free[class].pop();
-        let memory_bytes = found.as_ref().map(AlignedBuf::memory_bytes);
-        pool.bytes -= memory_bytes.unwrap_or(0);
-        pool.used_bytes += memory_bytes.unwrap_or(memory_bytes_of(SIZES[class]));
-        let free_bytes = pool.bytes;
+        pool.used_bytes += SIZES[class];
+        let buffer = match pool.warm[class].pop() {
+            Some(warm) => {
+                pool.bytes -= SIZES[class];
+                Some(warm)
+            }
+            None => {
+                let excess_bytes = pool.excess_bytes();
+                excess = pool.shrink(excess_bytes);
+                if pool.cold[class].is_empty() {
+                    pool.cold[class] = PageBuf::carve(SIZES[class]);
+                }
+                pool.cold[class].pop()
+            }
+        };
+        let warm_bytes = pool.bytes;
         if let Some((least, _)) = &mut pool.seen {
-            *least = free_bytes.min(*least);
+            *least = warm_bytes.min(*least);
         }
-        found
+        buffer
     };
-    let buffer = found.unwrap_or_else(|| AlignedBuf::with_capacity(SIZES[class]));
+    cool(excess);
+    let buffer = buffer.unwrap_or_default();
     debug_assert!(
         buffer.is_empty() && buffer.room_bytes() >= len_bytes,
         "POOL-1"
@@ -96,74 +136,80 @@ pub(crate) fn take(len_bytes: usize) -> AlignedBuf {
     buffer
 }
 
-/// What a new buffer with room for `len_bytes` takes of memory.
-fn memory_bytes_of(len_bytes: usize) -> usize {
-    len_bytes + BLOCK_BYTES as usize
-}
-
 /// Gives a buffer back.
-pub(crate) fn give(mut buffer: AlignedBuf) {
-    let Some(class) = SIZES.iter().rposition(|&size| size <= buffer.room_bytes()) else {
+pub(crate) fn give(mut buffer: PageBuf) {
+    if buffer.room_bytes() == 0 {
         return;
+    }
+    buffer.resize(0);
+    let bytes = buffer.room_bytes();
+    let excess = {
+        let mut pool = self::pool();
+        pool.used_bytes -= bytes;
+        pool.bytes += bytes;
+        pool.warm[class_of(bytes)].push(buffer);
+        let excess_bytes = pool.excess_bytes();
+        pool.shrink(excess_bytes)
     };
-    let memory_bytes = buffer.memory_bytes();
-    let mut pool = self::pool();
-    pool.used_bytes = pool.used_bytes.saturating_sub(memory_bytes);
-    // One that is much larger than what it would be used for is not kept.
-    if memory_bytes > 4 * SIZES[class] {
-        return;
-    }
-    if pool.bytes + pool.used_bytes + memory_bytes <= pool.bytes_max {
-        pool.bytes += memory_bytes;
-        buffer.resize(0, 0);
-        pool.free[class].push(buffer);
-    }
-    debug_assert!(pool.bytes <= pool.bytes_max, "POOL-2");
+    cool(excess);
 }
 
-/// Returns all free buffers to the system: an engine is closed, and nobody may call [`rest`] any
-/// more.
+/// Returns the memory of all warm buffers to the system: an engine is closed, and nobody may call
+/// [`rest`] any more.
 pub(crate) fn drain() {
-    let mut pool = self::pool();
-    let bytes = pool.bytes;
-    let given_back = pool.shrink(bytes);
-    pool.seen = None;
-    drop(pool);
-    drop(given_back);
+    let all = {
+        let mut pool = self::pool();
+        pool.seen = None;
+        let bytes = pool.bytes;
+        pool.shrink(bytes)
+    };
+    cool(all);
 }
 
 /// Returns to the system what nobody has needed for [`IDLE`]. The background calls it at
 /// every tick.
 pub(crate) fn rest() {
-    let mut pool = self::pool();
-    if pool.bytes == 0 {
-        return;
-    }
-    match pool.seen {
-        Some((least, since)) if since.elapsed() >= IDLE => {
-            let given_back = pool.shrink(least);
-            pool.seen = Some((pool.bytes, Instant::now()));
-            drop(pool);
-            drop(given_back);
+    let unused = {
+        let mut pool = self::pool();
+        if pool.bytes == 0 {
+            return;
         }
-        Some(_) => {}
-        None => pool.seen = Some((pool.bytes, Instant::now())),
-    }
+        match pool.seen {
+            Some((least, since)) if since.elapsed() >= IDLE => {
+                let unused = pool.shrink(least);
+                pool.seen = Some((pool.bytes, Instant::now()));
+                unused
+            }
+            Some(_) => return,
+            None => {
+                pool.seen = Some((pool.bytes, Instant::now()));
+                return;
+            }
+        }
+    };
+    cool(unused);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const BOUND: usize = 256 << 20;
+    /// More than what the engines of other tests allow: the pool is the process's, and they use it
+    /// meanwhile.
+    fn bound() -> usize {
+        let default = crate::gather_bytes_default() as usize;
+        (2 * default).max(256 << 20)
+    }
 
-    // The pool is the process's: other tests use it meanwhile.
     #[test]
-    fn a_buffer_comes_back_empty_and_the_free_ones_are_bounded() {
-        for len_bytes in [1, 4096, 4097, 16 << 10, 32 << 10, (32 << 10) + 1] {
+    fn a_buffer_comes_back_empty_and_the_warm_ones_are_bounded() {
+        let bound = bound();
+        allow(bound as u64);
+        for len_bytes in [1, 4096, 4097, 16 << 10, 32 << 10] {
             let mut buffer = take(len_bytes);
             assert!(buffer.room_bytes() >= len_bytes, "POOL-1");
-            buffer.resize(len_bytes, 7);
+            buffer.resize(len_bytes);
+            buffer.fill(7);
             give(buffer);
             let again = take(len_bytes);
             assert!(
@@ -172,27 +218,26 @@ mod tests {
             );
             give(again);
         }
-        give(AlignedBuf::default());
-        allow(BOUND as u64);
-        let many: Vec<AlignedBuf> = (0..BOUND / SIZES[2] + 9).map(|_| take(SIZES[2])).collect();
-        assert!(pool().used_bytes >= BOUND, "all are counted");
+        give(PageBuf::default());
+        let many: Vec<PageBuf> = (0..bound / SIZES[2] + 9).map(|_| take(SIZES[2])).collect();
+        assert!(pool().used_bytes >= bound, "all are counted");
         many.into_iter().for_each(give);
-        let free_bytes = || {
+        let warm_bytes = || {
             let pool = pool();
-            let each = pool.free.iter().flatten().map(AlignedBuf::memory_bytes);
+            let each = pool.warm.iter().flatten().map(PageBuf::room_bytes);
             assert_eq!(each.sum::<usize>(), pool.bytes, "POOL-2");
             pool.bytes
         };
-        let bytes = free_bytes();
+        let bytes = warm_bytes();
+        assert!(bytes > bound / 2, "others take few");
         assert!(bytes <= pool().bytes_max, "POOL-2");
-        assert!(bytes > BOUND / 2, "others take few");
+        // Of another room: the warm ones make room for them.
+        let small: Vec<PageBuf> = (0..bound / SIZES[0] / 2).map(|_| take(SIZES[0])).collect();
+        assert_eq!(pool().excess_bytes(), 0, "POOL-2");
+        assert!(warm_bytes() <= bound / 2, "POOL-2");
+        small.into_iter().for_each(give);
+        assert_eq!(pool().excess_bytes(), 0, "POOL-2");
         drain();
-        assert!(free_bytes() < BOUND / 2, "others give few");
-        give(AlignedBuf::with_capacity(64 * SIZES[2]));
-        let is_large = |buffer: &AlignedBuf| buffer.memory_bytes() > 4 * SIZES[2];
-        assert!(
-            !pool().free.iter().flatten().any(is_large),
-            "too large to keep"
-        );
+        assert!(warm_bytes() < bound / 2, "others give few");
     }
 }

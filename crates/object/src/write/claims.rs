@@ -2,7 +2,7 @@
 //!
 //! # Words
 //! *Gathered*: memory of dirty and kept content of the session ([`Engine::dirty_bytes`],
-//! [`Engine::kept_bytes`]), what aligning the buffers costs included. *Claim*: memory that a change
+//! [`Engine::kept_bytes`]). *Claim*: memory that a change
 //! may take, held until what it took counts as gathered. *Bound*: [`Engine::dirty_bytes_max`].
 //!
 //! # Invariants

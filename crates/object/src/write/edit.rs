@@ -9,7 +9,9 @@
 
 use crate::engine::{Edit, Engine, lock};
 use crate::view::node::{Node, NodeState};
+use crate::write::change::{ContentGuard, Wait};
 use crate::write::gather::Gather;
+use crate::write::guard::step;
 use crate::{Error, ErrorKind, Result};
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use larder_space::format::{Extent, FileKind};
@@ -48,8 +50,26 @@ impl Drop for Promise<'_> {
     }
 }
 
-/// Reads the newest content of a block.
-type ReadBlock<'r> = &'r mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
+/// What is zeroed of a base: whole blocks, and the edges beside them as they will be.
+pub(crate) struct Zeroing {
+    first_whole: u64,
+    last_whole: u64,
+    edges: [Edge; 2],
+}
+
+/// Bytes of one block that will be zero; the block as it will be, if it is stored and not dirty.
+struct Edge {
+    block: u64,
+    from: usize,
+    to: usize,
+    bytes: Option<Box<[u8; BLOCK]>>,
+}
+
+/// What becomes shorter.
+pub(crate) struct Shrinking {
+    size_bytes: u64,
+    tail: Edge,
+}
 
 impl Engine {
     /// A promise of `blocks` blocks for a change that follows.
@@ -82,18 +102,14 @@ impl Engine {
         asked: Option<u64>,
         data: &[u8],
     ) -> Result<u64> {
+        step("claim memory")?;
         let _memory = self.claim_memory(data.len() as u64)?;
+        step("look at the host")?;
         self.require_host_room()?;
-        let edit = self.edit()?;
-        let mut promise = self.promise(
-            &edit,
-            blocks_touched(asked, data.len() as u64),
-            Purpose::Ordinary,
-        )?;
-        let gate = self.enter_gate();
-        let mut state = self.lock_node(node)?;
-        self.begin_content(node, &mut state)?;
-        let offset = asked.unwrap_or(state.row.size_bytes);
+        let blocks = blocks_touched(asked, data.len() as u64);
+        let mut change = self.content_guard(node, (blocks, Purpose::Ordinary), Wait::No)?;
+        let size = change.state.row.size_bytes;
+        let offset = asked.unwrap_or(size);
         let end = offset
             .checked_add(data.len() as u64)
             .filter(|&end| end <= FILE_BYTES_MAX)
@@ -101,57 +117,76 @@ impl Engine {
         if data.is_empty() {
             return Ok(offset);
         }
-        self.ask_content(node, &state, end.max(state.row.size_bytes))?;
-        self.load_content(node, &mut state)?;
-        if state.content.pieces.is_some() {
-            drop((state, gate, promise, edit));
+        change.ask(end.max(size))?;
+        if change.state.content.pieces.is_some() {
+            drop(change);
             return self.write_pieces(node, asked, data);
         }
-        self.leave_inline(node, &mut state, &mut promise)?;
-        let outcome = self.gather(node, &mut state, &mut promise, |gather, fill| {
-            gather.write(offset, data, fill)
-        });
-        if outcome.is_ok() {
-            if end > state.row.size_bytes {
-                state.row.size_bytes = end;
-            }
-            self.touch_content(node, &mut state);
-        } else {
-            // GATHER-2: what was gathered before the failure must not show after the end.
-            let size = state.row.size_bytes;
-            self.discard(&mut state, size.div_ceil(BLOCK_BYTES), u64::MAX);
-            state.content.gather.zero_within(
-                size / BLOCK_BYTES,
-                (size % BLOCK_BYTES) as usize,
-                BLOCK,
-            );
+        match change.state.content.gather.edges(offset, data.len() as u64) {
+            [None, None] => self.gather_write(node, &mut change, (offset, data), |_, _| {}),
+            edges => self.write_with_edges(node, &mut change, (offset, data), edges)?,
         }
-        outcome.map(|_| offset)
+        change.commit(end.max(size));
+        Ok(offset)
     }
 
-    /// Runs `change` on the gather with a `fill` that reads what is there now, and moves the
-    /// promise for what became dirty, also when `change` fails half way (`EDIT-1`).
+    /// Reads the blocks at the edges of a write, and writes.
+    fn write_with_edges(
+        &self,
+        node: &Arc<Node>,
+        change: &mut ContentGuard<'_>,
+        data: (u64, &[u8]),
+        edges: [Option<u64>; 2],
+    ) -> Result<()> {
+        let mut read = [[0; BLOCK]; 2];
+        for (edge, bytes) in edges.into_iter().zip(&mut read) {
+            if let Some(block) = edge {
+                step("read an edge")?;
+                self.read_block(node, &mut change.state, block, bytes)?;
+            }
+        }
+        self.gather_write(node, change, data, |block, target| {
+            let known = edges.iter().position(|edge| *edge == Some(block));
+            if let Some(bytes) = known.and_then(|at| read.get(at)) {
+                target.copy_from_slice(bytes);
+            }
+        });
+        Ok(())
+    }
+
+    /// Writes into the gather; `fill` has what is at the edges.
+    fn gather_write(
+        &self,
+        node: &Arc<Node>,
+        change: &mut ContentGuard<'_>,
+        (offset, data): (u64, &[u8]),
+        mut fill: impl FnMut(u64, &mut [u8]),
+    ) {
+        let state = &mut *change.state;
+        self.leave_inline(node, state, &mut change.promise);
+        self.gather(node, state, &mut change.promise, |gather| {
+            gather.write(offset, data, &mut fill);
+        });
+    }
+
+    /// Runs `change` on the gather, and moves the promise for what became dirty (`EDIT-1`).
     pub(crate) fn gather(
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
         promise: &mut Promise<'_>,
-        change: impl FnOnce(&mut Gather, ReadBlock<'_>) -> Result<u64>,
-    ) -> Result<u64> {
-        let mut gather = std::mem::take(&mut state.content.gather);
+        change: impl FnOnce(&mut Gather),
+    ) {
+        let gather = &mut state.content.gather;
         let (before, memory_before) = (gather.block_count(), gather.memory_bytes());
-        let outcome = change(&mut gather, &mut |block, target| {
-            self.read_block(node, state, block, target)
-        });
+        change(gather);
         let added = gather.block_count() - before;
         self.dirty_bytes
             .fetch_add(gather.memory_bytes() - memory_before, Ordering::Relaxed);
-        state.content.gather = gather;
         promise.give(added, &mut state.content.promise);
         if added > 0 {
             self.mark_dirty(node, state);
         }
-        outcome
     }
 
     /// Makes inline content an ordinary dirty block.
@@ -160,18 +195,14 @@ impl Engine {
         node: &Arc<Node>,
         state: &mut NodeState,
         promise: &mut Promise<'_>,
-    ) -> Result<()> {
+    ) {
         let Some(inline) = state.content.inline.take() else {
-            return Ok(());
+            return;
         };
         state.content.inline_dirty = false;
         let mut block = [0; BLOCK];
         block[..inline.len()].copy_from_slice(&inline);
-        self.gather(node, state, promise, |gather, _| {
-            gather.put(0, &block);
-            Ok(1)
-        })?;
-        Ok(())
+        self.gather(node, state, promise, |gather| gather.put(0, &block));
     }
 
     /// Sets the logical length.
@@ -179,83 +210,101 @@ impl Engine {
         if size_bytes > FILE_BYTES_MAX {
             return Err(too_large());
         }
-        let edit = self.edit()?;
         // The last block stays, with zeros behind the end.
         let tail_blocks = u64::from(!size_bytes.is_multiple_of(BLOCK_BYTES));
-        let mut promise = self.promise(&edit, tail_blocks, Purpose::Privileged)?;
-        let gate = self.enter_gate();
-        let mut state = self.lock_thawed(node)?;
-        self.begin_content(node, &mut state)?;
-        self.load_content(node, &mut state)?;
-        if state.content.pieces.is_some() {
-            drop((state, gate, promise, edit));
+        let promised = (tail_blocks, Purpose::Privileged);
+        let mut change = self.content_guard(node, promised, Wait::UntilThawed)?;
+        if change.state.content.pieces.is_some() {
+            drop(change);
             return self.truncate_pieces(node, size_bytes);
         }
-        self.ask_content(node, &state, size_bytes)?;
-        if size_bytes < state.row.size_bytes {
-            self.shrink(node, &mut state, &mut promise, size_bytes)?;
+        change.ask(size_bytes)?;
+        if size_bytes < change.state.row.size_bytes {
+            let shrinking = self.plan_shrink(node, &mut change.state, size_bytes)?;
+            let state = &mut *change.state;
+            self.shrink(node, state, &mut change.promise, &shrinking);
         }
-        state.row.size_bytes = size_bytes;
-        self.touch_content(node, &mut state);
+        change.commit(size_bytes);
         Ok(())
     }
 
+    /// Loads and reads what [`Engine::shrink`] needs. Changes nothing.
+    pub(crate) fn plan_shrink(
+        &self,
+        node: &Node,
+        state: &mut NodeState,
+        size_bytes: u64,
+    ) -> Result<Shrinking> {
+        let end = size_bytes.next_multiple_of(BLOCK_BYTES);
+        let tail = self.plan_edge(node, state, size_bytes, end)?;
+        step("load the map")?;
+        let source = self.map_source(node);
+        let keep = size_bytes.div_ceil(BLOCK_BYTES);
+        state.content.map.load_blocks(source, keep, u64::MAX)?;
+        Ok(Shrinking { size_bytes, tail })
+    }
+
+    /// Lets everything from an offset on go, of an object without pieces; the caller sets the size.
     pub(crate) fn shrink(
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
         promise: &mut Promise<'_>,
-        size: u64,
-    ) -> Result<()> {
+        shrinking: &Shrinking,
+    ) {
+        let size = shrinking.size_bytes;
         if let Some(inline) = state.content.inline.as_mut()
             && (size as usize) < inline.len()
         {
             inline.truncate(size as usize);
             state.content.inline_dirty = true;
         }
-        self.zero(
-            node,
-            state,
-            promise,
-            size,
-            size.next_multiple_of(BLOCK_BYTES),
-        )?;
+        self.zero_edge(node, state, promise, &shrinking.tail);
         let keep = size.div_ceil(BLOCK_BYTES);
         self.discard(state, keep, u64::MAX);
-        let removed = state.content.unmap_from(self.map_source(node), keep)?;
+        let removed = state.content.unmap_loaded_from(keep);
         self.retire(node, state, removed);
-        Ok(())
     }
 
-    /// Zeroes bytes `from..to`, which lie in one block, if anything is stored there.
-    pub(crate) fn zero(
+    /// What zeroing bytes `from..to`, which lie in one block, needs to know of that.
+    fn plan_edge(&self, node: &Node, state: &mut NodeState, from: u64, to: u64) -> Result<Edge> {
+        let block = from / BLOCK_BYTES;
+        let start = block * BLOCK_BYTES;
+        let mut edge = Edge {
+            block,
+            from: (from - start) as usize,
+            to: (to.max(from) - start) as usize,
+            bytes: None,
+        };
+        if edge.from == edge.to || state.content.gather.find(block).is_some() {
+            return Ok(edge);
+        }
+        step("load the map at an edge")?;
+        if state.content.map.contains(self.map_source(node), block)? {
+            let mut bytes = Box::new([0; BLOCK]);
+            step("read an edge")?;
+            self.read_block(node, state, block, &mut bytes[..])?;
+            bytes[edge.from..edge.to].fill(0);
+            edge.bytes = Some(bytes);
+        }
+        Ok(edge)
+    }
+
+    fn zero_edge(
         &self,
         node: &Arc<Node>,
         state: &mut NodeState,
         promise: &mut Promise<'_>,
-        from: u64,
-        to: u64,
-    ) -> Result<()> {
-        if from >= to {
-            return Ok(());
+        edge: &Edge,
+    ) {
+        if edge.from == edge.to
+            || (state.content.gather).zero_within(edge.block, edge.from, edge.to)
+        {
+            return;
         }
-        let block = from / BLOCK_BYTES;
-        let start = block * BLOCK_BYTES;
-        let (from, to) = ((from - start) as usize, (to - start) as usize);
-        if state.content.gather.zero_within(block, from, to) {
-            return Ok(());
+        if let Some(bytes) = &edge.bytes {
+            self.gather(node, state, promise, |gather| gather.put(edge.block, bytes));
         }
-        let is_mapped = state.content.map.contains(self.map_source(node), block)?;
-        if is_mapped {
-            let mut bytes = [0; BLOCK];
-            self.read_block(node, state, block, &mut bytes)?;
-            bytes[from..to].fill(0);
-            self.gather(node, state, promise, |gather, _| {
-                gather.put(block, &bytes);
-                Ok(1)
-            })?;
-        }
-        Ok(())
     }
 
     /// Makes `offset..offset + len` read as zero and gives its whole blocks back. Never changes the
@@ -276,42 +325,35 @@ impl Engine {
             .checked_add(len_bytes)
             .filter(|&end| end <= FILE_BYTES_MAX)
             .ok_or_else(too_large)?;
-        let edit = self.edit()?;
-        let mut promise = self.promise(&edit, 3, Purpose::Privileged)?;
-        let gate = self.enter_gate();
-        let mut state = self.lock_thawed(node)?;
-        self.begin_content(node, &mut state)?;
-        self.load_content(node, &mut state)?;
-        if state.content.pieces.is_some() {
-            drop((state, gate, promise, edit));
+        let promised = (3, Purpose::Privileged);
+        let mut change = self.content_guard(node, promised, Wait::UntilThawed)?;
+        if change.state.content.pieces.is_some() {
+            drop(change);
             return self.zero_pieces(node, offset, end, keep_size);
         }
-        let grown = if keep_size { 0 } else { end };
-        self.ask_content(node, &state, grown.max(state.row.size_bytes))?;
-        self.leave_inline(node, &mut state, &mut promise)?;
-        let stop = end.min(state.row.size_bytes);
-        let is_tail = stop == state.row.size_bytes;
-        self.zero_base(node, &mut state, &mut promise, offset, stop, is_tail)?;
-        if !keep_size && end > state.row.size_bytes {
-            state.row.size_bytes = end;
-        }
-        self.touch_content(node, &mut state);
+        let size = change.state.row.size_bytes;
+        let grown = if keep_size { size } else { size.max(end) };
+        change.ask(grown)?;
+        let stop = end.min(size);
+        let range = (offset, stop, stop == size);
+        let zeroing = self.plan_zero(node, &mut change.state, range)?;
+        let state = &mut *change.state;
+        self.leave_inline(node, state, &mut change.promise);
+        self.zero_base(node, state, &mut change.promise, zeroing.as_slice());
+        change.commit(grown);
         Ok(())
     }
 
-    /// Zeroes bytes `from..to` of the base: unmaps its whole blocks. With `is_tail` nothing but
-    /// zeros follows in the last block, so that counts as whole.
-    pub(crate) fn zero_base(
+    /// Loads and reads what zeroing bytes `from..to` of the base needs. With `is_tail` nothing but
+    /// zeros follows in the last block, so that counts as whole. Changes nothing.
+    pub(crate) fn plan_zero(
         &self,
-        node: &Arc<Node>,
+        node: &Node,
         state: &mut NodeState,
-        promise: &mut Promise<'_>,
-        from: u64,
-        to: u64,
-        is_tail: bool,
-    ) -> Result<()> {
+        (from, to, is_tail): (u64, u64, bool),
+    ) -> Result<Option<Zeroing>> {
         if from >= to {
-            return Ok(());
+            return Ok(None);
         }
         let first_whole = from.next_multiple_of(BLOCK_BYTES);
         let last_whole = if is_tail {
@@ -319,14 +361,43 @@ impl Engine {
         } else {
             to / BLOCK_BYTES * BLOCK_BYTES
         };
-        self.zero(node, state, promise, from, first_whole.min(to))?;
+        let edges = [
+            self.plan_edge(node, state, from, first_whole.min(to))?,
+            self.plan_edge(node, state, last_whole.max(first_whole), to)?,
+        ];
         if first_whole < last_whole {
+            step("load the map")?;
             let (from, to) = (first_whole / BLOCK_BYTES, last_whole / BLOCK_BYTES);
-            self.discard(state, from, to);
-            let removed = state.content.unmap(self.map_source(node), from, to)?;
-            self.retire(node, state, removed);
+            let source = self.map_source(node);
+            state.content.map.load_blocks(source, from, to)?;
         }
-        self.zero(node, state, promise, last_whole.max(first_whole), to)
+        Ok(Some(Zeroing {
+            first_whole,
+            last_whole,
+            edges,
+        }))
+    }
+
+    /// Zeroes ranges of the base: unmaps their whole blocks.
+    pub(crate) fn zero_base(
+        &self,
+        node: &Arc<Node>,
+        state: &mut NodeState,
+        promise: &mut Promise<'_>,
+        ranges: &[Zeroing],
+    ) {
+        for zeroing in ranges {
+            for edge in &zeroing.edges {
+                self.zero_edge(node, state, promise, edge);
+            }
+            if zeroing.first_whole < zeroing.last_whole {
+                let from = zeroing.first_whole / BLOCK_BYTES;
+                let to = zeroing.last_whole / BLOCK_BYTES;
+                self.discard(state, from, to);
+                let removed = state.content.unmap_loaded(from, to);
+                self.retire(node, state, removed);
+            }
+        }
     }
 
     /// Checks that `offset..offset + len` could be written now, and takes it as a size hint; grows
@@ -343,20 +414,16 @@ impl Engine {
             .checked_add(len_bytes)
             .filter(|&end| end <= FILE_BYTES_MAX)
             .ok_or_else(too_large)?;
-        let edit = self.edit()?;
-        let promise = self.promise(&edit, len_bytes.div_ceil(BLOCK_BYTES), Purpose::Ordinary)?;
-        let _gate = self.enter_gate();
-        let mut state = self.lock_node(node)?;
-        self.begin_content(node, &mut state)?;
-        let grown = if keep_size { 0 } else { end };
-        self.ask_content(node, &state, grown.max(state.row.size_bytes))?;
+        let promised = (len_bytes.div_ceil(BLOCK_BYTES), Purpose::Ordinary);
+        let mut change = self.content_guard(node, promised, Wait::No)?;
+        let size = change.state.row.size_bytes;
+        let grown = if keep_size { size } else { size.max(end) };
+        change.ask(grown)?;
+        let state = &mut *change.state;
+        self.plan_longer(node, state, grown)?;
+        self.grow_pieces(node, state, grown);
         state.content.expected_bytes = state.content.expected_bytes.max(end);
-        if !keep_size && end > state.row.size_bytes {
-            self.grow_pieces(node, &mut state, end)?;
-            state.row.size_bytes = end;
-        }
-        self.touch_content(node, &mut state);
-        drop(promise);
+        change.commit(grown);
         Ok(())
     }
 

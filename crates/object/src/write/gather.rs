@@ -8,7 +8,7 @@
 //! * `GATHER-3` [`Gather::memory_bytes`] is what the buffers of all its chunks take of memory.
 
 use crate::write::buffers;
-use larder_segment::AlignedBuf;
+use larder_segment::PageBuf;
 use larder_space::format::limits::BLOCK_BYTES;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,12 +17,12 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// Blocks in one chunk of memory (32 KiB): one bit each in [`Chunk::present`]. A lone dirty block
 /// takes a whole chunk at worst.
 const CHUNK_BLOCKS: u64 = 8;
-/// Memory of a whole chunk, bytes: its blocks, and one more for aligning them.
-const CHUNK_MEMORY_BYTES: u64 = (CHUNK_BLOCKS + 1) * BLOCK_BYTES;
+/// Memory of a whole chunk, bytes.
+const CHUNK_MEMORY_BYTES: u64 = CHUNK_BLOCKS * BLOCK_BYTES;
 
 /// The memory that a write of `len_bytes` anywhere can take, bytes, at most.
 pub(crate) fn memory_bytes_max(len_bytes: u64) -> u64 {
-    (len_bytes.div_ceil(CHUNK_BLOCKS * BLOCK_BYTES) + 1) * CHUNK_MEMORY_BYTES
+    (len_bytes.div_ceil(CHUNK_MEMORY_BYTES) + 1) * CHUNK_MEMORY_BYTES
 }
 
 /// Dirty blocks by logical block number.
@@ -36,13 +36,13 @@ pub(crate) struct Gather {
 #[derive(Debug, Default)]
 struct Chunk {
     /// Grows to the last present block.
-    bytes: AlignedBuf,
+    bytes: PageBuf,
     present: u32,
 }
 
 impl Chunk {
     fn memory_bytes(&self) -> u64 {
-        self.bytes.memory_bytes() as u64
+        self.bytes.room_bytes() as u64
     }
 
     /// Moves to a buffer in which `len_bytes` have room, if they have none yet.
@@ -102,16 +102,22 @@ impl Gather {
         None
     }
 
+    /// Blocks whose present content a write of `len_bytes` at `offset` needs: the first and the
+    /// last one, where they are covered in part and not dirty.
+    pub fn edges(&self, offset: u64, len_bytes: u64) -> [Option<u64>; 2] {
+        let end = offset + len_bytes;
+        let (first, last) = (offset / BLOCK_BYTES, end / BLOCK_BYTES);
+        let is_first = !offset.is_multiple_of(BLOCK_BYTES) || (first == last && len_bytes > 0);
+        let is_last = !end.is_multiple_of(BLOCK_BYTES) && last != first;
+        let needed = |is_needed: bool, block: u64| {
+            (is_needed && self.find(block).is_none()).then_some(block)
+        };
+        [needed(is_first, first), needed(is_last, last)]
+    }
+
     /// Writes `data` at byte `offset`. For a block that is not dirty yet and not wholly covered,
-    /// `fill(block, buffer)` supplies its present content (`GATHER-1`); if it fails, nothing after
-    /// that block is written. Returns how many blocks became dirty.
-    pub fn write<E>(
-        &mut self,
-        offset: u64,
-        data: &[u8],
-        mut fill: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
-    ) -> Result<u64, E> {
-        let before = self.block_count;
+    /// `fill(block, buffer)` supplies its present content in a buffer of zeros (`GATHER-1`).
+    pub fn write(&mut self, offset: u64, data: &[u8], mut fill: impl FnMut(u64, &mut [u8])) {
         let mut done = 0;
         while done < data.len() {
             let position = offset + done as u64;
@@ -124,13 +130,12 @@ impl Gather {
             };
             if take < BLOCK && self.find(block).is_none() {
                 let mut base = [0; BLOCK];
-                fill(block, &mut base)?;
+                fill(block, &mut base);
                 self.put(block, &base);
             }
             self.copy_in(position, &data[done..done + take]);
             done += take;
         }
-        Ok(self.block_count - before)
     }
 
     /// Copies into one chunk and marks the touched blocks present.
@@ -147,11 +152,11 @@ impl Gather {
                 _ => CHUNK_BLOCKS as usize * BLOCK,
             });
             chunk.bytes.extend_from_slice(data);
-            chunk.bytes.resize(padded, 0);
+            chunk.bytes.resize(padded);
         } else {
             if chunk.bytes.len() < padded {
                 chunk.make_room(padded);
-                chunk.bytes.resize(padded, 0);
+                chunk.bytes.resize(padded);
             }
             chunk.bytes[start..end].copy_from_slice(data);
         }
@@ -224,7 +229,7 @@ impl Gather {
                     let memory_before = mine.memory_bytes();
                     if mine.bytes.len() < chunk.bytes.len() {
                         mine.make_room(chunk.bytes.len());
-                        mine.bytes.resize(chunk.bytes.len(), 0);
+                        mine.bytes.resize(chunk.bytes.len());
                     }
                     for at in (0..CHUNK_BLOCKS as usize).filter(|at| chunk.present & (1 << at) != 0)
                     {
@@ -307,10 +312,14 @@ mod tests {
                 match op {
                     Op::Write(at, data) => {
                         let memory_before = gather.memory_bytes();
+                        let edges = gather.edges(at, data.len() as u64);
+                        let mut filled = Vec::new();
                         gather.write(at, &data, |block, buffer| {
                             buffer.fill(block as u8);
-                            Ok::<(), ()>(())
-                        }).unwrap();
+                            filled.push(Some(block));
+                        });
+                        let edges: Vec<_> = edges.into_iter().filter(Option::is_some).collect();
+                        prop_assert_eq!(edges, filled, "GATHER-1");
                         let grown_bytes = gather.memory_bytes() - memory_before;
                         prop_assert!(grown_bytes <= memory_bytes_max(data.len() as u64), "GATHER-3");
                         for (i, byte) in data.iter().enumerate() {

@@ -393,13 +393,7 @@ impl<'e> WriteGuard<'e> {
         }
         if state.in_group && !before.in_group && (is_ours_alone || before.is_new) {
             state.in_group = false;
-            let mut group = lock(&self.engine.group);
-            if let Some(at) = group.dirty.iter().rposition(|one| Arc::ptr_eq(one, node)) {
-                group.dirty.remove(at);
-            }
-            if group.is_empty() {
-                group.started = None;
-            }
+            lock(&self.engine.group).forget_dirty(node);
         }
         self.engine.rules.take_back(node, &state);
         drop(state);
@@ -420,12 +414,12 @@ impl Drop for WriteGuard<'_> {
 /// A place where a test lets something fail.
 #[cfg(not(debug_assertions))]
 #[inline]
-fn step(_: &'static str) -> Result<()> {
+pub(crate) fn step(_: &'static str) -> Result<()> {
     Ok(())
 }
 
 #[cfg(debug_assertions)]
-fn step(name: &'static str) -> Result<()> {
+pub(crate) fn step(name: &'static str) -> Result<()> {
     failpoints::pass(name)
 }
 
@@ -437,11 +431,17 @@ pub mod failpoints {
 
     thread_local! {
         static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+        static KIND: Cell<ErrorKind> = const { Cell::new(ErrorKind::Io) };
     }
 
     /// The step after `left` others fails, once; `None`: none does.
     pub fn fail_after(left: Option<u32>) {
         LEFT.set(left);
+    }
+
+    /// As which error steps of this thread fail.
+    pub fn fail_as(kind: ErrorKind) {
+        KIND.set(kind);
     }
 
     /// Whether the step was not reached yet.
@@ -455,7 +455,7 @@ pub mod failpoints {
             Some(0) => {
                 LEFT.set(None);
                 let why = format!("a test lets step '{name}' fail");
-                Err(Error::new(ErrorKind::Io, why))
+                Err(Error::new(KIND.get(), why))
             }
             Some(left) => {
                 LEFT.set(Some(left - 1));

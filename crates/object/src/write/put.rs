@@ -9,7 +9,6 @@ use crate::write::gather::Gather;
 use crate::write::guard::WriteGuard;
 use larder_space::Purpose;
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -36,7 +35,7 @@ impl Engine {
         let mut gather = Gather::default();
         let inline = (size_bytes <= self.session.inline_bytes_max).then(|| bytes.to_vec());
         if inline.is_none() {
-            let Ok(_) = gather.write(0, bytes, |_, _| Ok::<(), Infallible>(()));
+            gather.write(0, bytes, |_, _| {});
         }
         let edit = self.edit()?;
         let promise = self.promise(&edit, gather.block_count(), Purpose::Ordinary)?;
@@ -68,33 +67,42 @@ impl WriteGuard<'_> {
         let keep = gather.block_count();
         self.step("set the content")?;
         let mut state = engine.lock_node(node)?;
+        self.step("load extended attributes")?;
         engine.begin_content(node, &mut state)?;
+        self.step("load the content")?;
         engine.load_content(node, &mut state)?;
         self.remember(node, &state);
         drop(state);
+        self.step("ask the rules")?;
         self.ask_rules(Some((node, size_bytes)))?;
+        self.step("lock the file")?;
         let mut state = engine.lock_node(node)?;
-        engine.load_content(node, &mut state)?;
         let is_shorter = state.row.size_bytes.div_ceil(BLOCK_BYTES) > keep
             && (state.row.block_count > 0 || state.content.frozen.is_some());
-        if is_shorter || state.content.pieces.is_some() {
+        let is_cut = is_shorter || state.content.pieces.is_some();
+        if is_cut {
             drop(state);
+            self.step("wait for the commit of the file")?;
             state = engine.lock_thawed(node)?;
-            engine.begin_content(node, &mut state)?;
-            engine.load_content(node, &mut state)?;
+        }
+        engine.begin_content(node, &mut state)?;
+        engine.load_content(node, &mut state)?;
+        if is_cut {
             // Pieces may have come or gone meanwhile. With them the base may be longer than the
             // object.
             let kept_blocks = match state.content.pieces {
                 Some(_) => 0,
                 None => keep,
             };
+            self.step("load the map")?;
             let source = engine.map_source(node);
-            let removed = state.content.unmap_from(source, kept_blocks)?;
+            let map = &mut state.content.map;
+            map.load_blocks(source, kept_blocks, u64::MAX)?;
+            // From here on nothing fails (GUARD-4).
+            let removed = state.content.unmap_loaded_from(kept_blocks);
             engine.retire(node, &mut state, removed);
             state.content.drop_pieces();
         }
-        engine.begin_content(node, &mut state)?;
-        engine.load_content(node, &mut state)?;
         engine.discard(&mut state, 0, u64::MAX);
         engine
             .dirty_bytes

@@ -25,7 +25,9 @@ use crate::engine::Engine;
 use crate::view::node::{Node, NodeState};
 use crate::view::pieces::{Piece, Pieces};
 use crate::view::read::Plan;
+use crate::write::change::{ContentGuard, Wait};
 use crate::write::edit::{Promise, too_large};
+use crate::write::guard::step;
 use crate::{Error, ErrorKind, Result};
 use larder_space::Purpose;
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
@@ -122,15 +124,12 @@ impl Engine {
     /// room. Both places lie inside the object. Cost: a few blocks, and the pages of pieces of the
     /// shorter of what moves and what makes room.
     pub fn move_range(&self, node: &Arc<Node>, from: u64, len_bytes: u64, to: u64) -> Result<()> {
+        step("claim memory")?;
         let _memory = self.claim_memory(REWRITE_BYTES_MAX)?;
-        let edit = self.edit()?;
         let blocks = REWRITE_BYTES_MAX / BLOCK_BYTES + EDGE_BLOCKS;
-        let mut promise = self.promise(&edit, blocks, Purpose::Privileged)?;
-        let _gate = self.enter_gate();
-        let mut guard = self.lock_thawed(node)?;
-        let state = &mut *guard;
-        self.begin_content(node, state)?;
-        let size = state.row.size_bytes;
+        let promised = (blocks, Purpose::Privileged);
+        let mut change = self.content_guard(node, promised, Wait::UntilThawed)?;
+        let size = change.state.row.size_bytes;
         let ends = [from, to].map(|at| at.checked_add(len_bytes));
         if ends.iter().any(|end| end.is_none_or(|end| end > size)) {
             return Err(outside(size));
@@ -138,7 +137,7 @@ impl Engine {
         if len_bytes == 0 || from == to {
             return Ok(());
         }
-        self.ask_content(node, state, size)?;
+        change.ask(size)?;
         // The two neighbours that change places.
         let (low, middle, high) = if to < from {
             (to, from, from + len_bytes)
@@ -146,13 +145,13 @@ impl Engine {
             (from, from + len_bytes, to + len_bytes)
         };
         if size <= REWRITE_BYTES_MAX {
-            self.rewrite(node, state, &mut promise, |bytes| {
+            self.rewrite(node, &mut change, |bytes| {
                 bytes[low as usize..high as usize].rotate_left((middle - low) as usize);
             })?;
         } else {
-            self.exchange(node, state, &mut promise, low, middle, high)?;
+            self.exchange(node, &mut change, low, middle, high)?;
         }
-        self.touch_content(node, state);
+        change.commit(size);
         Ok(())
     }
 
@@ -163,21 +162,16 @@ impl Engine {
         filling: Filling<'_>,
         reach: Reach,
     ) -> Result<()> {
+        step("claim memory")?;
         let _memory = self.claim_memory(filling.block_count() * BLOCK_BYTES + REWRITE_BYTES_MAX)?;
-        let edit = self.edit()?;
         let blocks = filling.block_count() + REWRITE_BYTES_MAX / BLOCK_BYTES + EDGE_BLOCKS;
         let purpose = if filling.block_count() > 0 {
             Purpose::Ordinary
         } else {
             Purpose::Privileged
         };
-        let mut promise = self.promise(&edit, blocks, purpose)?;
-        let _gate = self.enter_gate();
-        let mut guard = self.lock_thawed(node)?;
-        let state = &mut *guard;
-        self.begin_content(node, state)?;
-        self.load_content(node, state)?;
-        let size = state.row.size_bytes;
+        let mut change = self.content_guard(node, (blocks, purpose), Wait::UntilThawed)?;
+        let size = change.state.row.size_bytes;
         let last = match reach {
             Reach::End => Some(size),
             Reach::BeforeEnd => size.checked_sub(1),
@@ -193,22 +187,21 @@ impl Engine {
         if len_bytes == 0 && filling.len_bytes() == 0 {
             return Ok(());
         }
-        self.ask_content(node, state, new_size)?;
+        change.ask(new_size)?;
         if size.max(new_size) <= REWRITE_BYTES_MAX {
-            self.rewrite(node, state, &mut promise, |bytes| {
+            self.rewrite(node, &mut change, |bytes| {
                 let new = match filling {
                     Filling::Data(data) => data.to_vec(),
                     Filling::Hole(len_bytes) => vec![0; len_bytes as usize],
                 };
                 bytes.splice(offset as usize..end as usize, new);
             })?;
-        } else if state.content.pieces.is_none() && end == size {
-            self.replace_end(node, state, &mut promise, offset, filling)?;
+        } else if change.state.content.pieces.is_none() && end == size {
+            self.replace_end(node, &mut change, offset, filling)?;
         } else {
-            self.replace_pieces(node, state, &mut promise, (offset, end), filling)?;
+            self.replace_pieces(node, &mut change, (offset, end), filling)?;
         }
-        state.row.size_bytes = new_size;
-        self.touch_content(node, state);
+        change.commit(new_size);
         Ok(())
     }
 
@@ -217,25 +210,30 @@ impl Engine {
     fn rewrite(
         &self,
         node: &Arc<Node>,
-        state: &mut NodeState,
-        promise: &mut Promise<'_>,
-        change: impl FnOnce(&mut Vec<u8>),
+        change: &mut ContentGuard<'_>,
+        edit: impl FnOnce(&mut Vec<u8>),
     ) -> Result<()> {
+        let state = &mut *change.state;
         let size = state.row.size_bytes;
         let mut bytes = vec![0; size as usize];
+        step("load the pieces")?;
         self.require_pieces(node, state, 0, size)?;
         let mut plan = Plan::default();
+        step("read the content")?;
         self.plan(node, state, 0, &mut bytes, &mut plan)?;
         self.read_devices(&plan, &mut bytes)?;
-        change(&mut bytes);
-        let removed = state.content.unmap_from(self.map_source(node), 0)?;
+        step("load the map")?;
+        let source = self.map_source(node);
+        state.content.map.load_blocks(source, 0, u64::MAX)?;
+        edit(&mut bytes);
         // From here on nothing fails.
+        let removed = state.content.unmap_loaded_from(0);
         state.content.inline = None;
         state.content.inline_dirty = false;
         state.content.drop_pieces();
         self.discard(state, 0, u64::MAX);
         self.retire(node, state, removed);
-        self.gather(node, state, promise, |gather, _| {
+        self.gather(node, state, &mut change.promise, |gather| {
             for (block, bytes) in bytes.chunks(BLOCK).enumerate() {
                 if bytes.iter().any(|&byte| byte != 0) {
                     let mut whole = [0; BLOCK];
@@ -243,8 +241,7 @@ impl Engine {
                     gather.put(block as u64, &whole);
                 }
             }
-            Ok(gather.block_count())
-        })?;
+        });
         Ok(())
     }
 
@@ -252,22 +249,34 @@ impl Engine {
     fn replace_end(
         &self,
         node: &Arc<Node>,
-        state: &mut NodeState,
-        promise: &mut Promise<'_>,
+        change: &mut ContentGuard<'_>,
         offset: u64,
         filling: Filling<'_>,
     ) -> Result<()> {
-        if offset < state.row.size_bytes {
-            self.shrink(node, state, promise, offset)?;
-            // GATHER-2: what is brought in below ends here.
-            state.row.size_bytes = offset;
-            self.touch_content(node, state);
+        let state = &mut *change.state;
+        let shrinking = match offset < state.row.size_bytes {
+            true => Some(self.plan_shrink(node, state, offset)?),
+            false => None,
+        };
+        // Where nothing is cut off, data may begin inside the last block.
+        let mut last = [0; BLOCK];
+        if shrinking.is_none() && !offset.is_multiple_of(BLOCK_BYTES) {
+            step("read the last block")?;
+            self.read_block(node, state, offset / BLOCK_BYTES, &mut last)?;
+        }
+        // From here on nothing fails.
+        if let Some(shrinking) = &shrinking {
+            self.shrink(node, state, &mut change.promise, shrinking);
         }
         if let Filling::Data(data) = filling {
-            self.leave_inline(node, state, promise)?;
-            self.gather(node, state, promise, |gather, fill| {
-                gather.write(offset, data, fill)
-            })?;
+            self.leave_inline(node, state, &mut change.promise);
+            self.gather(node, state, &mut change.promise, |gather| {
+                gather.write(offset, data, |block, target| {
+                    if block == offset / BLOCK_BYTES {
+                        target.copy_from_slice(&last);
+                    }
+                });
+            });
         }
         Ok(())
     }
@@ -276,30 +285,34 @@ impl Engine {
     fn replace_pieces(
         &self,
         node: &Arc<Node>,
-        state: &mut NodeState,
-        promise: &mut Promise<'_>,
+        change: &mut ContentGuard<'_>,
         (from, to): (u64, u64),
         filling: Filling<'_>,
     ) -> Result<()> {
         let len_bytes = filling.len_bytes();
-        let [before, behind] = self.prepare(node, state, promise, [from, to])?;
+        let [before, behind] = self.prepare(node, change, [from, to])?;
+        let state = &mut *change.state;
         if !list(state).has_base_for(len_bytes) {
             return Err(too_large());
         }
+        step("load the pieces")?;
         self.require_pieces(node, state, from, to)?;
+        step("load the map")?;
         self.load_maps(node, state, from, to)?;
+        step("load the edges")?;
         self.load_edges(node, state, &before)?;
         self.load_edges(node, state, &behind)?;
         // From here on nothing fails.
+        let promise = &mut change.promise;
         let gone = list(state).remove(from, to);
         self.free(node, state, gone);
         if len_bytes > 0 {
             let first_block = list(state).take_base(len_bytes.div_ceil(BLOCK_BYTES));
             if let Filling::Data(data) = filling {
-                self.gather(node, state, promise, |gather, _| {
+                self.gather(node, state, promise, |gather| {
                     // Nothing is in fresh blocks yet.
-                    gather.write(first_block * BLOCK_BYTES, data, |_, _| Ok(()))
-                })?;
+                    gather.write(first_block * BLOCK_BYTES, data, |_, _| {});
+                });
             }
             let piece = Piece {
                 first_block,
@@ -311,7 +324,7 @@ impl Engine {
         let [.., behind_to] = behind;
         let end = from + len_bytes;
         for at in [end + (behind_to - to), end, from, before_from] {
-            self.join(node, state, promise, at)?;
+            self.join(node, state, promise, at);
         }
         self.drop_idle_pieces(state);
         Ok(())
@@ -321,36 +334,38 @@ impl Engine {
     pub(crate) fn cut_off(
         &self,
         node: &Arc<Node>,
-        state: &mut NodeState,
-        promise: &mut Promise<'_>,
+        change: &mut ContentGuard<'_>,
         size_bytes: u64,
     ) -> Result<()> {
-        let range = (size_bytes, state.row.size_bytes);
-        self.replace_pieces(node, state, promise, range, Filling::Hole(0))
+        let range = (size_bytes, change.state.row.size_bytes);
+        self.replace_pieces(node, change, range, Filling::Hole(0))
     }
 
     /// Lets the neighbours `low..middle` and `middle..high` change places.
     fn exchange(
         &self,
         node: &Arc<Node>,
-        state: &mut NodeState,
-        promise: &mut Promise<'_>,
+        change: &mut ContentGuard<'_>,
         low: u64,
         middle: u64,
         high: u64,
     ) -> Result<()> {
-        let seams = self.prepare(node, state, promise, [low, middle, high])?;
+        let seams = self.prepare(node, change, [low, middle, high])?;
+        let state = &mut *change.state;
         let is_second_shorter = high - middle <= middle - low;
         let (from, to) = if is_second_shorter {
             (middle, high)
         } else {
             (low, middle)
         };
+        step("load the pieces")?;
         self.require_pieces(node, state, from, to)?;
         for seams in &seams {
+            step("load the edges")?;
             self.load_edges(node, state, seams)?;
         }
         // From here on nothing fails.
+        let promise = &mut change.promise;
         let pieces = list(state);
         let target = if is_second_shorter {
             low
@@ -371,7 +386,7 @@ impl Engine {
         seams.sort_unstable();
         seams.dedup();
         for at in seams.into_iter().rev() {
-            self.join(node, state, promise, at)?;
+            self.join(node, state, promise, at);
         }
         self.drop_idle_pieces(state);
         Ok(())
@@ -379,26 +394,28 @@ impl Engine {
 
     /// Makes each place the start of a block; returns the seams around each: where the piece before
     /// it begins, itself, and where the piece behind it ends. Brings what may be joined there into
-    /// memory. Changes nothing that can be read.
+    /// memory. Changes nothing that can be read, and is taken back if the operation fails.
     fn prepare<const N: usize>(
         &self,
         node: &Arc<Node>,
-        state: &mut NodeState,
-        promise: &mut Promise<'_>,
+        change: &mut ContentGuard<'_>,
         places: [u64; N],
     ) -> Result<[[u64; 3]; N]> {
-        self.load_content(node, state)?;
-        self.leave_inline(node, state, promise)?;
+        change.note_pieces();
+        change.leave_inline_noted();
+        let state = &mut *change.state;
         let size = state.row.size_bytes;
         self.mark_dirty(node, state);
         let pieces = &mut state.content.pieces;
         pieces.get_or_insert_with(|| Pieces::new_whole(size));
         self.may_have_pieces.store(true, Ordering::SeqCst);
         for at in places {
-            self.cut_piece(node, state, promise, at)?;
+            self.cut_piece(node, change, at)?;
         }
         let mut seams = [[0; 3]; N];
         for (index, at) in places.into_iter().enumerate() {
+            step("load the pieces around a seam")?;
+            let state = &mut *change.state;
             self.require_pieces(node, state, at, at)?;
             let pieces = list(state);
             let before = at.checked_sub(1).map_or(at, |last| pieces.find(last).0);
@@ -410,8 +427,9 @@ impl Engine {
             };
             seams[index] = [before, at, behind];
             for at in seams[index] {
-                for block in self.edge_blocks(node, state, at)?.into_iter().flatten() {
-                    self.bring_in(node, state, promise, block)?;
+                let edges = self.edge_blocks(node, &mut change.state, at)?;
+                for block in edges.into_iter().flatten() {
+                    self.bring_in(node, change, block)?;
                 }
             }
         }
@@ -419,13 +437,9 @@ impl Engine {
     }
 
     /// Makes `at` the start of a block of a piece.
-    fn cut_piece(
-        &self,
-        node: &Arc<Node>,
-        state: &mut NodeState,
-        promise: &mut Promise<'_>,
-        at: u64,
-    ) -> Result<()> {
+    fn cut_piece(&self, node: &Arc<Node>, change: &mut ContentGuard<'_>, at: u64) -> Result<()> {
+        step("load the pieces around a cut")?;
+        let state = &mut *change.state;
         self.require_pieces(node, state, at, at)?;
         let pieces = list(state);
         if at >= pieces.len_bytes() {
@@ -440,19 +454,17 @@ impl Engine {
             return Err(too_large());
         }
         let block = piece.first_block + (at - start) / BLOCK_BYTES;
-        let is_stored = self.bring_in(node, state, promise, block)?;
+        let is_stored = self.bring_in(node, change, block)?;
+        let state = &mut *change.state;
         let fresh = list(state).take_base(1);
         list(state).cut(at, fresh);
         if is_stored {
-            self.gather(node, state, promise, |gather, _| {
-                let mut moved = [0; BLOCK];
-                if let Some(bytes) = gather.find(block) {
-                    moved[..BLOCK - kept].copy_from_slice(&bytes[kept..]);
-                }
-                gather.zero_within(block, kept, BLOCK); // PIECE-4
-                gather.put(fresh, &moved);
-                Ok(1)
-            })?;
+            let mut moved = [0; BLOCK];
+            if let Some(bytes) = state.content.gather.find(block) {
+                moved[..BLOCK - kept].copy_from_slice(&bytes[kept..]);
+            }
+            change.zero_noted(block, kept, BLOCK); // PIECE-4
+            change.put_noted(fresh, &moved);
         }
         Ok(())
     }
@@ -461,22 +473,21 @@ impl Engine {
     fn bring_in(
         &self,
         node: &Arc<Node>,
-        state: &mut NodeState,
-        promise: &mut Promise<'_>,
+        change: &mut ContentGuard<'_>,
         block: u64,
     ) -> Result<bool> {
+        let state = &mut *change.state;
         if state.content.gather.find(block).is_some() {
             return Ok(true);
         }
+        step("load the map of a block")?;
         if !state.content.map.contains(self.map_source(node), block)? {
             return Ok(false);
         }
         let mut bytes = [0; BLOCK];
+        step("read a block")?;
         self.read_block(node, state, block, &mut bytes)?;
-        self.gather(node, state, promise, |gather, _| {
-            gather.put(block, &bytes);
-            Ok(1)
-        })?;
+        change.put_noted(block, &bytes);
         Ok(true)
     }
 
@@ -539,22 +550,16 @@ impl Engine {
 
     /// If the piece that begins at `at` fits behind the end of the one before, it goes there. Both
     /// blocks were brought in, so what is not in the gather is a hole.
-    fn join(
-        &self,
-        node: &Arc<Node>,
-        state: &mut NodeState,
-        promise: &mut Promise<'_>,
-        at: u64,
-    ) -> Result<()> {
+    fn join(&self, node: &Arc<Node>, state: &mut NodeState, promise: &mut Promise<'_>, at: u64) {
         let pieces = list(state);
         let (Some((start, left)), Some(right)) = (pieces.ending_at(at), pieces.starting_at(at))
         else {
-            return Ok(());
+            return;
         };
         let used = left.tail_bytes() as usize;
         let more = right.len_bytes as usize;
         if used == 0 || more > BLOCK - used {
-            return Ok(());
+            return;
         }
         pieces.remove(start, at + right.len_bytes);
         let len_bytes = left.len_bytes + right.len_bytes;
@@ -568,7 +573,7 @@ impl Engine {
             }),
             "a block was not brought in"
         );
-        self.gather(node, state, promise, |gather, _| {
+        self.gather(node, state, promise, |gather| {
             let mut bytes = [0; BLOCK];
             if let Some(moved) = gather.find(right.first_block) {
                 bytes[used..used + more].copy_from_slice(&moved[..more]);
@@ -578,10 +583,8 @@ impl Engine {
                 }
                 gather.put(last, &bytes);
             }
-            Ok(1)
-        })?;
+        });
         self.free(node, state, vec![right]);
-        Ok(())
     }
 }
 

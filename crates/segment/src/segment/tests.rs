@@ -11,6 +11,8 @@ use std::os::unix::fs::FileExt;
 const ID: [u8; 16] = *b"database-under-t";
 const SEGMENT: SegmentIndex = SegmentIndex(0);
 const BLOCK: usize = BLOCK_BYTES as usize;
+/// Zeros in one request.
+const ZEROS: u64 = 4 << 20;
 
 /// A device in memory. Everything it does is recorded.
 #[derive(Default)]
@@ -179,8 +181,8 @@ fn growth_zeroes_what_it_adds() {
     let log = device.change(|memory| memory.log.clone());
     let from = block_offset(3);
     let expected = [
-        Some((from, ZERO_BYTES)),
-        Some((from + ZERO_BYTES, 1997 * BLOCK_BYTES - ZERO_BYTES)),
+        Some((from, ZEROS)),
+        Some((from + ZEROS, 1997 * BLOCK_BYTES - ZEROS)),
         None,
         Some((0, 4096)),
         None,

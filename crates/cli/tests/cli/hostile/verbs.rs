@@ -57,8 +57,9 @@ const fn fails(words: &'static [&'static str]) -> Verb {
 /// What a transaction's program does.
 const PROGRAM: &str = "ls -lR . > /dev/null; cp a new; rm -r dir; exit 0";
 
-pub const VERBS: [Verb; 96] = [
+pub const VERBS: [Verb; 97] = [
     ends(&["check", "x.larder", "--read"]),
+    ends(&["status", "x.larder"]),
     ends(&["check", "x.larder", "--untrusted"]),
     ends(&["check", "x.larder", "--fix-modes"]),
     of(How::Mounts, &["mount", "x.larder", "mnt"]),

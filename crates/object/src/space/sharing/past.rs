@@ -41,6 +41,7 @@ use crate::view::View;
 use crate::view::extent_map::Mapped;
 use crate::view::node::Node;
 use crate::write::edit::too_large;
+use crate::write::guard::step;
 use crate::{ErrorKind, Result};
 use larder_catalog::{ExtentRow, GRANTS};
 use larder_space::format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
@@ -81,6 +82,7 @@ impl Engine {
         if end.is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(too_large());
         }
+        step("take the turn")?;
         let _edit = self.edit_sharing()?;
         // What it has let go of it may get again, when the catalog knows (`SHARE-1`).
         let is_holder = |held: &(Extent, StoreId, Ino)| (held.1, held.2) == (to.store, to.ino);
@@ -102,7 +104,9 @@ impl Engine {
             state.row.size_bytes
         };
         let target = (to, to_offset, to_size);
+        step("look at the source")?;
         let offer = self.offer_past((past, as_of), (from, from_offset), target, len_bytes)?;
+        step("look for the pin")?;
         past.require_shown()?; // SHARE-10
         let Some(offer) = offer else {
             return Ok(0);

@@ -1,0 +1,271 @@
+//! What is left of a change of content that fails or is refused: nothing (`GUARD-4`).
+
+use super::constraints::{FROZEN, open_quiet};
+use crate::common::others::plain;
+use crate::common::{content, create, folder, name, put, scratch};
+use larder::{
+    AllocateMode, Database, ErrorKind, FileHandle, NodeId, Result, XattrMode, failpoints,
+    list_refused,
+};
+
+const CAPABILITY: &[u8] = b"security.capability";
+const SMALL: u64 = 30_000;
+const LARGE: u64 = 400_000;
+const NAMES: [&str; 5] = ["inline", "small", "large", "pieced", "holed"];
+
+/// Files of every kind.
+struct Place {
+    text: String,
+    all: Vec<NodeId>,
+}
+
+fn bytes(len_bytes: u64, seed: u64) -> Vec<u8> {
+    let byte = |at: u64| ((at + seed) * 31 % 251) as u8 + 1;
+    (0..len_bytes).map(byte).collect()
+}
+
+fn prepare(db: &Database, text: &str) -> Place {
+    let top = folder(db, NodeId::ROOT, text);
+    let sizes = [40, SMALL, LARGE, LARGE, LARGE];
+    let all: Vec<NodeId> = (NAMES.iter().zip(sizes))
+        .map(|(name, size)| put(db, top, name, &bytes(size, 1)))
+        .collect();
+    // A list of several pieces, and holes.
+    let pieced = db.open_file(all[3], true).unwrap();
+    pieced.insert_range(10_001, &bytes(700, 2)).unwrap();
+    pieced.delete_range(200_003, 5000).unwrap();
+    let holed = db.open_file(all[4], true).unwrap();
+    let punch = AllocateMode::PunchHole;
+    holed.allocate(punch, 100_000, 50_000).unwrap();
+    for node in &all {
+        let value = b"capable";
+        db.set_xattr(*node, CAPABILITY, value, XattrMode::Set)
+            .unwrap();
+    }
+    let text = text.to_owned();
+    Place { text, all }
+}
+
+type Operation = (
+    &'static str,
+    // Of which files.
+    &'static [usize],
+    fn(&dyn FileHandle, &Database, &Place) -> Result<()>,
+);
+
+const ALL: &[usize] = &[0, 1, 2, 3, 4];
+const FROM_SMALL: &[usize] = &[1, 2, 3, 4];
+const LONG: &[usize] = &[2, 3, 4];
+
+const OPERATIONS: &[Operation] = &[
+    ("write inside", ALL, |file, _, _| {
+        file.write_at(5, &bytes(5000, 3))
+    }),
+    ("write whole blocks", FROM_SMALL, |file, _, _| {
+        file.write_at(4096, &bytes(8192, 3))
+    }),
+    ("write at two edges", FROM_SMALL, |file, _, _| {
+        file.write_at(9990, &bytes(9000, 3))
+    }),
+    ("write behind the end", ALL, |file, _, _| {
+        file.write_at(500_100, &bytes(100, 3))
+    }),
+    ("append", ALL, |file, _, _| {
+        file.append(&bytes(6000, 3)).map(drop)
+    }),
+    ("truncate inside a block", ALL, |file, _, _| {
+        file.set_len(33)
+    }),
+    ("truncate to blocks", FROM_SMALL, |file, _, _| {
+        file.set_len(8192)
+    }),
+    ("truncate to nothing", ALL, |file, _, _| file.set_len(0)),
+    ("grow", ALL, |file, _, _| file.set_len(600_001)),
+    ("allocate", ALL, |file, _, _| {
+        file.allocate(AllocateMode::Allocate { keep_size: false }, 0, 700_000)
+    }),
+    ("allocate inside", ALL, |file, _, _| {
+        file.allocate(AllocateMode::Allocate { keep_size: true }, 0, 700_000)
+    }),
+    ("punch inside a block", FROM_SMALL, |file, _, _| {
+        file.allocate(AllocateMode::PunchHole, 12_300, 77)
+    }),
+    ("punch", FROM_SMALL, |file, _, _| {
+        file.allocate(AllocateMode::PunchHole, 5000, 20_000)
+    }),
+    ("zero and grow", ALL, |file, _, _| {
+        file.allocate(AllocateMode::ZeroRange { keep_size: false }, 20, 610_000)
+    }),
+    ("insert", ALL, |file, _, _| {
+        file.insert_range(21, &bytes(5000, 3))
+    }),
+    ("insert at the end", LONG, |file, _, _| {
+        let size = file.attr()?.size_bytes;
+        file.insert_range(size, &bytes(5000, 3))
+    }),
+    ("insert a hole", LONG, |file, _, _| {
+        file.insert_hole(50_001, 70_000)
+    }),
+    ("delete", FROM_SMALL, |file, _, _| {
+        file.delete_range(10_007, 3001)
+    }),
+    ("delete much", LONG, |file, _, _| {
+        file.delete_range(3, 300_000)
+    }),
+    ("replace", FROM_SMALL, |file, _, _| {
+        file.replace_range(9000, 5000, &bytes(7777, 3))
+    }),
+    ("replace the end", LONG, |file, _, _| {
+        let size = file.attr()?.size_bytes;
+        file.replace_range(size - 50_001, 50_001, &bytes(90_000, 3))
+    }),
+    ("move", FROM_SMALL, |file, _, _| {
+        file.move_range(100, 10_000, 15_001)
+    }),
+    ("move far", LONG, |file, _, _| {
+        file.move_range(300_001, 40_000, 5000)
+    }),
+    ("insert blocks", LONG, |file, _, _| {
+        file.allocate(AllocateMode::InsertRange, 8192, 8192)
+    }),
+    ("collapse blocks", LONG, |file, _, _| {
+        file.allocate(AllocateMode::CollapseRange, 8192, 8192)
+    }),
+    ("share", &[1, 2, 4], |file, db, at| {
+        let other = match file.attr()?.node == at.all[2] {
+            true => at.all[4],
+            false => at.all[2],
+        };
+        let other = db.open_file(other, false)?;
+        let from = other.content().unwrap();
+        file.share_from(from, 0, 4096 * 3, 300_000).map(drop)
+    }),
+    ("put", ALL, |file, db, at| {
+        let node = file.attr()?.node;
+        let index = at.all.iter().position(|one| *one == node).unwrap();
+        let path = format!("/{}/{}", at.text, NAMES[index]);
+        db.put(path.as_bytes(), &bytes(50_000, 4)).map(drop)
+    }),
+];
+
+/// All that must be as it was: content, attributes, promises of space, dirty memory.
+fn state(db: &Database, at: &Place) -> Vec<(String, Vec<u8>)> {
+    let mut all: Vec<_> = (at.all.iter())
+        .map(|&node| {
+            let capability = db.xattr(node, CAPABILITY).ok();
+            let seen = format!("{:?} {capability:?}", db.attr(node).unwrap());
+            (seen, content(db, node))
+        })
+        .collect();
+    let gauges = db.gauges().unwrap();
+    all.push((format!("{} reserved", gauges.reserved_bytes), Vec::new()));
+    all
+}
+
+#[test]
+fn a_change_of_content_that_fails_at_any_step_leaves_nothing() {
+    let dir = scratch();
+    drop(create(dir.path(), None));
+    let db = open_quiet(dir.path());
+    let kinds = [
+        ErrorKind::NoSpace,
+        ErrorKind::Io,
+        ErrorKind::NotPermitted,
+        ErrorKind::NotFound,
+        ErrorKind::Busy, // No memory.
+    ];
+    let mut failures = 0;
+    for (what, files, operation) in OPERATIONS {
+        for is_committed in [true, false] {
+            let at = prepare(&db, &format!("{what} {is_committed}"));
+            // What shares commits its source first.
+            if is_committed || *what == "share" {
+                db.sync().unwrap();
+            }
+            for &file in *files {
+                let handle = db.open_file(at.all[file], true).unwrap();
+                let about = format!("{what}, {}, {is_committed}", NAMES[file]);
+                let mut before = state(&db, &at);
+                for step in 0.. {
+                    let kind = kinds[step as usize % kinds.len()];
+                    failpoints::fail_as(kind);
+                    failpoints::fail_after(Some(step));
+                    let outcome = operation(handle.as_ref(), &db, &at);
+                    let is_through = failpoints::is_armed();
+                    failpoints::fail_after(None);
+                    failpoints::fail_as(ErrorKind::Io);
+                    if is_through {
+                        outcome.expect(&about);
+                        before = state(&db, &at);
+                        break;
+                    }
+                    let error = outcome.expect_err(&about);
+                    assert_eq!(error.kind(), kind, "{about}, step {step}: {error}");
+                    assert!(
+                        state(&db, &at) == before,
+                        "GUARD-4: {about}, step {step}: {error}"
+                    );
+                    failures += 1;
+                    if is_committed {
+                        let seq = db.stats().unwrap().commit_seq;
+                        db.sync().unwrap();
+                        let now = db.stats().unwrap().commit_seq;
+                        assert_eq!(now, seq, "GUARD-4: {about}, step {step}: {error}: a group");
+                    }
+                }
+                drop(handle);
+                if is_committed {
+                    db.sync().unwrap();
+                    let after = state(&db, &at);
+                    let contents = |all: &[(String, Vec<u8>)]| -> Vec<Vec<u8>> {
+                        all.iter().map(|(_, content)| content.clone()).collect()
+                    };
+                    assert!(contents(&after) == contents(&before), "GUARD-4: {about}");
+                }
+            }
+        }
+    }
+    assert!(failures > 1000, "{failures}");
+    db.sync().unwrap();
+    db.close().unwrap();
+    let db = open_quiet(dir.path());
+    let report = db.check(true, &mut |_, _| {}).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+#[test]
+fn a_rule_refuses_a_change_of_content_and_nothing_else() {
+    let dir = scratch();
+    drop(create(dir.path(), None));
+    plain(dir.path(), FROZEN);
+    let db = open_quiet(dir.path());
+    for (what, files, operation) in OPERATIONS {
+        let at = prepare(&db, what);
+        db.sync().unwrap();
+        for &file in *files {
+            let about = format!("{what}, {}", NAMES[file]);
+            let handle = db.open_file(at.all[file], true).unwrap();
+            let ino = at.all[file].ino.0;
+            plain(dir.path(), &format!("INSERT INTO frozen VALUES ({ino})"));
+            let before = state(&db, &at);
+            let error = operation(handle.as_ref(), &db, &at).expect_err(&about);
+            assert_eq!(error.kind(), ErrorKind::NotPermitted, "{about}: {error}");
+            assert!(
+                error.to_string().contains("it is frozen"),
+                "{about}: {error}"
+            );
+            assert!(state(&db, &at) == before, "CONSTRAINT-5, GUARD-4: {about}");
+            let seq = db.stats().unwrap().commit_seq;
+            db.sync().unwrap();
+            assert_eq!(db.stats().unwrap().commit_seq, seq, "GUARD-4: {about}");
+            plain(dir.path(), "DELETE FROM frozen");
+            operation(handle.as_ref(), &db, &at).expect(&about);
+            db.sync().unwrap();
+        }
+    }
+    db.unlink(db.resolve(b"/append", false).unwrap().node, &name("small"))
+        .unwrap();
+    let kept = list_refused(&dir.path().join("t.larder")).unwrap();
+    assert!(kept.is_empty(), "{kept:?}");
+    db.close().unwrap();
+}

@@ -1,0 +1,220 @@
+//! The proof that the content of a file may be changed, and what takes such a change back.
+//!
+//! ```text
+//!  content_guard() ──▶ open ──load, ask, read──▶ prepared ──change──▶ changed ──commit()──▶ in the group
+//!                        │                          │
+//!                        └──────── dropped ─────────┴──▶ as before
+//! ```
+//!
+//! A change of content is of one file, which is locked from its beginning to its end: nobody sees a
+//! part of it. So nearly nothing has to be taken back: all that can fail comes first (*prepared*),
+//! and from the first change on nothing fails. What an edit of pieces must change before it can go
+//! on, its blocks and its list, is noted and taken back.
+//!
+//! # Invariants
+//! * `GUARD-4` A change of content that fails, or is refused, leaves length, times, dirty blocks,
+//!   promises, pieces, map, holders and the open group as they were. *Guard*: what fails comes
+//!   before what changes, and [`ContentGuard`] takes back what it notes; a test fails every step of
+//!   every operation with several errors.
+
+use crate::Result;
+use crate::engine::{Edit, Engine, lock};
+use crate::view::node::{Node, NodeState};
+use crate::write::edit::{Promise, require_alive};
+use crate::write::guard::step;
+use larder_catalog::{AttrMask, InodeRow};
+use larder_space::Purpose;
+use larder_space::format::limits::BLOCK_BYTES;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, RwLockReadGuard};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// A change of the content of one file under way. Dropped without [`ContentGuard::commit`] it has
+/// not happened (`GUARD-4`).
+pub(crate) struct ContentGuard<'e> {
+    engine: &'e Engine,
+    node: &'e Arc<Node>,
+    before: Before,
+    is_over: bool,
+    // Dropped in this order: the turn last.
+    pub state: MutexGuard<'e, NodeState>,
+    _gate: RwLockReadGuard<'e, ()>,
+    pub promise: Promise<'e>,
+    _edit: Edit<'e>,
+}
+
+/// A file before the change.
+struct Before {
+    row: InodeRow,
+    mask: AttrMask,
+    in_group: bool,
+    generation: u64,
+    touch_count: u64,
+    /// Blocks of the gather that were noted, the oldest first.
+    blocks: Vec<(u64, Option<Box<[u8; BLOCK]>>)>,
+    /// Inline content that became a block, and whether it was new.
+    inline: Option<(Vec<u8>, bool)>,
+    /// Its list of pieces is being edited: whether there was one.
+    had_pieces: Option<bool>,
+}
+
+/// Whether a change waits until no commit is writing the file (`NODE-2`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    No,
+    UntilThawed,
+}
+
+impl Engine {
+    /// Begins a change of content that makes at most `blocks` blocks dirty; waits for the turn. The
+    /// content is loaded.
+    pub(crate) fn content_guard<'e>(
+        &'e self,
+        node: &'e Arc<Node>,
+        (blocks, purpose): (u64, Purpose),
+        wait: Wait,
+    ) -> Result<ContentGuard<'e>> {
+        step("take the turn")?;
+        let edit = self.edit()?;
+        step("take a promise of space")?;
+        let promise = self.promise(&edit, blocks, purpose)?;
+        let gate = self.enter_gate();
+        step("lock the file")?;
+        let mut state = match wait {
+            Wait::No => self.lock_node(node)?,
+            Wait::UntilThawed => self.lock_thawed(node)?,
+        };
+        step("load extended attributes")?;
+        self.begin_content(node, &mut state)?;
+        step("load the content")?;
+        self.load_content(node, &mut state)?;
+        Ok(ContentGuard {
+            engine: self,
+            node,
+            before: Before {
+                row: state.row.clone(),
+                mask: state.mask,
+                in_group: state.in_group,
+                generation: state.generation,
+                touch_count: state.touch_count,
+                blocks: Vec::new(),
+                inline: None,
+                had_pieces: None,
+            },
+            is_over: false,
+            state,
+            _gate: gate,
+            promise,
+            _edit: edit,
+        })
+    }
+}
+
+impl ContentGuard<'_> {
+    /// Asks the user's rules about the change, after which the file has `size_bytes`.
+    pub fn ask(&self, size_bytes: u64) -> Result<()> {
+        step("ask the rules")?;
+        require_alive(&self.state)?;
+        (self.engine).ask_content(self.node, &self.state, size_bytes)
+    }
+
+    /// Ends the change: the file has `size_bytes`, and it is in the open group.
+    pub fn commit(mut self, size_bytes: u64) {
+        self.is_over = true;
+        self.state.row.size_bytes = size_bytes;
+        let state = &mut *self.state;
+        if let Some(pieces) = state.content.pieces.as_mut() {
+            pieces.note_before(false);
+        }
+        self.engine.touch_content(self.node, state);
+    }
+
+    /// What precedes the edit of a list of pieces that may fail on its way: it is taken back then.
+    pub fn note_pieces(&mut self) {
+        let pieces = self.state.content.pieces.as_mut();
+        self.before.had_pieces = Some(pieces.is_some());
+        if let Some(pieces) = pieces {
+            pieces.note_before(true);
+        }
+    }
+
+    /// Sets a whole dirty block; it is taken back if the change fails.
+    pub fn put_noted(&mut self, block: u64, bytes: &[u8; BLOCK]) {
+        self.note_block(block);
+        let state = &mut *self.state;
+        (self.engine).gather(self.node, state, &mut self.promise, |gather| {
+            gather.put(block, bytes);
+        });
+    }
+
+    /// Zeroes a part of a dirty block; it is taken back if the change fails.
+    pub fn zero_noted(&mut self, block: u64, from: usize, to: usize) {
+        self.note_block(block);
+        self.state.content.gather.zero_within(block, from, to);
+    }
+
+    /// Makes inline content an ordinary dirty block; it is taken back if the change fails.
+    pub fn leave_inline_noted(&mut self) {
+        let content = &self.state.content;
+        if let Some(inline) = &content.inline {
+            self.before.inline = Some((inline.clone(), content.inline_dirty));
+            self.note_block(0);
+            let state = &mut *self.state;
+            (self.engine).leave_inline(self.node, state, &mut self.promise);
+        }
+    }
+
+    fn note_block(&mut self, block: u64) {
+        let found = self.state.content.gather.find(block);
+        let before = found.and_then(|bytes| <[u8; BLOCK]>::try_from(bytes).ok());
+        self.before.blocks.push((block, before.map(Box::new)));
+    }
+
+    fn take_back(&mut self) {
+        let (state, before) = (&mut *self.state, &mut self.before);
+        let gather = &mut state.content.gather;
+        let (blocks, memory) = (gather.block_count(), gather.memory_bytes());
+        for (block, bytes) in before.blocks.drain(..).rev() {
+            match bytes {
+                Some(bytes) => gather.put(block, &bytes),
+                None => drop(gather.discard(block, block + 1)),
+            }
+        }
+        let fewer = blocks - gather.block_count();
+        let freed = memory - gather.memory_bytes();
+        self.engine.dirty_bytes.fetch_sub(freed, Ordering::Relaxed);
+        if let Some(promise) = state.content.promise.as_mut().filter(|_| fewer > 0) {
+            let part = promise.split(fewer);
+            self.engine.lock_room().space.forfeit(part);
+        }
+        if let Some((inline, is_dirty)) = before.inline.take() {
+            state.content.inline = Some(inline);
+            state.content.inline_dirty = is_dirty;
+        }
+        match (before.had_pieces, state.content.pieces.as_mut()) {
+            (Some(true), Some(pieces)) => pieces.take_back(),
+            (Some(false), _) => state.content.pieces = None,
+            _ => {}
+        }
+        if state.touch_count == before.touch_count {
+            return;
+        }
+        state.row = before.row.clone();
+        state.mask = before.mask;
+        (state.generation, state.touch_count) = (before.generation, before.touch_count);
+        if state.in_group && !before.in_group {
+            state.in_group = false;
+            lock(&self.engine.group).forget_dirty(self.node);
+        }
+        self.engine.rules.take_back(self.node, state);
+    }
+}
+
+impl Drop for ContentGuard<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.take_back();
+        }
+    }
+}
