@@ -86,7 +86,7 @@ pub(crate) fn require(connection: &Connection, version: u32, code: Code) -> Resu
         expected
             .system
             .get(&lower)
-            .is_none_or(|own| object.is_same(own))
+            .is_none_or(|own| !own.shares_names_with(object) || object.is_same(own))
     };
     // Before any of them is read.
     if let Some(object) = objects.iter().find(|object| !is_honest(object)) {
@@ -96,15 +96,15 @@ pub(crate) fn require(connection: &Connection, version: u32, code: Code) -> Resu
         0 => Vec::new(),
         _ => read_stores(connection)?,
     };
-    let mut own: HashMap<String, Object> = HashMap::new();
+    let mut own: HashMap<(String, bool), Object> = HashMap::new();
     for (id, name) in &stores {
         findings.stores.insert(name.to_ascii_lowercase());
         for object in expected.store(*id, name) {
             let lower = object.name.to_ascii_lowercase();
             if object.kind == "table" && !lower.eq_ignore_ascii_case(name) {
-                findings.tables.insert(lower.clone());
+                findings.tables.insert(lower);
             }
-            own.insert(lower, object);
+            own.insert(object.key(), object);
         }
     }
     let mut strangers = Vec::new();
@@ -112,11 +112,12 @@ pub(crate) fn require(connection: &Connection, version: u32, code: Code) -> Resu
     for object in &objects {
         let lower = object.name.to_ascii_lowercase();
         let table = object.table.to_ascii_lowercase();
-        if let Some(own) = own.get(&lower).or_else(|| expected.system.get(&lower)) {
-            if !seen.insert(lower.clone()) {
+        let system = (expected.system.get(&lower)).filter(|own| own.shares_names_with(object));
+        if let Some(own) = own.get(&object.key()).or(system) {
+            if !seen.insert(object.key()) {
                 return Err(refused(format!("'{}' is there twice", shown(&object.name))));
             }
-            match findings.stores.contains(&lower) {
+            match own.kind == "table" && findings.stores.contains(&lower) {
                 true if object.kind == "table" => {}
                 true => return Err(not_ours(object)),
                 false if !object.is_same(own) => return Err(not_ours(object)),
@@ -153,12 +154,12 @@ pub(crate) fn require(connection: &Connection, version: u32, code: Code) -> Resu
             strangers.push(object);
         }
     }
-    let by_name: HashMap<String, &Object> = (objects.iter())
-        .map(|object| (object.name.to_ascii_lowercase(), object))
+    let by_name: HashMap<(String, bool), &Object> = (objects.iter())
+        .map(|object| (object.key(), object))
         .collect();
+    let table_of = |name: &str| by_name.get(&(name.to_ascii_lowercase(), false));
     for (_, name) in &stores {
-        let table = by_name.get(&name.to_ascii_lowercase());
-        let sql = table.and_then(|object| object.sql.as_deref());
+        let sql = table_of(name).and_then(|object| object.sql.as_deref());
         require_columns(connection, &expected, name, sql)?;
     }
     if code != Code::Trusted {
@@ -168,7 +169,7 @@ pub(crate) fn require(connection: &Connection, version: u32, code: Code) -> Resu
             }
         }
         for name in &findings.stores {
-            if let Some(table) = by_name.get(name) {
+            if let Some(table) = table_of(name) {
                 refuse_code_of_table(connection, &expected, table, code)?;
             }
         }
@@ -257,7 +258,7 @@ fn require_columns(
 /// this version makes it.
 fn is_larders(
     connection: &Connection,
-    all: &HashMap<String, &Object>,
+    all: &HashMap<(String, bool), &Object>,
     object: &Object,
 ) -> Result<bool> {
     let Some(sql) = object.sql.as_deref().filter(|_| object.kind == "trigger") else {
@@ -278,8 +279,11 @@ fn is_larders(
     // Its view too, which the trigger reads.
     let texts = temporal::column_texts(connection, number, &object.table)?;
     let is_there = |(name, sql): &(String, String)| {
-        let found = all.get(&name.to_ascii_lowercase());
-        found.and_then(|object| object.sql.as_deref()) == Some(sql.as_str())
+        let lower = name.to_ascii_lowercase();
+        [false, true].into_iter().any(|is_trigger| {
+            let found = all.get(&(lower.clone(), is_trigger));
+            found.and_then(|object| object.sql.as_deref()) == Some(sql.as_str())
+        })
     };
     Ok(texts.iter().all(is_there) && texts.iter().any(|(name, _)| *name == object.name))
 }

@@ -52,6 +52,17 @@ pub(crate) struct Expected {
 }
 
 impl Object {
+    /// Whether SQLite lets only one of the two have a name: triggers have names of their own.
+    pub(crate) fn shares_names_with(&self, other: &Object) -> bool {
+        (self.kind == "trigger") == (other.kind == "trigger")
+    }
+
+    /// What no two objects of a schema have in common: the name in lower case, and whether it is a
+    /// trigger's.
+    pub(crate) fn key(&self) -> (String, bool) {
+        (self.name.to_ascii_lowercase(), self.kind == "trigger")
+    }
+
     pub(crate) fn is_same(&self, other: &Object) -> bool {
         self.kind == other.kind
             && self.table.eq_ignore_ascii_case(&other.table)
@@ -195,7 +206,8 @@ pub(crate) fn read_objects(
             table: text(row, 2)?.unwrap_or_default().into(),
             sql: text(row, 3)?.map(Cow::from),
         };
-        let own = known.get(&object.name.to_ascii_lowercase());
+        let own = (known.get(&object.name.to_ascii_lowercase()))
+            .filter(|own| own.shares_names_with(&object));
         let is_honest = match &object.sql {
             _ if own.is_some_and(|own| object.is_same(own)) => true,
             // An index that a constraint makes.

@@ -234,7 +234,7 @@ pub(crate) fn create_store_tables_of(
             .at("sqlite_schema")?;
         if taken {
             return Err(CatalogError::Exists {
-                what: format!("a table, view or index '{object}'"),
+                what: format!("a table, view, index or trigger '{object}'"),
             });
         }
     }
