@@ -688,28 +688,3 @@ fn a_large_commit_of_its_own_makes_nobody_forget() {
     let dropped = after.foreign_dropped_count - before.foreign_dropped_count;
     assert!(dropped <= 2, "FOREIGN-3: {dropped}");
 }
-
-/// SQLite keeps the names of triggers apart from those of tables (`SAFE-3`).
-#[test]
-fn a_trigger_may_have_the_name_of_a_store() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = create(dir.path(), None);
-    db.create_store("other", "files", None, None).unwrap();
-    plain(
-        dir.path(),
-        "CREATE TABLE idle (x); CREATE TRIGGER other AFTER UPDATE ON main BEGIN \
-         INSERT INTO idle VALUES (NEW.ino); END; \
-         CREATE TRIGGER larder_store AFTER INSERT ON idle BEGIN SELECT 1; END",
-    );
-    let all = [db.clone()];
-    settle(dir.path(), &all);
-    db.put(b"/other/n1", b"content").unwrap();
-    db.sync().unwrap();
-    let fresh = open(dir.path());
-    assert_eq!(fresh.get(b"/other/n1").unwrap(), b"content");
-    fresh.close().unwrap();
-    assert_clean(&db);
-    // One that exists already keeps a store from its name.
-    let taken = db.create_store("idle", "files", None, None).unwrap_err();
-    assert_eq!(taken.kind(), ErrorKind::Exists);
-}

@@ -1,7 +1,8 @@
 //! What a strict reader found wrong with the guards of SQL; each test failed before its mend.
 
-use crate::common::{assert_clean, create, put, sql};
-use larder::{Database, NodeId, SqlValue};
+use crate::common::others::{plain, settle};
+use crate::common::{assert_clean, create, open, put, sql};
+use larder::{Database, ErrorKind, NodeId, SqlValue};
 
 fn integer(db: &Database, text: &str) -> i64 {
     let mut session = db.sql(false).unwrap();
@@ -73,4 +74,29 @@ fn no_setting_hides_from_the_guards_what_replace_deletes() {
     sql::run(&mut session, "PRAGMA recursive_triggers").unwrap();
     drop(session);
     assert_clean(&db);
+}
+
+/// SQLite keeps the names of triggers apart from those of tables, views and indexes (`SAFE-3`).
+#[test]
+fn a_trigger_may_have_the_name_of_a_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = create(dir.path(), None);
+    db.create_store("other", "files", None, None).unwrap();
+    plain(
+        dir.path(),
+        "CREATE TABLE idle (x); CREATE TRIGGER other AFTER UPDATE ON main BEGIN \
+         INSERT INTO idle VALUES (NEW.ino); END; \
+         CREATE TRIGGER larder_store AFTER INSERT ON idle BEGIN SELECT 1; END",
+    );
+    let all = [db.clone()];
+    settle(dir.path(), &all);
+    db.put(b"/other/n1", b"content").unwrap();
+    db.sync().unwrap();
+    let fresh = open(dir.path());
+    assert_eq!(fresh.get(b"/other/n1").unwrap(), b"content");
+    fresh.close().unwrap();
+    assert_clean(&db);
+    // One that exists already keeps a store from its name.
+    let taken = db.create_store("idle", "files", None, None).unwrap_err();
+    assert_eq!(taken.kind(), ErrorKind::Exists);
 }
