@@ -458,7 +458,9 @@ impl Bridge {
                 match errno(&error, format_args!("create '{name}' in {parent}")) {
                     // Somebody else made it after the kernel looked. The kernel shall look again
                     // and open it, with the permission checks that a create does not have.
-                    Errno::EEXIST if !open.has(libc::O_EXCL) => Errno::ESTALE,
+                    Errno::EEXIST if !open.has(libc::O_EXCL) => {
+                        self.stale_names.send_back(request.pid)
+                    }
                     other => other,
                 }
             })?;

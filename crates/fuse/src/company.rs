@@ -14,7 +14,16 @@
 //!
 //! A thread looks up the last name of a path right before it opens: of each one the last LOOKUP is
 //! remembered. Where it is not known (the kernel knew the name, or there was none, as with
-//! `/proc/self/fd`) the second OPEN passes too.
+//! `/proc/self/fd`) the second request passes too.
+//!
+//! The kernel comes again only once, and an application must not see `ESTALE`. So whoever was sent
+//! back passes, whatever node it then comes to: it has looked up all names since. A file that
+//! others change all the time is opened, too. The same for a CREATE of a name that somebody else
+//! has made meanwhile: it is sent back to open the file.
+//!
+//! Limit: where one mount removes and makes a name again without a pause, an open on another one
+//! that would also make it (`O_CREAT`) sees `ESTALE` now and then: the second time it finds no file
+//! and may not open, without the kernel's permission checks, the one that has come meanwhile.
 //!
 //! # Invariants
 //! * `COMPANY-5` No file is opened, truncated or linked by a name that was another file's in a
@@ -61,15 +70,13 @@ struct State {
     /// The last one after which any node may be another one.
     everything: Option<Change>,
     /// By thread: the node it looked up last, and how many changes there had been.
-    looked_up: Threads,
-    /// By thread: the node for which it was answered `ESTALE` last, and after how many changes. It
-    /// may have looked up other names since, as for LINK.
-    told: Threads,
+    looked_up: Threads<(NodeNumber, u64)>,
+    /// By thread: when it was answered `ESTALE`, until it comes again.
+    sent_back: Threads<Instant>,
 }
 
-/// A node by thread, and how many changes there had been.
-#[derive(Default)]
-struct Threads(HashMap<u32, (NodeNumber, u64)>);
+/// Something by thread, of at most [`THREAD_COUNT_MAX`].
+struct Threads<T>(HashMap<u32, T>);
 
 #[derive(Debug, Clone, Copy)]
 struct Change {
@@ -113,7 +120,7 @@ impl StaleNames {
     /// A thread has looked up a name of `node`, after so many changes.
     pub(crate) fn looked_up(&self, thread: u32, node: NodeNumber, count: u64) {
         if self.is_any.load(Ordering::SeqCst) {
-            self.lock().looked_up.note(thread, node, count);
+            self.lock().looked_up.note(thread, (node, count));
         }
     }
 
@@ -129,6 +136,8 @@ impl StaleNames {
             return Ok(());
         }
         let mut state = self.lock();
+        let comes_again =
+            (state.sent_back.0.remove(&thread)).is_some_and(|at| at.elapsed() <= CHANGE_AGE_MAX);
         if is_alone {
             let is_young = |change: &Change| change.at.elapsed() <= CHANGE_AGE_MAX;
             state.changed.retain(|_, change| is_young(change));
@@ -143,13 +152,19 @@ impl StaleNames {
         let Some(changed) = one.max(all) else {
             return Ok(());
         };
-        let is_fresh = |threads: &Threads| threads.has_since(thread, node, changed);
-        if is_fresh(&state.looked_up) || is_fresh(&state.told) {
+        let looked_up = state.looked_up.0.get(&thread);
+        let is_fresh = looked_up.is_some_and(|&(of, at)| of == node && at >= changed);
+        if comes_again || is_fresh {
             return Ok(());
         }
-        let count = state.count;
-        state.told.note(thread, node, count); // Once.
+        state.sent_back.note(thread, Instant::now());
         Err(Errno::ESTALE)
+    }
+
+    /// A thread shall look up a name again: `ESTALE`, after which it is not sent back once more.
+    pub(crate) fn send_back(&self, thread: u32) -> Errno {
+        self.lock().sent_back.note(thread, Instant::now());
+        Errno::ESTALE
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -157,17 +172,18 @@ impl StaleNames {
     }
 }
 
-impl Threads {
-    fn note(&mut self, thread: u32, node: NodeNumber, count: u64) {
+impl<T> Default for Threads<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<T> Threads<T> {
+    fn note(&mut self, thread: u32, what: T) {
         if self.0.len() >= THREAD_COUNT_MAX {
             self.0.clear();
         }
-        self.0.insert(thread, (node, count));
-    }
-
-    fn has_since(&self, thread: u32, node: NodeNumber, count: u64) -> bool {
-        let found = self.0.get(&thread);
-        found.is_some_and(|&(of, at)| of == node && at >= count)
+        self.0.insert(thread, what);
     }
 }
 
@@ -294,6 +310,14 @@ mod tests {
         names.note(&ForeignChange::Everything);
         assert_eq!(open(4, NODE), Err(Errno::ESTALE), "COMPANY-5");
         assert_eq!(open(5, NodeNumber(8)), Err(Errno::ESTALE), "COMPANY-5");
+        // What is changed again meanwhile, and another file, send nobody back a second time.
+        names.looked_up(4, NODE, names.count());
+        names.note(&changed());
+        assert_eq!(open(4, NODE), Ok(()), "COMPANY-5");
+        assert_eq!(open(4, NODE), Err(Errno::ESTALE), "COMPANY-5");
+        assert_eq!(open(5, NODE), Ok(()), "COMPANY-5");
+        assert_eq!(names.send_back(6), Errno::ESTALE);
+        assert_eq!(open(6, NODE), Ok(()), "COMPANY-5");
     }
 
     #[test]
@@ -321,7 +345,9 @@ mod tests {
         assert_eq!(names.require_fresh(1, NODE, IN_COMPANY), Err(Errno::ESTALE));
         for thread in 0..2 * THREAD_COUNT_MAX as u32 {
             names.looked_up(thread, NODE, 1);
+            names.send_back(thread);
         }
         assert!(names.lock().looked_up.0.len() <= THREAD_COUNT_MAX);
+        assert!(names.lock().sent_back.0.len() <= THREAD_COUNT_MAX);
     }
 }

@@ -3,9 +3,11 @@
 
 use crate::common::shell;
 use crate::locks::Two;
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -83,6 +85,69 @@ fn what_is_counted_under_a_lock_on_two_mounts_is_all_there() {
                 "COMPANY-6 {by:?}"
             );
         }
+    }
+}
+
+/// A file that somebody writes or renames over all the time is opened on another mount.
+#[test]
+fn a_busy_file_is_opened_on_another_mount_without_an_error() {
+    const TIME: Duration = Duration::from_secs(2);
+    let two = Two::new();
+    let [one, other] = two.roots();
+    fs::write(one.join("f"), "0").unwrap();
+    sync(&one);
+    type Change<'c> = &'c (dyn Fn(&Path) + Sync);
+    let changes: [Change<'_>; 2] = [
+        &|root| {
+            let file = OpenOptions::new().append(true).open(root.join("f"));
+            let mut file = file.unwrap();
+            file.write_all(b"x").unwrap();
+            file.sync_all().unwrap();
+        },
+        &|root| {
+            fs::write(root.join("new"), "x").unwrap();
+            fs::rename(root.join("new"), root.join("f")).unwrap();
+        },
+    ];
+    for (index, change) in changes.iter().enumerate() {
+        let end = Instant::now() + TIME;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while Instant::now() < end {
+                    change(&one);
+                }
+            });
+            for thread in 0..2 {
+                let path = other.join("f");
+                let linked = other.join("linked");
+                scope.spawn(move || {
+                    let mut opened = OpenOptions::new();
+                    opened.append(true).create(true);
+                    let mut count = 0;
+                    while Instant::now() < end {
+                        count += 1;
+                        let done = |what: &str, result: io::Result<()>| {
+                            result.unwrap_or_else(|e| {
+                                panic!("COMPANY-5 change {index}: {what} {count}: {e}")
+                            });
+                        };
+                        done("open", opened.open(&path).map(drop));
+                        done("read", File::open(&path).map(drop));
+                        let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+                        // SAFETY: `name` ends with a NUL and lives as long as the call.
+                        let cut = unsafe { libc::truncate(name.as_ptr(), 1) };
+                        assert_eq!(cut, 0, "COMPANY-5 change {index}: truncate {count}");
+                        // Of a file that is renamed over meanwhile no system makes a link (ENOENT).
+                        // One thread alone: the kernel counts links down by itself, and with two
+                        // it may take a file to have none left.
+                        if index == 0 && thread == 0 {
+                            done("link", fs::hard_link(&path, &linked));
+                            done("unlink", fs::remove_file(&linked));
+                        }
+                    }
+                });
+            }
+        });
     }
 }
 
